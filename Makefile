@@ -1,0 +1,49 @@
+# `make demo` and `make test` need nothing but Python 3.11 to 3.13; everything goes into .venv.
+# `make PYTHON=...` names the interpreter, else tools/venv.sh chooses one.
+VENV := .venv
+RUN := $(VENV)/bin/python
+CHECK := $(VENV)/bin/fakexport check
+PYTHON ?=
+
+.PHONY: demo test test-slow lint gpu-fidelity bench clean
+
+demo: $(VENV)/.with-transformers
+	$(CHECK) examples/mlp.py:cpu --target cpu
+	$(CHECK) examples/mlp.py:gpu --target H100
+	$(CHECK) examples/mlp.py:hybrid --target cpu+H100
+	$(CHECK) hf:examples/configs/llama-3.1-405b.json --target 8xH100 \
+		--device-map balanced --dtype bfloat16 --dynamic auto
+
+test: $(VENV)/.with-test
+	$(RUN) -m pytest -n 2
+
+test-slow: $(VENV)/.with-test
+	$(RUN) -m pytest -n 2 -m "slow and not gpu"
+
+lint: $(VENV)/.with-lint
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+# On a machine with an NVIDIA GPU. Offline, where torch and transformers are there already:
+# PYTHONPATH=src python3 -m benchmarks.gpu_fidelity
+gpu-fidelity: $(VENV)/.with-test
+	$(RUN) -m benchmarks.gpu_fidelity
+
+bench: $(VENV)/.with-test
+	$(RUN) -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The part after `.with-` is an extra of pyproject.toml.
+$(VENV)/.with-%: $(VENV)/.created pyproject.toml
+	$(RUN) -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[$*]'
+	@touch $@
+
+$(VENV)/.created: constraints.txt tools/venv.sh
+	sh tools/venv.sh $(VENV) $(PYTHON)
+	@touch $@
+
+.PRECIOUS: $(VENV)/.with-% $(VENV)/.created

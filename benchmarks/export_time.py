@@ -1,0 +1,113 @@
+"""What fakexport adds to `torch.export`, and what a 405-billion-parameter model costs in memory.
+
+Our capture and stock `torch.export` trace the same fake Llama-3.1-405B on 8 emulated H100s, in bfloat16, with
+every dimension automatic; in fresh processes that take turns, so that the machine's noise falls on both. The
+operators of both programs are compared before any time is believed.
+
+    python -m benchmarks.export_time [--rounds 3] [--config examples/configs/llama-3.1-8b.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+CONFIG = "examples/configs/llama-3.1-405b.json"
+WAYS = ("fakexport", "torch.export")
+
+
+def measure(way: str, config: str) -> dict[str, Any]:
+    """One capture in this process: seconds, growth over the bare imports in bytes, and the operators."""
+    import torch
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    from fakexport.capture import capture, parse_dynamic
+    from fakexport.capture.dynamic_dims import as_torch_shapes
+    from fakexport.devices import emulate
+    from fakexport.fake import build, install_transfers
+    from fakexport.sources import resolve
+
+    source = resolve(f"hf:{config}")
+    imported = peak_rss_bytes()
+    with emulate("8xH100"):
+        built = build(source.factory, device_map="balanced", dtype=torch.bfloat16)
+        with built.mode:
+            inputs = source.example_inputs(built.module, "cuda:0", torch.bfloat16)
+        tracing = source.tracing(built.module, inputs)
+        dynamic = parse_dynamic("auto")
+        with install_transfers(built.module, built.placement):
+            start = time.perf_counter()
+            if way == "fakexport":
+                captured = capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
+                if captured.program is None:
+                    raise SystemExit(str(captured.failure))
+                program = captured.program
+            else:
+                shapes = as_torch_shapes(dynamic, inputs.kwargs)
+                with tracing:
+                    program = torch.export.export(
+                        built.module, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes
+                    )
+            seconds = time.perf_counter() - start
+    operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
+    return {
+        "seconds": seconds,
+        "growth_bytes": peak_rss_bytes() - imported,
+        "nodes": len(program.graph.nodes),
+        "operators": dict(sorted(operators.items())),
+    }
+
+
+def peak_rss_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def in_a_process(way: str, config: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.export_time", "--way", way, "--config", config]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{way} failed:\n{done.stderr}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Times fakexport's capture against torch.export.")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--config", default=CONFIG)
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        print(json.dumps(measure(options.way, options.config)))
+        return 0
+    results: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    for _ in range(options.rounds):
+        for way in WAYS:
+            results[way].append(in_a_process(way, options.config))
+            print(f"{way}: {results[way][-1]['seconds']:.1f} s", file=sys.stderr, flush=True)
+    ours, stock = (results[way] for way in WAYS)
+    if ours[0]["operators"] != stock[0]["operators"]:
+        print("error: the two programs have other operators", file=sys.stderr)
+        return 1
+    ratios = [a["seconds"] / b["seconds"] for a, b in zip(ours, stock, strict=True)]
+    print(f"{options.config}, {ours[0]['nodes']} nodes, same operators both ways, {options.rounds} rounds")
+    for way in WAYS:
+        seconds = [result["seconds"] for result in results[way]]
+        growth = max(result["growth_bytes"] for result in results[way])
+        print(f"  {way:13} {min(seconds):6.1f} to {max(seconds):6.1f} s, grows by {growth / 1e6:.0f} MB")
+    print(f"  ratio         {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Will this model export to the program that my target devices need, and can I ship that program?
+
+Importing this package does not import torch: a public name is fetched from its room on first use.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fakexport.capture import export
+    from fakexport.check import check
+    from fakexport.devices import emulate
+    from fakexport.fake import build, fake_mode, is_fake, meta_like
+    from fakexport.program import diff, transfers
+    from fakexport.program import summary_of as summary
+
+__all__ = [
+    "build",
+    "check",
+    "diff",
+    "emulate",
+    "export",
+    "fake_mode",
+    "is_fake",
+    "meta_like",
+    "summary",
+    "transfers",
+]
+
+_HOMES = {
+    "build": "fakexport.fake:build",
+    "check": "fakexport.check:check",
+    "diff": "fakexport.program:diff",
+    "emulate": "fakexport.devices:emulate",
+    "export": "fakexport.capture:export",
+    "fake_mode": "fakexport.fake:fake_mode",
+    "is_fake": "fakexport.fake:is_fake",
+    "meta_like": "fakexport.fake:meta_like",
+    "summary": "fakexport.program:summary_of",
+    "transfers": "fakexport.program:transfers",
+}
+
+
+if not TYPE_CHECKING:  # a type checker would take any misspelt name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        room, _, attribute = _HOMES[name].partition(":")
+        value = getattr(importlib.import_module(room), attribute)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """This package's type, which keeps `fakexport.check` the function.
+
+    Importing a submodule sets it as an attribute of its package, so the first `import fakexport.check`
+    would put the module `check` where the public function of that name belongs. The module stays within
+    reach: `from fakexport.check import ...` looks in `sys.modules`.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _HOMES and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,80 @@
+"""Device guards for device types that this process cannot drive.
+
+Eager Python bindings (`uniform_`, `copy_`, indexing, `.to`) and the autograd engine ask `libc10` for a
+device guard of the tensor's type. Without one they raise "PyTorch is not linked with support for cuda
+devices", and on paths where nothing catches it the interpreter aborts. Seen on torch 2.11 to 2.13.
+
+Source: `c10/core/impl/DeviceGuardImplInterface.cpp`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from .virtual_guard import DEVICE_TYPE_INDEX, VirtualGuard
+
+__all__ = ["VirtualGuards", "guard_address", "library_path"]
+
+_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
+
+
+def library_path(name: str) -> Path:
+    """The file of one of torch's own shared libraries: `c10`, `torch_cpu`."""
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    return Path(torch.__file__).parent / "lib" / f"lib{name}.{suffix}"
+
+
+def _registry() -> ctypes.Array[ctypes.c_void_p]:
+    """`c10::impl::device_guard_impl_registry`, an array of atomic pointers indexed by device type."""
+    library = ctypes.CDLL(str(library_path("c10")))
+    return (ctypes.c_void_p * (max(DEVICE_TYPE_INDEX.values()) + 1)).in_dll(library, _REGISTRY_SYMBOL)
+
+
+def guard_address(device_type: str) -> int | None:
+    """Address of the guard registered for `device_type`, or None."""
+    return _registry()[DEVICE_TYPE_INDEX[device_type]]
+
+
+@functools.cache
+def _virtual_guard(device_type: str) -> VirtualGuard:
+    return VirtualGuard(device_type, guard_address)
+
+
+class VirtualGuards:
+    """Context manager: the given device types have guards that do nothing.
+
+    On leaving, a guard that stood there before is put back. Where none stood, ours stays: a fake tensor
+    that outlives the block would otherwise abort the interpreter, and stock errors for real tensors on
+    that device come from the missing kernels, not from the guard, so they do not change.
+
+    Raises:
+        OSError, ValueError: this build of torch exports no guard registry (Windows), or lays guards out
+            in another way than we know.
+    """
+
+    def __init__(self, device_types: Iterable[str]) -> None:
+        self._types = tuple(device_types)
+        self._previous: list[tuple[str, int | None]] = []
+
+    def __enter__(self) -> None:
+        guards = {device_type: _virtual_guard(device_type) for device_type in self._types}
+        registry = _registry()
+        for device_type, guard in guards.items():
+            self._previous.append((device_type, guard_address(device_type)))
+            registry[DEVICE_TYPE_INDEX[device_type]] = guard.address
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        registry = _registry()
+        while self._previous:
+            device_type, address = self._previous.pop()
+            if address is not None:
+                registry[DEVICE_TYPE_INDEX[device_type]] = address

@@ -1,0 +1,360 @@
+"""Answers to the questions a model asks about its devices, from data instead of from a driver.
+
+`torch.cuda`, `torch.xpu` and `torch.mps` ask compiled-in bindings that a CPU-only wheel does not have.
+`answer_queries` replaces the Python functions by answers for a list of virtual devices, and puts the
+original objects back afterwards. Seen on torch 2.11 to 2.13.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+# Imported before anything is patched: these modules look at the devices once, when they are imported, and
+# `torch._inductor` would bind CUDA functions that a CPU-only wheel does not have.
+import torch._dynamo
+import torch.accelerator
+import torch.backends.mps
+import torch.cuda
+import torch.mps
+import torch.xpu
+
+from .accelerator_queries import AcceleratorQueries
+from .active_modes import active_fake_mode
+from .patching import Patches
+from .virtual_streams import VirtualEvent, VirtualStream
+
+__all__ = ["Backend", "DeviceAnswers", "query_patches"]
+
+# What a wheel of the field's default build says of itself; a CPU-only wheel says None.
+_CUDA_VERSION = "13.0"
+_HIP_VERSION = "7.0"
+
+
+@dataclass(frozen=True)
+class DeviceAnswers:
+    """What one virtual device answers.
+
+    Args:
+        name: `get_device_name`, such as "NVIDIA H100 80GB HBM3".
+        capability: `(major, minor)`, or None where the type has none (xpu, mps).
+        memory_bytes: `mem_get_info`'s total, and its free value: nothing is allocated.
+        architecture: The device's entry in `get_arch_list`, such as "sm_90" or "gfx942"; "" for none.
+        is_rocm: A ROCm device, which torch presents as type `cuda`.
+        has_native_bfloat16: What `is_bf16_supported(including_emulation=False)` says.
+        properties: Further attributes of `get_device_properties`.
+    """
+
+    name: str
+    capability: tuple[int, int] | None
+    memory_bytes: int
+    architecture: str
+    is_rocm: bool
+    has_native_bfloat16: bool
+    properties: Mapping[str, object] = field(default_factory=dict)
+
+
+class _CurrentDevice(threading.local):
+    """Each thread has a current device of its own, as with a driver."""
+
+    index = 0
+
+
+class Backend:
+    """The query API of one device type. Method names are the names they replace."""
+
+    def __init__(self, device_type: str, devices: Sequence[DeviceAnswers]) -> None:
+        self.device_type = device_type
+        self._devices = tuple(devices)
+        self._properties = [_properties_of(device) for device in self._devices]
+        self._thread = _CurrentDevice()
+        # Classes and not methods: torch tests values with `isinstance(value, torch.cuda.Stream)`.
+        self.Event = type("Event", (VirtualEvent,), {})
+        self.Stream = type("Stream", (VirtualStream,), {"_resolve": self._device, "_event_type": self.Event})
+
+    def _device(self, device: Any = None) -> torch.device:
+        return torch.device(self.device_type, self._index(device))
+
+    def _index(self, device: Any = None) -> int:
+        if not self._devices:
+            raise RuntimeError(f"No {self.device_type.upper()} devices are available in this topology")
+        index = self._asked_index(device)
+        if not 0 <= index < len(self._devices):
+            # What the driver answers, here with the same type and first line.
+            raise torch.AcceleratorError(f"{self.device_type.upper()} error: invalid device ordinal")
+        return index
+
+    def _asked_index(self, device: Any) -> int:
+        if isinstance(device, int):
+            return device
+        if device is None:
+            return self._thread.index
+        if hasattr(device, "idx"):  # `torch.cuda.device(1)`, the context manager
+            return int(device.idx)
+        parsed = torch.device(device)
+        if parsed.type != self.device_type:
+            raise ValueError(f"Expected a {self.device_type} device, but got: {device}")
+        return self._thread.index if parsed.index is None else parsed.index
+
+    def _described_index(self, device: Any = None) -> int:
+        """The index for a question that `torch.cuda` checks itself, before it asks the driver."""
+        index = self._asked_index(device)
+        if self._devices and not 0 <= index < len(self._devices):
+            raise AssertionError("Invalid device id")
+        return self._index(index)
+
+    def _of(self, device: Any = None) -> DeviceAnswers:
+        return self._devices[self._described_index(device)]
+
+    def is_available(self) -> bool:
+        return bool(self._devices)
+
+    def device_count(self) -> int:
+        return len(self._devices)
+
+    def is_initialized(self) -> bool:
+        return bool(self._devices)
+
+    def init(self) -> None:
+        self._index()
+
+    def _lazy_init(self) -> None:
+        """Do what stock does for a real tensor, and nothing where a fake mode is active.
+
+        A call from C++ that returns would mark the device as initialised for the rest of the process,
+        and `torch.ones(1, device="cuda")` would fail with another error from then on.
+        """
+        if self._devices and active_fake_mode() is not None:
+            return
+        module, is_initialized, lazy_init = _STOCK_INITIALISATION[self.device_type]
+        with Patches({(module, "is_initialized"): is_initialized}):  # Stock asks it first.
+            lazy_init()
+
+    def current_device(self) -> int:
+        return self._index()
+
+    def set_device(self, device: Any) -> None:
+        if isinstance(device, int) and device < 0:
+            return
+        self._thread.index = self._index(device)
+
+    def _exchange_device(self, device: int) -> int:
+        if device < 0:
+            return -1
+        previous, self._thread.index = self._thread.index, self._index(device)
+        return previous
+
+    def _maybe_exchange_device(self, device: int) -> int:
+        return self._exchange_device(device)
+
+    def get_device_name(self, device: Any = None) -> str:
+        return self._of(device).name
+
+    def get_device_capability(self, device: Any = None) -> Any:
+        answers = self._of(device)
+        return answers.capability if answers.capability is not None else dict(answers.properties)
+
+    def get_device_properties(self, device: Any = None) -> SimpleNamespace:
+        return self._properties[self._described_index(device)]
+
+    def can_device_access_peer(self, device: Any, peer_device: Any = None, *, peer: Any = None) -> bool:
+        # `torch.cuda` and `torch.xpu` name the second argument differently.
+        return self._index(device) != self._index(peer if peer_device is None else peer_device)
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        total = self._devices[self._index(device)].memory_bytes
+        return total, total
+
+    def memory_allocated(self, device: Any = None) -> int:
+        self._index(device)
+        return 0
+
+    max_memory_allocated = memory_reserved = max_memory_reserved = memory_allocated
+    memory_cached = max_memory_cached = device_memory_used = memory_usage = memory_allocated
+
+    def memory_stats(self, device: Any = None) -> Mapping[str, int]:
+        self._index(device)
+        return defaultdict(int)  # Whatever is counted, there is none of it.
+
+    host_memory_stats = memory_stats
+
+    def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
+        self._index(device)
+        return {}
+
+    def get_per_process_memory_fraction(self, device: Any = None) -> float:
+        self._index(device)
+        return 1.0
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        """Return without effect: there is no memory, queue or generator to act on."""
+
+    empty_cache = synchronize = ipc_collect = reset_peak_memory_stats = _nothing
+    reset_accumulated_memory_stats = reset_max_memory_allocated = reset_max_memory_cached = _nothing
+    reset_peak_host_memory_stats = reset_accumulated_host_memory_stats = _nothing
+    set_per_process_memory_fraction = _lazy_call = _nothing
+    manual_seed = manual_seed_all = seed = seed_all = _nothing
+    set_rng_state = set_rng_state_all = set_sync_debug_mode = _nothing
+
+    def get_sync_debug_mode(self) -> int:
+        return 0
+
+    def initial_seed(self) -> int:
+        return torch.initial_seed()
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        """The CPU generator's state: virtual devices have no generator of their own."""
+        return torch.get_rng_state()
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        return [torch.get_rng_state() for _ in self._devices]
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        # torch.cuda: older devices answer True by default, since they can hold and convert bfloat16.
+        return bool(self._devices) and (including_emulation or self._of().has_native_bfloat16)
+
+    def is_tf32_supported(self) -> bool:
+        capability = self._of().capability if self._devices else None
+        return capability is not None and capability >= (8, 0) and not self._of().is_rocm
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+    def get_arch_list(self) -> list[str]:
+        return sorted({device.architecture for device in self._devices if device.architecture})
+
+    def get_gencode_flags(self) -> str:
+        numbers = [name.removeprefix("sm_") for name in self.get_arch_list() if name.startswith("sm_")]
+        return " ".join(f"-gencode compute=compute_{n},code=sm_{n}" for n in numbers)
+
+    def current_stream(self, device: Any = None) -> VirtualStream:
+        stream: VirtualStream = self.Stream(device)
+        return stream
+
+    default_stream = current_stream
+
+    def set_stream(self, stream: VirtualStream | None) -> None:
+        if stream is not None:
+            self._thread.index = self._index(stream.device)
+
+    @contextmanager
+    def stream(self, stream: VirtualStream | None) -> Iterator[None]:
+        previous = self._thread.index
+        self.set_stream(stream)
+        try:
+            yield
+        finally:
+            self._thread.index = previous
+
+
+_STOCK_INITIALISATION: dict[str, tuple[ModuleType, Any, Any]] = {
+    "cuda": (torch.cuda, torch.cuda.is_initialized, torch.cuda._lazy_init),
+    "xpu": (torch.xpu, torch.xpu.is_initialized, torch.xpu._lazy_init),
+}
+
+
+class _MpsBackend(Backend):
+    """`torch.mps` asks no index and has names of its own."""
+
+    def current_allocated_memory(self) -> int:
+        return 0
+
+    driver_allocated_memory = current_allocated_memory
+
+    def recommended_max_memory(self) -> int:
+        return self._of().memory_bytes
+
+    def is_built(self) -> bool:
+        return bool(self._devices)
+
+    def is_macos_or_newer(self, major: int, minor: int) -> bool:
+        return bool(self._devices)
+
+    def is_macos13_or_newer(self, minor: int = 0) -> bool:
+        return bool(self._devices)
+
+
+def _properties_of(device: DeviceAnswers) -> SimpleNamespace:
+    major, minor = device.capability or (0, 0)
+    return SimpleNamespace(
+        name=device.name,
+        major=major,
+        minor=minor,
+        total_memory=device.memory_bytes,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        **device.properties,
+    )
+
+
+def _replacements(
+    answers: object, package: ModuleType, private: Sequence[str] = ()
+) -> dict[tuple[Any, str], Callable[..., Any]]:
+    """`(owner, name) -> answer` for every name of the package that `answers` can answer.
+
+    Owners are the package and those of its submodules that define or import the very same object: a
+    function of the same name may ask something else there (`torch.cuda.nccl.is_available`).
+    """
+    names = {name for name in dir(answers) if name in private or not name.startswith("_")}
+    names &= vars(package).keys()
+    answered = {name: getattr(answers, name) for name in names}
+    below = [module for name, module in sys.modules.items() if name.startswith(package.__name__ + ".")]
+    return {
+        (owner, name): answered[name]
+        for owner in (package, *below)
+        for name in names
+        if vars(owner).get(name) is vars(package)[name]
+    }
+
+
+_PRIVATE = ("_lazy_init", "_lazy_call", "_exchange_device", "_maybe_exchange_device")
+
+
+def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]]) -> Patches:
+    """The context in which torch answers for exactly these devices.
+
+    A type that is not in `devices` answers that it has none, whatever this machine really has: the
+    answer belongs to the target.
+
+    Args:
+        devices: Device type (`cuda`, `xpu`, `mps`) to its devices in index order. The first type that
+            has any is what `torch.accelerator` speaks of.
+    """
+    cuda = Backend("cuda", devices.get("cuda", ()))
+    xpu = Backend("xpu", devices.get("xpu", ()))
+    mps = _MpsBackend("mps", devices.get("mps", ()))
+    chosen = next((b for b in (cuda, xpu, mps) if b.is_available()), None)
+    replacements: dict[tuple[Any, str], Any] = {
+        **_replacements(cuda, torch.cuda, _PRIVATE),
+        **_replacements(xpu, torch.xpu, _PRIVATE),
+        **_replacements(mps, torch.mps),
+        **_replacements(mps, torch.backends.mps),
+        **_replacements(AcceleratorQueries(chosen), torch.accelerator),
+        (torch, "get_device_module"): _device_module_answer(chosen),
+    }
+    if cuda.is_available():
+        is_rocm = cuda._of(0).is_rocm
+        replacements[torch.version, "cuda"] = None if is_rocm else torch.version.cuda or _CUDA_VERSION
+        replacements[torch.version, "hip"] = (torch.version.hip or _HIP_VERSION) if is_rocm else None
+    return Patches(replacements)
+
+
+def _device_module_answer(chosen: Backend | None) -> Callable[..., ModuleType]:
+    original = torch.get_device_module
+
+    @functools.wraps(original.__wrapped__)  # The original is a cached function; Dynamo wants the one inside.
+    def get_device_module(device: torch.device | str | None = None) -> ModuleType:
+        if device is None:
+            device = "cpu" if chosen is None else chosen.device_type
+        return original(device)  # type: ignore[no-any-return]
+
+    return get_device_module

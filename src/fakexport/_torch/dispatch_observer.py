@@ -1,0 +1,53 @@
+"""Seeing every operator that a fake mode runs, without another mode on the dispatch stack.
+
+A mode on top would cost a second trip through the dispatcher per operator, and a subclass of
+`FakeTensorMode` would stay behind in the exported program. An attribute of the mode's instance shadows
+its method while the block runs; afterwards the mode is a stock one. Seen on torch 2.11 to 2.13.
+
+Source: `torch/_subclasses/fake_tensor.py:FakeTensorMode.__torch_dispatch__`, which calls `self.dispatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+__all__ = ["Observer", "observed"]
+
+
+class Observer(Protocol):
+    """Called once per operator that the user's code dispatches, not for operators inside of those."""
+
+    def __call__(
+        self, run: Callable[[], Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Returns what the user's code gets. `run()` gives what fake mode itself would return."""
+
+
+@contextmanager
+def observed(mode: FakeTensorMode, observer: Observer) -> Iterator[None]:
+    """The context in which `observer` answers for the operators of `mode`. Does not nest on one mode."""
+    stock = mode.dispatch
+    is_inside = False
+
+    def dispatch(
+        func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        nonlocal is_inside
+        kwargs = kwargs or {}
+        if is_inside:
+            return stock(func, types, args, kwargs)
+        is_inside = True
+        try:
+            return observer(lambda: stock(func, types, args, kwargs), func, args, kwargs)
+        finally:
+            is_inside = False
+
+    mode.__dict__["dispatch"] = dispatch
+    try:
+        yield
+    finally:
+        del mode.__dict__["dispatch"]

@@ -1,0 +1,119 @@
+"""Methods of fake tensors that never reach a dispatch mode: printing, `.numpy()`, `.data = ...`, deep copies.
+
+Each is replaced on the class while a block runs, acts for the tensors of one mode, and leaves those of
+other modes to what stood there before. Seen on torch 2.11 to 2.13.
+
+Source: `torch/_tensor.py:Tensor.__deepcopy__`, which asks a fake tensor for its data pointer;
+`torch/csrc/autograd/python_variable.cpp:THPVariable_set_data`, which leaves `fake_device` stale;
+`torch/nn/modules/module.py:_apply`, which swaps fake parameters and fails on any that has a weak reference.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from .fake_repr import describe_fake
+from .patching import Patches
+from .real_execution import real_execution
+
+__all__ = ["fake_methods"]
+
+_METHODS = ("__repr__", "__deepcopy__", "numpy", "tolist", "cuda", "data")
+
+
+def fake_methods(
+    mode: FakeTensorMode,
+    value_of: Callable[[torch.Tensor], torch.Tensor],
+    data_assigned: Callable[[torch.Tensor, torch.Tensor], None],
+) -> Patches:
+    """The context in which the fakes of `mode` print shortly, are read, copied, and moved with `Module.to`.
+
+    Args:
+        mode: The mode whose tensors are meant.
+        value_of: Gives the real value of a fake tensor, or raises; for `.numpy()` and `.tolist()`.
+        data_assigned: Is told of `tensor.data = other` after it happened.
+    """
+    stock: dict[str, Any] = {name: getattr(FakeTensor, name) for name in _METHODS}
+    stock_swap: Callable[..., None] = torch.utils.swap_tensors
+
+    def is_ours(value: object) -> bool:
+        return isinstance(value, FakeTensor) and value.fake_mode is mode
+
+    def represent(self: FakeTensor, **options: Any) -> str:
+        return describe_fake(self) if is_ours(self) else stock["__repr__"](self, **options)
+
+    def numpy(self: FakeTensor, *, force: bool = False) -> Any:
+        if not is_ours(self):
+            return stock["numpy"](self, force=force)
+        with real_execution():
+            return value_of(self).numpy()
+
+    def tolist(self: FakeTensor) -> Any:
+        if not is_ours(self):
+            return stock["tolist"](self)
+        with real_execution():
+            return value_of(self).tolist()
+
+    def set_data(self: FakeTensor, other: torch.Tensor) -> None:
+        stock["data"].__set__(self, other)
+        if is_ours(self) and is_ours(other):
+            self.fake_device = other.device
+            data_assigned(self, other)
+
+    def cuda(self: FakeTensor, device: Any = None, **options: Any) -> Any:
+        # Without a real accelerator, C++ does not know which type of device a bare number means.
+        if is_ours(self) and type(device) is int:
+            device = torch.device("cuda", device)
+        return stock["cuda"](self, device, **options)
+
+    def deep_copy(self: FakeTensor, memo: dict[int, Any]) -> Any:
+        return _deep_copy(self, memo) if is_ours(self) and self.is_leaf else stock["__deepcopy__"](self, memo)
+
+    def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
+        # `Module._apply` wants `one` to hold what `other` holds and keep its identity. That needs no swap.
+        if is_ours(one) and is_ours(other):
+            one.data = other
+        else:
+            stock_swap(one, other)
+
+    return Patches(
+        {
+            (FakeTensor, "__repr__"): represent,
+            (FakeTensor, "numpy"): numpy,
+            (FakeTensor, "tolist"): tolist,
+            (FakeTensor, "data"): property(lambda self: stock["data"].__get__(self), set_data),
+            (FakeTensor, "cuda"): cuda,
+            (FakeTensor, "__deepcopy__"): deep_copy,
+            (torch.utils, "swap_tensors"): swap_tensors,
+        }
+    )
+
+
+def _deep_copy(fake: FakeTensor, memo: dict[int, Any]) -> Any:
+    """What `Tensor.__deepcopy__` makes of a leaf, without asking for a data pointer."""
+    if id(fake) in memo:
+        return memo[id(fake)]
+    with torch.no_grad():
+        copied = _copied(fake)
+    known = vars(copied).keys()
+    vars(copied).update({k: copy.deepcopy(v, memo) for k, v in vars(fake).items() if k not in known})
+    copied.requires_grad_(fake.requires_grad)
+    if fake.grad is not None:
+        copied.grad = copy.deepcopy(fake.grad, memo)
+    memo[id(fake)] = copied
+    return copied
+
+
+def _copied(fake: torch.Tensor) -> torch.Tensor:
+    """A copy with the very strides of the tensor: like torch, of all the memory behind it if need be."""
+    copied = fake.clone()
+    if copied.stride() == fake.stride() or fake.layout is not torch.strided:
+        return copied
+    elements = fake.untyped_storage().nbytes() // fake.itemsize
+    memory = fake.detach().as_strided((elements,), (1,), 0).clone()
+    return memory.as_strided(fake.shape, fake.stride(), fake.storage_offset()).detach()

@@ -1,0 +1,95 @@
+"""Fake tensors and their modes: the few things that only private torch can make or tell.
+
+Seen on torch 2.11 to 2.13.
+
+Source: `torch/_subclasses/fake_tensor.py`; `torch/_export/non_strict_utils.py:make_fake_inputs`, which
+asks a mode that it takes over for a `ShapeEnv` with tracked fakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from .real_execution import real_execution
+
+__all__ = [
+    "NEEDS_VALUES",
+    "FakeTensor",
+    "FakeTensorMode",
+    "is_fake_of",
+    "is_fake_tensor",
+    "meta_of",
+    "mode_of",
+    "new_fake_mode",
+    "real_to_fake",
+]
+
+NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+"""What fake mode raises for an operator whose result depends on data, or that only has real kernels."""
+
+
+class _SameMode:
+    """Stands in for `mode.__deepcopy__`: a deep copy of a fake tensor stays in the mode of the original.
+
+    Stock torch copies the mode as well, and the copied tensor then belongs to a mode that nobody entered.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self._mode = mode
+
+    def __call__(self, memo: dict[int, Any]) -> FakeTensorMode:
+        return self._mode
+
+
+def new_fake_mode() -> FakeTensorMode:
+    """A fake mode whose tensors `torch.export` takes, with dynamic shapes as well."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(tracked_fakes=[]), allow_non_fake_inputs=True)
+    # On the instance and not on the class: `copy.deepcopy` asks the object, so nothing of torch is patched.
+    mode.__dict__["__deepcopy__"] = _SameMode(mode)
+    return mode
+
+
+def is_fake_tensor(value: object) -> bool:
+    """Whether `value` is a fake tensor, of whichever mode."""
+    return isinstance(value, FakeTensor)
+
+
+def is_fake_of(value: object, mode: FakeTensorMode) -> bool:
+    """Whether `value` is a fake tensor of this mode."""
+    return isinstance(value, FakeTensor) and value.fake_mode is mode
+
+
+def mode_of(tensors: Iterable[torch.Tensor]) -> FakeTensorMode | None:
+    """The mode of the first fake tensor, or None."""
+    return next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
+
+
+def meta_of(fake: torch.Tensor) -> torch.Tensor:
+    """A meta tensor with the size, stride, offset, storage size and dtype of `fake`; without autograd."""
+    with real_execution():
+        if fake.layout is not torch.strided:
+            return torch.empty(fake.shape, dtype=fake.dtype, layout=fake.layout, device="meta")
+        elements = fake.untyped_storage().nbytes() // fake.itemsize
+        flat = torch.empty(elements, dtype=fake.dtype, device="meta")
+        return flat.as_strided(fake.shape, fake.stride(), fake.storage_offset())
+
+
+def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
+    """A fake tensor of `mode` with the sizes, strides and dtype of `real`, said to be on `device`.
+
+    It shares nothing with `real`, not even through the memo of the mode.
+    """
+    with real_execution():
+        meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
+    return FakeTensor(mode, meta, device)

@@ -1,0 +1,29 @@
+"""`x.new_tensor(data)` for a fake `x` on a device that is not the first of its type.
+
+Where fake mode may touch no device, torch's C++ takes index 0 for a device whose index it was not told,
+"to avoid device init", although the device of `x` is known. Seen on torch 2.11 to 2.13.
+
+Source: `torch/csrc/utils/tensor_new.cpp:internal_new_from_data`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .patching import Patches
+
+__all__ = ["new_tensors_stay"]
+
+
+def new_tensors_stay() -> Patches:
+    """The context in which `x.new_tensor(data)` is on the device of `x`."""
+    return Patches({(FakeTensor, "new_tensor"): _new_tensor})
+
+
+def _new_tensor(self: FakeTensor, data: Any, **options: Any) -> torch.Tensor:
+    if options.get("device") is None:
+        options["device"] = self.device
+    return torch.Tensor.new_tensor(self, data, **options)

@@ -1,0 +1,100 @@
+"""What an operator does to its arguments besides computing: writes, aliases, draws, reads.
+
+The schema of an overload says it, and only the private `_schema` gives it. Seen on torch 2.11 to 2.13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+__all__ = ["Effects", "effects_of"]
+
+# Read data and return a Python value, but lack the tag that says so.
+_UNTAGGED_READS = frozenset({"aten::equal", "aten::is_nonzero", "aten::allclose", "aten::item"})
+# Share memory with their argument although the schema does not say so.
+_UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "prims::view_of"})
+_LIFTS = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift"})
+# Give every element of their first argument a new value that does not depend on the old one.
+_OVERWRITES = frozenset(
+    f"aten::{name}_" for name in ("fill", "zero", "normal", "uniform", "copy", "bernoulli", "random",
+                                  "exponential", "cauchy", "log_normal", "geometric")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Effects of one operator overload.
+
+    Args:
+        writes: The arguments that it changes in place: position in the schema, and name.
+        aliased: The argument whose memory its outputs share, or None.
+        is_random: It draws from a random generator.
+        reads_values: Its result, or the shape of its result, depends on data.
+        is_identity: Its output is its argument, but for autograd.
+        is_lift: It takes a real tensor that Python just made (`torch.tensor`, `torch.from_numpy`).
+        overwrites: It writes every element of its first argument without regard to the old values.
+        changes_geometry: It changes sizes or strides of its argument in place.
+        moves_storage: It makes its argument look at other memory.
+        returns_tensors: False for queries such as `prim::device`.
+    """
+
+    writes: tuple[tuple[int, str], ...] = ()
+    aliased: tuple[int, str] | None = None
+    is_random: bool = False
+    reads_values: bool = False
+    is_identity: bool = False
+    is_lift: bool = False
+    overwrites: bool = False
+    changes_geometry: bool = False
+    moves_storage: bool = False
+    returns_tensors: bool = True
+
+
+def effects_of(operator: Any) -> Effects:
+    """The effects of an operator overload; of a higher-order operator, none are known."""
+    known = _known.get(id(operator))
+    if known is None:
+        # By identity, as an overload computes its hash in Python; it is kept, so that the id stays its own.
+        known = _known[id(operator)] = (operator, _effects_of(operator))
+    return known[1]
+
+
+_known: dict[int, tuple[Any, Effects]] = {}
+
+
+def _effects_of(operator: Any) -> Effects:
+    if not isinstance(operator, OpOverload):
+        return Effects()
+    arguments = list(enumerate(operator._schema.arguments))
+    writes = tuple((i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+    read_aliases = [(i, a.name) for i, a in arguments if _is_alias(a)]
+    returns_alias = any(map(_is_alias, operator._schema.returns))
+    name = operator._schema.name
+    if name in _UNDECLARED_VIEWS:
+        read_aliases, returns_alias = [(0, arguments[0][1].name)], True
+    return Effects(
+        writes=writes,
+        aliased=read_aliases[0] if returns_alias and read_aliases else None,
+        is_random=torch.Tag.nondeterministic_seeded in operator.tags,
+        reads_values=_reads_values(operator, name),
+        is_identity=name in ("aten::detach", "aten::alias"),
+        is_lift=name in _LIFTS,
+        overwrites=name in _OVERWRITES,
+        changes_geometry=torch.Tag.inplace_view in operator.tags,
+        moves_storage=name == "aten::set_",
+        returns_tensors=bool(writes) or any("Tensor" in str(r.type) for r in operator._schema.returns),
+    )
+
+
+def _is_alias(argument: Any) -> bool:
+    return argument.alias_info is not None and not argument.alias_info.is_write
+
+
+def _reads_values(operator: OpOverload, name: str) -> bool:
+    # `index` depends on data with boolean masks only: whoever calls it with some has to see to that.
+    tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+    return name in _UNTAGGED_READS or (any(tag in operator.tags for tag in tags) and name != "aten::index")

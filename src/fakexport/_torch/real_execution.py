@@ -1,0 +1,27 @@
+"""Running operators for real on the CPU, whatever modes are active around. Seen on torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+__all__ = ["real_execution"]
+
+
+@contextmanager
+def real_execution() -> Iterator[None]:
+    """The context in which operators compute: no dispatch or function mode, autograd or autocast acts.
+
+    Used inside of a mode's own dispatch as well, where that mode is already off.
+    """
+    with (
+        _disable_current_modes(),
+        torch._C.DisableTorchFunction(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast("cpu", enabled=False),
+    ):
+        yield

@@ -1,0 +1,29 @@
+"""Integers as devices: `torch.device(1)`, `x.to(1)`, `module.cuda(1)`.
+
+C++ reads an integer as a device of the accelerator that this build of torch has, and a CPU-only wheel answers
+"Cannot access accelerator device when none is available.". Seen on torch 2.11 to 2.13.
+
+Source: `torch/csrc/utils/python_arg_parser.h:toDevice`; `aten/src/ATen/DeviceAccelerator.cpp`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from .virtual_backward import accelerator_hooks
+from .virtual_guard import has_streams
+
+__all__ = ["virtual_accelerator"]
+
+
+def virtual_accelerator(device_type: str) -> AbstractContextManager[None]:
+    """The context in which an integer is a device of this type.
+
+    A build that has an accelerator keeps it: C++ allows for one alone.
+    """
+    is_built_for_one = torch._C._get_accelerator().type != "cpu"
+    if is_built_for_one or not has_streams():
+        return nullcontext()
+    return accelerator_hooks(device_type).is_built()

@@ -1,0 +1,107 @@
+"""Backward passes over fake tensors on a virtual device.
+
+The autograd engine asks which accelerator this build of torch has before it adds gradients on one, and a
+CPU-only wheel answers "Cannot access accelerator device when none is available.". While a backward pass
+runs under emulation, the answer is the topology's. Seen on torch 2.11 to 2.13.
+
+Source: `torch/csrc/autograd/input_buffer.cpp:InputBuffer::add`; `aten/src/ATen/DeviceAccelerator.cpp`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.autograd.graph
+
+from .device_guard import library_path
+from .method_table import MethodTable, method_positions, table_of
+from .patching import Patches
+from .virtual_guard import has_streams
+
+__all__ = ["AcceleratorHooks", "accelerator_hooks", "virtual_backward"]
+
+_HOOKS = {
+    "cuda": ("_ZN2at6detail12getCUDAHooksEv", "ATen/detail/CUDAHooksInterface.h"),
+    "xpu": ("_ZN2at6detail11getXPUHooksEv", "ATen/detail/XPUHooksInterface.h"),
+    "mps": ("_ZN2at6detail11getMPSHooksEv", "ATen/detail/MPSHooksInterface.h"),
+}
+_BASE = "ATen/detail/AcceleratorHooksInterface.h"
+_ASKS = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
+_ASKS_OF_INDEX = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_int8)
+
+
+def virtual_backward(device_type: str) -> Patches:
+    """The context in which `torch.autograd` runs backward passes over fakes of this device type.
+
+    Where guards have no streams (macOS), it changes nothing, and stock's error stands.
+    """
+    if not has_streams():
+        return Patches({})
+    stock = torch.autograd.graph._engine_run_backward
+    accelerator = accelerator_hooks(device_type)
+
+    @functools.wraps(stock)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        # In this thread: the engine has no thread for a device that does not exist.
+        with accelerator.is_built(), torch.autograd.set_multithreading_enabled(False):
+            return stock(*args, **kwargs)
+
+    return Patches(
+        {
+            (torch.autograd.graph, "_engine_run_backward"): run_backward,
+            (torch.autograd, "_engine_run_backward"): run_backward,
+        }
+    )
+
+
+class AcceleratorHooks:
+    """The process's hooks object of one device type, which torch asks whether it was built for that type."""
+
+    def __init__(self, device_type: str) -> None:
+        getter, header = _HOOKS[device_type]
+        get_hooks = getattr(ctypes.CDLL(str(library_path("torch_cpu"))), getter)
+        get_hooks.restype = ctypes.c_void_p
+        self._hooks: int = get_hooks()
+        positions = method_positions(header, _BASE)
+        self._table = MethodTable(
+            self._hooks,
+            len(positions) + 1,
+            {
+                positions["isBuilt"]: _ASKS(lambda hooks: True),
+                # Otherwise the engine would ask the driver for its streams.
+                positions["hasPrimaryContext"]: _ASKS_OF_INDEX(lambda hooks, index: False),
+            },
+        )
+        self._lock = threading.Lock()
+        self._users = 0
+        self._stock_table = 0
+
+    @contextmanager
+    def is_built(self) -> Iterator[None]:
+        """The context in which torch says it was built for this type. It may be nested, and overlap."""
+        with self._lock:
+            if self._users == 0:
+                self._stock_table = table_of(self._hooks)
+                self._put(self._table.address)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._put(self._stock_table)
+
+    def _put(self, table: int) -> None:
+        ctypes.c_void_p.from_address(self._hooks).value = table
+
+
+@functools.cache
+def accelerator_hooks(device_type: str) -> AcceleratorHooks:
+    return AcceleratorHooks(device_type)

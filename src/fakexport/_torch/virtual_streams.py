@@ -1,0 +1,82 @@
+"""Streams and events of virtual devices: ordered by nothing, finished at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+
+__all__ = ["VirtualEvent", "VirtualStream"]
+
+
+class VirtualStream:
+    """Stands for `torch.cuda.Stream` on a device that runs nothing.
+
+    Args:
+        device: The virtual device, its index, or None for the current one.
+        priority: Kept, and without effect.
+    """
+
+    _event_type: ClassVar[type[VirtualEvent]]
+    """The event class of the device type. Set by its subclass."""
+
+    _resolve: ClassVar[Callable[[Any], torch.device]]
+    """From what `device` may be to the device, with index. Set by the subclass of each device type."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        self.device = type(self)._resolve(device)
+        self.priority = priority
+        self.stream_id = 0
+        self.cuda_stream = 0
+
+    @property
+    def device_index(self) -> int:
+        return self.device.index
+
+    def wait_event(self, event: VirtualEvent) -> None:
+        """Return at once: every event has happened."""
+
+    def wait_stream(self, stream: VirtualStream) -> None:
+        """Return at once: every stream is empty."""
+
+    def record_event(self, event: VirtualEvent | None = None) -> VirtualEvent:
+        return type(self)._event_type() if event is None else event
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once: nothing is queued."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VirtualStream) and self.device == other.device
+
+    def __hash__(self) -> int:
+        return hash((VirtualStream, self.device))
+
+    def __repr__(self) -> str:
+        return f"<virtual stream of {self.device}>"
+
+
+class VirtualEvent:
+    """Stands for `torch.cuda.Event`: has always happened, and took no time."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take what `torch.cuda.Event` takes (timing, blocking, interprocess), without effect."""
+
+    def record(self, stream: Any = None) -> None:
+        """Return at once: there is no queue to mark."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Return at once: the event has happened."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once: the event has happened."""
+
+    def elapsed_time(self, end_event: VirtualEvent) -> float:
+        """Milliseconds, as `torch.cuda.Event.elapsed_time` gives them: 0.0, since nothing runs."""
+        return 0.0

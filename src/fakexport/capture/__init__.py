@@ -1,0 +1,21 @@
+"""From a module and its inputs to a program, or to a failure with all its facts."""
+
+from fakexport.capture.capture import Captured, capture
+from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, parse_dynamic
+from fakexport.capture.export import export
+from fakexport.capture.failure import CaptureFailure, GuardFact, user_spans
+from fakexport.capture.plain_forward import bound_inputs
+
+__all__ = [
+    "AUTO",
+    "CaptureFailure",
+    "Captured",
+    "DynamicDim",
+    "DynamicDims",
+    "GuardFact",
+    "bound_inputs",
+    "capture",
+    "export",
+    "parse_dynamic",
+    "user_spans",
+]

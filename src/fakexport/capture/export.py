@@ -1,0 +1,108 @@
+"""Export a model for devices that this machine may not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport._torch.fake_tensors import real_to_fake
+from fakexport._torch.pytree import tree_map
+from fakexport.capture.capture import capture
+from fakexport.capture.dynamic_dims import parse_dynamic
+from fakexport.devices import Topology, emulate, emulated_topology
+from fakexport.fake import Built, build, install_transfers, is_fake
+
+__all__ = ["export"]
+
+
+def export(
+    factory_or_module: Callable[[], Any] | nn.Module,
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    topology: str | Topology | None = None,
+    device_map: str | Mapping[str, str] | None = None,
+    dtype: torch.dtype | None = None,
+    dynamic_shapes: Any = None,
+    strict: bool = False,
+) -> ExportedProgram:
+    """The program of a model on a topology, with fake weights and without the devices.
+
+    Args:
+        factory_or_module: Makes the module, which is then built without data; or returns
+            `(module, args)` or `(module, args, kwargs)`. A module, real or fake, is taken as it is: of a
+            real one the weights become fakes of the same shapes, and no data is copied.
+        args: Positional example inputs, real or fake; a real one becomes a fake on the device of the first
+            module. Default: what the factory returned.
+        kwargs: Keyword example inputs, likewise.
+        topology: The devices that exist: `"H100"`, `"cpu+2xA100-40GB"`. Default: those of the `emulate`
+            block around the call, else the CPU alone.
+        device_map: Where the modules live: a device, `{"model.embed": "cpu", "": "cuda:0"}`,
+            `"fc1=cpu,fc2=cuda:0"`, the path of a JSON file, or `"balanced"`. Where the model does not move
+            tensors between them itself, transfers are inserted. Default: where the factory puts them, on
+            the topology's first accelerator if it does not say.
+        dtype: Default floating dtype during construction. Default: torch's.
+        dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or what `torch.export.export` takes.
+        strict: Trace with TorchDynamo instead of running the Python code.
+    Returns:
+        A plain `ExportedProgram`; its outputs are plain tuples, lists and dicts.
+    Raises:
+        ValueError, TypeError: a topology, device map, dynamic dimension or input that does not fit.
+        Exception: what the model or `torch.export` raised, as it was raised.
+
+    Example:
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
+        >>> program.state_dict["weight"].device
+        device(type='cuda', index=0)
+    """
+    dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
+    with _devices(topology) as devices:
+        built = build(
+            factory_or_module, device_map=device_map, dtype=dtype, default_device=devices.default_device
+        )
+        inputs = _inputs(built, args, kwargs)
+        with install_transfers(built.module, built.placement):
+            captured = capture(built.module, *inputs, dynamic=dynamic, strict=strict)
+    if captured.program is None:
+        assert captured.failure is not None
+        assert captured.failure.error is not None
+        raise captured.failure.error
+    return captured.program
+
+
+@contextmanager
+def _devices(topology: str | Topology | None) -> Iterator[Topology]:
+    active = emulated_topology()
+    if topology is None and active is not None:
+        yield active
+        return
+    with emulate(topology or "cpu") as emulated:
+        yield emulated
+
+
+def _inputs(
+    built: Built, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs as fake tensors; of the factory's where the caller gives none."""
+    given = (built.args, built.kwargs) if args is None and kwargs is None else (args or (), kwargs or {})
+    device = torch.device(built.placement.input_device)
+
+    def fake(value: Any) -> Any:
+        is_real = isinstance(value, torch.Tensor) and not is_fake(value)
+        return real_to_fake(built.mode, value, device) if is_real else value
+
+    inputs: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(fake, (tuple(given[0]), dict(given[1])))
+    return inputs
+
+
+def _is_text(dynamic_shapes: Any) -> bool:
+    """Whether the dimensions are given in fakexport's words and not in torch's."""
+    if isinstance(dynamic_shapes, str):
+        return True
+    is_list = isinstance(dynamic_shapes, (list, tuple)) and bool(dynamic_shapes)
+    return is_list and all(isinstance(text, str) for text in dynamic_shapes)

@@ -1,0 +1,375 @@
+"""The main job: does this model export for these targets? The only module that knows every step of it."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport import __version__
+from fakexport.capture import DynamicDims, capture, parse_dynamic
+from fakexport.devices import Topology, emulate
+from fakexport.diagnose import diagnose_build, diagnose_failure, diagnose_internal_fault, diagnose_memory
+from fakexport.diagnostics import Diagnostic, fold
+from fakexport.fake import Built, DeviceMap, build, install_transfers
+from fakexport.program import ModuleSummary, diff, inspect_module, summarise, transfers
+from fakexport.report import Progress, Report, Stage, Step, TargetDifference, TargetSpec, Timings, Verdict
+from fakexport.sources import (
+    ExampleInputs,
+    InputSpec,
+    Source,
+    SourceError,
+    callable_source,
+    inputs_from_specs,
+    parse_input_spec,
+    resolve,
+)
+
+__all__ = ["check", "inspect"]
+
+DeviceMapText = str | Mapping[str, str]
+
+
+def check(
+    source: str | nn.Module | Callable[[], Any],
+    *,
+    targets: Sequence[str | Mapping[str, Any]] = ("cpu",),
+    device_map: DeviceMapText | None = None,
+    dtype: str | None = None,
+    inputs: Sequence[str] = (),
+    dynamic_shapes: str | Sequence[str] | None = None,
+    strict: bool = False,
+    use_cache: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Report:
+    """Whether a model exports for each target, how the programs differ, and what is wrong.
+
+    Nothing is downloaded, no weight is allocated, and none of the devices needs to exist.
+
+    Args:
+        source: `file.py:factory`, `package.module:factory`, `hf:config.json`, `hf:MODEL_TYPE[:CLASS]`,
+            `timm:NAME`; or a factory; or a module, whose weights are not read.
+        targets: Topologies, or mappings with `topology` and, to override the arguments of the same
+            names, `device_map` and `dtype`.
+        device_map: Where the modules live: a device, `"balanced"`, `"fc1=cpu,fc2=cuda:0"`, a mapping, or
+            the path of a JSON file.
+        dtype: Default floating dtype of the construction, such as `"bfloat16"`.
+        inputs: Example inputs, such as `"pixel_values=float32[1,3,224,224]"`, in place of derived ones.
+        dynamic_shapes: `"auto"`, or dimensions such as `"input_ids.1=2..4096"`.
+        strict: Trace with TorchDynamo instead of running the Python code.
+        use_cache: Let a language model take and return its KV cache.
+        on_progress: Called at the start of each step.
+    Returns:
+        One verdict per target in the order asked, the differences, and the diagnostics.
+    Raises:
+        ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
+        TypeError: a factory that returns no module.
+    Reports:
+        FE001, FE101, FE102, FE201, FE202, FE203, FE301, FE302, FE401, FE502, FE503.
+
+    Example:
+        >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), targets=["cpu", "H100"])
+        >>> [verdict.is_exportable for verdict in report.verdicts]
+        [True, True]
+    """
+    model = _source(source, use_cache)
+    request = _Request(
+        source=model,
+        inputs=[parse_input_spec(text) for text in inputs],
+        dynamic=parse_dynamic(dynamic_shapes or ()),
+        is_strict=strict,
+        start_rss_bytes=_peak_rss_bytes(),
+    )
+    asked = _targets(targets, device_map, dtype or _dtype_name(model.dtype), model.assumptions)
+    announce = on_progress or (lambda progress: None)
+    outcomes = []
+    for index, target in enumerate(asked, start=1):
+
+        def step(step: Step, index: int = index, name: str = target.spec.name) -> None:
+            announce(Progress(index, len(asked), name, step))
+
+        outcomes.append(_check_target(request, target, step))
+    verdicts = tuple(verdict for verdict, _ in outcomes)
+    if sum(verdict.is_exportable for verdict in verdicts) > 1:
+        announce(Progress(len(asked), len(asked), "", "compare"))
+    return Report(
+        source=model.spec,
+        verdicts=verdicts,
+        differences=tuple(_differences(verdicts)),
+        diagnostics=fold(diagnostic for _, found in outcomes for diagnostic in found),
+        versions=_versions(),
+    )
+
+
+def inspect(
+    source: str | nn.Module | Callable[[], Any],
+    *,
+    topology: str = "cpu",
+    device_map: DeviceMapText | None = None,
+    dtype: str | None = None,
+) -> ModuleSummary:
+    """The architecture of a model that need not fit this machine: modules, parameters, bytes, devices.
+
+    Args:
+        source, device_map, dtype: as for `check`.
+        topology: The devices that the device map may name.
+    Returns:
+        The root module; repeated blocks are folded.
+    Raises:
+        ValueError, TypeError: as for `check`.
+        FactoryFailed: the constructor raised; its cause is what it raised.
+    """
+    model = _source(source, False)
+    target = _target({"topology": topology}, device_map, dtype or _dtype_name(model.dtype), ())
+    with emulate(target.topology):
+        return inspect_module(_build(model, target).module)
+
+
+class FactoryFailed(Exception):
+    """The model's own constructor raised; `__cause__` is the error."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is the same for every target."""
+
+    source: Source
+    inputs: Sequence[InputSpec]
+    dynamic: DynamicDims
+    is_strict: bool
+    start_rss_bytes: int
+
+
+@dataclass(frozen=True)
+class _Target:
+    spec: TargetSpec
+    topology: Topology
+    device_map: DeviceMap | None
+
+
+@dataclass
+class _Clock:
+    """The stage that runs, and the wall time of those that ran."""
+
+    announce: Callable[[Step], None]
+    stage: Stage = "build"
+    seconds: dict[Stage, float] = field(default_factory=dict)
+
+    @contextmanager
+    def running(self, stage: Stage, step: Step) -> Iterator[None]:
+        self.stage = stage
+        self.announce(step)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = time.perf_counter() - start
+
+
+Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
+
+
+def _check_target(request: _Request, target: _Target, announce: Callable[[Step], None]) -> Outcome:
+    """One target from construction to verdict. A bad call is raised, everything else is an outcome."""
+    clock = _Clock(announce)
+    verdict = Verdict(target.spec, False, None, None, (), _timings(request, clock))
+
+    def failed(diagnostic: Diagnostic) -> Outcome:
+        diagnostic = replace(diagnostic, targets=(target.spec.name,))
+        return replace(verdict, failed_stage=clock.stage, timings=_timings(request, clock)), (diagnostic,)
+
+    try:
+        with emulate(target.topology):
+            with clock.running("build", "build"):
+                built = _build(request.source, target)
+                inputs = _inputs(request, built, target)
+            tracing = request.source.tracing(built.module, inputs)
+            with clock.running("capture", "trace"), install_transfers(built.module, built.placement):
+                captured = capture(
+                    built.module,
+                    inputs.args,
+                    inputs.kwargs,
+                    dynamic=request.dynamic,
+                    strict=request.is_strict,
+                    tracing=tracing,
+                )
+            if captured.program is None:
+                assert captured.failure is not None
+                return failed(diagnose_failure(captured.failure))
+            with clock.running("analyse", "analyse"):
+                summary = summarise(captured.program)
+                found = diagnose_memory(summary, target.topology)
+                verdict = replace(
+                    verdict,
+                    target=replace(
+                        target.spec, assumptions=_distinct(target.spec.assumptions + inputs.assumptions)
+                    ),
+                    is_exportable=True,
+                    summary=summary,
+                    transfers=transfers(captured.program),
+                    notes=built.notes,
+                    program=captured.program,
+                )
+        verdict = replace(verdict, timings=_timings(request, clock))
+        return verdict, () if found is None else (replace(found, targets=(target.spec.name,)),)
+    except FactoryFailed as error:
+        return failed(diagnose_build(error.__cause__ or error))
+    except (ValueError, TypeError) as error:
+        if clock.stage != "analyse":
+            raise  # Placement, inputs and dynamic dimensions say in one line what does not fit.
+        return failed(diagnose_internal_fault(error, versions=_versions()))
+    except Exception as error:
+        return failed(diagnose_internal_fault(error, versions=_versions()))
+
+
+def _build(source: Source, target: _Target) -> Built:
+    def factory() -> Any:
+        try:
+            return source.factory()
+        except SourceError:
+            raise  # It made no module: a bad call.
+        except Exception as error:
+            raise FactoryFailed(f"{source.spec} raised {type(error).__name__}: {error}") from error
+
+    # A library's model asks for no device: it belongs on the target, all of it. A user's factory may place
+    # its parts itself, and is then left alone.
+    default = target.topology.default_device
+    device_map = target.device_map or (None if source.kind == "python" else default)
+    dtype = None if target.spec.dtype is None else _dtype(target.spec.dtype)
+    return build(factory, device_map=device_map, dtype=dtype, default_device=default)
+
+
+def _inputs(request: _Request, built: Built, target: _Target) -> ExampleInputs:
+    device = built.placement.input_device
+    dtype = None if target.spec.dtype is None else _dtype(target.spec.dtype)
+    with built.mode:
+        if not request.inputs:
+            return _example_inputs(request.source, built, device, dtype)
+        try:
+            expected = _example_inputs(request.source, built, device, dtype)
+        except SourceError:
+            expected = None  # The source knows none to compare with.
+        return inputs_from_specs(request.inputs, built.module, device, expected=expected)
+
+
+def _example_inputs(source: Source, built: Built, device: str, dtype: torch.dtype | None) -> ExampleInputs:
+    if built.args or built.kwargs:
+        return ExampleInputs(built.args, built.kwargs)
+    return source.example_inputs(built.module, device, dtype)
+
+
+def _differences(verdicts: Sequence[Verdict]) -> Iterator[TargetDifference]:
+    exported = [(verdict.target.name, verdict.program) for verdict in verdicts if verdict.program is not None]
+    for name, program in exported[1:]:
+        first_name, first = exported[0]
+        yield TargetDifference(first_name, name, diff(first, program))
+
+
+def _source(source: str | nn.Module | Callable[[], Any], use_cache: bool) -> Source:
+    return resolve(source, use_cache=use_cache) if isinstance(source, str) else callable_source(source)
+
+
+def _targets(
+    targets: Sequence[str | Mapping[str, Any]],
+    device_map: DeviceMapText | None,
+    dtype: str | None,
+    assumptions: tuple[str, ...],
+) -> list[_Target]:
+    if isinstance(targets, (str, Mapping)):
+        raise TypeError("targets must be a list of topologies, such as ['cpu', 'H100']")
+    if not targets:
+        raise ValueError("no target given: name at least one, such as 'H100'")
+    parsed = [_target(target, device_map, dtype, assumptions) for target in targets]
+    names: dict[str, int] = {}
+    for index, target in enumerate(parsed):
+        names[target.spec.name] = names.get(target.spec.name, 0) + 1
+        if names[target.spec.name] > 1:  # The same row twice: number it, so that findings can name it.
+            name = f"{target.spec.name} #{names[target.spec.name]}"
+            parsed[index] = replace(target, spec=replace(target.spec, name=name))
+    return parsed
+
+
+def _target(
+    target: str | Mapping[str, Any],
+    device_map: DeviceMapText | None,
+    dtype: str | None,
+    assumptions: tuple[str, ...],
+) -> _Target:
+    fields = {"topology": target} if isinstance(target, str) else dict(target)
+    unknown = fields.keys() - {"topology", "device_map", "dtype"}
+    if unknown or "topology" not in fields:
+        raise ValueError(f"a target has topology, device_map and dtype; got {', '.join(sorted(fields))}")
+    topology = Topology.parse(fields["topology"])
+    own_map = fields.get("device_map")
+    chosen = fields.get("dtype", dtype)
+    if chosen is not None:
+        _dtype(chosen)
+    placed = own_map if own_map is not None else device_map
+    parsed = None if placed is None else _device_map(placed)
+    spec = TargetSpec(
+        name=fields["topology"] if own_map is None else f"{fields['topology']} ({_map_text(own_map)})",
+        topology=topology.canonical,
+        device_map=None if placed is None else _map_text(placed),
+        dtype=chosen,
+        assumptions=topology.assumptions + assumptions,
+    )
+    return _Target(spec, topology, parsed)
+
+
+def _device_map(spec: DeviceMapText) -> DeviceMap:
+    try:
+        return DeviceMap.parse(spec)
+    except OSError as error:
+        raise ValueError(f"device map {spec}: {error.strerror or error}") from error
+
+
+def _map_text(device_map: DeviceMapText) -> str:
+    if isinstance(device_map, str):
+        return device_map
+    return ",".join(f"{path}={device}" for path, device in device_map.items())
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"unknown floating dtype {name!r}: write float32, bfloat16, float16 or float64")
+    return dtype
+
+
+def _dtype_name(dtype: torch.dtype | None) -> str | None:
+    return None if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _distinct(sentences: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sentences))
+
+
+def _timings(request: _Request, clock: _Clock) -> Timings:
+    peak = _peak_rss_bytes()
+    build_s, capture_s, analyse_s = (clock.seconds.get(s, 0.0) for s in ("build", "capture", "analyse"))
+    return Timings(build_s, capture_s, analyse_s, peak, peak - request.start_rss_bytes)
+
+
+def _peak_rss_bytes() -> int:
+    """Highest resident memory of this process so far; macOS counts in bytes, Linux in KiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _versions() -> dict[str, str]:
+    libraries: tuple[str, ...] = ("transformers", "timm")
+    loaded = {name: str(sys.modules[name].__version__) for name in libraries if name in sys.modules}
+    return {
+        "fakexport": __version__,
+        "torch": str(torch.__version__),
+        **loaded,
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,5 @@
+"""The command line: parse, call one function, render. No capability lives here."""
+
+from fakexport.cli.entry import main
+
+__all__ = ["main"]

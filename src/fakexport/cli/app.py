@@ -1,0 +1,61 @@
+"""The commands and the options of `fakexport` itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fakexport import __version__
+from fakexport.cli.check_command import check_command
+from fakexport.cli.devices_command import devices_command
+from fakexport.cli.explain_command import explain_command
+from fakexport.cli.inspect_command import inspect_command
+from fakexport.cli.streams import write_error_line, write_output
+
+__all__ = ["app"]
+
+# rich would cost more than the rest of `--help`, and so would what the commands import when they are called.
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        import platform
+
+        python = platform.python_version()
+        write_output(f"fakexport {__version__} (torch {_torch_version()}, Python {python})\n")
+        raise typer.Exit
+
+
+def _torch_version() -> str:
+    """The installed torch, from its metadata: importing it takes seconds."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@app.callback(invoke_without_command=True)
+def _fakexport(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Tells, on a machine with no GPU, whether a PyTorch model exports for its target devices.
+
+    Exit code 0: clean. 1: findings. 2: the call or the environment is at fault.
+    """
+    if context.invoked_subcommand is None:
+        write_error_line(context.get_help())
+        raise typer.Exit(2)
+
+
+app.command("check", short_help="Does the model export for each target?")(check_command)
+app.command("inspect", short_help="The model's modules, parameters and bytes.")(inspect_command)
+app.command("explain", short_help="What a diagnostic means, and its repair.")(explain_command)
+app.command("devices", short_help="The device profiles.")(devices_command)

@@ -1,0 +1,64 @@
+"""The door of the program: from arguments to an exit code, whatever happens on the way."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from fakexport.cli.app import app
+from fakexport.cli.options import DEBUG
+from fakexport.cli.streams import abandon_output, tolerate_any_text, write_error_line
+
+__all__ = ["main"]
+
+_USAGE, _INTERRUPTED, _READER_GONE = 2, 130, 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs `fakexport`. Nothing is raised; a fault of the call is one line on stderr.
+
+    Args:
+        arguments: The command line after the program's name. Default: that of this process.
+    Returns:
+        0 clean, 1 findings, 2 usage, environment or a fault of our own, 130 interrupted, 141 where the
+        reader of stdout has gone.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    tolerate_any_text()
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon_output()
+        return _READER_GONE
+    except KeyboardInterrupt:
+        write_error_line("error: interrupted")
+        return _INTERRUPTED
+    except (Exception, SystemExit) as error:
+        # Read from the arguments as they came: an error of parsing them is shown with its traceback too.
+        _show_fault(error, given, is_debug=DEBUG in given)
+        return _USAGE
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    """What typer does in `app()`, without its handling of errors."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("fakexport", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as exit_:
+        return exit_.exit_code
+    return 0
+
+
+def _show_fault(error: BaseException, arguments: Sequence[str], *, is_debug: bool) -> None:
+    from fakexport.cli.faults import internal_fault, usage_fault
+
+    if is_debug:
+        write_error_line("".join(traceback.format_exception(error)).rstrip())
+    message = usage_fault(error)
+    write_error_line(internal_fault(error, arguments) if message is None else f"error: {message}")

@@ -1,0 +1,118 @@
+"""What went wrong, for the reader of stderr: one line for a fault of the call, FE001 for one of our own."""
+
+from __future__ import annotations
+
+import dis
+import importlib.metadata
+import platform
+import shlex
+import traceback
+from collections.abc import Sequence
+from types import TracebackType
+
+import typer
+
+from fakexport import __version__
+from fakexport.diagnostics import Diagnostic, Label, Span, render_text
+from fakexport.report.table import escaped
+from fakexport.rules import rule
+
+__all__ = ["internal_fault", "usage_fault"]
+
+# Typer has carried its own copy of click since 0.22, and names this class only as a base.
+_CLICK_EXCEPTION = typer.BadParameter.__mro__[2]
+_RAISE = dis.opmap["RAISE_VARARGS"]
+_OWN, _COMMAND_LINE = "fakexport.", "fakexport.cli."
+
+
+def usage_fault(error: BaseException) -> str | None:
+    """Returns one line if the call or the environment is at fault, and None if fakexport itself is.
+
+    At fault is the call where typer says so, where fakexport raises `ValueError`, `TypeError` or an error of
+    its own by a `raise` statement, and where the system denies a file. A `ValueError` that torch or the
+    standard library raised says nothing to the user: somebody here should have caught it.
+
+    Args:
+        error: What a command raised, with its traceback.
+    """
+    if isinstance(error, _CLICK_EXCEPTION):
+        return _one_line(_typer_message(error))
+    if isinstance(error, (ValueError, TypeError)) and _is_raised_on_purpose(error):
+        return _one_line(str(error))
+    if type(error).__module__.startswith(_OWN):
+        return _one_line(str(error))
+    if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "transformers", "timm"):
+        return f"{error.name} is not installed: pip install {error.name}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return _one_line(f"{error.filename}: {error.strerror}")
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if isinstance(error, SystemExit):
+        return f"the model's code ended the program: sys.exit({error.code!r})"
+    return None
+
+
+def internal_fault(error: BaseException, arguments: Sequence[str]) -> str:
+    """Returns the text of diagnostic FE001 with all that a report needs but the traceback.
+
+    Args:
+        error: What nobody expected, with its traceback.
+        arguments: The command line after `fakexport`.
+    """
+    return render_text(_diagnostic(error, arguments))
+
+
+def _diagnostic(error: BaseException, arguments: Sequence[str]) -> Diagnostic:
+    frames = traceback.extract_tb(error.__traceback__)
+    labels = []
+    if frames and frames[-1].lineno:
+        span = Span(frames[-1].filename, frames[-1].lineno, function=frames[-1].name, origin="traceback")
+        labels.append(Label(span, type(error).__name__))
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return rule("FE001").diagnostic(
+        labels=tuple(labels),
+        notes=(
+            text,
+            f"the command was: fakexport {shlex.join(arguments)}",
+            f"versions: {_versions()}",
+            "please report this; --debug shows the traceback, `fakexport explain FE001` says what we need",
+        ),
+    )
+
+
+def _versions() -> str:
+    found = {"fakexport": __version__, "python": platform.python_version()}
+    for package in ("torch", "transformers", "typer"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+def _typer_message(error: BaseException) -> str:
+    context = getattr(error, "ctx", None)
+    command = "fakexport" if context is None else context.command_path
+    message = str(getattr(error, "format_message", error.__str__)())
+    return f"{message.rstrip('.')}; see `{command} --help`"
+
+
+def _is_raised_on_purpose(error: BaseException) -> bool:
+    """A `raise` statement of fakexport, outside the command line, is where the error comes from."""
+    last = _last(error.__traceback__)
+    if last is None:
+        return False
+    module = str(last.tb_frame.f_globals.get("__name__", ""))
+    if not module.startswith(_OWN) or module.startswith(_COMMAND_LINE):
+        return False
+    return last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE
+
+
+def _last(link: TracebackType | None) -> TracebackType | None:
+    while link is not None and link.tb_next is not None:
+        link = link.tb_next
+    return link
+
+
+def _one_line(text: str) -> str:
+    return escaped(" ".join(text.split()))

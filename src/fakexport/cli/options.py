@@ -1,0 +1,45 @@
+"""Arguments and options that several commands have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+__all__ = ["DEBUG", "Debug", "DeviceMap", "Dtype", "OutputFormat", "Source"]
+
+DEBUG = "--debug"
+
+OutputFormat = Literal["text", "json", "github"]
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        show_default=False,
+        help="The model: file.py:factory, package.module:factory, hf:config.json, hf:MODEL_TYPE[:CLASS] "
+        "or timm:NAME.",
+    ),
+]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        "--device-map",
+        metavar="MAP",
+        show_default=False,
+        help="Where the modules live: a device, 'balanced', 'fc1=cpu,fc2=cuda:0', or a JSON file.",
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        metavar="DTYPE",
+        show_default=False,
+        help="Default floating dtype of the construction, such as bfloat16.",
+    ),
+]
+Debug = Annotated[
+    bool,
+    typer.Option(DEBUG, help="Show tracebacks, and the warnings and logs of torch and transformers."),
+]

@@ -1,0 +1,49 @@
+"""The progress of a check on stderr."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from fakexport.report import Progress
+
+__all__ = ["progress_on_stderr"]
+
+_BACK_AND_CLEAR = "\r\x1b[K"
+
+
+@contextmanager
+def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """Gives what shows each step: one line that changes on a terminal and goes away, else a line per step.
+
+    Args:
+        is_shown: False gives None.
+    """
+    if not is_shown:
+        yield None
+        return
+    stream = sys.stderr
+    is_live = stream.isatty()
+    try:
+        yield lambda progress: _show(stream, _step_text(progress), is_live=is_live)
+    finally:
+        if is_live:
+            stream.write(_BACK_AND_CLEAR)
+            stream.flush()
+
+
+def _show(stream: TextIO, text: str, *, is_live: bool) -> None:
+    if is_live:  # a longer line would wrap, and could not be taken back
+        text = f"{_BACK_AND_CLEAR}{text[: shutil.get_terminal_size().columns - 1]}"
+    stream.write(text if is_live else f"{text}\n")
+    stream.flush()
+
+
+def _step_text(progress: Progress) -> str:
+    """`[2/3] H100: trace ...`"""
+    what = "compare the targets" if progress.step == "compare" else f"{progress.target}: {progress.step}"
+    return f"[{progress.target_index}/{progress.target_count}] {what} ..."

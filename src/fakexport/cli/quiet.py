@@ -1,0 +1,64 @@
+"""Keeps libraries off the streams, and models off stdout, while they work."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import TextIO
+
+__all__ = ["quiet"]
+
+_LIBRARIES = frozenset({"torch", "transformers", "timm"})
+
+
+@contextmanager
+def quiet(*, is_debug: bool) -> Iterator[None]:
+    """Sends what a model prints to stderr, and all that libraries print, warn and log to nowhere.
+
+    torch and transformers set their loggers up anew when they are imported, so a level that was set before
+    would not last; disabling logging as a whole does. `torch.export` prints the graph so far when it meets a
+    data-dependent branch (torch 2.13). Everything is put back afterwards.
+
+    Args:
+        is_debug: Drop nothing; stdout still goes to stderr.
+    """
+    if is_debug:
+        with redirect_stdout(sys.stderr):
+            yield
+        return
+    before = logging.root.manager.disable
+    stream = _WithoutLibraries(sys.stderr)
+    with redirect_stdout(stream), redirect_stderr(stream), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+class _WithoutLibraries(io.TextIOBase):
+    """A stream that passes on what models write, and drops what is written by a library's own code."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        frame = inspect.currentframe()
+        caller = None if frame is None else frame.f_back
+        name = "" if caller is None else str(caller.f_globals.get("__name__", ""))
+        return len(text) if name.partition(".")[0] in _LIBRARIES else self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()

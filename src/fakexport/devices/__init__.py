@@ -1,0 +1,38 @@
+"""Device profiles, topologies, and their emulation.
+
+Profiles and topologies need no torch; `emulate` does, and is fetched on first use.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fakexport.devices.profile import (
+    PEAK_DTYPES,
+    DeviceProfile,
+    default_profiles,
+    load_profiles,
+    profile_named,
+)
+from fakexport.devices.topology import MAX_DEVICES, Topology, VirtualDevice
+
+if TYPE_CHECKING:
+    from fakexport.devices.emulation import emulate, emulated_topology
+
+__all__ = [
+    "MAX_DEVICES",
+    "PEAK_DTYPES",
+    "DeviceProfile",
+    "Topology",
+    "VirtualDevice",
+    "default_profiles",
+    "emulate",
+    "emulated_topology",
+    "load_profiles",
+    "profile_named",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("emulate", "emulated_topology"):
+        return getattr(importlib.import_module("fakexport.devices.emulation"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

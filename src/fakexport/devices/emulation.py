@@ -1,0 +1,143 @@
+"""Make the devices of a topology exist for fake tensors."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from types import TracebackType
+
+import torch
+
+from fakexport._torch.attention_backend import AttentionDevice
+from fakexport._torch.constant_propagation import constants_stay_on_cpu
+from fakexport._torch.device_guard import VirtualGuards
+from fakexport._torch.device_initialisation import avoid_device_init
+from fakexport._torch.device_queries import DeviceAnswers, query_patches
+from fakexport._torch.dispatch_cache import own_dispatch_cache
+from fakexport._torch.fallback_kernels import fallback_kernels_on_cpu
+from fakexport._torch.new_tensors import new_tensors_stay
+from fakexport._torch.virtual_accelerator import virtual_accelerator
+from fakexport._torch.virtual_attention import virtual_attention
+from fakexport._torch.virtual_backward import virtual_backward
+
+from .profile import DeviceProfile
+from .topology import Topology
+
+__all__ = ["emulate", "emulated_topology"]
+
+_VIRTUAL_TYPES = ("cuda", "xpu", "mps")
+
+# Emulation is a property of the process (it patches torch), so the stack of topologies is one too.
+_active: list[Topology] = []
+_lock = threading.RLock()
+
+
+class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
+    """Context manager: the topology's devices exist for fake tensors, and answer as their profiles say.
+
+    Works on a CPU-only wheel, on a CUDA wheel without a driver, and on a machine with a real device of
+    another kind. It may be nested, entered again, and left by an exception; afterwards every patched
+    name of torch is the original object again. Real tensors on a virtual device fail as they do without
+    emulation. It patches the process, so other threads see the virtual devices as well. A backward pass
+    over fakes runs on Linux (x86-64, Arm64); on macOS it raises what stock torch raises.
+
+    Args:
+        topology: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`, ..., or a `Topology`.
+
+    Returns:
+        On entry, the `Topology`.
+
+    Raises:
+        ValueError: the topology names an unknown device.
+
+    Example:
+        >>> import torch
+        >>> from torch._subclasses.fake_tensor import FakeTensorMode
+        >>> with emulate("8xH100"), FakeTensorMode():
+        ...     torch.cuda.get_device_capability(7), torch.nn.Linear(2, 2, device="cuda:7").weight.device
+        ((9, 0), device(type='cuda', index=7))
+    """
+
+    def __init__(self, topology: str | Topology) -> None:
+        self.topology = Topology.parse(topology) if isinstance(topology, str) else topology
+        self._stacks: list[ExitStack] = []
+
+    def __enter__(self) -> Topology:
+        with _lock, ExitStack() as stack:
+            stack.enter_context(VirtualGuards(_VIRTUAL_TYPES))
+            stack.enter_context(query_patches(_answers(self.topology)))
+            stack.enter_context(own_dispatch_cache())
+            stack.enter_context(avoid_device_init())
+            stack.enter_context(constants_stay_on_cpu())
+            stack.enter_context(fallback_kernels_on_cpu())
+            stack.enter_context(new_tensors_stay())
+            if not _active:  # Registered once: torch warns where a registration replaces another.
+                stack.enter_context(virtual_attention(_attention_device))
+            if self.topology.accelerators:
+                stack.enter_context(virtual_accelerator(self.topology.accelerators[0].type))
+                stack.enter_context(virtual_backward(self.topology.accelerators[0].type))
+            _active.append(self.topology)
+            stack.callback(_active.pop)
+            self._stacks.append(stack.pop_all())
+        return self.topology
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with _lock:
+            self._stacks.pop().close()
+
+
+def emulated_topology() -> Topology | None:
+    """The topology of the innermost `emulate` block that this process is in, or None."""
+    return _active[-1] if _active else None
+
+
+def _attention_device(device: torch.device) -> AttentionDevice | None:
+    topology = emulated_topology()
+    if topology is None or not topology.has_device(str(device)):
+        return None
+    profile = topology.device(str(device)).profile
+    return AttentionDevice(device.type, profile.capability or (0, 0), profile.gcn_arch_name is not None)
+
+
+def _answers(topology: Topology) -> dict[str, list[DeviceAnswers]]:
+    return {
+        kind: [_answers_of(device.profile) for device in topology.devices_of(kind)]
+        for kind in sorted(_VIRTUAL_TYPES)
+    }
+
+
+def _answers_of(profile: DeviceProfile) -> DeviceAnswers:
+    major, minor = profile.capability or (0, 0)
+    is_rocm = profile.gcn_arch_name is not None
+    return DeviceAnswers(
+        name=profile.vendor_name,
+        capability=profile.capability,
+        memory_bytes=profile.memory_bytes or 0,
+        architecture=(profile.gcn_arch_name or "").partition(":")[0]
+        or (f"sm_{major}{minor}" if profile.capability else ""),
+        is_rocm=is_rocm,
+        has_native_bfloat16="bfloat16" in profile.peak_flops,
+        properties=_properties(profile),
+    )
+
+
+# Attribute of torch's device properties -> field of the profile. A value nobody publishes is left out,
+# so that a model which asks for it gets an AttributeError and not a guess.
+_PROPERTY_FIELDS = {
+    "multi_processor_count": "multiprocessor_count",
+    "shared_memory_per_block": "shared_memory_per_block_bytes",
+    "shared_memory_per_block_optin": "shared_memory_per_block_optin_bytes",
+    "shared_memory_per_multiprocessor": "shared_memory_per_multiprocessor_bytes",
+    "regs_per_multiprocessor": "registers_per_multiprocessor",
+    "max_threads_per_multi_processor": "max_threads_per_multiprocessor",
+    "warp_size": "warp_size",
+    "L2_cache_size": "l2_cache_bytes",
+    "gcnArchName": "gcn_arch_name",
+}
+
+
+def _properties(profile: DeviceProfile) -> dict[str, object]:
+    values = {name: getattr(profile, field) for name, field in _PROPERTY_FIELDS.items()}
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,42 @@
+"""From a failed construction to a diagnostic: FE101, FE102."""
+
+from __future__ import annotations
+
+from fakexport.capture import user_spans
+from fakexport.diagnose.labels import labels_at
+from fakexport.diagnostics import Diagnostic, Span
+from fakexport.fake import UnreplayableRead
+from fakexport.rules import rule
+
+__all__ = ["diagnose_build"]
+
+
+def diagnose_build(error: BaseException) -> Diagnostic:
+    """The diagnostic of a constructor that raised.
+
+    Args:
+        error: What the factory raised, with its traceback.
+    Reports:
+        FE101 where a value was read that cannot be computed without data, else FE102.
+    """
+    spans = user_spans(error)
+    read = _unreplayable(error)
+    if read is not None:
+        return rule("FE101").diagnostic(
+            labels=labels_at(_last(user_spans(read)) or _last(spans), "this value is read"),
+            notes=tuple(str(read).splitlines()),
+        )
+    return rule("FE102").diagnostic(
+        labels=labels_at(_last(spans), type(error).__name__),
+        notes=(f"{type(error).__name__}: {error}",),
+    )
+
+
+def _unreplayable(error: BaseException | None) -> UnreplayableRead | None:
+    while error is not None and not isinstance(error, UnreplayableRead):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _last(spans: tuple[Span, ...]) -> Span | None:
+    return spans[-1] if spans else None

@@ -1,0 +1,67 @@
+"""What only the data can tell, where the capture had to know it: FE201, FE203, FE301."""
+
+from __future__ import annotations
+
+import re
+
+from fakexport.capture import CaptureFailure
+from fakexport.diagnose.labels import labels_of, source_text, torch_says
+from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.rules import rule
+
+__all__ = ["data_dependent_branch", "data_dependent_shape", "data_dependent_value"]
+
+_GUARD = re.compile(
+    r"Could not guard on data-dependent expression (?P<expression>.+?) \(unhinted.*?"
+    r"\(Size-like symbols: (?P<sizes>[^)]*)\)",
+    re.DOTALL,
+)
+_NUMBER = re.compile(r"Could not extract specialized (?:integer|float|number|bool)\w* from data-dependent")
+_BRANCH = re.compile(r"Data-dependent branching|Dynamic control flow is not supported|DYNAMIC_CONTROL_FLOW")
+_ASSERTED = re.compile(r"Data-dependent assertion|Failed to trace .* assert", re.IGNORECASE)
+
+
+def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
+    """FE203: Python needs a number."""
+    reads_output = "DataDependentOutputException" in failure.error_types
+    if not reads_output and not any(_NUMBER.search(text) for text in failure.messages):
+        return None
+    expression = source_text(failure.culprit)
+    return rule("FE203").diagnostic(
+        labels=labels_of(failure, f"Python needs the value of `{expression}`" if expression else "here"),
+        notes=torch_says(failure),
+        fix=Fix("use a number that is known before the data: a configuration value, or a shape"),
+    )
+
+
+def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
+    """FE201: Python asks a tensor whether it is true."""
+    guard = _guard(failure)
+    is_branch = any(_BRANCH.search(text) or _ASSERTED.search(text) for text in failure.messages)
+    if not is_branch and (guard is None or guard["sizes"] != "none"):
+        return None
+    expression = source_text(failure.culprit)
+    message = f"`{expression}` has no value while the model is traced" if expression else "the branch is here"
+    return rule("FE201").diagnostic(
+        labels=labels_of(failure, message),
+        notes=torch_says(failure),
+        fix=Fix("compute both sides and choose with `torch.where`, or branch with `torch.cond`"),
+    )
+
+
+def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
+    """FE301: the capture must know a size."""
+    guard = _guard(failure)
+    if guard is None and "DynamicOutputShapeException" not in failure.error_types:
+        return None
+    expression = source_text(failure.culprit)
+    asked = f" ({guard['expression']})" if guard else ""
+    return rule("FE301").diagnostic(
+        labels=labels_of(failure, f"`{expression}` must know the size{asked}" if expression else "here"),
+        notes=torch_says(failure),
+        fix=Fix("keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`"),
+    )
+
+
+def _guard(failure: CaptureFailure) -> re.Match[str] | None:
+    return next((match for text in failure.messages if (match := _GUARD.search(text))), None)

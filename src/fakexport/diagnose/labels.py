@@ -1,0 +1,52 @@
+"""Labels and notes that every detector of a failed capture makes the same way."""
+
+from __future__ import annotations
+
+import re
+
+from fakexport.capture import CaptureFailure
+from fakexport.diagnostics import Label, Span
+
+__all__ = ["labels_of", "source_text", "torch_says"]
+
+# What torch appends for its own developers; the user's next step is our fix.
+_FOR_DEVELOPERS = re.compile(
+    r"\n+(?:The error above occurred when calling torch\.export|Caused by: |For more information, run with|"
+    r"For extended logs|The following call raised this error|User [Ss]tack|  Developer debug context|"
+    r" ?For more details about this graph break|Set TORCHDYNAMO_VERBOSE|from user code:|"
+    r"consider using data-dependent friendly APIs).*",
+    re.DOTALL,
+)
+_MAX_NOTE_LINES = 12
+
+
+def labels_of(failure: CaptureFailure, message: str) -> tuple[Label, ...]:
+    """The culprit as primary label, and the frame that called it where that is another place."""
+    return labels_at(failure.culprit, message, caller=failure.spans[-2] if len(failure.spans) > 1 else None)
+
+
+def labels_at(span: Span | None, message: str, *, caller: Span | None = None) -> tuple[Label, ...]:
+    """A primary label at `span`, and a secondary one at `caller`; none where no place is known."""
+    if span is None:
+        return ()
+    primary = Label(span, message)
+    if caller is None or (caller.path, caller.line) == (span.path, span.line):
+        return (primary,)
+    return (primary, Label(caller, "called from here", is_primary=False))
+
+
+def torch_says(failure: CaptureFailure) -> tuple[str, ...]:
+    """Torch's own message as a note, without what it says to its developers."""
+    text = _FOR_DEVELOPERS.sub("", failure.messages[0]).strip()
+    lines = text.splitlines()[:_MAX_NOTE_LINES]
+    return (f"{failure.error_types[0]}: " + "\n".join(lines).rstrip(),) if lines else ()
+
+
+def source_text(span: Span | None) -> str | None:
+    """The characters that a span with columns covers, or None."""
+    from fakexport.diagnostics import source_line
+
+    if span is None or span.column is None or span.end_column is None:
+        return None
+    line = source_line(span.path, span.line)
+    return None if line is None else line[span.column - 1 : span.end_column - 1].strip() or None

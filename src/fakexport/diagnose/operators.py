@@ -1,0 +1,65 @@
+"""Operators that a capture cannot run: FE401, FE502."""
+
+from __future__ import annotations
+
+import re
+
+from fakexport.capture import CaptureFailure
+from fakexport.diagnose.labels import labels_of, source_text, torch_says
+from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.rules import rule
+
+__all__ = ["missing_fake_kernel", "tensors_on_different_devices"]
+
+_NO_FAKE_KERNEL = (
+    re.compile(r"There was no fake impl registered for <CustomOpDef\((?P<op>[\w:.]+)\)>"),
+    re.compile(r"(?P<op>[\w]+[:.]+[\w.]+): attempted to run this operator with Meta tensors"),
+    re.compile(r"Could not run '(?P<op>[\w:.]+)' with arguments from the 'Meta' backend"),
+    re.compile(r"There was no fake impl registered for (?P<op>[\w:.]+)"),
+    re.compile(r"Operator does not support running with fake tensors: (?P<op>[\w:.]+)"),
+    re.compile(r"Unsupported operator: (?P<op>[\w:.]+)"),
+)
+_UNSUPPORTED = ("UnsupportedOperatorException", "UnsupportedFakeTensorException")
+_DIFFERENT_DEVICES = re.compile(
+    r"(?:found at least two devices, (?P<a>[\w:]+) and (?P<b>[\w:]+)"
+    r"|Unhandled FakeTensor Device Propagation for (?P<op>[\w.]+), found two different devices "
+    r"(?P<c>[\w:]+), (?P<d>[\w:]+))"
+)
+
+
+def missing_fake_kernel(failure: CaptureFailure) -> Diagnostic | None:
+    """FE401: an operator can run on real data only."""
+    found = next((m for text in failure.messages for p in _NO_FAKE_KERNEL if (m := p.search(text))), None)
+    unsupported = next((i for i, name in enumerate(failure.error_types) if name in _UNSUPPORTED), None)
+    if found is None and unsupported is None:
+        return None
+    operator = _qualified(found["op"] if found else failure.messages[unsupported or 0])
+    return rule("FE401").diagnostic(
+        labels=labels_of(failure, f"{operator} has no fake kernel"),
+        notes=(f"operator: {operator}",),
+        fix=Fix(
+            f'register one: `@torch.library.register_fake("{operator}")`, giving `torch.empty` of its shape'
+        ),
+        fault="torch" if operator.startswith("aten::") else None,
+    )
+
+
+def _qualified(name: str) -> str:
+    """`acme::scale` of `acme.scale.default` and `acme::scale`."""
+    parts = re.split(r"::|\.", name.strip().strip("'\""))
+    return "::".join(parts[:2])
+
+
+def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
+    """FE502: an operator got tensors of two devices."""
+    found = next((m for text in failure.messages if (m := _DIFFERENT_DEVICES.search(text))), None)
+    if found is None:
+        return None
+    first, second = found["a"] or found["c"], found["b"] or found["d"]
+    expression = source_text(failure.culprit)
+    what = f"`{expression}` gets" if expression else "this gets"
+    return rule("FE502").diagnostic(
+        labels=labels_of(failure, f"{what} tensors on {first} and on {second}"),
+        notes=torch_says(failure),
+        fix=Fix(f"move one of them: `.to(other.device)`, or make it on {first} in the first place"),
+    )

@@ -1,0 +1,22 @@
+"""Findings as data, and the formats that they are shown in. Standard library only."""
+
+from fakexport.diagnostics.as_json import to_dict
+from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Origin, Severity, Span
+from fakexport.diagnostics.folding import fold
+from fakexport.diagnostics.github import render_github
+from fakexport.diagnostics.text import render_text, source_line
+
+__all__ = [
+    "Diagnostic",
+    "Fault",
+    "Fix",
+    "Label",
+    "Origin",
+    "Severity",
+    "Span",
+    "fold",
+    "render_github",
+    "render_text",
+    "source_line",
+    "to_dict",
+]

@@ -1,0 +1,67 @@
+"""Many findings of one cause become one finding with a count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+from fakexport.diagnostics.diagnostic import Diagnostic
+
+_NUMBER = re.compile(r"[0-9]+")
+
+
+def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Returns the diagnostics with repeats merged, in the order of first appearance.
+
+    A model with 126 equal layers shows one fault 126 times; it is one fault. Two rounds:
+    within a target, findings of one code at one primary place merge and their counts add up, where
+    labels and module paths differ at most in numbers (`model.layers.3`, `model.layers.7`); the first
+    one's notes, node and module path stay. Then findings that are equal but for target, node and count
+    merge into one with all targets and the greatest count, so that `count` always speaks of one program.
+    Findings without a place merge only if their notes are equal too. Folding twice changes nothing.
+
+    Args:
+        diagnostics: Any number, of any targets.
+    Returns:
+        A new tuple; `targets` are in the order of first appearance.
+    """
+    per_target: dict[Hashable, Diagnostic] = {}
+    for diagnostic in _one_target_each(diagnostics):
+        repeat = (_cause(diagnostic), diagnostic.targets)
+        known = per_target.get(repeat)
+        per_target[repeat] = replace(known, count=known.count + diagnostic.count) if known else diagnostic
+
+    over_targets: dict[Hashable, Diagnostic] = {}
+    for diagnostic in per_target.values():
+        finding = (replace(diagnostic, targets=(), node=None, count=1), bool(diagnostic.targets))
+        known = over_targets.get(finding)
+        over_targets[finding] = _with_targets_of(known, diagnostic) if known else diagnostic
+    return tuple(over_targets.values())
+
+
+def _one_target_each(diagnostics: Iterable[Diagnostic]) -> Iterable[Diagnostic]:
+    for diagnostic in diagnostics:
+        if not diagnostic.targets:
+            yield diagnostic
+        for target in diagnostic.targets:
+            yield replace(diagnostic, targets=(target,))
+
+
+def _cause(diagnostic: Diagnostic) -> Hashable:
+    """What two repeats have in common. Different words at one place are different causes."""
+    rule = (diagnostic.code, diagnostic.severity, diagnostic.fault, _numberless(diagnostic.module_path))
+    primary = diagnostic.primary
+    if primary is None:
+        return (*rule, diagnostic.notes)
+    span = primary.span
+    return (*rule, span.path, span.line, span.column, span.end_column, _numberless(primary.message))
+
+
+def _numberless(text: str | None) -> str | None:
+    return None if text is None else _NUMBER.sub("#", text)
+
+
+def _with_targets_of(known: Diagnostic, other: Diagnostic) -> Diagnostic:
+    targets = tuple(dict.fromkeys(known.targets + other.targets))
+    return replace(known, targets=targets, count=max(known.count, other.count))

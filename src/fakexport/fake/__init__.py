@@ -1,0 +1,24 @@
+"""Models without data: fake tensors, construction, the record of how each tensor was made, and placement."""
+
+from .build import Built, build
+from .mode import fake_mode, is_fake, meta_like
+from .place import place
+from .placement import DeviceMap, Placement
+from .recording import Recording
+from .replay import UnreplayableRead
+from .transfers import Transfers, install_transfers
+
+__all__ = [
+    "Built",
+    "DeviceMap",
+    "Placement",
+    "Recording",
+    "Transfers",
+    "UnreplayableRead",
+    "build",
+    "fake_mode",
+    "install_transfers",
+    "is_fake",
+    "meta_like",
+    "place",
+]

@@ -1,0 +1,190 @@
+"""How a fake tensor was made: the recorded operations, and what each needs of those before it.
+
+The records form a graph that points strictly backwards in time: an operation holds the outputs that it
+took and, for each, the last operation that wrote into that memory. So an operation lives exactly as long
+as a tensor, or a later operation, needs it. Nothing here holds a fake tensor.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from .randomness import Draw
+
+__all__ = [
+    "Constant",
+    "Operation",
+    "Output",
+    "StorageRecord",
+    "TensorRecord",
+    "Unknown",
+    "history_of",
+    "leaves",
+]
+
+_sequence = itertools.count()
+
+
+class Operation:
+    """One operator call of the past.
+
+    Args:
+        operator: The overload, or a function that takes the arguments.
+        args, kwargs: Its arguments, with `Output`, `Constant` and `Unknown` in place of tensors.
+        after: The operations that wrote into the memory of the arguments until then.
+        draw: Where its random numbers come from, for an operator that draws some.
+        default_dtype: The default dtype of that moment.
+    """
+
+    __slots__ = ("after", "args", "default_dtype", "draw", "kwargs", "number", "operator")
+
+    def __init__(
+        self,
+        operator: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        after: tuple[Operation, ...] = (),
+        draw: Draw | None = None,
+        default_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.number = next(_sequence)
+        self.operator = operator
+        self.args = args
+        self.kwargs = kwargs
+        self.after = after
+        self.draw = draw
+        self.default_dtype = default_dtype
+
+    @property
+    def name(self) -> str:
+        """`aten.add.Tensor`, or the name of the function."""
+        return self.operator.__name__ if isinstance(self.operator, FunctionType) else str(self.operator)
+
+    def __repr__(self) -> str:
+        shown = [*map(_shown, self.args), *(f"{k}={_shown(v)}" for k, v in self.kwargs.items())]
+        return f"%{self.number} = {self.name}({', '.join(shown)})"
+
+    def needs(self) -> Iterator[Operation]:
+        """The operations that have to run before this one."""
+        yield from self.after
+        for value in leaves((self.args, self.kwargs)):
+            if isinstance(value, Output):
+                yield value.operation
+
+
+class Output:
+    """The tensor at one place among the outputs of an operation."""
+
+    __slots__ = ("index", "operation")
+
+    def __init__(self, operation: Operation, index: int) -> None:
+        self.operation = operation
+        self.index = index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A real tensor that an operation took.
+
+    Args:
+        tensor: The tensor itself, not a copy.
+        version: Its version counter then, or None where changes are meant to show (numpy shares it).
+    """
+
+    tensor: torch.Tensor
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A tensor that an operation took and whose history nobody recorded."""
+
+    description: str
+
+
+class StorageRecord:
+    """The memory that a tensor and its views share: the last operation that wrote into it."""
+
+    __slots__ = ("has_changed_geometry", "last_write")
+
+    def __init__(self) -> None:
+        self.last_write: Operation | None = None
+        self.has_changed_geometry = False
+
+
+class TensorRecord:
+    """What is remembered of a fake tensor: the output that it is, and the memory that it looks at.
+
+    A tensor and what `detach()` or `.data` made of it have one record.
+    """
+
+    __slots__ = ("output", "storage")
+
+    def __init__(self, output: Output | Unknown, storage: StorageRecord | None = None) -> None:
+        self.output = output
+        self.storage = storage or StorageRecord()
+
+    def writes(self) -> tuple[Operation, ...]:
+        """The last write into the memory, if there was one."""
+        last = self.storage.last_write
+        return () if last is None else (last,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TensorRecord:
+        # `copy.deepcopy` of a fake tensor clones it and copies its attributes, this one among them.
+        clone = Operation(torch.ops.aten.clone.default, (self.output,), {}, self.writes())
+        return TensorRecord(Output(clone, 0))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_forgotten, ())  # A history does not leave the process.
+
+
+def _forgotten() -> TensorRecord:
+    return TensorRecord(Unknown("a tensor that was unpickled"))
+
+
+def history_of(records: Iterable[TensorRecord]) -> list[Operation]:
+    """The operations that give the tensors their present values, in the order in which they ran."""
+    found: dict[int, Operation] = {}
+    pending: list[Operation] = []
+    for record in records:
+        pending.extend(record.writes())
+        if isinstance(record.output, Output):
+            pending.append(record.output.operation)
+    while pending:
+        operation = pending.pop()
+        if operation.number not in found:
+            found[operation.number] = operation
+            pending.extend(operation.needs())
+    return [found[number] for number in sorted(found)]
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Every item of nested lists, tuples and dicts."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case Output():
+            return f"%{value.operation.number}" + (f"[{value.index}]" if value.index else "")
+        case Constant():
+            return f"<real {tuple(value.tensor.shape)}>"
+        case Unknown():
+            return f"<{value.description}>"
+        case list() | tuple():
+            return f"[{', '.join(map(_shown, value))}]"
+        case _:
+            return str(value)

@@ -1,0 +1,85 @@
+"""The fake mode, and questions about fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+
+from fakexport._torch.active_modes import active_fake_mode
+from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, meta_of, new_fake_mode
+from fakexport.devices import Topology, emulate
+
+from .recording import recording
+
+__all__ = ["fake_mode", "is_fake", "meta_like"]
+
+
+@contextmanager
+def fake_mode(topology: str | Topology | None = None) -> Iterator[FakeTensorMode]:
+    """Context manager: every tensor made in the block is fake.
+
+    A fake tensor has shape, dtype, strides and device, and no data. It prints as
+    `tensor(..., device='cuda:0', size=(10,), fake=True)` inside of the block (afterwards as torch prints it).
+    Values that the block reads (`.item()`, `.tolist()`, `.numpy()`, `bool(t)`) are computed on the CPU
+    from the recorded operations that made the tensor. `.to(...)`, `.half()` and `.cuda()` of a fake module
+    are reliable inside of the block. Inside of another block, that block's mode goes on.
+
+    Args:
+        topology: Virtual devices that exist in the block: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`.
+            Default: those that exist around the block.
+    Returns:
+        On entry, torch's `FakeTensorMode`.
+    Raises:
+        ValueError: the topology names an unknown device.
+        UnreplayableRead: (in the block) a value is read whose history cannot be computed.
+    Source: torchdistx `fake_mode`; pytorch issues 93947, 96161.
+
+    Example:
+        >>> import torch
+        >>> with fake_mode(topology="H100"):
+        ...     torch.ones(10, device="cuda")
+        tensor(..., device='cuda:0', size=(10,), fake=True)
+    """
+    mode = active_fake_mode() or new_fake_mode()
+    with emulate(topology) if topology is not None else nullcontext(), mode, recording(mode):
+        yield mode
+
+
+def is_fake(tensor: object) -> bool:
+    """Whether `tensor` is a fake tensor, of whichever fake mode.
+
+    Args:
+        tensor: Anything.
+
+    Example:
+        >>> import torch
+        >>> is_fake(torch.ones(3))
+        False
+    """
+    return is_fake_tensor(tensor)
+
+
+def meta_like(fake: torch.Tensor) -> torch.Tensor:
+    """A meta tensor with the size, strides, storage offset and dtype of a fake tensor.
+
+    Args:
+        fake: The fake tensor to describe.
+    Returns:
+        A new tensor on device `meta`, not part of an autograd graph (as `detach()` gives), without
+        `requires_grad`. It shares nothing with `fake`.
+    Raises:
+        ValueError: `fake` is no fake tensor.
+    Source: torchdistx `meta_like`.
+
+    Example:
+        >>> import torch
+        >>> with fake_mode():
+        ...     a = torch.ones(2, 3).t()
+        >>> meta_like(a).stride()
+        (1, 3)
+    """
+    if not is_fake_tensor(fake):
+        raise ValueError(f"expected a fake tensor, got {type(fake).__name__}")
+    return meta_of(fake)

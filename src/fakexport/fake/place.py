@@ -1,0 +1,108 @@
+"""Moving the fake tensors of a module to the devices of a map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport._torch.fake_tensors import FakeTensor, mode_of, real_to_fake
+from fakexport.devices import Topology
+
+from .module_tensors import Slot, slots
+from .placement import DeviceMap, Placement, covering_entry, resolve
+from .recording import Recording, recording
+
+__all__ = ["place", "placement_as_made"]
+
+
+def place(
+    module: nn.Module, device_map: str | Mapping[str, Any] | DeviceMap, *, topology: Topology | None = None
+) -> Placement:
+    """Moves the parameters and buffers of a fake module to the devices of a map, in place.
+
+    A tied weight stays one tensor, on the device of the first of its names; the module of another name
+    then runs there too, and a note says so. What is known of the tensors' values stays known.
+
+    Args:
+        module: A module of fake tensors of one fake mode.
+        device_map: What `DeviceMap.parse` takes.
+        topology: The devices that there are. Default: those that are emulated.
+    Raises:
+        ValueError: the map does not fit the model or the topology. Nothing was moved.
+
+    Example:
+        >>> from fakexport.devices import emulate
+        >>> from fakexport.fake import fake_mode
+        >>> with emulate("cpu+H100"), fake_mode():
+        ...     mlp = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        ...     place(mlp, {"0": "cpu", "1": "cuda:0"}).tensor_devices["1.weight"]
+        'cuda:0'
+    """
+    entries = resolve(module, DeviceMap.parse(device_map), topology)
+    wanted = {slot.path: entries[covering_entry(slot.path, entries) or ""] for slot in slots(module)}
+    homes, notes = _homes(slots(module), wanted)
+    with ExitStack() as stack:
+        if (mode := mode_of(slot.tensor for slot in slots(module))) is not None:
+            stack.enter_context(mode)
+            stack.enter_context(stack.enter_context(recording(mode)).paused())
+        for slot in slots(module):
+            _move(slot.tensor, torch.device(homes[id(slot.tensor)]))
+    tensor_devices = {slot.path: homes[id(slot.tensor)] for slot in slots(module)}
+    used = _devices_in_use(entries, tensor_devices)
+    return Placement(used, tensor_devices, _input_device(module, used, tensor_devices), notes)
+
+
+def placement_as_made(module: nn.Module, recording: Recording, device: torch.device) -> Placement:
+    """Where the tensors of a module are, as its factory made them.
+
+    Only what `torch.Tensor(n)` made is moved, to the default device that this constructor does not know.
+
+    Args:
+        module: A module of fake tensors, made in the block of the recording.
+        recording: The open recording.
+        device: The default device of the factory.
+    """
+    with recording.paused():
+        for slot in slots(module):
+            if slot.tensor.device.type == "cpu" and recording.is_from_legacy_constructor(slot.tensor):
+                _move(slot.tensor, device)
+    tensor_devices = {slot.path: str(slot.tensor.device) for slot in slots(module)}
+    return Placement({}, tensor_devices, _input_device(module, {"": str(device)}, tensor_devices))
+
+
+def _homes(held: Iterable[Slot], wanted: Mapping[str, str]) -> tuple[dict[int, str], tuple[str, ...]]:
+    """Device by identity of the tensor, and a note for each tie that the map pulls apart."""
+    first: dict[int, str] = {}
+    notes: list[str] = []
+    for slot in held:
+        home = first.setdefault(id(slot.tensor), slot.path)
+        if wanted[home] != wanted[slot.path]:
+            notes.append(
+                f"{slot.path} is tied to {home} on {wanted[home]} and stays there; the map asks for "
+                f"{wanted[slot.path]}"
+            )
+    return {key: wanted[path] for key, path in first.items()}, tuple(notes)
+
+
+def _move(tensor: torch.Tensor, device: torch.device) -> None:
+    if tensor.device != device and isinstance(tensor, FakeTensor):
+        tensor.data = real_to_fake(tensor.fake_mode, tensor, device)
+
+
+def _devices_in_use(entries: Mapping[str, str], tensor_devices: Mapping[str, str]) -> dict[str, str]:
+    """The entries with their devices; where ties took all tensors of one elsewhere, with that device."""
+    found: dict[str, set[str]] = {entry: set() for entry in entries}
+    for path, device in tensor_devices.items():
+        found[covering_entry(path, entries) or ""].add(device)
+    return {entry: min(found[entry]) if len(found[entry]) == 1 else entries[entry] for entry in entries}
+
+
+def _input_device(module: nn.Module, entries: Mapping[str, str], tensor_devices: Mapping[str, str]) -> str:
+    """The device of what runs first: taken to be the first parameter that a submodule holds."""
+    parameters = [slot.path for slot in slots(module) if slot.is_parameter]
+    first = next((path for path in parameters if "." in path), next(iter(parameters), None))
+    return tensor_devices[first] if first is not None else next(iter(entries.values()), "cpu")

@@ -1,0 +1,318 @@
+"""Recording of how each fake tensor is made, and answering of reads while a module is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fakexport._torch.dispatch_observer import observed
+from fakexport._torch.fake_methods import fake_methods
+from fakexport._torch.fake_tensors import NEEDS_VALUES, FakeTensor, FakeTensorMode, real_to_fake
+from fakexport._torch.operator_effects import Effects, effects_of
+from fakexport._torch.real_execution import real_execution
+from fakexport._torch.truncated_normal import truncated_normal_as_one_step
+
+from .history import Constant, Operation, Output, StorageRecord, TensorRecord, leaves
+from .randomness import Draws
+from .references import Inputs, has_record, made_from, record_of, set_record
+from .replay import Replay, replay
+
+__all__ = ["Recording", "recording"]
+
+_RECORDING = "_fakexport_recording"
+_clone = torch.ops.aten.clone.default
+_copy = torch.ops.aten.copy_.default
+_detach = torch.ops.aten.detach.default
+_empty = torch.ops.aten.empty.memory_format
+_index = torch.ops.aten.index.Tensor
+
+
+class Recording:
+    """The histories of the fake tensors that were made in one block; outlives the block.
+
+    It holds no tensor and no history itself: each tensor carries its own, and drops it when it dies.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self.mode = mode
+        self.is_paused = False
+        self._draws = Draws()
+        self._replay = Replay()
+
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The real value of a tensor: a new CPU tensor without autograd; a real tensor comes back as it is.
+
+        Args:
+            tensor: A fake tensor made in the recorded block, on whichever device.
+        Raises:
+            UnreplayableRead: its history is not known, or cannot run here.
+        """
+        return replay([record_of(tensor)])[0] if isinstance(tensor, FakeTensor) else tensor
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's history was recorded. Its replay may fail all the same."""
+        return isinstance(record_of(tensor).output, Output)
+
+    def is_from_legacy_constructor(self, tensor: torch.Tensor) -> bool:
+        """Whether `torch.Tensor(n)` or `torch.FloatTensor(n)` made it, which ignore the default device."""
+        output = record_of(tensor).output
+        return isinstance(output, Output) and _is_legacy(output.operation)
+
+    def remember(self, fake: torch.Tensor, real: torch.Tensor) -> None:
+        """Makes `real` the value of `fake`, from now on. It is kept, not copied."""
+        set_record(fake, made_from(real))
+
+    def take_over(self, fake: torch.Tensor, other: torch.Tensor) -> None:
+        """Makes what is known of the fake tensor `other` known of `fake`."""
+        set_record(fake, record_of(other))
+
+    def close(self) -> None:
+        """Drops the real tensors that were kept for further reads."""
+        self._replay = Replay()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The context in which nothing is recorded and reads get fake mode's own answers."""
+        before, self.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self.is_paused = before
+
+    # Called by the mode for each operator.
+    def __call__(
+        self, run: Callable[[], Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        effects = effects_of(operator)
+        if self.is_paused or torch.compiler.is_exporting():
+            return run()
+        if effects.returns_tensors:
+            return self._record(run, operator, args, kwargs, effects)
+        return self._answer(operator, args, kwargs) if effects.reads_values else run()
+
+    def _record(
+        self,
+        run: Callable[[], Any],
+        operator: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        effects: Effects,
+    ) -> Any:
+        if effects.changes_geometry or effects.moves_storage:
+            _separate(args[0])
+        inputs = Inputs(args, kwargs)
+        if inputs.has_real and _stays_real(effects, inputs, args, kwargs):
+            return self._answer(operator, args, kwargs)
+        result = self._result(run, operator, args, kwargs, effects)
+        if isinstance(result, FakeTensor) and effects.is_identity and inputs.records:
+            set_record(result, inputs.records[0])
+        elif result is not NotImplemented:
+            self._note(operator, inputs, effects, result, args, kwargs)
+        return result
+
+    def _result(
+        self,
+        run: Callable[[], Any],
+        operator: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        effects: Effects,
+    ) -> Any:
+        """What the operator gives as fakes: from fake mode, or from a replay where that needs values."""
+        if not effects.reads_values and not _has_mask(operator, args):
+            try:
+                return run()
+            except NEEDS_VALUES:
+                pass
+        return self._fake_answer(operator, args, kwargs)
+
+    def _note(
+        self, operator: Any, inputs: Inputs, effects: Effects, result: Any, args: Any, kwargs: Any
+    ) -> None:
+        operation = Operation(
+            _clone if effects.is_lift else operator,
+            inputs.args,
+            inputs.kwargs,
+            inputs.writes_before(_overwritten(effects, args)),
+            self._draws.next() if effects.is_random else None,
+            torch.get_default_dtype(),
+        )
+        storage = _aliased_storage(effects, args, kwargs)
+        for index, tensor in enumerate((result,) if isinstance(result, FakeTensor) else leaves(result)):
+            if isinstance(tensor, FakeTensor) and not has_record(tensor):
+                set_record(tensor, TensorRecord(Output(operation, index), storage))
+        if effects.moves_storage:
+            _note_new_storage(args[0], args[1] if len(args) > 1 else None, operation)
+        else:
+            _note_writes(operation, effects, args, kwargs)
+
+    def _answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs the operator for real, on the values of its fake inputs."""
+        records = [record_of(t) for t in leaves((args, dict(kwargs))) if isinstance(t, FakeTensor)]
+        values = iter(self._replay.values(records))
+
+        def real(value: Any) -> Any:
+            match value:
+                case FakeTensor():
+                    return next(values)
+                case list() | tuple():
+                    return type(value)(map(real, value))
+                case torch.device():
+                    return torch.device("cpu")
+                case _:
+                    return value
+
+        with real_execution():
+            return operator(*map(real, args), **{name: real(item) for name, item in kwargs.items()})
+
+    def _fake_answer(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """What the operator gives for real, as fakes of the same shapes on the device of the inputs."""
+        device = _device_of(args, kwargs)
+
+        def fake(value: Any) -> Any:
+            match value:
+                case torch.Tensor():
+                    return real_to_fake(self.mode, value, device)
+                case list() | tuple():
+                    return type(value)(map(fake, value))
+                case _:
+                    return value
+
+        return fake(self._answer(operator, args, kwargs))
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The value for `.numpy()` and `.tolist()`; the fake tensor shares its memory from now on."""
+        record = record_of(tensor)
+        (value,) = self._replay.values([record])
+        with real_execution():
+            real = value.clone()
+        shown = Constant(real, version=None)  # Written through numpy, it is written for the fake as well.
+        write = Operation(_copy, (record.output, shown), {}, record.writes())
+        record.storage.last_write = write
+        return real
+
+    def assigned(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        """Notes `tensor.data = other`: from now on both are the same memory."""
+        if not self.is_paused:
+            self.take_over(tensor, other)
+
+    def filled(self, function: Callable[..., Any], tensor: torch.Tensor, args: tuple[Any, ...]) -> bool:
+        """Notes that the function fills the tensor with random numbers; False where nothing is recorded."""
+        if self.is_paused or torch.compiler.is_exporting():
+            return False
+        record = record_of(tensor)
+        after = () if _covers_its_memory(tensor) else record.writes()
+        draw, dtype = self._draws.next(), torch.get_default_dtype()
+        record.storage.last_write = Operation(function, (record.output, *args), {}, after, draw, dtype)
+        return True
+
+
+@contextmanager
+def recording(mode: FakeTensorMode) -> Iterator[Recording]:
+    """The context in which the tensors of an active fake mode are recorded and can be read.
+
+    Inside of a block that records the same mode already, it is that block's recording that goes on.
+    """
+    active: Recording | None = vars(mode).get(_RECORDING)
+    if active is not None:
+        yield active
+        return
+    recorder = vars(mode)[_RECORDING] = Recording(mode)
+    try:
+        with (
+            fake_methods(mode, recorder.read, recorder.assigned),
+            truncated_normal_as_one_step(mode, recorder.filled),
+            observed(mode, recorder),
+        ):
+            yield recorder
+    finally:
+        del vars(mode)[_RECORDING]
+        recorder.close()
+
+
+def _is_legacy(operation: Operation) -> bool:
+    """Whether `torch.Tensor(n)` made it: the functions of today say whether memory is to be pinned."""
+    return (
+        operation.operator is _empty
+        and "pin_memory" not in operation.kwargs
+        and operation.kwargs.get("layout") is torch.strided
+    )
+
+
+def _argument(place: tuple[int, str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    index, name = place
+    return args[index] if index < len(args) else kwargs.get(name)
+
+
+def _stays_real(effects: Effects, inputs: Inputs, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call with real tensors is to be made for real: it writes into one, or only looks at one."""
+    written = (tensor for place in effects.writes for tensor in leaves(_argument(place, args, kwargs)))
+    if any(isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) for t in written):
+        return True
+    return effects.aliased is not None and not inputs.records and not effects.is_lift
+
+
+def _aliased_storage(
+    effects: Effects, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> StorageRecord | None:
+    """The memory that the outputs share with an argument, or None if they have their own."""
+    if effects.aliased is None:
+        return None
+    source = _argument(effects.aliased, args, kwargs)
+    return record_of(source).storage if isinstance(source, FakeTensor) else None
+
+
+def _separate(tensor: Any) -> None:
+    """Gives a tensor a record of its own, before its sizes change under those that it shares one with."""
+    if isinstance(tensor, FakeTensor):
+        record = record_of(tensor)
+        own = Operation(_detach, (record.output,), {}, record.writes())
+        set_record(tensor, TensorRecord(Output(own, 0), record.storage))
+
+
+def _has_mask(operator: Any, args: Sequence[Any]) -> bool:
+    """Whether an index is a boolean mask, so that the shape of the result depends on data."""
+    return operator is _index and any(
+        isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+    )
+
+
+def _overwritten(effects: Effects, args: Sequence[Any]) -> TensorRecord | None:
+    """The record of a tensor that gets all new values, whatever was written before, or None."""
+    if not effects.overwrites or not isinstance(args[0], FakeTensor):
+        return None
+    return record_of(args[0]) if _covers_its_memory(args[0]) else None
+
+
+def _covers_its_memory(tensor: torch.Tensor) -> bool:
+    """Whether a write into all of the tensor leaves nothing of what was written into its memory before."""
+    is_whole = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
+    return is_whole and not record_of(tensor).storage.has_changed_geometry
+
+
+def _note_writes(
+    operation: Operation, effects: Effects, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    for place in effects.writes:
+        for tensor in leaves(_argument(place, args, kwargs)):
+            if isinstance(tensor, FakeTensor):
+                storage = record_of(tensor).storage
+                storage.last_write = operation
+                storage.has_changed_geometry |= effects.changes_geometry
+
+
+def _note_new_storage(tensor: FakeTensor, source: Any, operation: Operation) -> None:
+    """Notes `tensor.set_(source)`: the tensor looks at other memory from now on."""
+    storage = record_of(source).storage if isinstance(source, FakeTensor) else StorageRecord()
+    storage.last_write = operation
+    storage.has_changed_geometry = True
+    set_record(tensor, TensorRecord(record_of(tensor).output, storage))
+
+
+def _device_of(args: Any, kwargs: Any) -> torch.device:
+    tensors = [t for t in leaves((args, dict(kwargs))) if isinstance(t, torch.Tensor)]
+    placed = next((t for t in tensors if t.device.type != "cpu"), tensors[0] if tensors else None)
+    return placed.device if placed is not None else torch.device("cpu")

@@ -1,0 +1,110 @@
+"""From the arguments of a call to what is recorded of them.
+
+The record of a fake tensor is an attribute of the tensor. It dies with the tensor and goes along when
+contents are swapped; a weak map would put a weak reference on every parameter, which the stock
+`Module.to` refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fakexport._torch.fake_tensors import FakeTensor
+
+from .history import Constant, Operation, Output, TensorRecord, Unknown
+
+__all__ = ["Inputs", "constant_of", "has_record", "made_from", "record_of", "set_record"]
+
+_RECORD = "_fakexport_record"
+_PLAIN = frozenset(
+    {int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+_clone = torch.ops.aten.clone.default
+
+
+def record_of(tensor: torch.Tensor) -> TensorRecord:
+    """The record of a fake tensor; one that knows nothing if it was made elsewhere."""
+    record: TensorRecord | None = vars(tensor).get(_RECORD)
+    return _new_record(tensor) if record is None else record
+
+
+def has_record(tensor: torch.Tensor) -> bool:
+    """Whether anything is known of a fake tensor."""
+    return _RECORD in vars(tensor)
+
+
+def set_record(tensor: torch.Tensor, record: TensorRecord) -> None:
+    """Forgets what was known of a fake tensor and remembers this."""
+    vars(tensor)[_RECORD] = record
+
+
+def constant_of(real: torch.Tensor) -> Constant:
+    """The reference to a real tensor as it is now."""
+    return Constant(real, None if real.is_inference() else real._version)
+
+
+def made_from(real: torch.Tensor) -> TensorRecord:
+    """The record of a fake tensor with the value of a real one, which is kept and not copied."""
+    return TensorRecord(Output(Operation(_clone, (constant_of(real),), {}), 0))
+
+
+def _new_record(tensor: torch.Tensor) -> TensorRecord:
+    known = getattr(tensor, "constant", None)  # Fake mode keeps the value of a literal of one element.
+    text = f"a fake tensor of shape {tuple(tensor.shape)} that was made outside of the recording"
+    record = TensorRecord(Unknown(text)) if known is None else made_from(known)
+    set_record(tensor, record)
+    return record
+
+
+class Inputs:
+    """The arguments of a call, with references in place of tensors.
+
+    Args:
+        args, kwargs: The arguments as the operator gets them.
+
+    `records` are those of the fake tensors among them, in order; `has_real` says whether there are real
+    tensors as well.
+    """
+
+    __slots__ = ("args", "has_real", "kwargs", "records")
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.has_real = False
+        self.records: list[TensorRecord] = []
+        self.args = tuple([a if type(a) in _PLAIN else self._refer(a) for a in args])
+        self.kwargs = self._refer_named(kwargs) if kwargs else _NO_KWARGS
+
+    def _refer(self, value: Any) -> Any:
+        if isinstance(value, FakeTensor):
+            record = record_of(value)
+            self.records.append(record)
+            return record.output
+        if isinstance(value, torch.Tensor):
+            self.has_real = True
+            return constant_of(value)
+        if isinstance(value, list | tuple):
+            return [item if type(item) in _PLAIN else self._refer(item) for item in value]
+        return value
+
+    def _refer_named(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if all(type(a) in _PLAIN for a in kwargs.values()):
+            # A model has tens of thousands of `device=cpu, pin_memory=False`.
+            return _shared_kwargs.setdefault(tuple(kwargs.items()), dict(kwargs))
+        return {k: a if type(a) in _PLAIN else self._refer(a) for k, a in kwargs.items()}
+
+    def writes_before(self, overwritten: TensorRecord | None) -> tuple[Operation, ...]:
+        """The last write into each input's memory, but for the memory that is overwritten as a whole."""
+        if not self.records:
+            return ()
+        spared = overwritten.storage if overwritten is not None else None
+        if spared is not None and sum(record.storage is spared for record in self.records) > 1:
+            spared = None  # It is read as well.
+        writes = {id(r.storage): r.storage.last_write for r in self.records if r.storage is not spared}
+        return tuple([write for write in writes.values() if write is not None])
+
+
+_NO_KWARGS: dict[str, Any] = {}
+_shared_kwargs: dict[tuple[Any, ...], dict[str, Any]] = {}

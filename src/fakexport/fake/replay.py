@@ -1,0 +1,224 @@
+"""Running recorded operations again, with real tensors on the CPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fakexport._torch.real_execution import real_execution
+from fakexport.diagnostics import Span
+
+from .history import Constant, Operation, Output, TensorRecord, Unknown, history_of, leaves
+
+__all__ = ["LARGEST_REPLAY_BYTES", "Replay", "UnreplayableRead", "replay"]
+
+LARGEST_REPLAY_BYTES = 8 * 2**30
+"""A value whose replay holds more real memory than this is not computed."""
+
+_KEPT_BYTES = 64 * 2**20
+_TAIL = 8
+
+
+class UnreplayableRead(RuntimeError):
+    """A value was read that cannot be recomputed.
+
+    Args:
+        reason: Why, as one sentence.
+        history: The last operations of the tensor's history, as text, oldest first.
+        operators: The operators of the whole history, each once, in the order of their first use.
+        span: The line of the model that read it, or None where no frame of the model is on the stack.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        history: Sequence[str] = (),
+        operators: Sequence[str] = (),
+        span: Span | None = None,
+    ) -> None:
+        super().__init__(f"a value was read that cannot be recomputed: {reason}")
+        self.reason = reason
+        self.history = tuple(history)
+        self.operators = tuple(operators)
+        self.span = span
+
+
+class Replay:
+    """Real tensors computed so far, so that the next read of the same history goes on from there.
+
+    They are kept while they are small, and only in the order in which they were made: a tensor that was
+    written to cannot serve a read of its earlier value.
+    """
+
+    def __init__(self) -> None:
+        self._outputs: dict[int, list[Any]] = {}
+        self._last = -1
+        self._is_complete = True
+
+    def values(self, records: Sequence[TensorRecord]) -> list[torch.Tensor]:
+        """The present values of the tensors. They are shared with later reads: do not change them.
+
+        Raises:
+            UnreplayableRead: an input is unknown or was changed, an operation fails, or memory runs out.
+        """
+        history = history_of(records)
+        try:
+            with real_execution():
+                self._run(history, records)
+                return [self._value(record.output) for record in records]
+        except _Unreplayable as fault:
+            raise _error(str(fault), history) from fault.__cause__
+        finally:
+            if not self._is_complete:
+                self._forget()
+
+    def _run(self, history: Sequence[Operation], records: Sequence[TensorRecord]) -> None:
+        numbers = {operation.number for operation in history}
+        todo = [operation for operation in history if operation.number not in self._outputs]
+        if not self._outputs.keys() <= numbers or (todo and todo[0].number < self._last):
+            self._forget()
+            todo = list(history)
+        uses = _uses(todo, records)
+        for operation in todo:
+            self._outputs[operation.number] = _run(operation, self._value)
+            self._last = operation.number
+            self._limit(operation, uses)
+
+    def _limit(self, operation: Operation, uses: Counter[int]) -> None:
+        """Drops what no later operation uses, once there is much."""
+        for value in leaves((operation.args, operation.kwargs)):
+            if isinstance(value, Output):
+                uses[value.operation.number] -= 1
+        total = self._bytes()
+        if total > _KEPT_BYTES:
+            self._is_complete = False
+            self._outputs = {n: out for n, out in self._outputs.items() if uses[n] > 0}
+            if total > LARGEST_REPLAY_BYTES and self._bytes() > LARGEST_REPLAY_BYTES:
+                raise _Unreplayable(f"its replay needs more than {LARGEST_REPLAY_BYTES >> 30} GiB of memory")
+
+    def _bytes(self) -> int:
+        tensors = (t for outputs in self._outputs.values() for t in outputs if isinstance(t, torch.Tensor))
+        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+    def _forget(self) -> None:
+        self._outputs = {}
+        self._last = -1
+        self._is_complete = True
+
+    def _value(self, reference: Any) -> Any:
+        match reference:
+            case Output():
+                return self._outputs[reference.operation.number][reference.index]
+            case Constant():
+                return _unchanged(reference)
+            case Unknown():
+                raise _Unreplayable(f"it depends on {reference.description}")
+            case torch.device():
+                return torch.device("cpu")
+            case list():
+                return [self._value(item) for item in reference]
+            case tuple():
+                return tuple(self._value(item) for item in reference)
+            case _:
+                return reference
+
+
+def replay(records: Sequence[TensorRecord]) -> list[torch.Tensor]:
+    """The present values of the recorded tensors, each computed anew from its history.
+
+    Tensors that shared memory when they were made share it here. The values are on the CPU, whichever
+    device the tensors were said to be on, and take no part in autograd.
+
+    Raises:
+        UnreplayableRead: an input is unknown or was changed, an operation fails, or memory runs out.
+    """
+    return Replay().values(records)
+
+
+class _Unreplayable(Exception):
+    """Carries the reason to where the history is known."""
+
+
+def _uses(todo: Sequence[Operation], records: Sequence[TensorRecord]) -> Counter[int]:
+    uses: Counter[int] = Counter()
+    for operation in todo:
+        for value in leaves((operation.args, operation.kwargs)):
+            if isinstance(value, Output):
+                uses[value.operation.number] += 1
+    for record in records:
+        if isinstance(record.output, Output):
+            uses[record.output.operation.number] += 1
+    return uses
+
+
+def _run(operation: Operation, value: Any) -> list[Any]:
+    args = value(operation.args)
+    kwargs = {name: value(item) for name, item in operation.kwargs.items()}
+    if kwargs.get("pin_memory"):
+        kwargs["pin_memory"] = False
+    if operation.draw is not None and kwargs.get("generator") is not None:
+        kwargs["generator"] = None
+
+    def call() -> Any:
+        return operation.operator(*args, **kwargs)
+
+    try:
+        with _default_dtype(operation.default_dtype):
+            result = call() if operation.draw is None else operation.draw.run(call)
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0]
+        raise _Unreplayable(f"{operation.name} fails on the CPU: {text}") from error
+    return list(leaves(result))
+
+
+def _unchanged(constant: Constant) -> torch.Tensor:
+    if constant.version is not None and constant.tensor._version != constant.version:
+        shape = tuple(constant.tensor.shape)
+        raise _Unreplayable(f"it depends on a real tensor of shape {shape} that was changed in place since")
+    return constant.tensor
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    if dtype is before:
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _error(reason: str, history: Sequence[Operation]) -> UnreplayableRead:
+    operators = dict.fromkeys(operation.name for operation in history)
+    return UnreplayableRead(
+        reason, history=[repr(o) for o in history[-_TAIL:]], operators=list(operators), span=reading_span()
+    )
+
+
+_OWN_CODE = (
+    str(Path(torch.__file__).parent) + os.sep,
+    str(Path(__file__).parents[1]) + os.sep,
+    "<frozen",
+    "<string>",
+)
+
+
+def reading_span() -> Span | None:
+    """The innermost line on the stack that is neither torch's nor ours."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OWN_CODE):
+            return Span(code.co_filename, frame.f_lineno, function=code.co_qualname, origin="traceback")
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

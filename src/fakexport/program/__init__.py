@@ -1,0 +1,59 @@
+"""Reads programs: what is in them, what moves between devices, where two of them differ. Data only."""
+
+from fakexport.program.canonical import canonical_lines
+from fakexport.program.devices import DeviceLiteral, devices
+from fakexport.program.difference import diff
+from fakexport.program.equality import Mismatch, nodes_equal
+from fakexport.program.module_path import module_path
+from fakexport.program.module_summary import ModuleSummary, inspect_module
+from fakexport.program.operator_name import operator_name
+from fakexport.program.program_difference import (
+    ConstantDifference,
+    DeviceChange,
+    NodeChange,
+    NodeGroup,
+    OperatorDifference,
+    ProgramDifference,
+    RangeDifference,
+    SignatureDifference,
+)
+from fakexport.program.source_span import source_span
+from fakexport.program.summary import ProgramSummary, TensorTotals, ValueSummary, summarise
+from fakexport.program.summary_of import summary_of
+from fakexport.program.symbol_range import SymbolRange
+from fakexport.program.tensor_spec import TensorSpec
+from fakexport.program.transfers import Transfer, transfers
+from fakexport.program.walk import Visit, walk
+
+__all__ = [
+    "ConstantDifference",
+    "DeviceChange",
+    "DeviceLiteral",
+    "Mismatch",
+    "ModuleSummary",
+    "NodeChange",
+    "NodeGroup",
+    "OperatorDifference",
+    "ProgramDifference",
+    "ProgramSummary",
+    "RangeDifference",
+    "SignatureDifference",
+    "SymbolRange",
+    "TensorSpec",
+    "TensorTotals",
+    "Transfer",
+    "ValueSummary",
+    "Visit",
+    "canonical_lines",
+    "devices",
+    "diff",
+    "inspect_module",
+    "module_path",
+    "nodes_equal",
+    "operator_name",
+    "source_span",
+    "summarise",
+    "summary_of",
+    "transfers",
+    "walk",
+]

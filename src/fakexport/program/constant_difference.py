@@ -1,0 +1,74 @@
+"""What differs in the constants that two programs carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.program.canonical import CanonicalNode, CanonicalProgram
+from fakexport.program.program_difference import ConstantDifference
+
+__all__ = ["CONSTANT_KINDS", "constant_differences"]
+
+# Kinds of inputs that are compared here, and not as a part of the signature.
+CONSTANT_KINDS = ("CONSTANT_TENSOR", "CUSTOM_OBJ")
+
+
+def constant_differences(
+    a: CanonicalProgram, b: CanonicalProgram, values_a: Mapping[str, Any], values_b: Mapping[str, Any]
+) -> Iterator[ConstantDifference]:
+    """Yields by name what differs in lifted tensors and objects, and in buffers that no checkpoint holds.
+
+    Args:
+        a: The first program.
+        b: The second program.
+        values_a: Its `constants`; compared with the other's where both have data. Fakes have none.
+        values_b: Likewise of the second.
+    """
+    nodes_a, nodes_b = _constants(a), _constants(b)
+    for name in sorted(nodes_a.keys() | nodes_b.keys() | (values_a.keys() & values_b.keys())):
+        node_a, node_b = nodes_a.get(name), nodes_b.get(name)
+        if (node_a is None) != (node_b is None):
+            yield ConstantDifference(name, "presence", _text(node_a), _text(node_b))
+            continue
+        if node_a and node_b:
+            for old, new in zip(node_a.tensors, node_b.tensors, strict=False):
+                yield from (ConstantDifference(name, *change) for change in old.changes_to(new))
+        yield from _value_change(name, values_a.get(name), values_b.get(name))
+
+
+def _constants(program: CanonicalProgram) -> dict[str, CanonicalNode]:
+    return {
+        port.name: program.nodes[port.index]
+        for port in program.inputs
+        if port.kind in CONSTANT_KINDS and port.index is not None
+    }
+
+
+def _text(node: CanonicalNode | None) -> str:
+    return node.value if node else ""
+
+
+def _value_change(name: str, a: Any, b: Any) -> Iterator[ConstantDifference]:
+    if not (_has_data(a) and _has_data(b)) or a.shape != b.shape or a.dtype != b.dtype:
+        return
+    a, b = _comparable(a), _comparable(b)
+    differs = ~torch.isclose(a, b, rtol=0, atol=0, equal_nan=True)
+    if differs.any():
+        place = tuple(differs.nonzero()[0].tolist())
+        where = f" at {list(place)}" if place else ""
+        yield ConstantDifference(name, "value", f"{a[place].item()}{where}", f"{b[place].item()}{where}")
+
+
+def _comparable(value: torch.Tensor) -> torch.Tensor:
+    """Narrow floats have no comparison of their own."""
+    value = value.detach().cpu()
+    return value.double() if value.is_floating_point() else value
+
+
+def _has_data(value: Any) -> bool:
+    """Subclasses (fakes among them) are left out, and so is the meta device."""
+    return type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_meta

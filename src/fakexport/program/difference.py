@@ -1,0 +1,187 @@
+"""What differs between two programs of one model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import pairwise
+
+from torch.export import ExportedProgram
+
+from fakexport.program.canonical import CanonicalNode, CanonicalProgram, canonicalise
+from fakexport.program.constant_difference import constant_differences
+from fakexport.program.module_path import star, star_common
+from fakexport.program.pairing import pair
+from fakexport.program.program_difference import (
+    DeviceChange,
+    NodeChange,
+    NodeGroup,
+    OperatorDifference,
+    ProgramDifference,
+    RangeDifference,
+)
+from fakexport.program.signature_difference import signature_differences
+from fakexport.program.transfers import Transfer, transfers
+
+__all__ = ["diff"]
+
+
+def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
+    """Tells what the second program does otherwise than the first.
+
+    For programs of one model: exported for two targets, with two versions of a library, before and after
+    a rewrite. Nodes are matched by module path and then by operator, so that one added node does not make
+    all later ones differ; what repeated modules have in common is told once. Takes about 2 s for two
+    programs of 10,000 nodes.
+
+    Args:
+        a: Not changed.
+        b: Not changed.
+    """
+    first, second = canonicalise(a), canonicalise(b)
+    both = _Both(first, second, pair(first, second))
+    removed, added = _transfer_differences(transfers(a), transfers(b), both.pairs)
+    is_identical_but_for_devices = _without_devices(first) == _without_devices(second)
+    return ProgramDifference(
+        is_identical=is_identical_but_for_devices and _devices(first) == _devices(second),
+        is_identical_but_for_devices=is_identical_but_for_devices,
+        node_count_a=len(first.nodes),
+        node_count_b=len(second.nodes),
+        operators=tuple(_operator_differences(first, second)),
+        nodes_removed=_grouped(node for node in first.nodes if node.visit.index not in both.pairs),
+        nodes_added=_grouped(node for node in second.nodes if node.visit.index not in both.reverse),
+        nodes_rewired=_grouped(both.rewired()),
+        is_reordered=both.is_reordered,
+        changes=tuple(_change_groups(both)),
+        devices=_device_changes(both),
+        transfers_removed=removed,
+        transfers_added=added,
+        constants=tuple(constant_differences(first, second, a.constants, b.constants)),
+        signature=signature_differences(first, second),
+        ranges=tuple(_range_differences(first, second)),
+    )
+
+
+class _Both:
+    """The two programs and what corresponds in them."""
+
+    def __init__(self, a: CanonicalProgram, b: CanonicalProgram, pairs: Mapping[int, int]) -> None:
+        self.a, self.b, self.pairs = a, b, pairs
+        self.reverse = {j: i for i, j in pairs.items()}
+
+    @property
+    def is_reordered(self) -> bool:
+        return any(i > j for i, j in pairwise(j for _, j in sorted(self.pairs.items())))
+
+    def in_order(self) -> Iterator[tuple[CanonicalNode, CanonicalNode]]:
+        for j in sorted(self.reverse):
+            yield self.a.nodes[self.reverse[j]], self.b.nodes[j]
+
+    def rewired(self) -> Iterator[CanonicalNode]:
+        """Nodes with an input from another one of the paired nodes; looks through what was put in between."""
+        for node_a, node_b in self.in_order():
+            if node_a.template == node_b.template and any(
+                self._is_moved(i, j) for i, j in zip(node_a.references, node_b.references, strict=True)
+            ):
+                yield node_b
+
+    def _is_moved(self, source_a: int, source_b: int) -> bool:
+        i, j = _through(self.a, source_a, self.pairs), _through(self.b, source_b, self.reverse)
+        return i in self.pairs and j in self.reverse and self.pairs[i] != j
+
+
+def _through(program: CanonicalProgram, index: int, paired: Mapping[int, int]) -> int:
+    """Follows nodes that only this program has, as long as they have one input: moves, casts, copies."""
+    while index not in paired and len(program.nodes[index].references) == 1:
+        (index,) = program.nodes[index].references
+    return index
+
+
+def _without_devices(program: CanonicalProgram) -> Hashable:
+    nodes = [
+        (node.operator, node.template, node.references, node.result, node.caller) for node in program.nodes
+    ]
+    return tuple(nodes), program.signature, tuple(program.ranges.items())
+
+
+def _devices(program: CanonicalProgram) -> list[tuple[str, ...]]:
+    return [_devices_of(node) for node in program.nodes]
+
+
+def _devices_of(node: CanonicalNode) -> tuple[str, ...]:
+    return (*node.literal_devices, *node.result_devices)
+
+
+def _operator_differences(a: CanonicalProgram, b: CanonicalProgram) -> Iterator[OperatorDifference]:
+    counts_a, counts_b = (
+        Counter(node.operator for node in program.nodes if node.is_call) for program in (a, b)
+    )
+    for operator in sorted(counts_a.keys() | counts_b.keys()):
+        if counts_a[operator] != counts_b[operator]:
+            yield OperatorDifference(operator, counts_a[operator], counts_b[operator])
+
+
+def _transfer_differences(
+    a: Iterable[Transfer], b: Iterable[Transfer], pairs: Mapping[int, int]
+) -> tuple[tuple[Transfer, ...], tuple[Transfer, ...]]:
+    of_a = {pairs.get(transfer.index, -1 - transfer.index): transfer for transfer in a}
+    of_b = {transfer.index: transfer for transfer in b}
+    removed = tuple(transfer for index, transfer in of_a.items() if index not in of_b)
+    return removed, tuple(transfer for index, transfer in of_b.items() if index not in of_a)
+
+
+def _changes(a: CanonicalNode, b: CanonicalNode) -> Iterator[tuple[str, str, str]]:
+    if a.template != b.template:
+        yield "arguments", a.literals, b.literals
+    fields = [
+        change for old, new in zip(a.tensors, b.tensors, strict=False) for change in old.changes_to(new)
+    ]
+    if a.result != b.result and not fields:
+        fields.append(("value", a.value, b.value))
+    yield from dict.fromkeys(fields)
+
+
+def _change_groups(both: _Both) -> Iterator[NodeChange]:
+    groups: dict[tuple[str, str, str, Hashable], list[CanonicalNode]] = {}
+    for node_a, node_b in both.in_order():
+        for change in _changes(node_a, node_b) if node_b.is_call else ():
+            groups.setdefault((*change, _repeat_key(node_b)), []).append(node_b)
+    for (field, text_a, text_b, _), nodes in groups.items():
+        yield NodeChange(_group(nodes), field, text_a, text_b)
+
+
+def _device_changes(both: _Both) -> tuple[DeviceChange, ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for node_a, node_b in both.in_order():
+        changes = zip(_devices_of(node_a), _devices_of(node_b), strict=False)
+        counts.update({change for change in changes if change[0] != change[1]})
+    return tuple(DeviceChange(*devices, count) for devices, count in counts.most_common())
+
+
+def _range_differences(a: CanonicalProgram, b: CanonicalProgram) -> Iterator[RangeDifference]:
+    for symbol in sorted(a.ranges.keys() | b.ranges.keys()):
+        if a.ranges.get(symbol) != b.ranges.get(symbol):
+            yield RangeDifference(symbol, a.ranges.get(symbol, ""), b.ranges.get(symbol, ""))
+
+
+def _grouped(nodes: Iterable[CanonicalNode]) -> tuple[NodeGroup, ...]:
+    groups: dict[Hashable, list[CanonicalNode]] = {}
+    for node in nodes:
+        if node.is_call:
+            groups.setdefault(_repeat_key(node), []).append(node)
+    return tuple(_group(group) for group in groups.values())
+
+
+def _repeat_key(node: CanonicalNode) -> Hashable:
+    return node.operator, star(node.visit.module_path), node.visit.span
+
+
+def _group(nodes: list[CanonicalNode]) -> NodeGroup:
+    first = nodes[0]
+    return NodeGroup(
+        operator=first.operator,
+        module_path=star_common(node.visit.module_path for node in nodes),
+        span=first.visit.span,
+        count=len(nodes),
+        node=first.visit.node.name,
+    )

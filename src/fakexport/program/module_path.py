@@ -1,0 +1,54 @@
+"""The module that a node came from, and how repeated modules are written as one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from torch.fx import Node
+
+__all__ = ["module_path", "star", "star_common"]
+
+# Prefixes of the tracers: strict export wraps the module, and names it as a local of the traced frame.
+_ROOT = re.compile(r"^(L\['self'\]|L__self__|self|_export_root)(\.|$)")
+_INDEXED = re.compile(r"(?:\.?_modules)?\[['\"]?(\w+)['\"]?\]")
+_CALL_NUMBER = re.compile(r"@\d+")
+# The path that torch gives to nodes that its own passes insert.
+_NO_PATH = "_empty_nn_module_stack_from_metadata_hook"
+_INDEX = re.compile(r"\d+")
+
+
+def module_path(node: Node) -> str:
+    """Path of the innermost module that was being called, such as `model.layers.3.mlp`; "" is the root.
+
+    A module that is called twice has one path. Nodes that torch inserts itself (sizes, runtime asserts)
+    have the path "".
+    """
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path, _ = next(reversed(stack.values()))
+    return "" if path == _NO_PATH else _plain(path)
+
+
+def _plain(path: str) -> str:
+    previous = None
+    while previous != path:
+        previous, path = path, _ROOT.sub("", path)
+    return _CALL_NUMBER.sub("", _INDEXED.sub(r".\1", path)).lstrip(".")
+
+
+def star(path: str) -> str:
+    """The path with every index replaced: `layers.3.experts.7` becomes `layers.*.experts.*`."""
+    return ".".join("*" if _INDEX.fullmatch(part) else part for part in path.split("."))
+
+
+def star_common(paths: Iterable[str]) -> str:
+    """One path for paths that differ only in indices; an index that they all share is kept.
+
+    Example:
+        >>> star_common(["layers.3.experts.0", "layers.3.experts.1"])
+        'layers.3.experts.*'
+    """
+    columns = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(column[0] if len(set(column)) == 1 else "*" for column in columns)

@@ -1,0 +1,42 @@
+"""Where each output stands in the structure that a program returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.export import ExportedProgram
+
+__all__ = ["output_names"]
+
+
+def output_names(program: ExportedProgram) -> tuple[str, ...]:
+    """Path of each returned leaf: `logits`, `past_key_values.0.1`; `("output",)` for a single value."""
+    structure = program.call_spec.out_spec
+    if structure is None:
+        return ()
+    return tuple(".".join(path) or "output" for path in _leaf_paths(structure, ()))
+
+
+def _leaf_paths(structure: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    if structure.is_leaf():
+        return [path]
+    children = structure.children()
+    keys = _keys(structure.context, len(children))
+    return [
+        leaf for key, child in zip(keys, children, strict=True) for leaf in _leaf_paths(child, (*path, key))
+    ]
+
+
+def _keys(context: Any, count: int) -> list[str]:
+    """Field names, wherever torch's containers keep them in their context; else positions."""
+    if isinstance(context, type) and issubclass(context, tuple):
+        context = getattr(context, "_fields", ())
+    candidates = [context, *context] if isinstance(context, (list, tuple)) else []
+    for keys in candidates:
+        if (
+            isinstance(keys, (list, tuple))
+            and len(keys) == count
+            and all(isinstance(key, (str, int)) for key in keys)
+        ):
+            return [str(key) for key in keys]
+    return [str(index) for index in range(count)]

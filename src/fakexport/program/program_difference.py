@@ -1,0 +1,176 @@
+"""The value types of a comparison of two programs, called a and b."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fakexport.diagnostics import Span
+from fakexport.program.transfers import Transfer
+
+__all__ = [
+    "ConstantDifference",
+    "DeviceChange",
+    "NodeChange",
+    "NodeGroup",
+    "OperatorDifference",
+    "ProgramDifference",
+    "RangeDifference",
+    "SignatureDifference",
+]
+
+
+@dataclass(frozen=True)
+class OperatorDifference:
+    """An operator that the programs call a different number of times; 0 is never."""
+
+    operator: str
+    count_a: int
+    count_b: int
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of one operator at one source line, over repeated modules.
+
+    Args:
+        operator: `aten.mul.Tensor`.
+        module_path: Path of the module; an index that varies is a star: `model.layers.*.mlp.experts`.
+        span: The user's line, if the nodes have one.
+        count: Number of nodes.
+        node: Name of the first of them.
+    """
+
+    operator: str
+    module_path: str
+    span: Span | None
+    count: int
+    node: str
+
+
+@dataclass(frozen=True)
+class NodeChange:
+    """One property in which nodes that correspond to each other differ.
+
+    Args:
+        nodes: The nodes; span and name are those of the second program.
+        field: `dtype`, `shape`, `stride` (of the value), `arguments` (literals other than devices), or
+            `value` where the value is no tensor.
+        a: The property in the first program, as text.
+        b: The property in the second program.
+    """
+
+    nodes: NodeGroup
+    field: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class DeviceChange:
+    """How many nodes, inputs and weights included, have `device_a` in one and `device_b` in the other."""
+
+    device_a: str
+    device_b: str
+    count: int
+
+
+@dataclass(frozen=True)
+class ConstantDifference:
+    """A constant that is not the same in both programs.
+
+    Args:
+        name: `lifted_tensor_0`.
+        field: `presence`, `dtype`, `shape`, `stride`, or `value` (compared where both have data).
+        a: The property in the first program, as text; "" where there is no such constant.
+        b: The property in the second program.
+    """
+
+    name: str
+    field: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class SignatureDifference:
+    """An input, weight or output that is not the same in both programs. Devices are not compared here.
+
+    Args:
+        side: `input` or `output`.
+        kind: Torch's name for it, in lower case: `parameter`, `user_input`, `buffer_mutation`.
+        name: Its name; with stars in the places of indices where several differ in the same way.
+        field: `presence`, `dtype`, `shape`, `stride`, `value` (constants), `persistent`, `order` or
+            `structure`.
+        a: The property in the first program, as text; "" where there is none.
+        b: The property in the second program.
+        count: How many differ in this way.
+    """
+
+    side: str
+    kind: str
+    name: str
+    field: str
+    a: str
+    b: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class RangeDifference:
+    """A symbol with different ranges; symbols are numbered by first use, "" is no such symbol."""
+
+    symbol: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class ProgramDifference:
+    """What differs between the programs a and b.
+
+    Args:
+        is_identical: Node for node the same, names of nodes and symbols aside.
+        is_identical_but_for_devices: The same, if devices are not looked at.
+        node_count_a: All nodes of the first program, those of subgraphs included.
+        node_count_b: Likewise of the second.
+        operators: Operators with different numbers of calls, sorted by name.
+        nodes_removed: Calls that only the first program has, in its order.
+        nodes_added: Calls that only the second program has, in its order.
+        nodes_rewired: Calls that both have, and that take an input from another one of the nodes that both
+            have. An added cast or move in between does not count.
+        is_reordered: Whether nodes that both have come in another order.
+        changes: What differs in calls that both have, in the order of the second program.
+        devices: Changes of device, the most frequent first.
+        transfers_removed: Moves between devices that only the first program makes.
+        transfers_added: Moves that only the second makes.
+        constants: By name.
+        signature: Inputs and outputs, in order.
+        ranges: Range constraints.
+    """
+
+    is_identical: bool
+    is_identical_but_for_devices: bool
+    node_count_a: int
+    node_count_b: int
+    operators: tuple[OperatorDifference, ...]
+    nodes_removed: tuple[NodeGroup, ...]
+    nodes_added: tuple[NodeGroup, ...]
+    nodes_rewired: tuple[NodeGroup, ...]
+    is_reordered: bool
+    changes: tuple[NodeChange, ...]
+    devices: tuple[DeviceChange, ...]
+    transfers_removed: tuple[Transfer, ...]
+    transfers_added: tuple[Transfer, ...]
+    constants: tuple[ConstantDifference, ...]
+    signature: tuple[SignatureDifference, ...]
+    ranges: tuple[RangeDifference, ...]
+
+    @property
+    def operators_only_in_a(self) -> tuple[str, ...]:
+        """Names of the operators that the second program never calls."""
+        return tuple(operator.operator for operator in self.operators if not operator.count_b)
+
+    @property
+    def operators_only_in_b(self) -> tuple[str, ...]:
+        """Names of the operators that the first program never calls."""
+        return tuple(operator.operator for operator in self.operators if not operator.count_a)

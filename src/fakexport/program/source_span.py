@@ -1,0 +1,66 @@
+"""The user's line of source code behind a node."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from pathlib import Path
+
+import torch
+from torch.fx import Node
+
+from fakexport.diagnostics import Span
+
+__all__ = ["source_span"]
+
+# Non-strict export strips the trace's leading blanks; strict export adds lines of carets between frames.
+_FRAME = re.compile(r'^[ \t]*File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$', re.M)
+
+# Generated code has names like `<eval_with_key>.7`; these two are typed by people.
+_TYPED_BY_PEOPLE = ("<stdin>", "<ipython-input")
+
+# A program may have been exported on another machine, so installed copies are known by their folders too.
+_FOREIGN_LIBRARY = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\](?:torch|fakexport)[/\\]"
+    r"|[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages[/\\])",
+    re.IGNORECASE,
+)
+
+
+def _own_folders() -> tuple[str, ...]:
+    package = Path(__file__).resolve().parents[1]
+    return (f"{Path(torch.__file__).resolve().parent}/", f"{package}/")
+
+
+_OWN_FOLDERS = _own_folders()
+_STANDARD_LIBRARY = f"{sysconfig.get_paths()['stdlib']}/"
+
+
+def source_span(node: Node) -> Span | None:
+    """The innermost frame of user code in the node's stack trace, or None where there is none.
+
+    Frames of torch, of fakexport, of Python's standard library and of generated code are skipped; model
+    libraries (transformers, timm) count as user code. Columns are not in the trace. Placeholders have no
+    trace; `torch.cond` exported non-strictly has only generated code in it.
+
+    Returns:
+        A span with `origin="stack_trace"`; its path is as the trace has it, absolute as a rule.
+    """
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return None
+    for frame in reversed(list(_FRAME.finditer(trace))):
+        if is_user_code(frame["path"]):
+            return Span(
+                path=frame["path"], line=int(frame["line"]), function=frame["function"], origin="stack_trace"
+            )
+    return None
+
+
+def is_user_code(path: str) -> bool:
+    """Whether a file of a stack trace was written by the author of the model or of a model library."""
+    if path.startswith("<"):
+        return path.startswith(_TYPED_BY_PEOPLE)
+    if path.startswith(_OWN_FOLDERS) or _FOREIGN_LIBRARY.search(path):
+        return False
+    return not (path.startswith(_STANDARD_LIBRARY) and "-packages" not in path)

@@ -1,0 +1,183 @@
+"""What a program consists of: operators, weights, inputs, outputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, OutputSpec
+
+from fakexport.program.operator_name import operator_name
+from fakexport.program.output_names import output_names
+from fakexport.program.symbol_range import SymbolRange, symbol_ranges
+from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
+from fakexport.program.walk import Visit, walk
+
+__all__ = ["ProgramSummary", "TensorTotals", "ValueSummary", "summarise"]
+
+
+@dataclass(frozen=True)
+class TensorTotals:
+    """Tensors of one kind, tied ones counted once.
+
+    Args:
+        count: Number of tensors.
+        elements: Number of elements in all of them.
+        bytes_per_device: Bytes on each device, by name.
+    """
+
+    count: int
+    elements: int
+    bytes_per_device: Mapping[str, int]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes on all devices together."""
+        return sum(self.bytes_per_device.values())
+
+
+@dataclass(frozen=True)
+class ValueSummary:
+    """One input or output.
+
+    Args:
+        name: The argument's name for an input (`input_ids`), the path in the returned structure for an
+            output (`logits`, `hidden_states.0`; `output` if a single value is returned), the weight's
+            name for a mutated buffer or parameter.
+        kind: Torch's name for it, in lower case: `user_input`, `user_output`, `buffer_mutation`.
+        node: Name of the graph node; "" for a constant output.
+        dtype: `float32`; for what is no tensor, the Python type (`int`).
+        shape: Sizes as text, `("s77", "128")`; None for what is no tensor.
+        device: `cuda:0`; None for what is no tensor.
+        value: Text of a constant's value or of a symbolic number; None for a tensor.
+    """
+
+    name: str
+    kind: str
+    node: str
+    dtype: str
+    shape: tuple[str, ...] | None = None
+    device: str | None = None
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class ProgramSummary:
+    """The facts of one program.
+
+    Args:
+        node_count: All nodes: placeholders, calls, outputs, those of control-flow subgraphs included.
+        call_count: Nodes that call an operator.
+        operators: Operator name to number of calls, sorted by name.
+        parameters: Trainable or not, as the signature says.
+        buffers: Persistent and not.
+        constants: Tensors lifted from the graph (tensor literals, plain attributes).
+        inputs: What the caller passes, in order, constants included.
+        outputs: What the program returns, preceded by the buffers and inputs that it changes.
+        range_constraints: Symbol to range, sorted by name.
+        devices: Names of all devices that occur, sorted.
+    """
+
+    node_count: int
+    call_count: int
+    operators: Mapping[str, int]
+    parameters: TensorTotals
+    buffers: TensorTotals
+    constants: TensorTotals
+    inputs: tuple[ValueSummary, ...]
+    outputs: tuple[ValueSummary, ...]
+    range_constraints: Mapping[str, SymbolRange]
+    devices: tuple[str, ...]
+
+
+def summarise(program: ExportedProgram) -> ProgramSummary:
+    """Counts what a program consists of, without running it and without touching data.
+
+    Sizes, dtypes and devices are those of the graph, so they are also right for a program whose weights
+    are fakes or placeholders. Tied weights are told by `program.state_dict` and `program.constants`.
+    Takes about 0.1 s for 10,000 nodes.
+
+    Args:
+        program: Not changed.
+    """
+    visits = list(walk(program))
+    operators = Counter(operator_name(visit.node) for visit in visits if visit.node.op == "call_function")
+    values = {visit.node.name: visit.node.meta.get("val") for visit in visits if not visit.graph}
+    spelling = Spelling()
+    inputs = program.graph_signature.input_specs
+
+    return ProgramSummary(
+        node_count=len(visits),
+        call_count=operators.total(),
+        operators=dict(sorted(operators.items())),
+        parameters=_totals(program, inputs, values, InputKind.PARAMETER),
+        buffers=_totals(program, inputs, values, InputKind.BUFFER),
+        constants=_totals(program, inputs, values, InputKind.CONSTANT_TENSOR),
+        inputs=tuple(
+            _value_summary(spec, spec.arg.name, values, spelling)
+            for spec in inputs
+            if spec.kind is InputKind.USER_INPUT
+        ),
+        outputs=tuple(_outputs(program, values, spelling)),
+        range_constraints=symbol_ranges(program, spelling),
+        devices=_devices(visits),
+    )
+
+
+def _totals(
+    program: ExportedProgram, specs: Iterable[InputSpec], values: Mapping[str, Any], kind: InputKind
+) -> TensorTotals:
+    tensors: dict[Hashable, torch.Tensor] = {}
+    for spec in specs:
+        value = values.get(spec.arg.name)
+        if spec.kind is kind and isinstance(value, torch.Tensor):
+            held = program.state_dict.get(spec.target or "", program.constants.get(spec.target or ""))
+            tensors[tensor_identity(held) if isinstance(held, torch.Tensor) else spec.arg.name] = value
+    bytes_per_device: Counter[str] = Counter()
+    for tensor in tensors.values():
+        bytes_per_device[str(tensor.device)] += tensor.numel() * tensor.itemsize
+    return TensorTotals(
+        count=len(tensors),
+        elements=sum(tensor.numel() for tensor in tensors.values()),
+        bytes_per_device=dict(sorted(bytes_per_device.items())),
+    )
+
+
+def _outputs(
+    program: ExportedProgram, values: Mapping[str, Any], spelling: Spelling
+) -> Iterator[ValueSummary]:
+    names = iter(output_names(program))
+    for spec in program.graph_signature.output_specs:
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+            name = next(names, spec.arg.name)
+        else:
+            name = spec.target or spec.arg.name
+        yield _value_summary(spec, name, values, spelling)
+
+
+def _value_summary(
+    spec: InputSpec | OutputSpec, name: str, values: Mapping[str, Any], spelling: Spelling
+) -> ValueSummary:
+    node, kind = spec.arg.name, spec.kind.name.lower()
+    value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else values.get(node)
+    if isinstance(value, torch.Tensor):
+        tensor = spelling.tensor(value)
+        return ValueSummary(name, kind, node, tensor.dtype, tensor.shape, tensor.device)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        python_type = type(value).__name__.removeprefix("Sym").lower()
+        return ValueSummary(name, kind, node, python_type, value=spelling.size(value))
+    if isinstance(value, (bool, int, float, str, torch.dtype, torch.device)) or value is None:
+        return ValueSummary(name, kind, node, type(value).__name__, value=plain_name(value))
+    return ValueSummary(name, kind, node, type(value).__name__)
+
+
+def _devices(visits: Iterable[Visit]) -> tuple[str, ...]:
+    devices: set[torch.device] = set()
+    for visit in visits:
+        devices.update(tensor.device for tensor in tensors_in(visit.node.meta.get("val")))
+    return tuple(sorted(map(str, devices)))

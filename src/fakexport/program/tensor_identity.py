@@ -1,0 +1,27 @@
+"""When two names stand for the same weight."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+__all__ = ["tensor_identity"]
+
+
+def tensor_identity(tensor: torch.Tensor) -> Hashable:
+    """Equal for tied tensors: the same object, or another view of exactly the same memory.
+
+    Fakes have storages of their own without data, so this works for them too. Tensors that overlap only
+    in part, and placeholders with stride 0 (which share memory to save it), are different tensors.
+    The key is valid as long as the tensor lives.
+    """
+    if tensor.layout is not torch.strided or 0 in tensor.stride() or tensor.numel() == 0:
+        return id(tensor)
+    return (
+        StorageWeakRef(tensor.untyped_storage()),
+        tensor.storage_offset(),
+        tuple(tensor.shape),
+        tensor.stride(),
+    )

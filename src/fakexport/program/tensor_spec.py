@@ -1,0 +1,111 @@
+"""What is known of a tensor that has no data, with sizes as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+__all__ = ["Spelling", "TensorSpec", "plain_name", "tensors_in"]
+
+_LETTERS = re.compile(r"[A-Za-z_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Metadata of one tensor.
+
+    Args:
+        dtype: Without `torch.`: `bfloat16`.
+        shape: Sizes, each as text: `("s0", "128")`. A symbolic size is an expression over symbols.
+        stride: Likewise; empty for layouts without strides.
+        device: `cpu`, `cuda:0`.
+    """
+
+    dtype: str
+    shape: tuple[str, ...]
+    stride: tuple[str, ...]
+    device: str
+
+    def changes_to(self, other: TensorSpec) -> Iterator[tuple[str, str, str]]:
+        """Field, own text and the other's text of what differs; devices are not compared."""
+        if self.dtype != other.dtype:
+            yield "dtype", self.dtype, other.dtype
+        if self.shape != other.shape:
+            yield "shape", f"[{', '.join(self.shape)}]", f"[{', '.join(other.shape)}]"
+        elif self.stride != other.stride:
+            yield "stride", f"({', '.join(self.stride)})", f"({', '.join(other.stride)})"
+
+
+class Spelling:
+    """Writes sizes as text, each distinct expression once (sympy's printer is the slow part).
+
+    Args:
+        is_canonical: Number the symbols in the order in which they are first written (`s0`, `s1`, `u0`)
+            instead of keeping torch's names (`s77`), which depend on how the program was exported.
+    """
+
+    def __init__(self, *, is_canonical: bool = False) -> None:
+        self._is_canonical = is_canonical
+        self._texts: dict[Any, str] = {}
+        self._symbols: dict[sympy.Symbol, sympy.Symbol] = {}
+
+    def size(self, value: Any) -> str:
+        """Text of a number or of a symbolic number."""
+        expression = getattr(getattr(value, "node", None), "expr", None)
+        return str(value) if expression is None else self.expression(expression)
+
+    def expression(self, expression: Any) -> str:
+        """Text of a sympy expression, such as a key of `range_constraints`."""
+        text = self._texts.get(expression)
+        if text is None:
+            text = str(self._canonical(expression) if self._is_canonical else expression)
+            self._texts[expression] = text
+        return text
+
+    def tensor(self, value: torch.Tensor) -> TensorSpec:
+        """Metadata of a tensor, fake or real."""
+        strides = value.stride() if value.layout is torch.strided else ()
+        return TensorSpec(
+            dtype=plain_name(value.dtype),
+            shape=tuple(self.size(size) for size in value.shape),
+            stride=tuple(self.size(stride) for stride in strides),
+            device=str(value.device),
+        )
+
+    def _canonical(self, expression: Any) -> Any:
+        for symbol in sorted(expression.free_symbols - self._symbols.keys(), key=lambda symbol: symbol.name):
+            family = _letters(symbol.name)
+            number = sum(1 for known in self._symbols if _letters(known.name) == family)
+            self._symbols[symbol] = sympy.Symbol(f"{family}{number}", **symbol.assumptions0)
+        # torch keeps `Min(32, 32*s0)` as it is while it traces, and evaluates it when a program is loaded.
+        return expression.xreplace(self._symbols).replace(
+            lambda part: type(part).__name__ in ("Min", "Max"),
+            lambda part: getattr(sympy, type(part).__name__)(*part.args),
+        )
+
+
+def _letters(name: str) -> str:
+    match = _LETTERS.match(name)
+    return match[0] if match else ""
+
+
+def plain_name(torch_constant: Any) -> str:
+    """`torch.float32` as `float32`; also for layouts and memory formats."""
+    return str(torch_constant).removeprefix("torch.")
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a node's `val`, which may be nested in tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)

@@ -1,0 +1,30 @@
+"""What a check found, as values, as text, as JSON and as GitHub annotations. Does not import torch."""
+
+from fakexport.report.as_json import SCHEMA, render_json, to_dict
+from fakexport.report.device_listing import render_device, render_devices
+from fakexport.report.github import render_github
+from fakexport.report.modules import render_modules
+from fakexport.report.progress import Progress, Step
+from fakexport.report.rule_listing import render_rules
+from fakexport.report.text import render_report
+from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
+
+__all__ = [
+    "SCHEMA",
+    "Progress",
+    "Report",
+    "Stage",
+    "Step",
+    "TargetDifference",
+    "TargetSpec",
+    "Timings",
+    "Verdict",
+    "render_device",
+    "render_devices",
+    "render_github",
+    "render_json",
+    "render_modules",
+    "render_report",
+    "render_rules",
+    "to_dict",
+]

@@ -1,0 +1,76 @@
+"""The report as data for other programs: the versioned format that `docs/json.md` documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from fakexport import diagnostics
+from fakexport.report.verdict import Report, TargetDifference, Verdict
+
+__all__ = ["SCHEMA", "render_json", "to_dict"]
+
+SCHEMA = "fakexport.check/1"
+"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
+
+
+def render_json(report: Report) -> str:
+    """Returns the report as JSON text in ASCII, indented by two, ending in one line end.
+
+    Args:
+        report: What the check found.
+    Returns:
+        The same bytes for the same model and targets, but for `measured`, which comes last.
+    """
+    return json.dumps(to_dict(report), indent=2) + "\n"
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """Returns the report as dicts, lists, strings, numbers, booleans and None.
+
+    Keys are in a fixed order, and no key is left out when it is empty. Times and memory are under
+    `measured` alone: without this key, the same model and targets give the same data.
+
+    Args:
+        report: What the check found; programs are left out.
+    Returns:
+        A new dict that shares nothing with the report. `check.schema.json` is its JSON Schema.
+    """
+    return {
+        "schema": SCHEMA,
+        "source": report.source,
+        "is_clean": report.is_clean,
+        "versions": dict(report.versions),
+        "targets": [_target(verdict) for verdict in report.verdicts],
+        "differences": [_difference(difference) for difference in report.differences],
+        "diagnostics": [diagnostics.to_dict(diagnostic) for diagnostic in report.diagnostics],
+        "measured": [{"target": v.target.name, **_plain(v.timings)} for v in report.verdicts],
+    }
+
+
+def _target(verdict: Verdict) -> dict[str, Any]:
+    return {
+        **_plain(verdict.target),
+        "is_exportable": verdict.is_exportable,
+        "failed_stage": verdict.failed_stage,
+        "notes": list(verdict.notes),
+        "summary": _plain(verdict.summary),
+        "transfers": _plain(verdict.transfers),
+    }
+
+
+def _difference(difference: TargetDifference) -> dict[str, Any]:
+    return {"first": difference.first, "second": difference.second, **_plain(difference.difference)}
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dicts of their fields, in their order; mappings and sequences likewise."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,122 @@
+"""What differs between the programs of two targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from fakexport.report.quantity import bytes_text, plural
+from fakexport.report.table import escaped, wrapped
+from fakexport.report.transfer_listing import place_text, route_text
+from fakexport.report.verdict import TargetDifference
+
+if TYPE_CHECKING:
+    from fakexport.program import (
+        ConstantDifference,
+        NodeChange,
+        NodeGroup,
+        OperatorDifference,
+        ProgramDifference,
+        RangeDifference,
+        SignatureDifference,
+        Transfer,
+    )
+
+__all__ = ["difference_listing"]
+
+_MOST_ITEMS = 12
+_TITLE_WIDTH = 13
+
+
+def difference_listing(difference: TargetDifference, *, width: int) -> list[str]:
+    """Returns a headline and one paragraph per kind of difference, each of at most 12 items.
+
+    Args:
+        difference: From the first program, left of an arrow, to the second.
+        width: Columns of text; longer items are broken.
+    """
+    found = difference.difference
+    lines = [escaped(f"  {difference.first} -> {difference.second}: {_headline(found)}")]
+    for title, items in _paragraphs(found):
+        lines += _paragraph(title, items, width)
+    return lines
+
+
+def _headline(found: ProgramDifference) -> str:
+    if found.is_identical:
+        return "identical"
+    if found.is_identical_but_for_devices:
+        return "identical but for devices"
+    if found.node_count_a == found.node_count_b:
+        return f"{plural(found.node_count_a, 'node')} each"
+    return f"{found.node_count_a:,} -> {plural(found.node_count_b, 'node')}"
+
+
+def _paragraphs(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
+    yield "operators", [_operator(item) for item in found.operators]
+    yield "removed", [_group(item) for item in found.nodes_removed]
+    yield "added", [_group(item) for item in found.nodes_added]
+    yield "rewired", [_group(item) for item in found.nodes_rewired]
+    yield "order", ["nodes that both have come in another order"] * found.is_reordered
+    yield "changed", [_change(item) for item in found.changes]
+    yield (
+        "devices",
+        [f"{item.device_a} -> {item.device_b} in {plural(item.count, 'value')}" for item in found.devices],
+    )
+    yield (
+        "transfers",
+        [f"less {_transfer(item)}" for item in found.transfers_removed]
+        + [f"more {_transfer(item)}" for item in found.transfers_added],
+    )
+    yield "constants", [_constant(item) for item in found.constants]
+    yield "signature", [_signature(item) for item in found.signature]
+    yield "ranges", [_range(item) for item in found.ranges]
+
+
+def _paragraph(title: str, items: Sequence[str], width: int) -> Iterator[str]:
+    """The items, one per line, the title in front of the first one."""
+    shown = list(items[:_MOST_ITEMS])
+    if len(items) > _MOST_ITEMS:
+        shown.append(f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all")
+    margin = " " * (4 + _TITLE_WIDTH)
+    for number, item in enumerate(shown):
+        first = margin if number else f"    {title:<{_TITLE_WIDTH}}"
+        yield from wrapped(item, max(width, len(margin) + 30), first=first, later=f"{margin}  ")
+
+
+def _operator(item: OperatorDifference) -> str:
+    return f"{item.operator} {item.count_a:,} -> {item.count_b:,}"
+
+
+def _group(item: NodeGroup) -> str:
+    where = ", ".join(text for text in (item.module_path, place_text(item.span)) if text)
+    return f"{item.count:,} x {item.operator}" + (f"  ({where})" if where else "")
+
+
+def _change(item: NodeChange) -> str:
+    return f"{_group(item.nodes)}: {item.field} {item.a} -> {item.b}"
+
+
+def _transfer(item: Transfer) -> str:
+    size = "? bytes" if item.bytes is None else bytes_text(item.bytes)
+    where = ", ".join(text for text in (item.module_path, place_text(item.span)) if text)
+    return f"{route_text(item)}, {size}" + (f"  ({where})" if where else "")
+
+
+def _constant(item: ConstantDifference) -> str:
+    return f"{item.name}: {_values(item.field, item.a, item.b)}"
+
+
+def _signature(item: SignatureDifference) -> str:
+    times = f" ({item.count} times)" if item.count > 1 else ""
+    return f"{item.side} {item.name}, {item.kind}: {_values(item.field, item.a, item.b)}{times}"
+
+
+def _range(item: RangeDifference) -> str:
+    return f"{item.symbol}: {item.a or 'none'} -> {item.b or 'none'}"
+
+
+def _values(field: str, a: str, b: str) -> str:
+    if field == "presence" and not (a and b):
+        return "only in the second" if b else "only in the first"
+    return f"{field} {a or 'none'} -> {b or 'none'}"

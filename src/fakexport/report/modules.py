@@ -1,0 +1,70 @@
+"""The tree of a model's modules as text, with parameters, bytes and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fakexport.report.device_sizes import device_sizes
+from fakexport.report.quantity import bytes_text, device_names, elements_text
+from fakexport.report.table import escaped, wide_layout, wrapped
+
+if TYPE_CHECKING:
+    from fakexport.program import ModuleSummary
+
+__all__ = ["render_modules"]
+
+_HEAD = ("module", "class", "params", "bytes", "dtype", "device", "tied to")
+_RIGHT = (2, 3)
+_IF_THEY_DIFFER = (4, 5)
+
+
+def render_modules(root: ModuleSummary, *, width: int = 100) -> str:
+    """Returns one line per module, each below its parent, and a line with the totals.
+
+    A row of equal modules is one line, `0-125  126 x LlamaDecoderLayer`; its numbers, and the lines below it,
+    are those of the first one. Bytes are of parameters and buffers. A dtype or device that all modules have
+    in common is in the last line alone.
+
+    Args:
+        root: The root's entry, from `fakexport.check.inspect`.
+        width: Columns of text that there is room for; a wider table is cut into several below each other.
+    Returns:
+        Text that ends in one line end.
+    """
+    rows = list(_rows(root, depth=0))
+    used = [i for i in range(len(_HEAD)) if _is_telling(i, {row[i] for row in rows} - {""})]
+    shown = [[row[i] for i in used] for row in (_HEAD, *rows)]
+    lines = wide_layout(shown, width=width, right=[used.index(i) for i in _RIGHT])
+    return "\n".join([*lines, "", *wrapped(_totals(root), width)]) + "\n"
+
+
+def _is_telling(column: int, values: set[str]) -> bool:
+    return len(values) > (1 if column in _IF_THEY_DIFFER else 0)
+
+
+def _rows(entry: ModuleSummary, depth: int) -> Iterator[tuple[str, ...]]:
+    yield (
+        "  " * depth + escaped(entry.name or "(root)"),
+        escaped(f"{entry.count} x {entry.class_name}" if entry.count > 1 else entry.class_name),
+        elements_text(entry.total_parameters),
+        bytes_text(entry.total_bytes),
+        entry.dtypes[0] if len(entry.dtypes) == 1 else "mixed" if entry.dtypes else "",
+        device_names(entry.devices),
+        escaped(", ".join(entry.tied_to)),
+    )
+    for child in entry.children:
+        yield from _rows(child, depth + 1)
+
+
+def _totals(root: ModuleSummary) -> str:
+    """`35.6K parameters, 20 buffer elements, float32, 139.0 KiB: cpu 129.0 KiB, cuda:0 10.0 KiB`."""
+    noun = "parameter" if root.total_parameters == 1 else "parameters"
+    parts = [f"{elements_text(root.total_parameters)} {noun}"]
+    if root.total_buffers:
+        parts.append(f"{elements_text(root.total_buffers)} buffer elements")
+    parts += [*root.dtypes, bytes_text(root.total_bytes)]
+    text = ", ".join(parts)
+    if len(root.devices) == 1:
+        return f"{text} on {root.devices[0]}"
+    return f"{text}: {device_sizes(root.bytes_per_device)}" if root.devices else text

@@ -1,0 +1,36 @@
+"""What a check is doing right now, for whoever shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+__all__ = ["Progress", "Step"]
+
+Step = Literal["build", "trace", "analyse", "compare"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The step that a check is about to take. Given to `on_progress` before the step begins.
+
+    Args:
+        target_index: Number of the target, from 1: `2` of 3. The last one for `compare`.
+        target_count: Number of targets in this check.
+        target: Name of the target, as in `TargetSpec.name`; the last one for `compare`, which is about all.
+        step: `build` makes the fake module and its inputs, `trace` captures the program, `analyse` reads
+            facts and findings off it, `compare` finds what differs between the targets.
+    Raises:
+        ValueError: an index outside 1 to `target_count`, or an unknown step.
+    """
+
+    target_index: int
+    target_count: int
+    target: str
+    step: Step
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.target_index <= self.target_count:
+            raise ValueError(f"target_index counts from 1 to {self.target_count}, got {self.target_index}")
+        if self.step not in get_args(Step):
+            raise ValueError(f"step must be one of {', '.join(get_args(Step))}; got {self.step!r}")

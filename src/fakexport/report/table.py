@@ -1,0 +1,98 @@
+"""Text in columns and within a width, and only text that prints."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+__all__ = ["escaped", "layout", "wide_layout", "wrapped"]
+
+_GAP = "  "
+
+
+def layout(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = "") -> list[str]:
+    """Returns one line per row, the cells below each other and two blanks apart.
+
+    Args:
+        rows: Cells; all rows have the same number of them.
+        right: Indices of the columns that are aligned to the right.
+        indent: Text in front of every line.
+    """
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    to_the_right = frozenset(right)
+    lines = (
+        _GAP.join(_padded(cell, widths[i], i in to_the_right) for i, cell in enumerate(row)) for row in rows
+    )
+    return [(indent + line).rstrip() for line in lines]
+
+
+def wide_layout(
+    rows: Sequence[Sequence[str]], *, width: int, right: Iterable[int] = (), indent: str = ""
+) -> list[str]:
+    """Returns the rows as one table, or as several below each other, none wider than `width`.
+
+    Each table begins with the first column, which says what the row is about. A table has at least one
+    further column, so a single column may still be too wide.
+
+    Args:
+        rows: Cells; all rows have the same number of them.
+        width: Columns of text that there is room for.
+        right: Indices of the columns that are aligned to the right.
+        indent: Text in front of every line.
+    """
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for columns in _groups(widths, width - len(indent)):
+        part = [[row[i] for i in columns] for row in rows]
+        if lines:
+            lines.append("")
+        lines += layout(part, right=[columns.index(i) for i in right if i in columns], indent=indent)
+    return lines
+
+
+def escaped(text: str) -> str:
+    """Returns text whose characters all print, so that no name can steer a terminal or break a line.
+
+    Control characters, line ends and marks of writing direction are shown as Python escapes.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def wrapped(text: str, width: int, *, first: str = "", later: str = "") -> list[str]:
+    """Returns the text escaped and broken between words, never within one.
+
+    Args:
+        text: One paragraph.
+        width: Columns of text that there is room for.
+        first: Text in front of the first line.
+        later: Text in front of the others.
+    """
+    return textwrap.wrap(
+        escaped(text),
+        width=width,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Indices of the columns of each table."""
+    groups = [[0]]
+    used = widths[0]
+    for index, width in enumerate(widths[1:], start=1):
+        if len(groups[-1]) > 1 and used + len(_GAP) + width > room:
+            groups.append([0])
+            used = widths[0]
+        groups[-1].append(index)
+        used += len(_GAP) + width
+    return groups
+
+
+def _padded(cell: str, width: int, is_right: bool) -> str:
+    return cell.rjust(width) if is_right else cell.ljust(width)

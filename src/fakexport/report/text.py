@@ -1,0 +1,66 @@
+"""The report as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fakexport.diagnostics import render_text
+from fakexport.report.difference_listing import difference_listing
+from fakexport.report.quantity import plural
+from fakexport.report.table import escaped
+from fakexport.report.transfer_listing import transfer_listing
+from fakexport.report.verdict import Report
+from fakexport.report.verdict_table import remarks, verdict_table
+
+__all__ = ["render_report", "summary_line"]
+
+MIN_WIDTH = 40
+
+
+def render_report(report: Report, *, width: int = 100) -> str:
+    """Returns the verdict table, the differences, the transfers, the diagnostics and a summary line.
+
+    Plain text without colours. Deterministic but for the columns of times and memory. Parts that say
+    nothing are left out; long lists are cut with a count, `render_json` has all of them.
+
+    Args:
+        report: What the check found.
+        width: Columns of text that there is room for, at least 40. Messages of torch and source lines are
+            not broken, so single lines may be longer.
+    Returns:
+        Text that ends in one line end.
+    """
+    parts = _parts(report, max(width, MIN_WIDTH))
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def summary_line(report: Report) -> str:
+    """Returns `2 of 3 targets export; 1 error, 0 warnings`, without a line end."""
+    exportable = sum(verdict.is_exportable for verdict in report.verdicts)
+    severities = [diagnostic.severity for diagnostic in report.diagnostics]
+    of_all = plural(len(report.verdicts), "target")
+    errors = plural(severities.count("error"), "error")
+    warnings = plural(severities.count("warning"), "warning")
+    verb = "exports" if len(report.verdicts) == 1 else "export"
+    return f"{exportable} of {of_all} {verb}; {errors}, {warnings}"
+
+
+def _parts(report: Report, width: int) -> Iterator[list[str]]:
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    yield [escaped(line) for line in (report.source, versions) if line]
+    yield verdict_table(report, width=width)
+    yield remarks(report, width=width)
+    yield _titled(
+        "Differences", [difference_listing(difference, width=width) for difference in report.differences]
+    )
+    yield _titled(
+        "Transfers",
+        [transfer_listing(verdict, width=width) for verdict in report.verdicts if verdict.transfers],
+    )
+    for diagnostic in report.diagnostics:
+        yield [render_text(diagnostic)]
+    yield [summary_line(report)]
+
+
+def _titled(title: str, listings: list[list[str]]) -> list[str]:
+    return [title, *(line for listing in listings for line in listing)] if listings else []

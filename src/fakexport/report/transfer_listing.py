@@ -1,0 +1,137 @@
+"""The moves between devices, with bytes and source line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from fakexport.diagnostics import Span
+from fakexport.report.quantity import bytes_text, device_names, plural
+from fakexport.report.table import escaped, layout
+from fakexport.report.verdict import Verdict
+
+if TYPE_CHECKING:
+    from fakexport.program import Transfer
+
+__all__ = ["place_text", "route_text", "transfer_listing", "transferred_text"]
+
+_MOST_SINGLE_LINES = 20
+_MOST_LINES = 40
+_INDENT = "    "
+_NUMBER = re.compile(r"[0-9]+")
+_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+
+
+def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
+    """Returns the transfers of one target: a heading, then one line each, in the order of execution.
+
+    More than 20 are folded: equal tensors that the same source line moves, in whichever layer, share a
+    line that gives their number and routes. Bytes are those of one of them.
+
+    Args:
+        verdict: Of a program with at least one transfer.
+        width: Columns of text; where a line is longer, the source place goes below it.
+    """
+    groups = _groups(verdict.transfers)
+    shown, hidden = groups[:_MOST_LINES], groups[_MOST_LINES:]
+    is_folded = any(len(group) > 1 for group in groups)
+    cells = [_cells(group, is_folded=is_folded) for group in shown]
+    lines = layout(cells, right=(0,) if is_folded else (), indent=_INDENT)
+    listing = [_heading(verdict), *_with_places(lines, [_place(group[0]) for group in shown], width)]
+    if hidden:
+        listing.append(f"{_INDENT}and {sum(map(len, hidden)):,} more; --format json lists them all")
+    return listing
+
+
+def transferred_text(transfers: Sequence[Transfer]) -> str:
+    """Returns number and bytes of the transfers: `7 (1.2 MiB)`, with `?` for sizes that are unknown."""
+    return f"{len(transfers):,} ({_total_bytes_text(transfers)})" if transfers else "0"
+
+
+def route_text(transfer: Transfer) -> str:
+    """Returns `cpu -> cuda:0`."""
+    return f"{transfer.source} -> {transfer.target}"
+
+
+def place_text(span: Span | None) -> str:
+    """Returns `model.py:7`, installed packages without the folder they are in; "" for no place."""
+    return "" if span is None else f"{_INSTALLED.sub('', span.path)}:{span.line}"
+
+
+def _heading(verdict: Verdict) -> str:
+    count, size = plural(len(verdict.transfers), "transfer"), _total_bytes_text(verdict.transfers)
+    is_symbolic = any(transfer.bytes_expression for transfer in verdict.transfers)
+    sizes = " at the example sizes" if is_symbolic else ""
+    return escaped(f"  {verdict.target.name}: {count}, {size} per call{sizes}")
+
+
+def _total_bytes_text(transfers: Sequence[Transfer]) -> str:
+    known = [transfer.bytes for transfer in transfers if transfer.bytes is not None]
+    parts = [bytes_text(sum(known))] if known else []
+    return " + ".join([*parts, "?"] if len(known) < len(transfers) else parts)
+
+
+def _groups(transfers: Sequence[Transfer]) -> list[list[Transfer]]:
+    if len(transfers) <= _MOST_SINGLE_LINES:
+        return [[transfer] for transfer in transfers]
+    groups: dict[Hashable, list[Transfer]] = {}
+    for transfer in transfers:
+        groups.setdefault(_likeness(transfer), []).append(transfer)
+    return list(groups.values())
+
+
+def _likeness(transfer: Transfer) -> Hashable:
+    """What transfers that share a line have in common."""
+    place = (transfer.span.path, transfer.span.line) if transfer.span else None
+    tensor = (transfer.dtype, transfer.shape, transfer.bytes)
+    return tensor, place, transfer.operator, _NUMBER.sub("#", transfer.module_path)
+
+
+def _cells(group: Sequence[Transfer], *, is_folded: bool) -> list[str]:
+    first = group[0]
+    size = "?" if first.bytes is None else bytes_text(first.bytes)
+    cells = [_routes(group), size, f"{first.dtype}[{', '.join(first.shape)}]", _modules(group)]
+    return [escaped(cell) for cell in ([f"{len(group)} x", *cells] if is_folded else cells)]
+
+
+def _routes(group: Sequence[Transfer]) -> str:
+    """`cuda:0 -> cuda:1 -> ... -> cuda:7` for a chain, `cpu -> cuda:0..7` for a fan, else the first route."""
+    routes = list(dict.fromkeys((transfer.source, transfer.target) for transfer in group))
+    sources, targets = [route[0] for route in routes], [route[1] for route in routes]
+    if len(routes) == 1 or len(set(sources)) == 1:
+        return f"{sources[0]} -> {device_names(targets)}"
+    if sources[1:] == targets[:-1]:
+        between = " -> ... -> " if len(routes) > 2 else f" -> {targets[0]} -> "
+        return f"{sources[0]}{between}{targets[-1]}"
+    return f"{sources[0]} -> {targets[0]} and {plural(len(routes) - 1, 'other route')}"
+
+
+def _modules(group: Sequence[Transfer]) -> str:
+    """The module; of several that differ in one index, first and last: `model.layers.15..110`."""
+    paths = list(dict.fromkeys(transfer.module_path for transfer in group))
+    if len(paths) == 1:
+        return paths[0]
+    first, last = _NUMBER.findall(paths[0]), _NUMBER.findall(paths[-1])
+    differing = [i for i, pair in enumerate(zip(first, last, strict=True)) if pair[0] != pair[1]]
+    if len(differing) != 1:
+        return f"{paths[0]} and {plural(len(paths) - 1, 'other')}"
+    position = list(_NUMBER.finditer(paths[0]))[differing[0]]
+    return f"{paths[0][: position.end()]}..{last[differing[0]]}{paths[0][position.end() :]}"
+
+
+def _place(transfer: Transfer) -> str:
+    return escaped(place_text(transfer.span))
+
+
+def _with_places(lines: Sequence[str], places: Sequence[str], width: int) -> Iterator[str]:
+    """The places in a column of their own, or below their lines where that is too wide."""
+    longest = max(map(len, lines))
+    fits = longest + 2 + max(map(len, places)) <= width
+    for line, place in zip(lines, places, strict=True):
+        if fits:
+            yield f"{line.ljust(longest)}  {place}".rstrip()
+        else:
+            yield line
+            if place:
+                yield f"{_INDENT}    {place}"

@@ -1,0 +1,115 @@
+"""What a check found: one verdict per target, the differences between targets, and the diagnostics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from fakexport.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from fakexport.program import ProgramDifference, ProgramSummary, Transfer
+
+__all__ = ["Report", "Stage", "TargetDifference", "TargetSpec", "Timings", "Verdict"]
+
+Stage = Literal["build", "capture", "analyse"]
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """One row of the verdict table, as asked for.
+
+    Args:
+        name: Unique within a report: the topology as written, with the device map where two rows share it.
+        topology: The normalised topology, such as `8xH100-80GB`.
+        device_map: As written: a device, `balanced`, `fc1=cpu,fc2=cuda:0`, a JSON file; None for none.
+        dtype: Floating dtype asked for, such as `bfloat16`, or None for the model's own.
+        assumptions: What was assumed where the target did not say, one sentence each.
+    """
+
+    name: str
+    topology: str
+    device_map: str | None = None
+    dtype: str | None = None
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Wall time of each step in seconds, and memory of the process in bytes.
+
+    Args:
+        build_s: Constructing the fake module and its inputs.
+        capture_s: `torch.export` and what fakexport does to its program.
+        analyse_s: Facts and diagnostics.
+        peak_rss_bytes: Highest resident memory of the process so far.
+        growth_bytes: `peak_rss_bytes` less the resident memory before the first target was built.
+    """
+
+    build_s: float
+    capture_s: float
+    analyse_s: float
+    peak_rss_bytes: int
+    growth_bytes: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the model exports for one target, with the facts of its program.
+
+    Args:
+        target: What was asked.
+        is_exportable: A program was captured for this target.
+        failed_stage: Where it failed, or None.
+        summary: Facts of the program, or None where there is none.
+        transfers: Moves between devices, in execution order.
+        timings: Wall time and memory.
+        notes: Observations that are no findings, one sentence each.
+        program: The program itself, for saving; not part of any rendering.
+    """
+
+    target: TargetSpec
+    is_exportable: bool
+    failed_stage: Stage | None
+    summary: ProgramSummary | None
+    transfers: tuple[Transfer, ...]
+    timings: Timings
+    notes: tuple[str, ...] = ()
+    program: ExportedProgram | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class TargetDifference:
+    """How the program of one target differs from that of another: from `first` to `second`, by name."""
+
+    first: str
+    second: str
+    difference: ProgramDifference
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of `fakexport check`.
+
+    Args:
+        source: The source spec, or the name of the module's class.
+        verdicts: One per target, in the order asked.
+        differences: The first exportable target against each other one.
+        diagnostics: Findings of all targets, folded; each names its targets.
+        versions: Package name -> version, for what the result depends on (python, torch, fakexport, ...).
+    """
+
+    source: str
+    verdicts: tuple[Verdict, ...]
+    differences: tuple[TargetDifference, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    versions: dict[str, str]
+
+    @property
+    def is_clean(self) -> bool:
+        """Every target exports and no diagnostic is an error."""
+        return all(v.is_exportable for v in self.verdicts) and not any(
+            d.severity == "error" for d in self.diagnostics
+        )

@@ -1,0 +1,121 @@
+"""The verdict table: one row per target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fakexport.report.device_sizes import device_sizes, equal_rows
+from fakexport.report.quantity import bytes_text, device_names, elements_text, seconds_text
+from fakexport.report.table import escaped, wide_layout, wrapped
+from fakexport.report.transfer_listing import transferred_text
+from fakexport.report.verdict import Report, Verdict
+
+if TYPE_CHECKING:
+    from fakexport.program import ProgramSummary
+
+__all__ = ["remarks", "result_text", "verdict_table"]
+
+_HEAD = ("target", "verdict", "devices", "nodes", "parameters", "weights per device", "transfers")
+_MEASURED_HEAD = ("target", "build", "capture", "analyse", "peak memory", "growth")
+_RIGHT = (3, 4)
+_MEASURED_RIGHT = (1, 2, 3, 4, 5)
+_MOST_ROWS_OF_DEVICES = 2
+_NONE = "-"
+
+
+def verdict_table(report: Report, *, width: int) -> list[str]:
+    """Returns the lines of two tables: the facts, which are the same in every run, and what was measured.
+
+    Weights are parameters, buffers and constants. Times are of this run, memory is that of the process. A
+    table that is too wide is cut into several below each other.
+
+    Args:
+        report: What the check found.
+        width: Columns of text that there is room for.
+    """
+    facts = wide_layout([_HEAD, *map(_facts, report.verdicts)], width=width, right=_RIGHT)
+    measured = wide_layout(
+        [_MEASURED_HEAD, *map(_measured, report.verdicts)], width=width, right=_MEASURED_RIGHT
+    )
+    return [*facts, "", *measured]
+
+
+def remarks(report: Report, *, width: int) -> list[str]:
+    """Returns each assumption and note once, with the targets that it is about.
+
+    Args:
+        report: What the check found.
+        width: Columns of text; longer notes are broken.
+    """
+    targets: dict[str, list[str]] = {}
+    for verdict in report.verdicts:
+        for text in dict.fromkeys((*verdict.target.assumptions, *verdict.notes, *_uneven_weights(verdict))):
+            targets.setdefault(text, []).append(verdict.target.name)
+    every = len(report.verdicts)
+    about = {text: "" if len(names) == every else f"{', '.join(names)}: " for text, names in targets.items()}
+    notes = (wrapped(f"note: {names}{text}", width, later="      ") for text, names in about.items())
+    return [line for note in notes for line in note]
+
+
+def result_text(verdict: Verdict) -> str:
+    """Returns `exports`, or `fails at capture`."""
+    if verdict.is_exportable:
+        return "exports"
+    return f"fails at {verdict.failed_stage}" if verdict.failed_stage else "fails"
+
+
+def _facts(verdict: Verdict) -> tuple[str, ...]:
+    summary = verdict.summary
+    name, result = escaped(verdict.target.name), result_text(verdict)
+    if summary is None:
+        return (name, result, *[_NONE] * (len(_HEAD) - 2))
+    return (
+        name,
+        result,
+        device_names(summary.devices) or _NONE,
+        f"{summary.node_count:,}",
+        elements_text(summary.parameters.elements),
+        _weights_text(_weight_bytes(summary)),
+        transferred_text(verdict.transfers),
+    )
+
+
+def _measured(verdict: Verdict) -> tuple[str, ...]:
+    timings = verdict.timings
+    return (
+        escaped(verdict.target.name),
+        seconds_text(timings.build_s),
+        seconds_text(timings.capture_s),
+        seconds_text(timings.analyse_s),
+        bytes_text(timings.peak_rss_bytes),
+        bytes_text(timings.growth_bytes),
+    )
+
+
+def _weight_bytes(summary: ProgramSummary) -> Counter[str]:
+    """Bytes of parameters, buffers and constants on each device."""
+    total: Counter[str] = Counter()
+    for totals in (summary.parameters, summary.buffers, summary.constants):
+        total.update(totals.bytes_per_device)
+    return total
+
+
+def _weights_text(sizes: Mapping[str, int]) -> str:
+    """`1.3 KiB` on one device, `cpu 480 B, cuda:0 80 B`, `8 x 94.5 GiB`, `8 x 89.1 GiB to 101.3 GiB`."""
+    rows = equal_rows(sizes)
+    if not rows:
+        return _NONE
+    if len(rows) == 1:
+        return (f"{len(sizes)} x " if len(sizes) > 1 else "") + rows[0][1]
+    if len(rows) <= _MOST_ROWS_OF_DEVICES:
+        return device_sizes(sizes)
+    return f"{len(sizes)} x {bytes_text(min(sizes.values()))} to {bytes_text(max(sizes.values()))}"
+
+
+def _uneven_weights(verdict: Verdict) -> tuple[str, ...]:
+    """The weights device by device, where the table has no room for them."""
+    sizes = {} if verdict.summary is None else _weight_bytes(verdict.summary)
+    is_cut = len(equal_rows(sizes)) > _MOST_ROWS_OF_DEVICES
+    return (f"weights: {device_sizes(sizes)}",) if is_cut else ()

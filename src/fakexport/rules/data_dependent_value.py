@@ -1,0 +1,57 @@
+"""FE203: Python needs a number that only the data can give."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE203",
+    name="data_dependent_value",
+    severity="error",
+    message="Python needs a number that only the data can give",
+    why="""
+The model reads a number out of a tensor and then uses it where Python itself must know it: as the bound of
+a `range`, as a list index, as an argument of a function that is not an operator. The capture can carry an
+unknown number through arithmetic, slices and many operators (`x[:n]` is fine); it cannot run a loop an
+unknown number of times. Unlike FE201 it is not a yes or no that is missing, so computing both sides does
+not help.
+""",
+    how_to_repair="""
+Give the loop a bound that is known, from the configuration or a shape, and switch the superfluous rounds off
+with `torch.where`. Or pass the number as an argument of `forward`: then it is part of the program, and each
+value needs its own export. Or replace the loop by an operator over the whole tensor (`cumsum`, `scatter`,
+`torch.while_loop`).
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+class Rounds(nn.Module):
+    def forward(self, x, steps):
+        for _ in range(int(steps.max())):  # <- FE203
+            x = torch.tanh(x)
+        return x
+
+
+def factory():
+    return Rounds(), (torch.randn(4), torch.tensor([1, 3]))
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+class Rounds(nn.Module):
+    max_steps = 4
+
+    def forward(self, x, steps):
+        for step in range(self.max_steps):
+            x = torch.where(step < steps.max(), torch.tanh(x), x)
+        return x
+
+
+def factory():
+    return Rounds(), (torch.randn(4), torch.tensor([1, 3]))
+""",
+    fails_on="capture",
+    links=("https://docs.pytorch.org/docs/stable/generated/exportdb/torch.dynamic-value.html",),
+)

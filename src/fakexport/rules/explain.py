@@ -1,0 +1,48 @@
+"""The page of a rule, for `fakexport explain` and for the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fakexport.rules import Rule, rule
+
+
+def explain(code: str) -> str:
+    """Returns the page of a rule as Markdown that also reads well as plain text.
+
+    Args:
+        code: Code or name, as `fakexport.rules.rule` takes it.
+    Returns:
+        Headline, reason, failing model with the command that shows the fault, repair, links;
+        ends in one line end.
+    Raises:
+        ValueError: no such rule; names the nearest codes.
+    """
+    return "\n\n".join(_sections(rule(code))) + "\n"
+
+
+def _sections(known: Rule) -> Iterator[str]:
+    yield f"# {known.code}: {known.name}"
+    yield f"    {known.severity}[{known.code}]: {known.message}"
+    yield known.why.strip()
+    if known.failing_model is not None:
+        yield f"## A model that {'shows it' if known.fails_on == 'never' else 'fails'}"
+        yield _code_block(known.failing_model)
+        yield f"Save it as `model.py` and run `{_command(known)}`."
+    yield "## How to repair it"
+    yield known.how_to_repair.strip()
+    if known.repaired_model is not None:
+        yield "## The repaired model"
+        yield _code_block(known.repaired_model)
+    if known.links:
+        yield "## See also"
+        yield "\n".join(f"- <{link}>" for link in known.links)
+
+
+def _command(known: Rule) -> str:
+    dynamic = "".join(f" --dynamic {dim}={range_}" for dim, range_ in (known.dynamic or {}).items())
+    return f"fakexport check model.py:factory --target {known.target}{dynamic}"
+
+
+def _code_block(source: str) -> str:
+    return f"```python\n{source.strip()}\n```"

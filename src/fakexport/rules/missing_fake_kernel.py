@@ -1,0 +1,69 @@
+"""FE401: an operator without a fake kernel."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE401",
+    name="missing_fake_kernel",
+    severity="error",
+    message="an operator has no fake kernel, so its output shape is unknown",
+    why="""
+The model calls an operator that was registered from outside torch and that can only run on real data. The
+capture runs the model without data, so it needs a second description of the operator: a function that gives
+an output of the right shape, strides, dtype and device without computing it. Python calls that a fake kernel
+(`register_fake`), C++ a Meta kernel. The real kernel cannot stand in for it. The fault lies with the library
+that registers the operator.
+""",
+    how_to_repair="""
+Register a fake kernel beside the operator. It gets fake tensors, must not read their values, and makes its
+outputs with `torch.empty_like`, `x.new_empty(...)` and the like. If the library is not yours, register it
+from your own code after importing the library: `torch.library.register_fake("acme::scale_rows")`.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("acme::scale_rows", mutates_args=())
+def scale_rows(x: torch.Tensor) -> torch.Tensor:
+    return x / x.sum(dim=-1, keepdim=True)
+
+
+class Scale(nn.Module):
+    def forward(self, x):
+        return scale_rows(x)  # <- FE401
+
+
+def factory():
+    return Scale(), (torch.randn(2, 3),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("acme::scale_rows", mutates_args=())
+def scale_rows(x: torch.Tensor) -> torch.Tensor:
+    return x / x.sum(dim=-1, keepdim=True)
+
+
+@scale_rows.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Scale(nn.Module):
+    def forward(self, x):
+        return scale_rows(x)
+
+
+def factory():
+    return Scale(), (torch.randn(2, 3),)
+""",
+    fails_on="capture",
+    fault="operator library",
+    links=(
+        "https://docs.pytorch.org/docs/stable/library.html",
+        "https://docs.pytorch.org/tutorials/advanced/custom_ops_landing_page.html",
+    ),
+)

@@ -1,0 +1,91 @@
+"""What a rule is: a fault that has a name, a reason, and a model that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from fakexport.diagnostics import Diagnostic, Fault, Fix, Label, Severity
+from fakexport.diagnostics.diagnostic import check_headline
+
+FailsOn = Literal["build", "capture", "never"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One fault that fakexport knows: its explanation, and two models that prove it.
+
+    Args:
+        code: Permanent code such as `FE201`; never used for another fault later on.
+        name: Name of the fault, which is also the name of the rule's module.
+        severity: Of its diagnostics.
+        message: Headline of its diagnostics, at most 80 characters.
+        why: What it is and why it matters; Markdown, several sentences.
+        how_to_repair: What to change; Markdown.
+        failing_model: Source text of a Python file whose `factory()` returns `(module, args)` or
+            `(module, args, kwargs)`. The culprit's line ends in `# <- CODE`. None if no model can show it.
+        repaired_model: The same file with the fault repaired.
+        fails_on: The step that raises on the failing model: `build`, `capture`, or `never` (the
+            rule reads facts of a program that exports).
+        target: Topology that both models are meant for.
+        dynamic: Declared ranges as on the command line, such as `{"x.0": "1..64"}`. None: all static.
+        fault: Who can repair it, as a rule.
+        links: Addresses of further reading.
+    Raises:
+        ValueError: a malformed headline, an unknown `fails_on`, one of the two models missing.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    why: str
+    how_to_repair: str
+    failing_model: str | None
+    repaired_model: str | None
+    fails_on: FailsOn
+    target: str = "cpu"
+    dynamic: Mapping[str, str] | None = field(default=None, hash=False)
+    fault: Fault = "model"
+    links: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_headline(self.code, self.severity, self.message, self.fault)
+        if self.fails_on not in get_args(FailsOn):
+            raise ValueError(f"fails_on must be one of {', '.join(get_args(FailsOn))}; got {self.fails_on!r}")
+        if (self.failing_model is None) != (self.repaired_model is None):
+            raise ValueError(f"{self.code} needs both models, or none")
+
+    def diagnostic(
+        self,
+        *,
+        labels: tuple[Label, ...] = (),
+        notes: tuple[str, ...] = (),
+        fix: Fix | None = None,
+        node: str | None = None,
+        module_path: str | None = None,
+        count: int = 1,
+        fault: Fault | None = None,
+        targets: tuple[str, ...] = (),
+    ) -> Diagnostic:
+        """Returns a finding of this rule; the arguments mean what they mean in `Diagnostic`.
+
+        Args:
+            fault: Default: the rule's.
+        Raises:
+            ValueError: as `Diagnostic`.
+        """
+        return Diagnostic(
+            code=self.code,
+            severity=self.severity,
+            message=self.message,
+            labels=labels,
+            notes=notes,
+            fix=fix,
+            node=node,
+            module_path=module_path,
+            count=count,
+            fault=self.fault if fault is None else fault,
+            targets=targets,
+        )

@@ -1,0 +1,45 @@
+"""FE503: more weights than the device has memory."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE503",
+    name="weights_exceed_memory",
+    severity="warning",
+    message="the weights placed on a device need more memory than it has",
+    why="""
+The parameters and buffers that the device map puts on one device add up to more bytes than the device has.
+The program is captured all the same, since no byte of them exists here; it could not be loaded there. The sum
+counts a weight that is shared once, and it is a lower bound: activations, the cache of a language model and
+the libraries' own memory come on top. It is a warning and not an error, because the program is right, and
+because quantization or offloading after the export may make it fit.
+""",
+    how_to_repair="""
+Halve the weights with a smaller dtype (`--dtype bfloat16`), spread them over several devices
+(`--target 8xH100 --device-map balanced`), or choose a device with more memory (`fakexport devices` lists
+them). `fakexport inspect` shows which modules are the largest.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+def factory():
+    dtype = torch.float32  # 24 layers of 4.3 GB: 103 GB
+    layers = [nn.Linear(32768, 32768, bias=False, dtype=dtype) for _ in range(24)]  # <- FE503
+    return nn.Sequential(*layers), (torch.empty(1, 32768, dtype=dtype),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+def factory():
+    dtype = torch.bfloat16  # 24 layers of 2.1 GB: 52 GB
+    layers = [nn.Linear(32768, 32768, bias=False, dtype=dtype) for _ in range(24)]
+    return nn.Sequential(*layers), (torch.empty(1, 32768, dtype=dtype),)
+""",
+    fails_on="never",
+    target="H100",
+    fault="target",
+)

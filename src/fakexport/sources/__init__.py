@@ -1,0 +1,22 @@
+"""Where a model and its example inputs come from: a Python factory, transformers, timm."""
+
+from fakexport.sources.callable_source import callable_source
+from fakexport.sources.input_spec import InputSpec, parse_input_spec
+from fakexport.sources.inputs import inputs_from_specs
+from fakexport.sources.resolve import resolve
+from fakexport.sources.source import FORMS, ExampleInputs, Kind, Source, no_patches
+from fakexport.sources.source_error import SourceError
+
+__all__ = [
+    "FORMS",
+    "ExampleInputs",
+    "InputSpec",
+    "Kind",
+    "Source",
+    "SourceError",
+    "callable_source",
+    "inputs_from_specs",
+    "no_patches",
+    "parse_input_spec",
+    "resolve",
+]

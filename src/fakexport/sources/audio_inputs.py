@@ -1,0 +1,66 @@
+"""Shapes of sounds, read from a config of transformers."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fakexport.sources.input_request import InputRequest
+
+__all__ = ["features", "waveform"]
+
+FRAMES = 64  # a good second of speech, behind the convolutions; divisible by what models subsample by
+SAMPLES = 16_000
+
+# What no signature tells: a dimension for the one channel.
+_CHANNELLED_TYPES = frozenset(
+    {"dac", "pe_audio", "pe_audio_encoder", "vibevoice_acoustic_tokenizer", "xcodec"}
+)
+_IMAGE_LIKE_TYPES = frozenset({"clap", "clap_audio_model"})
+
+
+def waveform(request: InputRequest) -> torch.Tensor:
+    """Returns `input_values`: raw samples of shape `[batch, samples]`, or `[batch, channels, samples]`.
+
+    Some models take a spectrogram under this name: `[batch, frames, bins]`.
+    """
+    bins = request.setting("num_mel_bins")
+    frames = request.setting("max_length")
+    if bins is not None and request.setting("conv_stride") is None:
+        return request.floats(request.batch, frames or 2 * FRAMES, bins)
+    channels = 1 if request.config.model_type in _CHANNELLED_TYPES else request.setting("audio_channels")
+    return request.floats(request.batch, *([] if channels is None else [channels]), _samples(request))
+
+
+def features(request: InputRequest) -> torch.Tensor:
+    """Returns `input_features`: a spectrogram of shape `[batch, frames, bins]`.
+
+    Its time stands last for models with a convolution along it, such as Whisper.
+    """
+    per_frame = request.setting("input_feat_per_channel")
+    if per_frame is not None:
+        return request.floats(
+            request.batch, 4 * FRAMES, per_frame * request.setting("input_channels", default=1)
+        )
+    bins = request.setting("num_mel_bins", "feature_size")
+    positions = request.setting("max_source_positions")
+    if bins is not None and _has_convolution_over(bins, request.module):
+        return request.floats(request.batch, bins, 2 * (positions or FRAMES))
+    width = request.setting("feature_projection_input_dim", "input_dim", default=bins or 80)
+    channel = (1,) if request.config.model_type in _IMAGE_LIKE_TYPES else ()
+    return request.floats(request.batch, *channel, 2 * FRAMES, width)
+
+
+def _has_convolution_over(bins: int, module: nn.Module) -> bool:
+    return any(isinstance(part, nn.Conv1d) and part.in_channels == bins for part in module.modules())
+
+
+def _samples(request: InputRequest) -> int:
+    """As many samples as the convolutions turn into `FRAMES` frames."""
+    strides, kernels = request.setting("conv_stride"), request.setting("conv_kernel")
+    if not isinstance(strides, (list, tuple)) or not isinstance(kernels, (list, tuple)):
+        return SAMPLES
+    length = FRAMES
+    for stride, kernel in zip(reversed(strides), reversed(kernels), strict=True):
+        length = (length - 1) * stride + kernel
+    return length

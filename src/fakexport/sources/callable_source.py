@@ -1,0 +1,33 @@
+"""A source that is already there: a factory or a module in the caller's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from fakexport.sources.python_factory import checked, no_inputs
+from fakexport.sources.source import Source
+
+__all__ = ["callable_source"]
+
+
+def callable_source(factory: Callable[[], Any] | nn.Module) -> Source:
+    """Returns the source of a factory, or of a module whose weights are not read.
+
+    Args:
+        factory: As `resolve` finds them in files; its name stands for the spec.
+    Raises:
+        TypeError: it is neither.
+    """
+    if not callable(factory):
+        raise TypeError(f"a source is a text, a factory or a module, not {type(factory).__name__}")
+    name = getattr(factory, "__name__", type(factory).__name__)
+
+    def made() -> Any:
+        return factory if isinstance(factory, nn.Module) else factory()
+
+    return Source(
+        spec=name, kind="python", factory=lambda: checked(made(), name), example_inputs=no_inputs(name)
+    )

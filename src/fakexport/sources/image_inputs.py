@@ -1,0 +1,55 @@
+"""Shapes of images and videos, read from a config of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fakexport.sources.input_request import InputRequest
+
+__all__ = ["flattened_patches", "image", "video"]
+
+USUAL_SIZE = 224
+FRAMES = 2
+
+# What no signature tells: a dimension for the frames of a video, or for the two images to match.
+_VIDEO_TYPES = frozenset({"instructblipvideo", "timesformer", "tvp", "videomae", "videomt", "vivit", "xclip"})
+_PAIR_TYPES = frozenset({"efficientloftr", "lightglue", "superglue"})
+
+
+def image(request: InputRequest) -> torch.Tensor:
+    """Returns `pixel_values` of shape `[batch, channels, height, width]`.
+
+    For models of videos and of pairs of images, there is a dimension for them after the batch.
+    """
+    if request.config.model_type in _VIDEO_TYPES:
+        return video(request)
+    pair = (2,) if request.config.model_type in _PAIR_TYPES else ()
+    return request.floats(request.batch, *pair, _channels(request), *_height_and_width(request))
+
+
+def video(request: InputRequest) -> torch.Tensor:
+    """Returns frames of shape `[batch, frames, channels, height, width]`."""
+    frames = request.setting("num_frames", "frames_per_clip", default=FRAMES)
+    return request.floats(request.batch, frames, _channels(request), *_height_and_width(request))
+
+
+def flattened_patches(request: InputRequest) -> torch.Tensor:
+    """Returns patches of shape `[batch, patches, 2 + channels * patch size ** 2]`: row, column, pixels."""
+    patch = request.setting("patch_size", default=16)
+    return request.floats(request.batch, request.sequence, 2 + _channels(request) * patch * patch)
+
+
+def _channels(request: InputRequest) -> int:
+    channels = request.setting("num_channels", "in_channels", "in_chans", "num_input_channels", default=3)
+    return int(channels)
+
+
+def _height_and_width(request: InputRequest) -> tuple[int, int]:
+    size: Any = request.setting("image_size", "input_size", "img_size", "crop_size", default=USUAL_SIZE)
+    if isinstance(size, dict):
+        size = (size.get("height", USUAL_SIZE), size.get("width", USUAL_SIZE))
+    if isinstance(size, (list, tuple)):
+        return (int(size[0]), int(size[-1]))
+    return (int(size), int(size))

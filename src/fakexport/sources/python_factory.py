@@ -1,0 +1,107 @@
+"""Sources written in Python: a factory in a file or in an installed package."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.sources.python_file import import_file, importable
+from fakexport.sources.source import FORMS, ExampleInputs, Source
+from fakexport.sources.source_error import SourceError, did_you_mean, first_line
+
+__all__ = ["checked", "no_inputs", "python_source"]
+
+
+def python_source(spec: str) -> Source:
+    """Returns the source of a factory in a Python file or package.
+
+    The file's own folder (for a package, the working directory) is importable while the file is
+    imported and while the factory runs, and not afterwards.
+
+    Args:
+        spec: `path/to/file.py:FACTORY` or `package.module:FACTORY`; `FACTORY` may be dotted.
+    Raises:
+        SourceError: No such file, package or attribute; the import raises; the attribute is not callable.
+    """
+    place, _, attribute = spec.rpartition(":")
+    if not place or not attribute:
+        raise SourceError(f"{spec!r} names no factory: write {spec.strip(':')}:FACTORY")
+    is_file = place.endswith(".py") or "/" in place
+    folder = Path(place).absolute().parent if is_file else Path.cwd()
+    with importable(folder):
+        module = import_file(Path(place)) if is_file else _import_package(place)
+    factory = _attribute(module, attribute, place)
+
+    def construct() -> Any:
+        with importable(folder):
+            return checked(factory(), spec)
+
+    return Source(spec=spec, kind="python", factory=construct, example_inputs=no_inputs(spec))
+
+
+def _import_package(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise SourceError(f"no module named {error.name!r}; a source is {' | '.join(FORMS)}") from error
+        raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error
+
+
+def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:
+    found: Any = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise SourceError(f"{place} has no {name!r}{did_you_mean(name, _factories(module))}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise SourceError(
+            f"{place}:{path} is not a factory: it is of type {type(found).__name__}, not callable"
+        )
+    factory: Callable[[], Any] = found
+    return factory
+
+
+def _factories(module: ModuleType) -> Iterator[str]:
+    """The callables that the module itself defines."""
+    for name, value in vars(module).items():
+        if (
+            callable(value)
+            and not name.startswith("_")
+            and getattr(value, "__module__", None) == module.__name__
+        ):
+            yield name
+
+
+def checked(made: Any, spec: str) -> Any:
+    """Returns what a factory made, if it is a module, `(module, args)` or `(module, args, kwargs)`.
+
+    Raises:
+        SourceError: it is something else.
+    """
+    match made:
+        case nn.Module() | (nn.Module(), tuple() | list()) | (nn.Module(), tuple() | list(), dict()):
+            return made
+    shape = type(made).__name__
+    if isinstance(made, tuple):
+        shape = f"({', '.join(type(part).__name__ for part in made)})"
+    raise SourceError(f"{spec} returned {shape}, not a module, (module, args) or (module, args, kwargs)")
+
+
+def no_inputs(spec: str) -> Callable[[nn.Module, str, torch.dtype | None], ExampleInputs]:
+    """Returns the `example_inputs` of a source that knows none: it says how to give them."""
+
+    def example_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
+        raise SourceError(
+            f"{spec} returned no inputs: return (module, args), or name them with --input NAME=DTYPE[DIMS]"
+        )
+
+    return example_inputs

@@ -1,0 +1,103 @@
+"""Importing one Python file by its path, without a trace in `sys.path`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from fakexport.sources.source_error import SourceError, did_you_mean, first_line
+
+__all__ = ["import_file", "importable"]
+
+_OWNER = "__fakexport_folder__"
+
+
+def import_file(path: Path) -> ModuleType:
+    """Imports a file afresh, under a name that no package has.
+
+    The name is made of the file's name and contents, not of its place, because class names end up in
+    exported programs.
+
+    Args:
+        path: A Python file.
+    Raises:
+        SourceError: No such file, or it raises: names the exception and the user's line.
+    """
+    if not path.is_file():
+        siblings = path.parent.glob("*.py") if path.parent.is_dir() else ()
+        near = did_you_mean(path.name, (sibling.name for sibling in siblings))
+        raise SourceError(f"no such file: {path}{near}")
+    digest = hashlib.sha256(_content(path)).hexdigest()[:8]
+    name = f"fakexport_source_{path.stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, path.absolute())
+    if spec is None or spec.loader is None:
+        raise SourceError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and typing look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise SourceError(f"{path} cannot be imported: {first_line(error)}{_place(error, path)}") from error
+    return module
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {first_line(error)}") from error
+
+
+def _place(error: BaseException, path: Path) -> str:
+    """` at line 3: import nothing`: the last line of the user's file that the error went through."""
+    if isinstance(error, SyntaxError):
+        return "" if error.lineno is None else f" at line {error.lineno}"
+    own = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.absolute())
+    ]
+    return f" at line {own[-1].lineno}: {own[-1].line}" if own else ""
+
+
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Makes the modules of a folder importable inside the block, before all others.
+
+    What was imported stays in `sys.modules`, marked with its folder. A module of the same name that an
+    earlier source left there from another folder makes room.
+
+    Args:
+        folder: Absolute path.
+    """
+    _forget_namesakes(folder)
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if str(folder) in sys.path:  # unless the file took it out itself
+            sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            if _is_found_in(folder, name):
+                setattr(sys.modules[name], _OWNER, str(folder))
+
+
+def _forget_namesakes(folder: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        owner = getattr(module, "__dict__", {}).get(_OWNER)
+        top = name.partition(".")[0]
+        if owner not in (None, str(folder)) and any((folder / own).exists() for own in (f"{top}.py", top)):
+            del sys.modules[name]
+
+
+def _is_found_in(folder: Path, name: str) -> bool:
+    """Whether `import name` finds the module in the folder itself, not in a virtual environment below it."""
+    module, top = sys.modules[name], name.partition(".")[0]
+    place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    return place is not None and any(Path(place).is_relative_to(folder / own) for own in (f"{top}.py", top))

@@ -1,0 +1,42 @@
+"""From the text that names a model to its source."""
+
+from __future__ import annotations
+
+from fakexport.sources.python_factory import python_source
+from fakexport.sources.source import FORMS, Source
+from fakexport.sources.source_error import SourceError
+from fakexport.sources.timm_models import timm_source
+from fakexport.sources.transformers_source import transformers_source
+
+__all__ = ["resolve"]
+
+
+def resolve(spec: str, *, use_cache: bool = False) -> Source:
+    """Returns the source that a spec names; nothing is constructed yet.
+
+    Files, packages and configs are read here, outside any fake mode, so that every error of the spec shows
+    before a device is emulated.
+
+    Args:
+        spec: One of `FORMS`. A factory is any callable without arguments, an `nn.Module` class included.
+        use_cache: Whether a language model takes and returns a key-value cache. For `hf:` only.
+    Returns:
+        The source. Resolving one spec twice imports a Python file twice.
+    Raises:
+        SourceError: An unknown form, a missing file or package, a file that raises on import, an
+            attribute that is missing or not callable, broken JSON, an unknown model type or class.
+
+    Example:
+        >>> resolve("hf:gpt2").assumptions
+        ('hf:gpt2 names no class: GPT2LMHeadModel assumed',)
+    """
+    form, colon, name = spec.partition(":")
+    if not colon:
+        raise SourceError(f"{spec!r} is not a source: write {' | '.join(FORMS)}")
+    if form == "hf":
+        return transformers_source(spec, name, use_cache=use_cache)
+    if form == "timm":
+        return timm_source(spec, name)
+    if form.isidentifier() and not name.replace(".", "").isidentifier():
+        raise SourceError(f"{spec!r} is not a source: write {' | '.join(FORMS)}")
+    return python_source(spec)

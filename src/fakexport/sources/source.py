@@ -1,0 +1,75 @@
+"""What a source is: a way to construct a module, its example inputs, and what its trace needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+__all__ = ["FORMS", "ExampleInputs", "Kind", "Source", "no_patches"]
+
+Kind = Literal["python", "transformers", "timm"]
+
+FORMS = (
+    "path/to/file.py:FACTORY",
+    "package.module:FACTORY",
+    "hf:MODEL_TYPE[:CLASS]",
+    "hf:path/to/config.json[:CLASS]",
+    "timm:NAME",
+)
+"""The forms of a source spec."""
+
+
+@dataclass(frozen=True)
+class ExampleInputs:
+    """Arguments of one call of a module.
+
+    Args:
+        args: Positional arguments.
+        kwargs: Keyword arguments, in the order in which the program takes them.
+        assumptions: Sentences that name what was left out and how to give it, for the report.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+
+
+def no_patches(module: nn.Module, inputs: ExampleInputs) -> AbstractContextManager[None]:
+    """Returns a context that changes nothing: the `tracing` of a source that needs no patches."""
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that can be constructed as often as there are targets.
+
+    Nothing of it depends on a device: the caller chooses the default device and the default dtype around
+    `factory`, and passes them to `example_inputs`.
+
+    Args:
+        spec: The text that it came from, as the user wrote it.
+        kind: Where the model comes from.
+        factory: Constructs the module; called inside a fake mode, on the caller's default device and
+            dtype. Returns a module, `(module, args)` or `(module, args, kwargs)`. Modules of `transformers`
+            and `timm` come in eval mode; those of a Python factory as the factory leaves them.
+        example_inputs: Takes the module, the device of the inputs and the dtype of the floating-point
+            ones (None: the module's own). Called in the fake mode of the module. Raises `SourceError` if
+            it cannot tell them, as a Python factory that returns a module alone.
+        tracing: Gives what must be patched while `torch.export` traces the module with the inputs.
+        dtype: The dtype that the source itself names (`"dtype"` of a config file), to be taken as the
+            default dtype when no other is asked for. None: it names none.
+        assumptions: Sentences that name what the spec left open and how it was read, for the report.
+    """
+
+    spec: str
+    kind: Kind
+    factory: Callable[[], Any]
+    example_inputs: Callable[[nn.Module, str, torch.dtype | None], ExampleInputs]
+    tracing: Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]] = no_patches
+    dtype: torch.dtype | None = None
+    assumptions: tuple[str, ...] = ()

@@ -1,0 +1,51 @@
+"""The one error of this room, and the names that its messages offer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["SourceError", "did_you_mean", "first_line"]
+
+LONGEST_LIST = 8
+
+
+class SourceError(ValueError):
+    """A model source, or an input of one, cannot be had. The message is one line that says what to change.
+
+    Args:
+        message: Line breaks and runs of spaces become one space.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns the known names that resemble `name`, else all of them if they are few, else nothing.
+
+    Args:
+        name: What was asked for.
+        known: The names that exist.
+    Returns:
+        A text to append to a sentence: `: did you mean gpt2, gptj?`, `: it has cpu, gpu`, or `` (nothing).
+
+    Example:
+        >>> did_you_mean("lama", ["llama", "bert"])
+        ': did you mean llama?'
+    """
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if near:
+        return f": did you mean {', '.join(near)}?"
+    return f": it has {', '.join(names)}" if 0 < len(names) <= LONGEST_LIST else ""
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the exception's type and its text in one line, for a message of our own.
+
+    Args:
+        error: Any exception; one without a text gives its type alone.
+    """
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

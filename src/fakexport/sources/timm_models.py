@@ -1,0 +1,56 @@
+"""Sources from timm: `timm:NAME`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.sources.source import ExampleInputs, Source
+from fakexport.sources.source_error import SourceError, did_you_mean, first_line
+
+__all__ = ["timm_source"]
+
+BATCH = 2
+
+
+def timm_source(spec: str, name: str) -> Source:
+    """Returns the source of a timm model with untrained weights.
+
+    Args:
+        spec: The whole spec, for messages.
+        name: A name of `timm.list_models()`, with or without the tag of its weights.
+    Raises:
+        SourceError: timm does not import, or has no such model.
+    """
+    timm = _timm(spec)
+    if not timm.is_model(name):
+        raise SourceError(
+            f"timm has no model {name!r}{did_you_mean(name.partition('.')[0], timm.list_models())}"
+        )
+
+    def construct() -> nn.Module:
+        model: nn.Module = timm.create_model(name, pretrained=False)
+        return model.eval()
+
+    return Source(spec=spec, kind="timm", factory=construct, example_inputs=_image_inputs)
+
+
+def _timm(spec: str) -> Any:
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        if error.name == "timm":
+            raise SourceError(f"{spec} needs timm: pip install 'fakexport[timm]'") from error
+        raise SourceError(f"{spec}: timm cannot be imported, it misses {error.name}") from error
+    except Exception as error:  # torchvision for another torch raises RuntimeError
+        raise SourceError(f"{spec}: timm cannot be imported: {first_line(error)}") from error
+
+
+def _image_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
+    config: Any = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", {})
+    size = tuple(config.get("input_size") or (3, 224, 224))
+    own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    return ExampleInputs((torch.zeros(BATCH, *size, device=device, dtype=dtype or own),))

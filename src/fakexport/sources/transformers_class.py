@@ -1,0 +1,164 @@
+"""Which class of transformers a config becomes."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fakexport.sources.source_error import SourceError, did_you_mean
+
+__all__ = ["model_class_for", "text_part"]
+
+# From the most telling to the most general: a type that is in several is taken by the first.
+# Types with a masked and a causal head are encoders; the others of the causal ones are decoders.
+AUTO_CLASSES = (
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForImageTextToText",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMultimodalLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForCTC",
+    "AutoModelForRNNT",
+    "AutoModelForTDT",
+    "AutoModelForZeroShotImageClassification",
+    "AutoModelForZeroShotObjectDetection",
+    "AutoModelForImageClassification",
+    "AutoModelForObjectDetection",
+    "AutoModelForUniversalSegmentation",
+    "AutoModelForDepthEstimation",
+    "AutoModelForSemanticSegmentation",
+    "AutoModelForVideoClassification",
+    "AutoModelForAudioClassification",
+    "AutoModelForMaskGeneration",
+    "AutoModelForTokenClassification",
+    "AutoModelForVisualQuestionAnswering",
+    "AutoModelForTextToSpectrogram",
+    "AutoModelForTextToWaveform",
+    "AutoModelForTimeSeriesPrediction",
+    "AutoModelForPreTraining",
+    "AutoModel",
+    "AutoModelForImageMatting",
+    "AutoModelForKeypointDetection",
+    "AutoModelForKeypointMatching",
+    "AutoModelForPoseEstimation",
+    "AutoModelForTableRecognition",
+    "AutoModelForNormalEstimation",
+    "AutoModelForDecision",
+    "AutoBackbone",
+)
+
+
+_MODEL_NAME = re.compile(r"(For[A-Z]\w+|Model|HeadModel)$")
+
+
+def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[Any, str | None]:
+    """Returns the model class for a config, and a sentence if nobody named it.
+
+    Args:
+        config: A config of transformers.
+        class_name: An auto class or a model class; None: the first of the config's `architectures` that
+            transformers has, else the first of `AUTO_CLASSES` that takes this type.
+        place: The source, for messages.
+    Raises:
+        SourceError: transformers has no class of that name, or none for this config, or it takes another.
+    """
+    if class_name is not None:
+        return _named_class(config, class_name, place), None
+    architectures = getattr(config, "architectures", None) or []
+    for name in architectures:
+        found = _class(str(name))
+        if found is not None and _takes(found, config):
+            return found, None
+    autos = (_from_auto(auto_class, config) for auto_class in AUTO_CLASSES)
+    found = next((auto for auto in autos if auto is not None), None) or _own_class(config)
+    if found is None:
+        raise SourceError(f"{place}: no class of transformers takes {config.model_type!r}")
+    missing = f"transformers has no {architectures[0]}" if architectures else f"{place} names no class"
+    return found, f"{missing}: {found.__name__} assumed"
+
+
+def text_part(config: Any, model_class: Any) -> Any:
+    """Returns the config that the class is built from: a text-only class of a multimodal type takes a part.
+
+    Args:
+        config: Of the whole model.
+        model_class: A class that `model_class_for` returned.
+    """
+    part = config.sub_configs.get("text_config")
+    return config.get_text_config() if part is not None and model_class.config_class is part else config
+
+
+def _named_class(config: Any, name: str, place: str) -> Any:
+    model_class = _class(name) or _from_auto(name, config)
+    if model_class is None:
+        if name not in _class_names():
+            raise SourceError(
+                f"{place}: transformers has no class {name!r}{did_you_mean(name, _class_names())}"
+            )
+        taken = ", ".join(dict.fromkeys(_fitting(config)))
+        raise SourceError(f"{place}: {name} does not take {config.model_type!r}; these do: {taken or 'none'}")
+    if not _takes(model_class, config):
+        wanted = model_class.config_class.__name__
+        raise SourceError(f"{place}: {name} takes a {wanted}, not a {type(config).__name__}")
+    return model_class
+
+
+def _class(name: str) -> Any:
+    """The model class of a name, or None for an auto class and for what is no model."""
+    import transformers
+
+    found = getattr(transformers, name, None)
+    try:
+        return (
+            found if getattr(found, "config_class", None) is not None and hasattr(found, "forward") else None
+        )
+    except ImportError as error:  # a stand-in for a class whose dependency is missing
+        raise SourceError(f"{name} cannot be had: {error}") from error
+
+
+def _from_auto(name: str, config: Any) -> Any:
+    import transformers
+
+    mapping = getattr(getattr(transformers, name, None), "_model_mapping", None)
+    if mapping is None or type(config) not in mapping:
+        return None
+    try:
+        found = mapping[type(config)]
+    except (ImportError, ValueError):  # listed, and not there, or not without another package
+        return None
+    return found[0] if isinstance(found, (list, tuple)) else found
+
+
+def _own_class(config: Any) -> Any:
+    """The first class for just this config in the file that stands beside the config's own."""
+    file = type(config).__module__.replace(".configuration_", ".modeling_")
+    try:
+        models = vars(importlib.import_module(file))
+    except ImportError:
+        return None
+    classes = (models.get(name) for name in models.get("__all__", ()))
+    return next((model_class for model_class in classes if _is_for(model_class, config)), None)
+
+
+def _is_for(model_class: Any, config: Any) -> bool:
+    is_fitting = getattr(model_class, "config_class", None) is type(config)
+    return is_fitting and not model_class.__name__.endswith("PreTrainedModel")
+
+
+def _fitting(config: Any) -> Iterator[str]:
+    for name in AUTO_CLASSES:
+        if _from_auto(name, config) is not None:
+            yield name
+
+
+def _class_names() -> list[str]:
+    import transformers
+
+    return [name for name in dir(transformers) if name.startswith("AutoModel") or _MODEL_NAME.search(name)]
+
+
+def _takes(model_class: Any, config: Any) -> bool:
+    return isinstance(config, model_class.config_class) or text_part(config, model_class) is not config

@@ -1,0 +1,115 @@
+"""The config of a transformers model: the default of a model type, or a `config.json` on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fakexport.sources.source_error import SourceError, did_you_mean, first_line
+
+__all__ = ["config_from_file", "default_config", "leave_out_quantization", "set_use_cache"]
+
+
+def default_config(model_type: str) -> Any:
+    """Returns the default config of a model type.
+
+    Args:
+        model_type: A key of `transformers.CONFIG_MAPPING`, such as `llama`.
+    Raises:
+        SourceError: No such type (with the nearest), or it has no default config.
+    """
+    place = f"hf:{model_type}"
+    return _config(_config_class(model_type, place), {}, place)
+
+
+def config_from_file(path: Path) -> Any:
+    """Returns the config that a file of the hub's format describes.
+
+    Args:
+        path: `config.json`, or a folder that holds one. The code that an `auto_map` names is not loaded.
+    Raises:
+        SourceError: No such file; no JSON (with line and column); neither `model_type` nor
+            `architectures`; a type or class that transformers does not have; a value that it refuses.
+    """
+    settings = _read(path / "config.json" if path.is_dir() else path)
+    settings.pop("auto_map", None)
+    model_type = settings.pop("model_type", None)
+    if model_type is not None:
+        return _config(_config_class(str(model_type), str(path)), settings, str(path))
+    architectures = settings.get("architectures")
+    if not architectures:
+        raise SourceError(f"{path} is no model config: it has neither model_type nor architectures")
+    return _config(_class_of(architectures, path).config_class, settings, str(path))
+
+
+def leave_out_quantization(config: Any) -> str | None:
+    """Removes the quantization that a config asks for; says so, or returns None if there was none.
+
+    Args:
+        config: Changed in place.
+    """
+    if getattr(config, "quantization_config", None) is None:
+        return None
+    settings = config.quantization_config
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    del config.quantization_config
+    return f"quantization_config ({method or 'no method named'}) left out: the model is built unquantised"
+
+
+def set_use_cache(config: Any, use_cache: bool) -> None:
+    """Sets `use_cache` in a config and in the configs inside it, where they have it.
+
+    Args:
+        config: Changed in place.
+        use_cache: Whether the model returns a key-value cache.
+    """
+    if hasattr(config, "use_cache"):
+        config.use_cache = use_cache
+    for name in config.sub_configs:
+        part = getattr(config, name, None)
+        if part is not None and not isinstance(part, dict):
+            set_use_cache(part, use_cache)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.json")))
+        raise SourceError(f"no such file: {path}{near}") from error
+    except json.JSONDecodeError as error:
+        raise SourceError(
+            f"{path} is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        ) from error
+    except (OSError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"{path} cannot be read: {first_line(error)}") from error
+    if not isinstance(settings, dict):
+        raise SourceError(f"{path} is no model config: it holds a {type(settings).__name__}, not an object")
+    return settings
+
+
+def _config_class(model_type: str, place: str) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:
+        near = did_you_mean(model_type, CONFIG_MAPPING.keys())
+        raise SourceError(f"{place}: transformers has no model type {model_type!r}{near}")
+    return CONFIG_MAPPING[model_type]
+
+
+def _class_of(architectures: list[str], path: Path) -> Any:
+    import transformers
+
+    for name in architectures:
+        model_class = getattr(transformers, str(name), None)
+        if getattr(model_class, "config_class", None) is not None:
+            return model_class
+    raise SourceError(f"{path} has no model_type, and transformers has no class {architectures[0]!r}")
+
+
+def _config(config_class: Any, settings: dict[str, Any], place: str) -> Any:
+    try:
+        return config_class.from_dict(settings)
+    except Exception as error:  # each config validates in its own way
+        raise SourceError(f"{place}: {config_class.__name__} refuses it: {first_line(error)}") from error

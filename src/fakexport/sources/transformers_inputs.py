@@ -1,0 +1,127 @@
+"""Example inputs of a transformers model, derived from its config and the signature of its `forward`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.sources.audio_inputs import features, waveform
+from fakexport.sources.image_inputs import flattened_patches, image, video
+from fakexport.sources.input_request import InputRequest
+from fakexport.sources.placeholder_tokens import with_other_modalities
+from fakexport.sources.series_inputs import observed, past_time_features, past_values
+from fakexport.sources.source import ExampleInputs
+from fakexport.sources.source_error import SourceError
+
+__all__ = ["derive_inputs"]
+
+
+def derive_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
+    """Returns keyword inputs of one forward pass: a batch of 2, and 16 tokens of text.
+
+    Every modality's main input is among them, and nothing that the module can do without. No input's value
+    has a meaning.
+
+    Args:
+        module: A model of transformers.
+        device: Of the inputs.
+        dtype: Of the floating-point inputs; None: that of the module's parameters.
+    Raises:
+        SourceError: The module requires an input that cannot be derived from its config, or has no `forward`.
+    """
+    if type(module).forward is nn.Module.forward:
+        raise SourceError(f"{type(module).__name__} has no forward: name one of its parts as the class")
+    own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    request = InputRequest(module, device, dtype or own)
+    inputs = {name: _derived(name, request) for name in _wanted(request)}
+    inputs, assumptions = with_other_modalities(request, inputs)
+    ordered = {name: inputs[name] for name in request.parameters if name in inputs}
+    return ExampleInputs(kwargs=ordered, assumptions=assumptions)
+
+
+def _wanted(request: InputRequest) -> set[str]:
+    parameters = request.parameters
+    wanted = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
+    main = request.main_input
+    if main == "inputs" and "input_values" in parameters:
+        main = "input_values"  # a speech encoder, whose class cannot know which
+    wanted |= {main, *_ALWAYS_GIVEN} & parameters.keys()
+    if wanted.isdisjoint({"decoder_input_ids", "inputs"}) or "qformer_input_ids" in wanted:
+        wanted |= {"input_ids"} & parameters.keys()
+    if "input_ids" in wanted:
+        wanted |= {"attention_mask"} & parameters.keys()
+    return wanted
+
+
+def _derived(name: str, request: InputRequest) -> Any:
+    builder = _BUILDERS.get(name)
+    if builder is None:
+        model = type(request.module).__name__
+        raise SourceError(
+            f"{model} requires {name!r}, which its config does not tell: use --input {name}=DTYPE[DIMS]"
+        )
+    return builder(request)
+
+
+def _tokens(request: InputRequest) -> torch.Tensor:
+    return request.ids(request.batch, request.sequence)
+
+
+def _present(request: InputRequest) -> torch.Tensor:
+    return request.ids(request.batch, request.sequence, value=1)
+
+
+def _decoder_tokens(request: InputRequest) -> torch.Tensor:
+    """Tokens of the decoder; of audio, one row of them for each codebook."""
+    decoder = request.text_config
+    if getattr(decoder, "num_codebooks", 1) > 1:
+        return request.ids(request.batch * decoder.num_codebooks, request.sequence)
+    return _tokens(request)
+
+
+def _perceived(request: InputRequest) -> torch.Tensor:
+    """What a Perceiver takes: any modality, which only the name of its class tells."""
+    return image(request) if "Image" in type(request.module).__name__ else _tokens(request)
+
+
+def _task_tokens(request: InputRequest) -> torch.Tensor:
+    return request.ids(request.batch, request.setting("task_seq_len", default=request.sequence))
+
+
+def _regions(request: InputRequest) -> torch.Tensor:
+    """Features of the regions that a detector found in an image."""
+    return request.floats(request.batch, request.sequence, request.setting("visual_feat_dim"))
+
+
+def _boxes(request: InputRequest) -> torch.Tensor:
+    return request.floats(request.batch, request.sequence, 4)
+
+
+# Inputs that say nothing of being required, and are.
+_ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
+
+_BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
+    {
+        "input_ids": _tokens,
+        "attention_mask": _present,
+        "decoder_input_ids": _decoder_tokens,
+        "qformer_input_ids": _tokens,
+        "task_inputs": _task_tokens,
+        "inputs": _perceived,
+        "pixel_values": image,
+        "pixel_values_videos": video,
+        "flattened_patches": flattened_patches,
+        "visual_feats": _regions,
+        "visual_pos": _boxes,
+        "input_values": waveform,
+        "input_features": features,
+        "past_values": past_values,
+        "past_observed_mask": observed,
+        "past_time_features": past_time_features,
+    }
+)

@@ -1,0 +1,70 @@
+"""What the contract tests read: the package's modules as syntax trees, and what they import."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "fakexport"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file.
+
+    Args:
+        path: As a person would write it, relative to the repository: `src/fakexport/fake/build.py`.
+        name: Dotted, with `.__init__` for a package: `fakexport.fake.build`.
+        text: Its source.
+    """
+
+    path: str
+    name: str
+    text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @property
+    def room(self) -> str:
+        """The part below `fakexport`: `fake`, `check`, `__init__`."""
+        return self.name.split(".")[1]
+
+
+def modules(folder: Path = PACKAGE) -> list[Module]:
+    return [_module(path) for path in sorted(folder.rglob("*.py"))]
+
+
+def _module(path: Path) -> Module:
+    below_root = path.relative_to(ROOT)
+    parts = below_root.with_suffix("").parts
+    return Module(str(below_root), ".".join(parts).removeprefix("src."), path.read_text(encoding="utf-8"))
+
+
+def imports(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted target of every import, wherever it stands: in a function, under TYPE_CHECKING.
+
+    `from a.b import c` gives `a.b.c`, whether `c` is a module or a name in one.
+    """
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Import():
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            case ast.ImportFrom():
+                origin = _origin(node, module)
+                yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+            case ast.Call(args=[ast.Constant(value=str(target)), *_]) if _is_import_call(node.func):
+                yield node.lineno, target
+
+
+def _origin(node: ast.ImportFrom, module: Module) -> str:
+    if node.level == 0:
+        return node.module or ""
+    above = module.name.split(".")[: -node.level]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def _is_import_call(function: ast.expr) -> bool:
+    return ast.unparse(function) in {"importlib.import_module", "import_module", "__import__"}

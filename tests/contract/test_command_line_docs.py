@@ -1,0 +1,41 @@
+"""docs/cli.md and the commands have the same options."""
+
+import re
+
+import pytest
+import typer
+
+from fakexport.cli.app import app
+from tests.contract.source_tree import ROOT
+
+GROUP = typer.main.get_command(app)
+TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+_OPTION = re.compile(r"^\| `(--[a-z-]+)` \|", re.MULTILINE)
+
+
+def section(command: str) -> str:
+    """The text below the heading of a command; "" is what stands before all of them."""
+    start = f"## `fakexport {command}" if command else "# The command line"
+    return TEXT.partition(start)[2].partition("\n## ")[0]
+
+
+def options(command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_the_options_of_a_command_are_the_documented_ones(name):
+    assert set(_OPTION.findall(section(name))) == options(GROUP.commands[name])
+
+
+def test_the_options_of_the_program_are_the_documented_ones():
+    assert set(_OPTION.findall(section(""))) - {"--help"} == options(GROUP)
+
+
+def test_every_command_is_documented_and_no_other():
+    assert re.findall(r"^fakexport (\w+)", TEXT, re.MULTILINE) == list(GROUP.commands)
+
+
+def test_every_option_has_help():
+    for command in (GROUP, *GROUP.commands.values()):
+        assert all(getattr(parameter, "help", None) for parameter in command.params), command.name

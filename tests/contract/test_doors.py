@@ -1,0 +1,113 @@
+"""The rooms of DESIGN.md, and the doors between them: imports go down only."""
+
+import pytest
+
+from tests.contract.source_tree import Module, imports, modules
+
+# From the top down. A room may import any room of a lower tier.
+TIERS = (
+    {"__main__"},
+    {"cli"},
+    {"check", "report", "deploy"},
+    {"diagnose", "archive", "weights"},
+    {"capture", "program"},
+    {"sources", "fake"},
+    {"devices"},
+    {"_torch"},
+)
+# Within one tier: the conductor hands on to its report, and a capture returns a program.
+SIDE_DOORS = {("check", "report"), ("capture", "program"), ("rules", "diagnostics")}
+# Open to every room but `_torch`; they import nothing but each other, as SIDE_DOORS has it.
+COMMON_ROOMS = {"diagnostics", "rules"}
+
+TIER_OF = {room: depth for depth, tier in enumerate(TIERS) for room in tier}
+ROOMS = TIER_OF.keys() | COMMON_ROOMS
+
+
+def is_open(origin: str, target: str) -> bool:
+    if origin == target or (origin, target) in SIDE_DOORS:
+        return True
+    if target in COMMON_ROOMS:
+        return origin not in COMMON_ROOMS | {"_torch"}
+    return origin not in COMMON_ROOMS and TIER_OF[origin] < TIER_OF[target]
+
+
+def closed_doors(module: Module) -> list[str]:
+    """A line for every import of `module` that has no door."""
+    if module.room == "__init__":
+        return []  # the public names, fetched on first use
+    if module.room not in ROOMS:
+        return [f"{module.path}: `{module.room}` is no room of DESIGN.md; give it a tier here and there"]
+    found = []
+    for line, target in imports(module):
+        package, _, below = target.partition(".")
+        room = below.partition(".")[0]
+        if package != "fakexport" or room == "__version__":
+            continue
+        if room not in ROOMS:
+            found.append(f"{module.path}:{line}: `{target}`: import from a room, not from the public names")
+        elif not is_open(module.room, room):
+            found.append(f"{module.path}:{line}: {module.room} -> {room} is no door of DESIGN.md")
+    return found
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.path)
+def test_imports_go_down_only(module):
+    found = closed_doors(module)
+
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("room", "statement"),
+    [
+        ("cli.main", "from fakexport.check import check"),
+        ("cli.main", "from fakexport.devices import profiles"),
+        ("cli.main", "from fakexport import __version__"),
+        ("check", "from fakexport.report import verdict"),
+        ("capture.export", "from ..program import summary"),
+        ("fake.build", "from .placement import place"),
+        ("fake.__init__", "from .build import build"),
+        ("rules.rule", "from fakexport.diagnostics import Span"),
+        ("devices.emulation", "from .. import rules"),
+        ("_torch.device_guard", "import torch"),
+    ],
+)
+def test_an_open_door_is_open(room, statement):
+    module = Module("sample.py", f"fakexport.{room}", statement)
+
+    found = closed_doors(module)
+
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("room", "statement", "arrow"),
+    [
+        ("devices.emulation", "import fakexport.capture", "devices -> capture"),
+        ("devices.emulation", "from fakexport.capture import export", "devices -> capture"),
+        ("devices.emulation", "from ..capture import export", "devices -> capture"),
+        ("devices.emulation", "from .. import capture", "devices -> capture"),
+        ("devices.__init__", "from ..capture import export", "devices -> capture"),
+        ("devices.emulation", "def f():\n    from ..fake import build", "devices -> fake"),
+        ("devices.emulation", "if TYPE_CHECKING:\n    from ..fake import build", "devices -> fake"),
+        ("devices.emulation", "importlib.import_module('fakexport.fake.build')", "devices -> fake"),
+        ("report.table", "from fakexport.check import Report", "report -> check"),
+        ("program.diff", "from fakexport.capture import export", "program -> capture"),
+        ("sources.factory", "from fakexport.fake import build", "sources -> fake"),
+        ("diagnostics.text", "from fakexport.rules import explain", "diagnostics -> rules"),
+        ("rules.rule", "from fakexport.devices import Profile", "rules -> devices"),
+        ("_torch.device_guard", "from fakexport.diagnostics import Diagnostic", "_torch -> diagnostics"),
+        ("check", "from fakexport import cli", "check -> cli"),
+        ("cli.main", "import fakexport", "import from a room"),
+        ("cli.main", "from fakexport import emulate", "import from a room"),
+        ("helpers", "import json", "`helpers` is no room"),
+    ],
+)
+def test_a_closed_door_is_found(room, statement, arrow):
+    module = Module("sample.py", f"fakexport.{room}", statement)
+
+    found = closed_doors(module)
+
+    assert len(found) == 1
+    assert arrow in found[0]

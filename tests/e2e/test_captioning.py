@@ -1,0 +1,56 @@
+"""The captioning toy of the fourth seed: a ViT encoder and a GPT-2 decoder, with dynamic batch and length."""
+
+from __future__ import annotations
+
+import pytest
+
+import fakexport as fe
+from fakexport.program import devices
+
+TARGETS = ["cpu", "H100"]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return fe.check(
+        "examples/captioning.py:encoder", targets=TARGETS, dynamic_shapes=["pixel_values.0=2..64"]
+    )
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    dims = ["input_ids.0=2..64", "encoder_hidden_states.0=2..64", "input_ids.1=2..256"]
+    return fe.check("examples/captioning.py:decoder", targets=TARGETS, dynamic_shapes=dims)
+
+
+def test_both_halves_export_for_both_targets(encoder, decoder):
+    for report in (encoder, decoder):
+        assert report.is_clean
+        assert [verdict.summary.devices for verdict in report.verdicts] == [("cpu",), ("cuda:0",)]
+
+
+def test_the_encoders_batch_varies(encoder):
+    for verdict in encoder.verdicts:
+        ((symbol, bounds),) = verdict.summary.range_constraints.items()
+        assert (bounds.lower, bounds.upper) == (2, 64)
+        assert verdict.summary.inputs[0].shape == (symbol, "3", "224", "224")
+
+
+def test_the_decoders_batch_and_length_vary(decoder):
+    for verdict in decoder.verdicts:
+        ids, states = verdict.summary.inputs
+        batch, length = ids.shape
+        bounds = verdict.summary.range_constraints
+        assert (bounds[batch].lower, bounds[batch].upper) == (2, 64)
+        assert (bounds[length].lower, bounds[length].upper) == (2, 256)
+        assert states.shape == (batch, "197", "768")
+        assert verdict.summary.outputs[0].shape == (batch, length, "1024")
+
+
+def test_no_position_is_burned_in_on_the_cpu(decoder):
+    """The seed's program, exported on the CPU, died on the GPU with `index is on cpu`."""
+    on_gpu = decoder.verdicts[1]
+
+    literals = {literal.device for literal in devices(on_gpu.program)}
+    assert literals == {"cuda:0"}
+    assert on_gpu.transfers == ()

@@ -1,0 +1,96 @@
+"""The MLP of the first seed, node for node as the seed prints its programs, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+import fakexport as fe
+from examples import mlp
+
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
+
+# Factory, topology, and the devices that the seed prints: of the metadata check before the move, of the move.
+PROGRAMS = [
+    pytest.param(mlp.cpu, "cpu", CPU, CPU, id="cpu"),
+    pytest.param(mlp.gpu, "H100", GPU, GPU, id="gpu"),
+    pytest.param(mlp.hybrid, "cpu+H100", CPU, GPU, id="hybrid"),
+]
+
+
+def printed_by_the_seed(before: torch.device, after: torch.device) -> list[tuple[object, ...]]:
+    aten = torch.ops.aten
+    return [
+        ("linear", aten.linear.default, ("x", "p_fc1_weight", "p_fc1_bias"), {}),
+        ("gelu", aten.gelu.default, ("linear",), {}),
+        (
+            "_assert_tensor_metadata_default",
+            aten._assert_tensor_metadata.default,
+            ("gelu",),
+            {"dtype": torch.float32, "device": before, "layout": torch.strided},
+        ),
+        (
+            "to",
+            aten.to.dtype_layout,
+            ("gelu",),
+            {"dtype": torch.float32, "layout": torch.strided, "device": after},
+        ),
+        ("linear_1", aten.linear.default, ("to", "p_fc2_weight", "p_fc2_bias"), {}),
+    ]
+
+
+def calls_of(program: ExportedProgram) -> list[tuple[object, ...]]:
+    return [
+        (node.name, node.target, tuple(str(arg) for arg in node.args), dict(node.kwargs))
+        for node in program.graph.nodes
+        if node.op == "call_function"
+    ]
+
+
+@pytest.mark.parametrize(("factory", "topology", "before", "after"), PROGRAMS)
+def test_the_program_is_the_one_the_seed_prints(factory, topology, before, after):
+    program = fe.export(factory, topology=topology)
+
+    assert calls_of(program) == printed_by_the_seed(before, after)
+
+
+@pytest.mark.parametrize(("factory", "topology", "before", "after"), PROGRAMS)
+def test_the_signature_is_the_one_the_seed_prints(factory, topology, before, after):
+    program = fe.export(factory, topology=topology)
+
+    inputs = [(spec.arg.name, spec.kind, spec.target) for spec in program.graph_signature.input_specs]
+    outputs = [(spec.arg.name, spec.kind) for spec in program.graph_signature.output_specs]
+    assert inputs == [
+        ("p_fc1_weight", InputKind.PARAMETER, "fc1.weight"),
+        ("p_fc1_bias", InputKind.PARAMETER, "fc1.bias"),
+        ("p_fc2_weight", InputKind.PARAMETER, "fc2.weight"),
+        ("p_fc2_bias", InputKind.PARAMETER, "fc2.bias"),
+        ("x", InputKind.USER_INPUT, None),
+    ]
+    assert outputs == [("linear_1", OutputKind.USER_OUTPUT)]
+    assert not program.range_constraints
+
+
+@pytest.mark.parametrize(("factory", "topology", "before", "after"), PROGRAMS)
+def test_no_weight_has_data(factory, topology, before, after):
+    program = fe.export(factory, topology=topology)
+
+    shapes = {name: tuple(weight.shape) for name, weight in program.state_dict.items()}
+    assert all(fe.is_fake(weight) for weight in program.state_dict.values())
+    assert shapes == {
+        "fc1.weight": (256, 128),
+        "fc1.bias": (256,),
+        "fc2.weight": (10, 256),
+        "fc2.bias": (10,),
+    }
+
+
+def test_one_factory_gives_the_three_programs_by_device_map():
+    mixed = fe.export(mlp.factory, topology="cpu+H100", device_map="fc1=cpu,act=cpu,fc2=cuda:0")
+    gpu = fe.export(mlp.factory, topology="H100", device_map="cuda:0")
+
+    assert calls_of(mixed) == printed_by_the_seed(CPU, GPU)
+    assert calls_of(gpu) == printed_by_the_seed(GPU, GPU)

@@ -1,0 +1,139 @@
+"""Device guards: what stock torch does without one, and the C++ layout that ours are built from."""
+
+import signal
+
+import pytest
+import torch
+
+from fakexport._torch import device_guard, method_table, virtual_guard
+from fakexport._torch.device_guard import VirtualGuards, guard_address
+from tests.torch_facts.stock_torch import run_stock
+
+is_cpu_wheel = pytest.mark.skipif(torch.version.cuda is not None, reason="asks what a CPU-only wheel does")
+NOT_LINKED = "PyTorch is not linked with support for {} devices"
+
+
+@is_cpu_wheel
+def test_stock_is_not_linked_with_other_devices():
+    ended = run_stock(
+        "for device in ('cuda', 'xpu', 'mps'):\n"
+        "    for act in (\n"
+        "        lambda: torch.empty(2, device=device).uniform_(),\n"
+        "        lambda: torch.empty(2, device=device).copy_(torch.empty(2)),\n"
+        "        lambda: torch.empty(2, device=device)[torch.empty(1, dtype=torch.int64, device=device)],\n"
+        "        lambda: torch.empty(2).to(device),\n"
+        "    ):\n"
+        "        try:\n"
+        "            with FakeTensorMode(): act()\n"
+        "        except RuntimeError as error: print(error)"
+    )
+
+    expected = [NOT_LINKED.format(device) for device in ("cuda", "xpu", "mps") for _ in range(4)]
+    assert ended.output.splitlines() == expected
+
+
+@is_cpu_wheel
+def test_stock_aborts_where_parameters_on_cuda_require_grad():
+    ended = run_stock(
+        "with FakeTensorMode():\n"
+        "    model = torch.nn.Linear(2, 2)\n"
+        "    model.weight = torch.nn.Parameter(torch.empty(2, 2, device='cuda'))\n"
+        "    x = torch.empty(2, 2, device='cuda')\n"
+        "model.bias = None\n"
+        "torch.export.export(model, (x,))"
+    )
+
+    assert ended.code == -signal.SIGABRT
+    assert NOT_LINKED.format("cuda") in ended.error
+
+
+@is_cpu_wheel
+def test_a_cpu_wheel_has_guards_for_cpu_and_meta_only():
+    ended = run_stock(
+        "import ctypes\n"
+        "library = ctypes.CDLL(torch.__path__[0] + '/lib/libc10.so')\n"
+        "registry = (ctypes.c_void_p * 15).in_dll(library, '_ZN3c104impl26device_guard_impl_registryE')\n"
+        "print([index for index, guard in enumerate(registry) if guard])"
+    )
+
+    assert ended.output.strip() == "[0, 14]"
+
+
+def test_a_guard_that_stood_there_is_put_back():
+    before = guard_address("meta")
+
+    with VirtualGuards(["meta"]):
+        inside = guard_address("meta")
+
+    assert inside != before
+    assert guard_address("meta") == before
+
+
+def test_a_guard_of_ours_stays_where_none_stood():
+    with VirtualGuards(["xpu"]):
+        inside = guard_address("xpu")
+
+    assert guard_address("xpu") == inside
+
+
+def test_the_device_types_have_the_numbers_that_we_use():
+    members = torch._C._autograd.DeviceType.__members__  # all but meta
+
+    numbers = {name: int(members[name.upper()]) for name in ("cpu", "cuda", "xpu", "mps")}
+
+    assert numbers | {"meta": 14} == virtual_guard.DEVICE_TYPE_INDEX
+
+
+def test_the_header_declares_the_methods_that_we_answer():
+    positions = method_table.method_positions(virtual_guard._HEADER)
+
+    assert {"type", "getDevice", "getStream", "record", "block", "deviceCount"} <= positions.keys()
+    assert sorted(positions.values()) == list(range(len(positions)))
+    assert positions["type"] == 0
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "meta"])
+def test_a_guard_answers_where_the_header_says(device_type):
+    positions = method_table.method_positions(virtual_guard._HEADER)
+    address = device_guard.guard_address(device_type)
+
+    device = method_table.method_of(address, positions["getDevice"], virtual_guard._DEVICE)(address)
+    stream = method_table.method_of(address, positions["getStream"], virtual_guard._STREAM)(address, 0)
+
+    nowhere = virtual_guard.packed_device(virtual_guard.DEVICE_TYPE_INDEX[device_type], -1)
+    assert device == nowhere
+    assert (stream.device, stream.id) == (nowhere, 0)
+
+
+def test_another_layout_is_refused():
+    with pytest.raises(OSError, match="lays its device guards out"):
+        virtual_guard.VirtualGuard("cuda", lambda device_type: guard_address("cpu"))
+
+
+@pytest.mark.skipif(not virtual_guard.has_streams(), reason="no stream function for this machine")
+@pytest.mark.parametrize(("number", "index"), [(1, 0), (1, 7), (12, 127), (13, 1)])
+def test_our_stream_is_on_the_device_it_was_asked_for(number, index):
+    device = virtual_guard.packed_device(number, index)
+
+    stream = virtual_guard._stream_function()(None, device)
+
+    assert (stream.device, stream.id) == (device, 0)
+
+
+def test_a_declaration_is_read_whatever_its_type(tmp_path, monkeypatch):
+    header = tmp_path / "include" / "base.h"
+    header.parent.mkdir()
+    header.write_text(
+        "struct Base {\n  // virtual int commented() const;\n  virtual ~Base() = default;\n"
+        "  virtual std::pair<int, int> two(int a = f(1)) const = 0;\n"
+        "  virtual void* pointer() { return 0; }\n};\n"
+    )
+    (tmp_path / "include" / "derived.h").write_text(
+        "struct Derived : Base {\n  ~Derived() override;\n  void* pointer() override;\n"
+        "  virtual const Generator& mine(\n      int b) const;\n};\n"
+    )
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+
+    positions = method_table.method_positions("derived.h", "base.h")
+
+    assert positions == {"~": 0, "two": 2, "pointer": 3, "mine": 4}

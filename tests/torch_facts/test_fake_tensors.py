@@ -1,0 +1,78 @@
+"""What `fakexport._torch.fake_tensors` relies on."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from fakexport._torch.fake_tensors import (
+    NEEDS_VALUES,
+    is_fake_tensor,
+    meta_of,
+    mode_of,
+    new_fake_mode,
+    real_to_fake,
+)
+
+
+def test_a_new_mode_has_a_shape_environment_that_tracks_fakes() -> None:
+    mode = new_fake_mode()
+
+    assert mode.shape_env is not None
+    assert mode.shape_env.tracked_fakes == []
+    assert mode.allow_non_fake_inputs
+
+
+def test_a_deep_copy_asks_the_instance_of_the_mode_how_to_copy_it() -> None:
+    mode = new_fake_mode()
+
+    assert copy.deepcopy(mode) is mode
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_stock_torch_copies_the_mode_with_a_tensor() -> None:
+    stock = torch._subclasses.fake_tensor.FakeTensorMode()
+    with stock:
+        a = torch.ones(2)
+
+    assert mode_of([copy.deepcopy(a)]) is not stock
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda: torch.ones(3).sum().item(),
+        lambda: torch.ones(3).nonzero(),
+        lambda: torch.geqrf(torch.ones(3, 3)),
+    ],
+)
+def test_a_mode_without_shape_environment_says_that_it_needs_values(operation: object) -> None:
+    mode = torch._subclasses.fake_tensor.FakeTensorMode(allow_fallback_kernels=False)
+
+    with mode, pytest.raises(NEEDS_VALUES):
+        operation()  # type: ignore[operator]
+
+
+def test_a_fake_of_a_real_tensor_has_its_strides_and_shares_nothing() -> None:
+    mode = new_fake_mode()
+    real = torch.ones(2, 3).t()
+
+    one = real_to_fake(mode, real, torch.device("cpu"))
+    other = real_to_fake(mode, real, torch.device("cpu"))
+
+    assert is_fake_tensor(one)
+    assert one.stride() == (1, 3)
+    assert mode_of([real, one]) is mode
+    assert one.untyped_storage()._cdata != other.untyped_storage()._cdata
+
+
+def test_the_storage_of_a_fake_tells_its_size() -> None:
+    with new_fake_mode():
+        a = torch.empty(4, 6)[1:, ::2]
+
+        meta = meta_of(a)
+
+    assert meta.device.type == "meta"
+    assert (meta.stride(), meta.storage_offset(), meta.untyped_storage().nbytes()) == ((6, 2), 6, 96)

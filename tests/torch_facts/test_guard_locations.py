@@ -1,0 +1,35 @@
+"""What `_torch/guard_locations.py` relies on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from fakexport._torch.guard_locations import guard_locations
+from fakexport._torch.user_frames import name_user_frames
+
+
+class OneSize(nn.Module):
+    def forward(self, x):
+        return x.reshape(4, 2)
+
+
+def failure() -> BaseException:
+    with name_user_frames(lambda path: path == __file__), pytest.raises(Exception) as caught:  # noqa: PT011
+        torch.export.export(OneSize(), (torch.ones(4, 2),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    return caught.value
+
+
+def test_exports_frames_still_hold_the_shape_environment_after_a_failure():
+    (guard,) = guard_locations(failure())
+
+    expression, places = guard
+    assert expression.startswith("Eq(")
+    assert places[-1][0] == __file__
+    assert places[-1][2] == "forward"
+
+
+def test_an_error_from_elsewhere_has_no_guards():
+    assert guard_locations(ValueError("no traceback")) == []

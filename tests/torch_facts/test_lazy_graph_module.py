@@ -1,0 +1,41 @@
+"""What `_torch/lazy_graph_module.py` relies on."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from fakexport._torch.lazy_graph_module import lazy_graph_modules
+
+
+def program():
+    with lazy_graph_modules():
+        return torch.export.export(nn.Linear(3, 2), (torch.ones(4, 3),))
+
+
+def test_the_program_runs_as_one_with_generated_code():
+    module = nn.Linear(3, 2)
+    x = torch.randn(4, 3)
+
+    with lazy_graph_modules():
+        exported = torch.export.export(module, (x,))
+
+    assert torch.equal(exported.module()(x), module(x))
+
+
+def test_the_program_can_be_saved_and_copied(tmp_path):
+    exported = program()
+
+    torch.export.save(exported, tmp_path / "program.pt2")
+    again = torch.export.load(tmp_path / "program.pt2")
+
+    assert [n.name for n in again.graph.nodes] == [n.name for n in exported.graph.nodes]
+    assert copy.deepcopy(exported.graph_module).code == exported.graph_module.code
+
+
+def test_nothing_stays_lazy_outside():
+    program()
+
+    assert type(torch.fx.symbolic_trace(nn.Linear(3, 2))) is not type(program().graph_module)

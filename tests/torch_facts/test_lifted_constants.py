@@ -1,0 +1,120 @@
+"""Literals in a traced `forward`: which nodes torch makes of them, and what `fold_lifted_moves` leaves.
+
+The oracle is the CPU program of the same model, which is what the device's program must look like but for
+the device literals.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fakexport._torch.fake_tensors import new_fake_mode
+from fakexport._torch.lifted_constants import fold_lifted_moves
+from fakexport.devices import emulate
+
+
+class Calling(nn.Module):
+    def __init__(self, function: Callable[[Tensor], object], device: str) -> None:
+        super().__init__()
+        self.function = function
+        self.linear = nn.Linear(3, 3, device=device)
+
+    def forward(self, x: Tensor) -> object:
+        return self.function(self.linear(x))
+
+
+def export_on(
+    device: str, function: Callable[[Tensor], object], strict: bool
+) -> torch.export.ExportedProgram:
+    with new_fake_mode():
+        model, x = Calling(function, device), torch.empty(3, 3, device=device)
+    return torch.export.export(model, (x,), strict=strict)
+
+
+def operators(program: torch.export.ExportedProgram) -> list[str]:
+    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+LITERALS: dict[str, Callable[[Tensor], object]] = {
+    "tensor": lambda x: x + torch.tensor([1.0, 2.0, 3.0], device=x.device),
+    "scalar": lambda x: x + torch.tensor(2.0, device=x.device),
+    "with_dtype": lambda x: x + torch.tensor([1, 2, 3], device=x.device, dtype=x.dtype),
+    "as_tensor": lambda x: x * torch.as_tensor([1.0, 2.0, 3.0], device=x.device),
+    "new_tensor": lambda x: x - x.new_tensor([1.0, 2.0, 3.0]),
+    "index": lambda x: x[torch.tensor([0, 2], device=x.device)],
+    "two": lambda x: x + torch.tensor(1.0, device=x.device) * torch.tensor([4.0, 5.0, 6.0], device=x.device),
+    "read": lambda x: x * torch.tensor(3, device=x.device).item(),
+    "empty": lambda x: torch.cat([torch.tensor([], device=x.device), x.flatten()]),
+    "arange": lambda x: x + torch.arange(3, device=x.device),
+}
+
+
+@pytest.mark.parametrize("name", LITERALS)
+@pytest.mark.parametrize(("spec", "device"), [("H100", "cuda:0"), ("xpu", "xpu:0"), ("mps", "mps:0")])
+def test_a_literal_takes_the_same_operators_as_on_the_cpu(name, spec, device):
+    function = LITERALS[name]
+    on_cpu = export_on("cpu", function, strict=False)
+
+    with emulate(spec):
+        program = export_on(device, function, strict=False)
+        fold_lifted_moves(program)
+
+    assert operators(program) == operators(on_cpu)
+    assert {str(value.device) for value in values(program)} == {device}
+
+
+def values(program: torch.export.ExportedProgram) -> list[Tensor]:
+    nodes = [node.meta.get("val") for node in program.graph.nodes]
+    return [value for value in nodes if isinstance(value, Tensor)]
+
+
+@pytest.mark.parametrize("name", ["tensor", "scalar", "index"])
+def test_a_literal_takes_the_same_operators_under_strict_export(name):
+    on_cpu = export_on("cpu", LITERALS[name], strict=True)
+
+    with emulate("H100"):
+        program = export_on("cuda:0", LITERALS[name], strict=True)
+        fold_lifted_moves(program)
+
+    assert operators(program) == operators(on_cpu)
+
+
+def test_the_values_of_folded_literals_are_handed_out():
+    with emulate("H100"):
+        program = export_on("cuda:0", LITERALS["tensor"], strict=False)
+        folded = fold_lifted_moves(program)
+
+    assert [value.tolist() for value in folded.values()] == [[1.0, 2.0, 3.0]]
+    assert folded.keys() <= program.constants.keys()
+    assert {str(program.constants[name].device) for name in folded} == {"cuda:0"}
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_a_move_that_the_model_wrote_stays(device):
+    with emulate("H100"):
+        program = export_on("cuda:0", lambda x: x + torch.tensor([1.0, 2.0, 3.0]).to(device), strict=False)
+        before = operators(program)
+        folded = fold_lifted_moves(program)
+
+    assert folded == {}
+    assert operators(program) == before
+    assert any("aten.to." in name or "_to_copy" in name for name in before)
+
+
+def test_stock_lifts_a_literal_on_the_cpu_and_moves_it():
+    with emulate("H100"):
+        program = export_on("cuda:0", LITERALS["tensor"], strict=False)
+
+    lifts = program.graph.find_nodes(op="call_function", target=torch.ops.aten.lift_fresh_copy.default)
+    assert [str(node.meta["val"].device) for node in lifts] == ["cpu"]
+    assert operators(program) != operators(export_on("cpu", LITERALS["tensor"], strict=False))
+
+
+def test_a_program_without_literals_is_left_alone():
+    program = export_on("cpu", lambda x: x + 1, strict=False)
+    code = program.graph_module.code
+
+    assert fold_lifted_moves(program) == {}
+    assert program.graph_module.code == code

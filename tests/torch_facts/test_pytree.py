@@ -1,0 +1,22 @@
+"""What `_torch/pytree.py` relies on."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+
+from fakexport._torch.pytree import container_children, tree_leaves, tree_map
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+def test_leaves_come_in_the_order_of_the_containers():
+    assert tree_leaves({"b": (1, [2]), "a": Point(3, None)}) == [1, 2, 3, None]
+
+
+def test_a_map_keeps_the_containers():
+    assert tree_map(lambda leaf: leaf + 1, {"a": (1, [2])}) == {"a": (2, [3])}
+
+
+def test_registered_containers_have_children_and_leaves_have_none():
+    assert container_children(OrderedDict(a=1, b=2)) == [1, 2]
+    assert container_children(object()) is None

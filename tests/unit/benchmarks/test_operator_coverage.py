@@ -1,0 +1,144 @@
+"""PyTorch's operator database on a virtual device: everything is as on the CPU, or known by name.
+
+The whole database takes minutes; by default a sample of it runs: some of each kind.
+"""
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks.operator_coverage.explained import reason_of
+from benchmarks.operator_coverage.samples import dtypes_of, operators, samples_of
+from benchmarks.operator_coverage.table import read_results, render
+
+ROOT = Path(__file__).parents[3]
+NAMES = """
+    add sub mul div.no_rounding_mode pow exp clamp where eq logical_and abs sum mean var argmax cumsum sort
+    topk softmax matmul mm bmm addmm einsum gather scatter index_put index_select masked_select nonzero cat
+    stack split chunk unbind transpose view reshape expand flip roll arange linspace zeros full new_empty
+    empty_like uniform normal bernoulli linalg.svd linalg.qr linalg.eig geqrf histogram fft.rfft
+    nn.functional.conv2d nn.functional.linear nn.functional.layer_norm nn.functional.batch_norm
+    nn.functional.embedding nn.functional.scaled_dot_product_attention nn.functional.interpolate.bilinear
+    nn.functional.grid_sample nn.functional.cross_entropy nn.functional.dropout nn.functional.max_pool2d
+    nn.functional.pad.constant
+"""
+SAMPLE = NAMES.split()
+
+
+def outcomes(*options: str) -> list[dict]:
+    """What the benchmark says, from a process of its own: it forks, and the test's process has threads."""
+    command = [sys.executable, "-m", "benchmarks.operator_coverage", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def unexplained(found: list[dict]) -> dict[str, list[str]]:
+    problems = defaultdict(list)
+    for outcome in found:
+        if outcome["same"] < outcome["on_cpu"] and reason_of(outcome["operator"]) is None:
+            problems[outcome["operator"]] += [f"{outcome['step']}: {text}" for text in outcome["problems"]]
+    return dict(problems)
+
+
+def aborted(found: list[dict]) -> list[str]:
+    return [o["operator"] for o in found if any("aborted" in text for text in o["problems"])]
+
+
+def test_a_sample_of_operators_is_the_same_on_a_virtual_device():
+    found = outcomes("--operators", ",".join(SAMPLE))
+
+    assert unexplained(found) == {}
+    assert aborted(found) == []
+    assert {outcome["step"] for outcome in found} == {"direct", "forward", "backward", "export"}
+    assert {outcome["operator"] for outcome in found} == set(SAMPLE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_operator_is_the_same_on_a_virtual_device_or_known():
+    found = outcomes()
+
+    works = {outcome["operator"] for outcome in found if outcome["step"] == "direct"}
+    assert unexplained(found) == {}
+    assert aborted(found) == []
+    assert len(works) > 600
+
+
+def test_an_explanation_is_still_needed():
+    names = {"svd_lowrank", "linalg.eig", "nonzero_static", "tensor_split", "to_sparse"}
+
+    found = outcomes("--operators", ",".join(sorted(names)), "--ways", "direct,export")
+
+    assert {outcome["operator"] for outcome in found if outcome["same"] < outcome["on_cpu"]} == names
+
+
+def test_an_unknown_operator_is_named():
+    with pytest.raises(ValueError, match="no_such_operator"):
+        operators(["add", "no_such_operator"])
+
+
+def test_samples_that_no_fake_can_tell_apart_count_once():
+    (op,) = operators(["add"])
+    (dtype,) = dtypes_of(op, "float32", needs_grad=False)
+
+    calls = list(samples_of(op, dtype, needs_grad=False, count="all"))
+
+    everything = list(op.sample_inputs("cpu", dtype))
+    assert 1 < len(calls) <= len(everything)
+
+
+def test_results_become_a_table(tmp_path):
+    fields = {"dtypes": "float32", "samples": "first", "target": "H100", "operators": 2}
+    lines = [
+        {"operator": "add", "dtype": "float32", "step": "direct", "on_cpu": 2, "same": 2, "problems": {}},
+        {
+            "operator": "svd",
+            "dtype": "float32",
+            "step": "direct",
+            "on_cpu": 1,
+            "same": 0,
+            "problems": {"stride": 1},
+        },
+        {
+            "operator": "new",
+            "dtype": "float32",
+            "step": "direct",
+            "on_cpu": 1,
+            "same": 0,
+            "problems": {"a|b": 1},
+        },
+    ]
+    results = tmp_path / "results.jsonl"
+    results.write_text("\n".join(json.dumps({"run": fields, **line}) for line in lines))
+
+    table = render(read_results([results]))
+
+    assert "| called directly | 3 | 1 | 1 | 1 | 4 | 2 | 0 |" in table
+    assert "| `svd` | direct | 1 | stride | right so:" in table
+    assert r"| `new` | direct | 1 | a\|b | not known |" in table
+
+
+def test_an_abort_is_counted_and_ends_nothing_else(tmp_path):
+    program = (
+        "import os\n"
+        "from benchmarks.operator_coverage import isolation, samples\n"
+        "compare = isolation.compare\n"
+        "def aborting(op, *rest):\n"
+        "    if op.name == 'exp': os.abort()\n"
+        "    return compare(op, *rest)\n"
+        "isolation.compare = aborting\n"
+        "plan = isolation.Plan('float32', 'first', ('direct',), 'H100')\n"
+        "for outcomes in isolation.run(samples.operators(['exp', 'sin']), plan):\n"
+        "    for o in outcomes: print(o.operator, o.same, *o.problems)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert sorted(done.stdout.splitlines()) == ["exp 0 aborted with SIGABRT", "sin 1"]

@@ -1,0 +1,211 @@
+"""`fakexport check` from its arguments to its streams; the check itself is stood in for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+
+import pytest
+
+from fakexport.cli import main
+from fakexport.diagnostics import Diagnostic
+from fakexport.report import Progress, render_github, render_json, render_report
+from tests.unit.cli.checked import install_check
+from tests.unit.report.sample_reports import full_report, report
+
+WARNING = Diagnostic("FE503", "warning", "the weights need more memory")
+ERROR = Diagnostic("FE502", "error", "tensors on different devices")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `check` was called with."""
+    calls = {}
+
+    def check(source, **options):
+        calls.update(options, source=source)
+        return report()
+
+    install_check(monkeypatch, check)
+    return calls
+
+
+def test_the_defaults(asked):
+    code = main(["check", "model.py:factory", "--no-progress"])
+
+    assert code == 0
+    assert asked == {
+        "source": "model.py:factory",
+        "targets": ["cpu"],
+        "device_map": None,
+        "dtype": None,
+        "inputs": [],
+        "dynamic_shapes": None,
+        "strict": False,
+        "use_cache": False,
+        "on_progress": None,
+    }
+
+
+def test_every_option_reaches_the_check(asked):
+    options = (
+        "--target cpu --target 8xH100 --device-map balanced --dtype bfloat16",
+        "--input x=float32[2,3] --input y=int64[2] --dynamic x.0=1..64 --dynamic auto",
+        "--strict --use-cache --no-progress --debug",
+    )
+
+    code = main(["check", "m:f", *" ".join(options).split(" ")])
+
+    assert code == 0
+    assert asked == {
+        "source": "m:f",
+        "targets": ["cpu", "8xH100"],
+        "device_map": "balanced",
+        "dtype": "bfloat16",
+        "inputs": ["x=float32[2,3]", "y=int64[2]"],
+        "dynamic_shapes": ["x.0=1..64", "auto"],
+        "strict": True,
+        "use_cache": True,
+        "on_progress": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (report(), 0),
+        (report(diagnostics=(WARNING,)), 0),
+        (report(diagnostics=(WARNING, ERROR)), 1),
+        (full_report(), 1),
+    ],
+    ids=["clean", "a warning", "an error", "a target that fails"],
+)
+def test_the_exit_code_tells_clean_from_findings(monkeypatch, found, code):
+    install_check(monkeypatch, lambda *_, **__: found)
+
+    assert main(["check", "m:f"]) == code
+
+
+@pytest.mark.parametrize(
+    ("options", "render"),
+    [
+        ([], render_report),
+        (["--format", "text"], render_report),
+        (["--format", "json"], render_json),
+        (["--format", "github"], render_github),
+    ],
+)
+def test_stdout_has_the_report_and_nothing_else(monkeypatch, capsys, options, render):
+    install_check(monkeypatch, lambda *_, **__: full_report())
+
+    main(["check", "m:f", "--no-progress", *options])
+
+    assert capsys.readouterr() == (render(full_report()), "")
+
+
+def test_what_a_model_prints_goes_to_stderr(monkeypatch, capsys):
+    def check(source, **options):
+        print("hello from the model")
+        return report()
+
+    install_check(monkeypatch, check)
+
+    main(["check", "m:f", "--format", "json", "--no-progress"])
+
+    out, err = capsys.readouterr()
+    assert json.loads(out)["source"] == "model.py:factory"
+    assert err == "hello from the model\n"
+
+
+def test_what_torch_prints_goes_nowhere(monkeypatch, capsys):
+    def check(source, **options):
+        of_torch = {"__name__": "torch.export._trace", "sys": sys}
+        exec("print('the graph so far', file=sys.stderr)\nprint('and more')", of_torch)
+        return report()
+
+    install_check(monkeypatch, check)
+
+    main(["check", "m:f", "--no-progress"])
+
+    assert capsys.readouterr() == (render_report(report()), "")
+
+
+def noisy_check(source, **options):
+    warnings.warn("deprecated", UserWarning, stacklevel=1)
+    handler = logging.StreamHandler(sys.stderr)
+    logger = logging.getLogger("torch.noise")
+    logger.addHandler(handler)
+    try:
+        logger.setLevel(logging.DEBUG)
+        logger.error("triton not found")
+    finally:
+        logger.removeHandler(handler)
+    return report()
+
+
+def test_warnings_and_logs_of_libraries_go_nowhere(monkeypatch, capsys):
+    install_check(monkeypatch, noisy_check)
+
+    main(["check", "m:f", "--no-progress"])
+
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_debug_lets_them_through(monkeypatch, capsys):
+    install_check(monkeypatch, noisy_check)
+
+    with pytest.warns(UserWarning, match="deprecated"):
+        main(["check", "m:f", "--no-progress", "--debug"])
+
+    assert "triton not found" in capsys.readouterr().err
+
+
+def test_logging_and_warnings_are_as_before_afterwards(monkeypatch):
+    install_check(monkeypatch, noisy_check)
+    filters, disabled = list(warnings.filters), logging.root.manager.disable
+
+    main(["check", "m:f", "--no-progress"])
+
+    assert (list(warnings.filters), logging.root.manager.disable) == (filters, disabled)
+
+
+def checked_in_steps(source, *, on_progress, **options):
+    on_progress(Progress(1, 2, "cpu", "build"))
+    on_progress(Progress(2, 2, "H100", "trace"))
+    on_progress(Progress(2, 2, "H100", "compare"))
+    return report()
+
+
+def test_progress_is_lines_on_stderr(monkeypatch, capsys):
+    install_check(monkeypatch, checked_in_steps)
+
+    main(["check", "m:f"])
+
+    out, err = capsys.readouterr()
+    assert out == render_report(report())
+    assert err == "[1/2] cpu: build ...\n[2/2] H100: trace ...\n[2/2] compare the targets ...\n"
+
+
+def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch, capsys):
+    install_check(monkeypatch, checked_in_steps)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "21")
+
+    main(["check", "m:f"])
+
+    assert capsys.readouterr().err == (
+        "\r\x1b[K[1/2] cpu: build ...\r\x1b[K[2/2] H100: trace ..\r\x1b[K[2/2] compare the ta\r\x1b[K"
+    )
+
+
+def test_the_text_has_the_width_of_the_terminal(monkeypatch, capsys):
+    install_check(monkeypatch, lambda *_, **__: full_report())
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+
+    main(["check", "m:f", "--no-progress"])
+
+    assert capsys.readouterr().out == render_report(full_report(), width=60)

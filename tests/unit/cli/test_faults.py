@@ -1,0 +1,176 @@
+"""What goes wrong becomes one line and an exit code, or diagnostic FE001."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+
+import pytest
+
+from fakexport.cli import main
+from fakexport.cli.faults import usage_fault
+from fakexport.devices import Topology
+from tests.unit.cli.checked import install_check
+
+
+def raised_by(error: BaseException):
+    def check(*_, **__):
+        raise error
+
+    return check
+
+
+class SourceError(ValueError):
+    """An error class of a room: its module says whose it is."""
+
+    __module__ = "fakexport.sources.source_error"
+
+
+def bad_topology(*_, **__):
+    Topology.parse("H10")
+
+
+def missing_file(*_, **__):
+    open("/absent/model.json")  # noqa: PTH123, SIM115
+
+
+def missing_torch(*_, **__):
+    raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+
+@pytest.mark.parametrize(
+    ("check", "line"),
+    [
+        (bad_topology, "error: unknown device 'H10': did you mean H100"),
+        (raised_by(SourceError("no file\n   model.py")), "error: no file model.py\n"),
+        (raised_by(SourceError("a\x1b[2J")), "error: a\\x1b[2J\n"),
+        (missing_file, "error: /absent/model.json: No such file or directory\n"),
+        (missing_torch, "error: torch is not installed: pip install torch\n"),
+        (raised_by(MemoryError()), "error: out of memory\n"),
+        (raised_by(SystemExit("bye")), "error: the model's code ended the program: sys.exit('bye')\n"),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--format", "json"]])
+def test_a_bad_call_is_one_line_and_exit_code_2(monkeypatch, capsys, check, line, options):
+    install_check(monkeypatch, check)
+
+    code = main(["check", "m:f", "--no-progress", *options])
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith(line)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["check"], "error: Missing argument 'SOURCE'; see `fakexport check --help`\n"),
+        (["chek"], "error: No such command 'chek'. Did you mean 'check'?; see `fakexport --help`\n"),
+        (["check", "m:f", "--format", "xml"], "error: Invalid value for '--format'"),
+        (["check", "m:f", "--fast"], "error: No such option: --fast"),
+        (["check", "m:f", "--target"], "error: Option '--target' requires an argument"),
+        (["explain", "FE999"], "error: unknown rule 'FE999'; the nearest are FE"),
+        (["devices", "H10"], "error: unknown device 'H10': did you mean H100"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_exit_code_2(capsys, arguments, line):
+    code = main(arguments)
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith(line)
+    assert err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback_before_the_line(monkeypatch, capsys):
+    install_check(monkeypatch, bad_topology)
+
+    code = main(["check", "m:f", "--debug"])
+
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert first == "Traceback (most recent call last):"
+    assert last.startswith("error: unknown device 'H10'")
+
+
+def fault_of_torch(*_, **__):
+    json.loads("{")
+
+
+def fault_of_ours(*_, **__):
+    Topology.parse(None)  # AttributeError within fakexport
+
+
+def slip_of_ours(*_, **__):
+    Topology(1, 2).device_of("cpu")
+
+
+@pytest.mark.parametrize(
+    ("check", "name"),
+    [
+        (fault_of_torch, "JSONDecodeError"),
+        (fault_of_ours, "AttributeError"),
+        (slip_of_ours, "AttributeError"),
+        (raised_by(RuntimeError("boom")), "RuntimeError: boom"),
+        (raised_by(ValueError("not ours")), "ValueError: not ours"),
+        (raised_by(ModuleNotFoundError("No module named 'json5'", name="json5")), "No module named 'json5'"),
+    ],
+)
+def test_a_fault_of_our_own_is_diagnostic_fe001_with_what_to_report(monkeypatch, capsys, check, name):
+    install_check(monkeypatch, check)
+
+    code = main(["check", "m y.py:f", "--no-progress"])
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("error[FE001]: fakexport itself failed; this says nothing about the model\n  --> ")
+    assert name in err
+    assert "= note: the command was: fakexport check 'm y.py:f' --no-progress\n" in err
+    assert f"python {sys.version.split()[0]}" in err
+    assert "torch 2." in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback_of_a_fault_of_our_own(monkeypatch, capsys):
+    install_check(monkeypatch, raised_by(RuntimeError("boom")))
+
+    main(["check", "m:f", "--debug"])
+
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last):")
+    assert err.index("RuntimeError: boom") < err.index("error[FE001]")
+
+
+IN_OUR_CODE = {
+    "a raise statement": ("raise ValueError('bad spec')", "bad spec"),
+    "a raise statement in a with block": ("with nullcontext():\n  raise TypeError('no module')", "no module"),
+    "a raise statement after another error": (
+        "try:\n  int('x')\nexcept ValueError:\n  raise ValueError('no number') from None",
+        "no number",
+    ),
+    "a slip": ("for x in None: pass", None),
+    "a slip in a with block": ("with nullcontext():\n  len(5)", None),
+    "an error of the standard library": ("json.loads('{')", None),
+}
+
+
+@pytest.mark.parametrize(("code", "message"), IN_OUR_CODE.values(), ids=IN_OUR_CODE)
+def test_only_what_is_raised_on_purpose_is_the_callers_fault(code, message):
+    """`error: 'NoneType' object is not iterable` would be a poor answer to a good call."""
+    ours = {"__name__": "fakexport.fake.sample", "nullcontext": nullcontext, "json": json}
+
+    with pytest.raises((ValueError, TypeError)) as raised:
+        exec(code, ours)
+
+    assert usage_fault(raised.value) == message
+
+
+def test_an_interrupt_is_exit_code_130(monkeypatch, capsys):
+    install_check(monkeypatch, raised_by(KeyboardInterrupt()))
+
+    code = main(["check", "m:f", "--no-progress"])
+
+    assert code == 130
+    assert capsys.readouterr() == ("", "error: interrupted\n")

@@ -1,0 +1,133 @@
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from fakexport.fake import fake_mode, is_fake, meta_like
+
+
+def test_tensors_of_the_block_are_fake():
+    with fake_mode():
+        a = torch.ones(10)
+
+    assert is_fake(a)
+    assert a.shape == (10,)
+
+
+def test_real_tensors_and_other_values_are_not_fake():
+    assert not is_fake(torch.ones(10))
+    assert not is_fake("tensor")
+
+
+def test_a_topology_makes_its_devices_exist():
+    with fake_mode(topology="2xH100"):
+        a = torch.ones(10, device="cuda:1")
+
+    assert a.device == torch.device("cuda:1")
+
+
+def test_an_unknown_topology_is_named():
+    with pytest.raises(ValueError, match="H1000"), fake_mode(topology="H1000"):
+        pass
+
+
+def test_real_devices_fail_as_before_after_the_block():
+    if torch.cuda.is_available():
+        pytest.skip("there is a real device")
+    with pytest.raises((AssertionError, RuntimeError)) as before:
+        torch.ones(10, device="cuda")
+    with fake_mode(topology="H100"):
+        torch.ones(10, device="cuda")
+
+    with pytest.raises((AssertionError, RuntimeError)) as after:
+        torch.ones(10, device="cuda")
+
+    assert str(after.value) == str(before.value)
+
+
+def test_an_inner_block_goes_on_with_the_mode():
+    with fake_mode() as outer, fake_mode() as inner:
+        assert inner is outer
+
+
+def test_a_block_inside_of_a_stock_mode_goes_on_with_that():
+    with FakeTensorMode() as stock, fake_mode() as inner:
+        assert inner is stock
+        assert torch.linspace(0, 1, 3).tolist() == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: torch.ones(10), "tensor(..., size=(10,), fake=True)"),
+        (lambda: torch.ones(10, device="cuda"), "tensor(..., device='cuda:0', size=(10,), fake=True)"),
+        (lambda: torch.ones(3, dtype=torch.half), "tensor(..., size=(3,), dtype=torch.float16, fake=True)"),
+        (lambda: torch.ones(2, requires_grad=True), "tensor(..., size=(2,), requires_grad=True, fake=True)"),
+        (
+            lambda: torch.ones(2, requires_grad=True) * 2,
+            "tensor(..., size=(2,), grad_fn=<MulBackward0>, fake=True)",
+        ),
+        (
+            lambda: nn.Parameter(torch.ones(2, device="cuda")),
+            "Parameter containing:\ntensor(..., device='cuda:0', size=(2,), requires_grad=True, fake=True)",
+        ),
+        (lambda: [torch.ones(1)], "[tensor(..., size=(1,), fake=True)]"),
+    ],
+)  # fmt: skip
+def test_a_fake_tensor_prints_shortly(make, text):
+    with fake_mode(topology="H100"):
+        assert repr(make()) == text
+
+
+def test_a_fake_tensor_of_another_mode_prints_as_torch_prints_it():
+    with FakeTensorMode():
+        other = torch.ones(2)
+    stock = repr(other)
+
+    with fake_mode():
+        assert repr(other) == stock
+
+
+def test_every_method_of_fake_tensors_is_the_original_after_the_block():
+    before = dict(vars(FakeTensor)), torch.utils.swap_tensors, dict(vars(FakeTensorMode))
+
+    with pytest.raises(ZeroDivisionError), fake_mode(topology="H100"), fake_mode():
+        raise ZeroDivisionError
+
+    assert (dict(vars(FakeTensor)), torch.utils.swap_tensors, dict(vars(FakeTensorMode))) == before
+
+
+def test_the_mode_is_a_stock_one_after_the_block():
+    with fake_mode() as mode:
+        torch.ones(2)
+
+    assert type(mode) is FakeTensorMode
+    assert "dispatch" not in vars(mode)
+
+
+def test_meta_like_describes_a_fake_tensor():
+    with fake_mode(topology="H100"):
+        a = torch.ones(4, 6, dtype=torch.half, device="cuda")[1:, ::2].t().requires_grad_()
+
+    b = meta_like(a)
+
+    assert b.device.type == "meta"
+    assert not is_fake(b)
+    assert (b.dtype, b.size(), b.stride(), b.storage_offset()) == (torch.half, (3, 3), (2, 6), 6)
+    assert b.untyped_storage().nbytes() == a.untyped_storage().nbytes()
+
+
+def test_meta_like_takes_no_part_in_autograd():
+    with fake_mode():
+        a = torch.ones(2, requires_grad=True) * 2
+
+        b = meta_like(a)
+
+    assert b.grad_fn is None
+    assert not b.requires_grad
+    assert not is_fake(b)
+
+
+def test_meta_like_wants_a_fake_tensor():
+    with pytest.raises(ValueError, match="expected a fake tensor, got Tensor"):
+        meta_like(torch.ones(2))

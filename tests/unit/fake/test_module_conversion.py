@@ -1,0 +1,112 @@
+"""`Module.to` and its kin on fake modules."""
+
+import copy
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from fakexport.fake import fake_mode, is_fake
+from fakexport.fake.recording import recording
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("table", torch.arange(3.0))
+
+
+@pytest.mark.parametrize(
+    ("convert", "device", "dtype"),
+    [
+        (lambda m: m.to("cuda"), "cuda:0", torch.float32),
+        (lambda m: m.to("cuda:1"), "cuda:1", torch.float32),
+        (lambda m: m.to(torch.device("cuda"), torch.bfloat16), "cuda:0", torch.bfloat16),
+        (lambda m: m.to(torch.bfloat16), "cpu", torch.bfloat16),
+        (lambda m: m.cuda(), "cuda:0", torch.float32),
+        (lambda m: m.cuda(1), "cuda:1", torch.float32),
+        (lambda m: m.cuda().cpu(), "cpu", torch.float32),
+        (lambda m: m.half(), "cpu", torch.float16),
+        (lambda m: m.half().float().double(), "cpu", torch.float64),
+        (lambda m: m.to_empty(device="cuda:1"), "cuda:1", torch.float32),
+    ],
+)
+def test_a_module_is_converted(convert, device, dtype):
+    with fake_mode(topology="2xH100"):
+        module = Tied()
+        held = [weakref.ref(p) for p in module.parameters()]  # The stock conversion refuses these.
+
+        converted = convert(module)
+
+        assert converted is module
+        for tensor in [*module.parameters(), *module.buffers()]:
+            assert is_fake(tensor)
+            assert (str(tensor.device), tensor.dtype) == (device, dtype)
+        assert all(isinstance(ref(), nn.Parameter) for ref in held)
+
+
+def test_ties_and_identities_survive_a_conversion():
+    with fake_mode(topology="H100"):
+        module = Tied()
+        weight = module.embed.weight
+
+        module.to("cuda", torch.half)
+
+        assert module.embed.weight is weight
+        assert module.head.weight is weight
+        assert weight.requires_grad
+        assert weight.is_leaf
+
+
+def test_a_converted_module_computes_on_its_device():
+    with fake_mode(topology="H100"):
+        module = nn.Linear(3, 2).cuda().half()
+
+        y = module(torch.ones(4, 3, device="cuda", dtype=torch.half))
+
+    assert (y.device.type, y.dtype, y.shape) == ("cuda", torch.half, (4, 2))
+
+
+def test_a_conversion_is_part_of_the_recorded_value():
+    table = torch.linspace(0, 1, 7)
+    with fake_mode(topology="H100") as mode, recording(mode) as recorded:
+        module = nn.Module()
+        module.table = nn.Parameter(torch.linspace(0, 1, 7))
+
+        module.to("cuda", torch.half)
+
+    assert torch.equal(recorded.value_of(module.table), table.half())
+
+
+def test_a_deep_copy_stays_in_the_mode_and_is_independent():
+    with fake_mode() as mode, recording(mode) as recorded:
+        module = Tied()
+        module.embed.weight.mark = ["kept"]
+
+        copied = copy.deepcopy(module)
+        nn.init.ones_(copied.embed.weight)
+
+        assert copied.embed.weight.fake_mode is mode
+        assert copied.embed.weight is copied.head.weight
+        assert copied.embed.weight is not module.embed.weight
+        assert isinstance(copied.embed.weight, nn.Parameter)
+        assert copied.embed.weight.mark == ["kept"]
+    assert torch.equal(recorded.value_of(copied.embed.weight), torch.ones(5, 3))
+    assert not torch.equal(recorded.value_of(module.embed.weight), torch.ones(5, 3))
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_deep_copy_after_the_block_has_the_value_of_the_original():
+    with fake_mode() as mode, recording(mode) as recorded:
+        module = nn.Module()
+        module.register_buffer("table", torch.arange(3.0))
+        module.table.mul_(2)
+
+    copied = copy.deepcopy(module)
+
+    assert copied.table.fake_mode is mode
+    assert recorded.value_of(copied.table).tolist() == [0.0, 2.0, 4.0]

@@ -1,0 +1,270 @@
+"""The text form of a report, golden by golden."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakexport.diagnostics import Diagnostic
+from fakexport.program import OperatorDifference, TensorTotals
+from fakexport.report import TargetDifference, TargetSpec, render_report
+from fakexport.report.difference_listing import difference_listing
+from fakexport.report.transfer_listing import transfer_listing
+from tests.unit.report.sample_reports import (
+    IDENTICAL,
+    everything_differs,
+    full_report,
+    report,
+    summary,
+    transfer,
+    verdict,
+)
+
+
+def lines(text: str) -> list[str]:
+    return text.strip("\n").split("\n")
+
+
+def parameters(**bytes_per_device: int) -> TensorTotals:
+    return TensorTotals(1, 1, {name.replace("_", ":"): size for name, size in bytes_per_device.items()})
+
+
+NOTHING = TensorTotals(0, 0, {})
+
+
+def weights_cell(totals: TensorTotals) -> str:
+    only = verdict(summary=summary(parameters=totals, buffers=NOTHING, constants=NOTHING, devices=()))
+    header, row = render_report(report(only), width=200).splitlines()[3:5]
+    start = header.index("weights per device")
+    return row[start : header.index("transfers")].strip()
+
+
+def test_a_whole_report():
+    text = render_report(full_report())
+
+    assert lines(text) == lines("""
+model.py:factory
+fakexport 0.1.0, python 3.11.7, torch 2.13.0
+
+target    verdict           devices      nodes  parameters  weights per device  transfers
+cpu+cuda  exports           cpu, cuda:0  9,275      405.9B  2 x 880 B           2 (240 B + ?)
+H100      exports           cpu, cuda:0  9,275      405.9B  2 x 880 B           0
+T4        fails at capture  -                -           -  -                   -
+
+target     build  capture  analyse  peak memory  growth
+cpu+cuda  0.04 s   35.3 s    125 s    562.0 MiB  1023 B
+H100      0.04 s   35.3 s    125 s    562.0 MiB  1023 B
+T4        0.04 s   35.3 s    125 s    562.0 MiB  1023 B
+
+note: cpu+cuda: 'cuda' names no model: H100-80GB assumed
+note: cpu+cuda: fc1.weight is tied to fc2.weight
+
+Differences
+  cpu+cuda -> H100: 9 -> 12 nodes
+    operators    aten.bmm.default 64 -> 0
+    removed      64 x aten.bmm.default  (model.layers.*.mlp, acme/model.py:7)
+    added        1 x aten._grouped_mm.default
+    rewired      2 x aten.bmm.default  (model.layers.*.mlp, acme/model.py:7)
+    order        nodes that both have come in another order
+    changed      64 x aten.bmm.default  (model.layers.*.mlp, acme/model.py:7): dtype float32 ->
+                   bfloat16
+    devices      cpu -> cuda:0 in 14 values
+    transfers    less cpu -> cuda:0, 240 B  (fc2, acme/model.py:7)
+                 more cpu -> cuda:0, ? bytes
+    constants    lifted_tensor_0: value 1 -> 2
+                 lifted_tensor_1: only in the second
+    signature    input layers.*.weight, parameter: dtype a -> b (8 times)
+    ranges       s0: 1..64 -> none
+
+Transfers
+  cpu+cuda: 2 transfers, 240 B + ? per call at the example sizes
+    cpu -> cuda:0  240 B  float32[s0, 20]  fc2  acme/model.py:7
+    cpu -> cuda:0  ?      float32[s0, 20]
+
+error[FE201]: a branch depends on the values of a tensor (2 times)
+  --> model.py:7:12  (fc1, in forward)
+    = here: `x.sum()` has no value
+    = note: torch says: Could not guard
+    = target: T4
+    = fix: use torch.where
+    = run: sed -i model.py
+
+warning[FE503]: the weights need more memory
+
+2 of 3 targets export; 1 error, 1 warning
+""")
+    assert text.endswith("warning\n")
+
+
+def test_a_clean_report_of_one_target_is_short():
+    text = render_report(report(verdict("cpu", timings=replace(verdict().timings, growth_bytes=0))))
+
+    assert lines(text) == lines("""
+model.py:factory
+fakexport 0.1.0, python 3.11.7, torch 2.13.0
+
+target  verdict  devices      nodes  parameters  weights per device  transfers
+cpu     exports  cpu, cuda:0  9,275      405.9B  2 x 880 B           0
+
+target   build  capture  analyse  peak memory  growth
+cpu     0.04 s   35.3 s    125 s    562.0 MiB     0 B
+
+1 of 1 target exports; 0 errors, 0 warnings
+""")
+
+
+@pytest.mark.parametrize("width", [1, 40, 60, 80, 100, 140])
+def test_the_tables_keep_the_width(width):
+    text = render_report(full_report(), width=width)
+
+    tables = text.partition("\nDifferences")[0]
+    assert max(map(len, tables.splitlines())) <= max(width, 44)  # a line of the header, which is not broken
+
+
+def test_the_same_report_gives_the_same_text():
+    assert render_report(full_report()) == render_report(full_report())
+
+
+@pytest.mark.parametrize(
+    ("totals", "cell"),
+    [
+        (NOTHING, "-"),
+        (parameters(cpu=880), "880 B"),
+        (parameters(cpu=880, cuda_0=80), "cpu 880 B, cuda:0 80 B"),
+        (parameters(**{f"cuda_{i}": 2**30 for i in range(8)}), "8 x 1.0 GiB"),
+        (parameters(**{f"cuda_{i}": 2**30 for i in range(11)}, cpu=1), "cpu 1 B, cuda:0..10 1.0 GiB"),
+        (parameters(cuda_0=1, cuda_1=2, cuda_2=3), "3 x 1 B to 3 B"),
+    ],
+)
+def test_the_weights_of_each_device_in_one_cell(totals, cell):
+    assert weights_cell(totals) == cell
+
+
+def test_uneven_weights_are_listed_below_the_table():
+    uneven = summary(parameters=parameters(cuda_0=1, cuda_1=2, cuda_2=2, cuda_3=3), buffers=NOTHING)
+
+    text = render_report(report(verdict(summary=uneven)))
+
+    assert "note: weights: cuda:0 1 B, cuda:1..2 2 B, cuda:3 3 B\n" in text
+
+
+def test_an_assumption_that_targets_share_is_written_once():
+    spec = TargetSpec("a", "a", assumptions=("batch of 2 assumed",))
+    verdicts = [verdict(target=replace(spec, name=name)) for name in "abc"]
+    other = verdict("d")
+
+    assert "note: batch of 2 assumed\n" in render_report(report(*verdicts))
+    assert "note: a, b, c: batch of 2 assumed\n" in render_report(report(*verdicts, other))
+
+
+def test_a_failure_without_a_stage_is_still_a_failure():
+    failed = verdict(is_exportable=False, summary=None)
+
+    text = render_report(report(failed, diagnostics=(Diagnostic("FE001", "error", "m"),)))
+
+    assert "cpu+H100  fails " in text
+    assert text.endswith("0 of 1 target exports; 1 error, 0 warnings\n")
+
+
+def test_names_cannot_steer_the_terminal():
+    hostile = verdict("\x1b[31mred", transfers=(transfer(module_path="a\nb\x1b[2J"),))
+
+    text = render_report(replace(report(hostile), source="m\rodel"))
+
+    assert not {"\x1b", "\r"} & set(text)
+    assert "a\\nb\\x1b[2J" in text
+
+
+def test_identical_programs_are_one_line():
+    difference = TargetDifference("cpu", "H100", IDENTICAL)
+
+    assert difference_listing(difference, width=80) == ["  cpu -> H100: identical"]
+
+
+def test_programs_that_differ_in_devices_say_so():
+    found = replace(IDENTICAL, is_identical=False, devices=everything_differs().devices)
+
+    assert difference_listing(TargetDifference("cpu", "H100", found), width=80) == [
+        "  cpu -> H100: identical but for devices",
+        "    devices      cpu -> cuda:0 in 14 values",
+    ]
+
+
+def test_a_long_list_of_differences_is_cut_with_a_count():
+    operators = tuple(OperatorDifference(f"aten.op{i}.default", i, 0) for i in range(1, 31))
+    found = replace(IDENTICAL, is_identical=False, is_identical_but_for_devices=False, operators=operators)
+
+    listing = difference_listing(TargetDifference("T4", "H100", found), width=80)
+
+    assert listing[0] == "  T4 -> H100: 9 nodes each"
+    assert len(listing) == 1 + 12 + 1
+    assert listing[-1].strip() == "and 18 more; --format json lists them all"
+
+
+def hops(count: int, *, size: int = 65536, line: int = 398) -> list:
+    span = replace(transfer().span, line=line)
+    return [
+        transfer(
+            source=f"cuda:{i}", target=f"cuda:{i + 1}", module_path=f"layers.{16 * i}", bytes=size, span=span
+        )
+        for i in range(count)
+    ]
+
+
+def test_up_to_twenty_transfers_have_a_line_each():
+    listing = transfer_listing(verdict(transfers=tuple(hops(7))), width=100)
+
+    assert len(listing) == 1 + 7
+    assert listing[1] == "    cuda:0 -> cuda:1  64.0 KiB  float32[s0, 20]  layers.0   acme/model.py:398"
+
+
+def test_more_transfers_fold_into_one_line_per_tensor_with_count_routes_and_line():
+    moved = [*hops(7, size=65536, line=1), *hops(7, size=512, line=2), *hops(7, size=512, line=3)]
+
+    listing = transfer_listing(verdict(transfers=tuple(moved)), width=100)
+
+    assert listing == [
+        "  cpu+H100: 21 transfers, 455.0 KiB per call at the example sizes",
+        "    7 x  cuda:0 -> ... -> cuda:7  64.0 KiB  float32[s0, 20]  layers.0..96  acme/model.py:1",
+        "    7 x  cuda:0 -> ... -> cuda:7  512 B     float32[s0, 20]  layers.0..96  acme/model.py:2",
+        "    7 x  cuda:0 -> ... -> cuda:7  512 B     float32[s0, 20]  layers.0..96  acme/model.py:3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("routes", "text"),
+    [
+        ([("cpu", f"cuda:{i}") for i in range(8)] * 3, "24 x  cpu -> cuda:0..7 "),
+        ([("cpu", "cuda:0"), ("cuda:0", "cpu")] * 11, "22 x  cpu -> cuda:0 -> cpu "),
+        ([("cpu", "cuda:0"), ("cuda:1", "cpu")] * 11, "22 x  cpu -> cuda:0 and 1 other route "),
+        ([("cpu", "cuda:0"), ("cuda:1", "cpu"), ("a", "b")] * 8, "24 x  cpu -> cuda:0 and 2 other routes "),
+    ],
+)
+def test_the_routes_of_folded_transfers(routes, text):
+    moved = tuple(transfer(source=source, target=target) for source, target in routes)
+
+    listing = transfer_listing(verdict(transfers=moved), width=100)
+
+    assert text in listing[1]
+
+
+def test_modules_that_differ_in_two_indices_are_counted():
+    moved = tuple(transfer(module_path=f"layers.{i}.experts.{i}") for i in range(21))
+
+    assert "layers.0.experts.0 and 20 others" in transfer_listing(verdict(transfers=moved), width=100)[1]
+
+
+def test_too_many_different_transfers_are_cut_with_a_count():
+    moved = tuple(transfer(bytes=i) for i in range(100))
+
+    listing = transfer_listing(verdict(transfers=moved), width=100)
+
+    assert len(listing) == 1 + 40 + 1
+    assert listing[-1].strip() == "and 60 more; --format json lists them all"
+
+
+def test_the_place_goes_below_where_the_line_is_too_long():
+    listing = transfer_listing(verdict(transfers=(transfer(),)), width=50)
+
+    assert listing[1:] == ["    cpu -> cuda:0  240 B  float32[s0, 20]  fc2", "        acme/model.py:7"]

@@ -1,0 +1,114 @@
+"""Stock torch agrees: the failing models fail at the marked line, the repaired ones export.
+
+Virtual CUDA devices stand in as `meta` here, so that no code of ours takes part. Models that are too big
+for any machine are built under torch's own fake mode.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fakexport.rules import Rule, all_rules, rule
+
+GIB = 2**30
+SAYS = {
+    "FE101": "Could not run 'acme::calibrate'",
+    "FE102": "embed_dim must be divisible by num_heads",
+    "FE201": "Could not guard on data-dependent expression",
+    "FE202": "a and b must have same reduction dim",
+    "FE203": "Could not extract specialized integer from data-dependent expression",
+    "FE301": "Could not guard on data-dependent expression",
+    "FE302": "your code specialized it to be a constant (4)",
+    "FE401": "no fake impl registered",
+    "FE502": "at least two devices",
+}
+failing = [known for known in all_rules() if known.fails_on != "never"]
+by_code = pytest.mark.parametrize("known", failing, ids=lambda known: known.code)
+
+
+def build(source: str, path: Path) -> tuple[torch.nn.Module, tuple[Any, ...]]:
+    source = source.replace("cuda:0", "meta")
+    path.write_text(source)
+    namespace: dict[str, Any] = {"__name__": path.stem}
+    exec(compile(source, str(path), "exec"), namespace)
+    module, args = namespace["factory"]()
+    return module, args
+
+
+def export(module: torch.nn.Module, args: tuple[Any, ...], known: Rule) -> torch.export.ExportedProgram:
+    dynamic: dict[str, dict[int, Any]] = {}
+    for dim, range_ in (known.dynamic or {}).items():
+        (name, axis), (low, high) = dim.split("."), range_.split("..")
+        size = torch.export.Dim(f"{name}_{axis}", min=int(low), max=int(high))
+        dynamic.setdefault(name, {})[int(axis)] = size
+    return torch.export.export(module, args, dynamic_shapes=dynamic or None)
+
+
+def innermost_line_of_the_model(error: BaseException, path: Path) -> int | None:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return frames[-1].lineno if frames else None
+
+
+def marked_line(known: Rule) -> int:
+    lines = (known.failing_model or "").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# <- {known.code}"))
+
+
+def failure(known: Rule, path: Path) -> tuple[str, Exception]:
+    step = "build"
+    try:
+        module, args = build(known.failing_model or "", path)
+        step = "capture"
+        export(module, args, known)
+    except Exception as error:
+        return step, error
+    pytest.fail(f"the failing model of {known.code} exports")
+
+
+@by_code
+def test_the_failing_model_fails_at_the_marked_line(known: Rule, tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+
+    step, error = failure(known, path)
+
+    assert step == known.fails_on
+    assert SAYS[known.code] in str(error)
+    has_location = known.code != "FE302"  # stock torch names no line for this one
+    assert innermost_line_of_the_model(error, path) == (marked_line(known) if has_location else None)
+
+
+@by_code
+def test_the_repaired_model_exports(known: Rule, tmp_path: Path) -> None:
+    module, args = build(known.repaired_model or "", tmp_path / "model.py")
+
+    program = export(module, args, known)
+
+    assert program.graph_module is not None
+
+
+@pytest.mark.parametrize("code", ["FE201", "FE203", "FE301", "FE302"])
+def test_the_repaired_model_computes_the_same(code: str, tmp_path: Path) -> None:
+    known = rule(code)
+    torch.manual_seed(0)
+    before, args = build(known.failing_model or "", tmp_path / "before.py")
+    after, _ = build(known.repaired_model or "", tmp_path / "after.py")
+
+    torch.testing.assert_close(export(after, args, known).module()(*args), before(*args))
+
+
+def test_weights_that_exceed_the_memory_are_a_warning_because_the_model_exports(tmp_path: Path) -> None:
+    known = rule("FE503")
+    sizes = []
+    for source in (known.failing_model, known.repaired_model):
+        with FakeTensorMode():
+            module, args = build(source or "", tmp_path / "model.py")
+        program = export(module, args, known)
+        sizes.append(sum(p.numel() * p.element_size() for p in program.parameters()))
+
+    assert sizes[0] > 80 * GIB > sizes[1]

@@ -1,0 +1,272 @@
+"""Factories in a Python file or package."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fakexport.sources import SourceError, resolve
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a Python file and returns its path."""
+
+    def write_file(text: str, name: str = "model.py", folder: str = "") -> Path:
+        path = tmp_path / folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write_file
+
+
+def message_of(spec: str) -> str:
+    with pytest.raises(SourceError) as caught:
+        resolve(spec)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_factory_may_return_a_module_with_its_inputs(write):
+    path = write(
+        """
+        import torch
+
+        def factory():
+            return torch.nn.Linear(3, 4), (torch.ones(2, 3),), {}
+        """
+    )
+
+    module, args, kwargs = resolve(f"{path}:factory").factory()
+
+    assert module(*args, **kwargs).shape == (2, 4)
+
+
+def test_a_module_class_is_a_factory(write):
+    path = write(
+        """
+        from torch import nn
+
+        class Outer:
+            class Net(nn.Module):
+                pass
+        """
+    )
+
+    module = resolve(f"{path}:Outer.Net").factory()
+
+    assert isinstance(module, nn.Module)
+    assert module.training
+
+
+def test_each_call_constructs_anew(write):
+    path = write("from torch import nn\ndef factory(): return nn.Linear(1, 1)")
+
+    source = resolve(f"{path}:factory")
+
+    assert source.factory() is not source.factory()
+
+
+def test_the_caller_chooses_device_and_dtype(write):
+    path = write("from torch import nn\ndef factory(): return nn.Linear(1, 1)")
+    source = resolve(f"{path}:factory")
+
+    with torch.device("meta"):
+        module = source.factory()
+
+    assert module.weight.is_meta
+
+
+def test_a_package_is_named_with_dots():
+    module = resolve("torch.nn:Identity").factory()
+
+    assert isinstance(module, nn.Identity)
+
+
+def test_the_files_beside_it_are_importable_and_the_path_is_left_alone(write):
+    write("width = 7", name="beside_it.py")
+    write("depth = 3", name="beside_it_too.py")
+    path = write(
+        """
+        from torch import nn
+        from beside_it import width
+
+        def factory():
+            from beside_it_too import depth
+            return nn.Linear(width, depth)
+        """
+    )
+    before = list(sys.path)
+
+    module = resolve(f"{path}:factory").factory()
+
+    assert module.weight.shape == (3, 7)
+    assert sys.path == before
+
+
+def test_two_sources_may_have_neighbours_of_one_name(write):
+    text = """
+        from torch import nn
+        from my_sizes import width
+
+        def factory():
+            return nn.Linear(width, 1)
+        """
+    for folder, width in (("one", 1), ("two", 2)):
+        write(f"width = {width}", name="my_sizes.py", folder=folder)
+    paths = [write(text, folder=folder) for folder in ("one", "two")]
+
+    widths = [resolve(f"{path}:factory").factory().in_features for path in paths]
+
+    assert widths == [1, 2]
+
+
+def test_what_an_earlier_source_brought_along_from_elsewhere_stays(write):
+    first = write("from torch import nn\nimport mine\ndef factory(): return nn.Identity()", folder="one")
+    write("", name="mine.py", folder="one")
+    resolve(f"{first}:factory")
+    mine = sys.modules["mine"]
+
+    resolve(f"{write('def factory(): pass', folder='two')}:factory")
+
+    assert sys.modules["mine"] is mine
+
+
+def test_the_class_names_of_a_file_do_not_depend_on_its_place(write):
+    text = "from torch import nn\nclass Net(nn.Module): pass"
+    paths = [write(text, folder=folder) for folder in ("here", "there")]
+
+    names = {type(resolve(f"{path}:Net").factory()).__module__ for path in paths}
+
+    assert len(names) == 1
+
+
+def test_a_missing_file_is_named_with_the_nearest(write):
+    path = write("", name="captioning.py")
+
+    message = message_of(f"{path.parent}/captoning.py:factory")
+
+    assert message == f"no such file: {path.parent}/captoning.py: did you mean captioning.py?"
+
+
+def test_a_missing_folder_is_no_other_error():
+    assert message_of("no/such/folder/x.py:factory") == "no such file: no/such/folder/x.py"
+
+
+def test_a_missing_attribute_is_named_with_the_nearest(write):
+    path = write("def hybrid(): pass\ndef encoder(): pass")
+
+    assert message_of(f"{path}:encodr") == f"{path} has no 'encodr': did you mean encoder?"
+
+
+def test_a_missing_attribute_unlike_any_is_named_with_all_factories(write):
+    path = write("import torch\ndef cpu(): pass\ndef gpu(): pass\ndef _hidden(): pass")
+
+    assert message_of(f"{path}:factory") == f"{path} has no 'factory': it has cpu, gpu"
+
+
+def test_an_attribute_that_cannot_be_called_is_no_factory(write):
+    path = write("size = 3")
+
+    message = message_of(f"{path}:size")
+
+    assert message == f"{path}:size is not a factory: it is of type int, not callable"
+
+
+def test_an_exception_on_import_is_named_with_the_users_line(write):
+    path = write(
+        """
+        import json
+        settings = json.loads("{")
+        """
+    )
+
+    message = message_of(f"{path}:factory")
+
+    assert message.startswith(f"{path} cannot be imported: JSONDecodeError: Expecting property name")
+    assert message.endswith('at line 3: settings = json.loads("{")')
+
+
+def test_a_syntax_error_is_named_with_its_line(write):
+    path = write("x = 1\ndef factory(:\n")
+
+    message = message_of(f"{path}:factory")
+
+    assert message.startswith(f"{path} cannot be imported: SyntaxError: invalid syntax")
+    assert message.endswith("at line 2")
+
+
+def test_a_script_that_exits_on_import_does_not_end_the_process(write):
+    path = write("raise SystemExit(3)")
+
+    assert message_of(f"{path}:factory").startswith(f"{path} cannot be imported: SystemExit: 3 at line 1")
+
+
+def test_an_unknown_package_is_named():
+    message = message_of("no_such_package.inner:factory")
+
+    assert message.startswith("no module named 'no_such_package'; a source is path/to/file.py:FACTORY | ")
+
+
+def test_a_package_that_raises_on_import_is_named(write, monkeypatch):
+    monkeypatch.chdir(write("import not_installed_anywhere", name="broken_package.py").parent)
+
+    message = message_of("broken_package:factory")
+
+    assert message == (
+        "broken_package cannot be imported: ModuleNotFoundError: No module named 'not_installed_anywhere'"
+    )
+
+
+def test_a_module_of_the_working_directory_is_importable(write, monkeypatch):
+    path = write("from torch import nn\ndef factory(): return nn.Linear(1, 1)", name="my_own_model.py")
+    monkeypatch.chdir(path.parent)
+
+    module = resolve("my_own_model:factory").factory()
+
+    assert isinstance(module, nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [
+        ("3", "int"),
+        ("None", "NoneType"),
+        ("(torch.nn.Identity(), torch.ones(1))", "(Identity, Tensor)"),
+        ("(torch.ones(1), torch.nn.Identity())", "(Tensor, Identity)"),
+        ("()", "()"),
+    ],
+)
+def test_a_factory_that_returns_no_module_is_an_error(write, made, shape):
+    path = write(f"import torch\ndef factory(): return {made}")
+    source = resolve(f"{path}:factory")
+
+    with pytest.raises(SourceError) as caught:
+        source.factory()
+
+    assert str(caught.value) == (
+        f"{path}:factory returned {shape}, not a module, (module, args) or (module, args, kwargs)"
+    )
+
+
+def test_an_exception_of_the_factory_is_the_callers(write):
+    path = write("def factory(): raise KeyError('mine')")
+    source = resolve(f"{path}:factory")
+
+    with pytest.raises(KeyError, match="mine"):
+        source.factory()
+
+
+def test_a_factory_without_inputs_asks_for_them(write):
+    path = write("from torch import nn\ndef factory(): return nn.Linear(1, 1)")
+    source = resolve(f"{path}:factory")
+
+    with pytest.raises(
+        SourceError, match=r"returned no inputs: return \(module, args\), or name them with --input"
+    ):
+        source.example_inputs(source.factory(), "cpu", None)

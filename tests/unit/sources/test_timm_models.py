@@ -1,0 +1,92 @@
+"""`timm:` sources, with a stand-in for timm: it needs torchvision, which not every torch has a build of."""
+
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from fakexport.sources import SourceError, resolve
+
+
+class Classifier(nn.Module):
+    """What `timm.create_model` returns: a module that knows the size of its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.pretrained_cfg = {"input_size": (3, 8, 16)}
+        self.head = nn.Linear(8 * 16, 2)
+
+    def forward(self, x):
+        return self.head(x.flatten(2))
+
+
+@pytest.fixture
+def timm(monkeypatch):
+    """A stand-in for timm with one model; keeps the arguments of `create_model`."""
+    module = types.ModuleType("timm")
+    module.calls = []
+    module.list_models = lambda: ["resnet50", "resnet18"]
+    module.is_model = lambda name: name.partition(".")[0] == "resnet50"
+    module.create_model = lambda name, **options: module.calls.append((name, options)) or Classifier()
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet50.a1_in1k"])
+def test_a_model_is_built_untrained_and_in_eval_mode(timm, name):
+    source = resolve(f"timm:{name}")
+
+    module = source.factory()
+
+    assert source.kind == "timm"
+    assert timm.calls == [(name, {"pretrained": False})]
+    assert not module.training
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, torch.float64), (torch.bfloat16, torch.bfloat16)])
+def test_the_input_has_the_models_own_size(timm, asked, given):
+    source = resolve("timm:resnet50")
+    module = source.factory().double()
+
+    (image,) = source.example_inputs(module, "cpu", asked).args
+
+    assert image.shape == (2, 3, 8, 16)
+    assert image.dtype is given
+
+
+def test_an_unknown_model_is_answered_with_the_nearest(timm):
+    with pytest.raises(SourceError, match=r"^timm has no model 'resnet5': did you mean resnet50"):
+        resolve("timm:resnet5")
+
+
+def test_timm_missing_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+
+    with pytest.raises(SourceError) as caught:
+        resolve("timm:resnet50")
+
+    assert str(caught.value) == "timm:resnet50 needs timm: pip install 'fakexport[timm]'"
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("import torchvision_of_another_world", "it misses torchvision_of_another_world"),
+        (
+            "raise RuntimeError('operator torchvision::nms does not exist')",
+            "RuntimeError: operator torchvision::nms",
+        ),
+    ],
+)
+def test_timm_that_does_not_import_says_why(monkeypatch, tmp_path, statement, reason):
+    (tmp_path / "timm.py").write_text(statement)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+
+    with pytest.raises(SourceError) as caught:
+        resolve("timm:resnet50")
+
+    assert str(caught.value).startswith("timm:resnet50: timm cannot be imported")
+    assert reason in str(caught.value)

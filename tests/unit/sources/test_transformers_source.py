@@ -1,0 +1,339 @@
+"""`hf:` sources: which config, which class, which dtype, and what is wrong with a bad one."""
+
+import importlib
+import json
+import sys
+
+import pytest
+import torch
+
+from fakexport.sources import SourceError, resolve
+from tests.unit.sources.tiny_configs import SEQ2SEQ, TEXT, TINY
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a config file and returns its spec."""
+
+    def write_config(settings: object, name: str = "config.json") -> str:
+        path = tmp_path / name
+        path.write_text(settings if isinstance(settings, str) else json.dumps(settings))
+        return f"hf:{path}"
+
+    return write_config
+
+
+def message_of(spec: str) -> str:
+    with pytest.raises(SourceError) as caught:
+        resolve(spec)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def build(spec: str, **options) -> torch.nn.Module:
+    with torch.device("meta"):
+        module: torch.nn.Module = resolve(spec, **options).factory()
+    return module
+
+
+@pytest.mark.parametrize(
+    ("model_type", "class_name"),
+    [
+        ("llama", "LlamaForCausalLM"),
+        ("mixtral", "MixtralForCausalLM"),
+        ("bert", "BertForMaskedLM"),
+        ("bart", "BartForConditionalGeneration"),
+        ("t5", "T5ForConditionalGeneration"),
+        ("blenderbot", "BlenderbotForConditionalGeneration"),
+        ("whisper", "WhisperForConditionalGeneration"),
+        ("wav2vec2", "Wav2Vec2ForCTC"),
+        ("vit", "ViTForImageClassification"),
+        ("clip", "CLIPModel"),
+        ("llama4", "Llama4ForConditionalGeneration"),
+        ("detr", "DetrForObjectDetection"),
+        ("clipseg_text_model", "CLIPSegTextModel"),
+    ],
+)
+def test_a_model_type_becomes_its_most_telling_class(model_type, class_name):
+    source = resolve(f"hf:{model_type}")
+
+    assert source.kind == "transformers"
+    assert source.assumptions == (f"hf:{model_type} names no class: {class_name} assumed",)
+
+
+@pytest.mark.parametrize("name", ["AutoModelForSequenceClassification", "LlamaForSequenceClassification"])
+def test_a_class_may_be_named(write, name):
+    spec = write({"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT})
+
+    source = resolve(f"{spec}:{name}")
+
+    assert source.assumptions == ()
+    assert type(build(f"{spec}:{name}")).__name__ == "LlamaForSequenceClassification"
+
+
+def test_the_class_comes_from_the_architectures(write):
+    spec = write({"model_type": "bert", "architectures": ["BertForTokenClassification"], "hidden_size": 48})
+
+    assert type(build(spec)).__name__ == "BertForTokenClassification"
+    assert resolve(spec).assumptions == ()
+
+
+def test_an_architecture_that_transformers_lacks_is_replaced_and_said_so(write):
+    spec = write({"model_type": "llama", "architectures": ["MyOwnLlama"], **TEXT})
+
+    assert resolve(spec).assumptions == ("transformers has no MyOwnLlama: LlamaForCausalLM assumed",)
+
+
+def test_the_architectures_alone_are_enough(write):
+    spec = write({"architectures": ["LlamaForCausalLM"], **TEXT})
+
+    assert type(build(spec)).__name__ == "LlamaForCausalLM"
+
+
+def test_a_folder_with_a_config_is_a_source(write, tmp_path):
+    write({"model_type": "llama", **TEXT})
+
+    assert build(f"hf:{tmp_path}").config.hidden_size == TEXT["hidden_size"]
+
+
+def test_a_text_class_of_a_multimodal_type_takes_the_text_part(write):
+    spec = write({"model_type": "gemma3", "dtype": "bfloat16", "text_config": TEXT})
+
+    module = build(f"{spec}:Gemma3ForCausalLM")
+
+    assert module.config.model_type == "gemma3_text"
+    assert module.config.hidden_size == TEXT["hidden_size"]
+    assert resolve(f"{spec}:Gemma3ForCausalLM").dtype is torch.bfloat16
+
+
+def test_modules_come_in_eval_mode_and_anew_each_time(write):
+    source = resolve(write({"model_type": "llama", **TEXT}))
+
+    first, second = source.factory(), source.factory()
+
+    assert not first.training
+    assert first is not second
+    assert first.config is not second.config
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_the_dtype_of_the_file_is_the_sources_and_the_caller_decides(write, key):
+    source = resolve(write({"model_type": "llama", key: "bfloat16", **TEXT}))
+
+    module = source.factory()
+
+    assert source.dtype is torch.bfloat16
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+
+
+def test_a_file_without_a_dtype_names_none(write):
+    assert resolve(write({"model_type": "llama", **TEXT})).dtype is None
+
+
+def test_quantization_is_left_out_and_said_so(write):
+    settings = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT}
+    spec = write({**settings, "quantization_config": {"quant_method": "fp8"}})
+
+    source = resolve(spec)
+
+    assert source.assumptions == ("quantization_config (fp8) left out: the model is built unquantised",)
+    assert not hasattr(source.factory().config, "quantization_config")
+
+
+def test_code_that_a_config_names_is_not_loaded(write):
+    auto_map = {"AutoModelForCausalLM": "modeling_evil.Evil", "AutoConfig": "configuration_evil.Evil"}
+
+    module = build(write({"model_type": "llama", "auto_map": auto_map, **TEXT}))
+
+    assert type(module).__module__.startswith("transformers.")
+
+
+@pytest.mark.parametrize("model_type", ["llama", "bart", "vision-encoder-decoder", "llava"])
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_a_cache_is_returned_only_if_asked_for(write, model_type, use_cache):
+    spec = write({"model_type": model_type, **TINY[model_type][0]})
+    source = resolve(spec, use_cache=use_cache)
+    module = source.factory()
+
+    with torch.no_grad():
+        outputs = module(**source.example_inputs(module, "cpu", None).kwargs)
+
+    assert (outputs.get("past_key_values") is not None) == use_cache
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_a_model_exports_while_the_source_patches_it(write, use_cache):
+    source = resolve(write({"model_type": "llama", **TEXT}), use_cache=use_cache)
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None)
+
+    with source.tracing(module, inputs), torch.no_grad():
+        program = torch.export.export(module, inputs.args, dict(inputs.kwargs))
+
+    assert len(program.graph_signature.user_outputs) == (5 if use_cache else 1)
+
+
+def test_patches_are_undone_after_an_exception(write):
+    from transformers import modeling_utils
+
+    def patchable():
+        return modeling_utils.is_kernels_available, torch.nn.functional.scaled_dot_product_attention
+
+    kernels, attention = patchable()
+    source = resolve(write({"model_type": "llama", **TEXT}))
+    module = source.factory()
+    seen = []
+
+    def fail_inside():
+        with source.tracing(module, source.example_inputs(module, "cpu", None)):
+            seen.extend(patchable())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_inside()
+
+    assert seen[0] is not kernels
+    assert seen[1] is attention
+    assert patchable() == (kernels, attention)
+
+
+@pytest.mark.parametrize("model_type", ["vit", "gpt2"])
+def test_the_patches_leave_the_program_as_it_is(write, model_type):
+    source = resolve(write({"model_type": model_type, **TINY[model_type][0]}))
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None)
+
+    def program():
+        return torch.export.export(module, inputs.args, dict(inputs.kwargs))
+
+    with source.tracing(module, inputs):
+        patched = program()
+
+    targets = [str(node.target) for node in patched.graph.nodes]
+    assert targets == [str(node.target) for node in program().graph.nodes]
+
+
+@pytest.mark.parametrize("name", ["lama", "bret", "mixtrall"])
+def test_an_unknown_model_type_is_answered_with_the_nearest(name):
+    nearest = {"lama": "llama", "bret": "bert", "mixtrall": "mixtral"}[name]
+
+    message = message_of(f"hf:{name}")
+
+    assert message.startswith(f"hf:{name}: transformers has no model type {name!r}: did you mean ")
+    assert nearest in message
+
+
+def test_a_hub_id_is_not_downloaded():
+    message = message_of("hf:meta-llama/Llama-3.1-8B")
+
+    assert message.startswith(
+        "nothing is downloaded from the hub: save the config.json of meta-llama/Llama-3.1-8B"
+    )
+
+
+def test_an_unknown_class_is_answered_with_the_nearest():
+    message = message_of("hf:llama:AutoModelForCasualLM")
+
+    assert message.startswith("hf:llama: transformers has no class 'AutoModelForCasualLM': did you mean ")
+    assert "AutoModelForCausalLM" in message
+
+
+def test_an_auto_class_for_other_types_is_answered_with_those_that_fit():
+    message = message_of("hf:vit:AutoModelForCausalLM")
+
+    assert message.startswith("hf:vit: AutoModelForCausalLM does not take 'vit'; these do: ")
+    assert "AutoModelForImageClassification" in message
+
+
+def test_a_class_of_another_config_is_an_error():
+    message = message_of("hf:llama:GPT2LMHeadModel")
+
+    assert message == "hf:llama: GPT2LMHeadModel takes a GPT2Config, not a LlamaConfig"
+
+
+@pytest.mark.parametrize("name", ["LlamaConfig", "pipeline", "AutoTokenizer"])
+def test_what_is_no_model_is_no_class(name):
+    assert f"hf:llama: transformers has no class {name!r}" in message_of(f"hf:llama:{name}")
+
+
+def test_a_missing_config_is_named_with_the_nearest(write, tmp_path):
+    write({}, name="llama-3.1-8b.json")
+
+    message = message_of(f"hf:{tmp_path}/llama-3-8b.json")
+
+    assert message == f"no such file: {tmp_path}/llama-3-8b.json: did you mean llama-3.1-8b.json?"
+
+
+def test_broken_json_is_located(write):
+    spec = write('{\n  "model_type": "llama",\n  "hidden_size": \n}')
+
+    assert message_of(spec) == f"{spec[3:]} is not JSON: Expecting value at line 4 column 1"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("[1, 2]", "is no model config: it holds a list, not an object"),
+        ("{}", "is no model config: it has neither model_type nor architectures"),
+        (
+            '{"architectures": ["NoSuchModel"]}',
+            "has no model_type, and transformers has no class 'NoSuchModel'",
+        ),
+        ('{"architectures": "Llama"}', "has no model_type, and transformers has no class 'L'"),
+        ('{"model_type": "lama"}', "transformers has no model type 'lama': did you mean "),
+        ('{"model_type": 3}', "transformers has no model type '3'"),
+        ("[" * 100_000, "cannot be read: RecursionError"),
+    ],
+)
+def test_a_file_that_is_no_config_is_an_error(write, content, fault):
+    assert fault in message_of(write(content))
+
+
+def test_a_file_that_is_no_text_is_an_error(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xff\xfe\x00")
+
+    assert message_of(f"hf:{path}").startswith(f"{path} cannot be read: UnicodeDecodeError: ")
+
+
+@pytest.mark.parametrize(
+    "bad", [{"hidden_size": "large"}, {"num_attention_heads": 5}, {"torch_dtype": "float31"}], ids=str
+)
+def test_values_that_the_config_refuses_are_passed_on(write, bad):
+    spec = write({"model_type": "llama", **TEXT, **bad})
+
+    message = message_of(spec)
+
+    assert message.startswith(f"{spec[3:]}: LlamaConfig refuses it: ")
+    assert str(next(iter(bad.values()))) in message
+
+
+def test_transformers_missing_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+
+    message = message_of("hf:llama")
+
+    assert message == "hf:llama needs transformers: pip install 'fakexport[transformers]'"
+
+
+def test_transformers_broken_says_why(monkeypatch):
+    def fail(name):
+        raise RuntimeError("tokenizers is too old")
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+
+    assert message_of("hf:llama") == (
+        "hf:llama: transformers cannot be imported: RuntimeError: tokenizers is too old"
+    )
+
+
+def test_a_seq2seq_cache_needs_no_registration_of_the_callers(write):
+    source = resolve(write({"model_type": "bart", **SEQ2SEQ}), use_cache=True)
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None)
+
+    with source.tracing(module, inputs), torch.no_grad():
+        program = torch.export.export(module, inputs.args, dict(inputs.kwargs))
+
+    assert len(program.graph_signature.user_outputs) > 2

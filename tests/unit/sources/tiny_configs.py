@@ -1,0 +1,191 @@
+"""Configs of small models, one for each way in which inputs are derived."""
+
+TEXT = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+ENCODER = {key: value for key, value in TEXT.items() if key not in ("num_key_value_heads", "head_dim")}
+SEQ2SEQ = {
+    "vocab_size": 64,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
+IMAGE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+SPEECH = {
+    "vocab_size": 32,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "conv_dim": [16, 16],
+    "conv_stride": [5, 4],
+    "conv_kernel": [10, 3],
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 4,
+}
+DUAL_TEXT = {**ENCODER, "projection_dim": 16}
+
+TOKENS = {"input_ids": (2, 16), "attention_mask": (2, 16)}
+PIXELS = {"pixel_values": (2, 3, 32, 32)}
+
+# model type -> config, and the inputs that are expected for it
+TINY = {
+    "llama": (TEXT, TOKENS),
+    "gpt2": ({"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}, TOKENS),
+    "mamba": ({"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "state_size": 4}, TOKENS),
+    "bert": (ENCODER, TOKENS),
+    "roberta": ({**ENCODER, "pad_token_id": 1}, TOKENS),
+    "distilbert": ({"vocab_size": 64, "dim": 32, "hidden_dim": 48, "n_layers": 1, "n_heads": 4}, TOKENS),
+    "t5": (
+        {"vocab_size": 64, "d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 1, "num_heads": 4},
+        {**TOKENS, "decoder_input_ids": (2, 16)},
+    ),
+    "bart": (SEQ2SEQ, {**TOKENS, "decoder_input_ids": (2, 16)}),
+    "blenderbot": (SEQ2SEQ, {**TOKENS, "decoder_input_ids": (2, 16)}),
+    "vit": (IMAGE, PIXELS),
+    "deit": (IMAGE, PIXELS),
+    "dinov2": ({**IMAGE, "mlp_ratio": 2}, PIXELS),
+    "resnet": (
+        {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "num_channels": 1},
+        {"pixel_values": (2, 1, 224, 224)},
+    ),
+    "swin": (
+        {
+            "image_size": [32, 64],
+            "patch_size": 4,
+            "embed_dim": 16,
+            "depths": [1],
+            "num_heads": [2],
+            "window_size": 4,
+        },
+        {"pixel_values": (2, 3, 32, 64)},
+    ),
+    "segformer": (
+        {
+            "num_encoder_blocks": 2,
+            "depths": [1, 1],
+            "sr_ratios": [4, 2],
+            "hidden_sizes": [16, 32],
+            "num_attention_heads": [2, 4],
+            "patch_sizes": [7, 3],
+            "strides": [4, 2],
+            "mlp_ratios": [2, 2],
+            "decoder_hidden_size": 16,
+        },
+        {"pixel_values": (2, 3, 224, 224)},
+    ),
+    "videomae": ({**IMAGE, "num_frames": 4}, {"pixel_values": (2, 4, 3, 32, 32)}),
+    "clip": (
+        {"text_config": DUAL_TEXT, "vision_config": IMAGE, "projection_dim": 16},
+        {"input_ids": (2, 16), **PIXELS, "attention_mask": (2, 16)},
+    ),
+    "blip": (
+        {"text_config": ENCODER, "vision_config": IMAGE, "projection_dim": 16, "image_text_hidden_size": 16},
+        {**PIXELS, **TOKENS},
+    ),
+    "llava": (
+        {
+            "text_config": {**TEXT, "model_type": "llama"},
+            "vision_config": {**IMAGE, "model_type": "clip_vision_model"},
+        }
+        | {"image_token_index": 63},
+        {"input_ids": (2, 32), **PIXELS, "attention_mask": (2, 32)},
+    ),
+    "llama4": (
+        {
+            "image_token_index": 63,
+            "text_config": {
+                **TEXT,
+                "intermediate_size_mlp": 48,
+                "num_local_experts": 2,
+                "attention_chunk_size": 32,
+            },
+            "vision_config": {
+                **IMAGE,
+                "intermediate_size": 128,
+                "pixel_shuffle_ratio": 0.5,
+                "projector_input_dim": 32,
+                "projector_output_dim": 32,
+                "vision_output_dim": 32,
+            },
+        },
+        {"input_ids": (2, 20), **PIXELS, "attention_mask": (2, 20)},
+    ),
+    "vision-encoder-decoder": (
+        {
+            "encoder": {**IMAGE, "model_type": "vit"},
+            "decoder": {"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 4}
+            | {"add_cross_attention": True, "is_decoder": True},
+        },
+        {**PIXELS, "decoder_input_ids": (2, 16)},
+    ),
+    "whisper": (
+        {**SEQ2SEQ, "num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 32},
+        {"input_features": (2, 8, 40), "decoder_input_ids": (2, 16)},
+    ),
+    "speech_to_text": (
+        {
+            **SEQ2SEQ,
+            "input_feat_per_channel": 8,
+            "input_channels": 1,
+            "max_target_positions": 32,
+            "conv_channels": 16,
+        },
+        {"input_features": (2, 256, 8), "decoder_input_ids": (2, 16)},
+    ),
+    "wav2vec2": (SPEECH, {"input_values": (2, 1280)}),
+    "hubert": (SPEECH, {"input_values": (2, 1280)}),
+    "wav2vec2-bert": (
+        {**ENCODER, "feature_projection_input_dim": 12, "conv_depthwise_kernel_size": 3},
+        {"input_features": (2, 128, 12)},
+    ),
+    "audio-spectrogram-transformer": (
+        {**IMAGE, "max_length": 32, "num_mel_bins": 16, "patch_size": 8},
+        {"input_values": (2, 32, 16)},
+    ),
+    "encodec": (
+        {
+            "num_filters": 4,
+            "hidden_size": 16,
+            "codebook_size": 16,
+            "codebook_dim": 16,
+            "upsampling_ratios": [4, 2],
+        },
+        {"input_values": (2, 1, 16000)},
+    ),
+    "patchtst": (
+        {"context_length": 32, "num_input_channels": 3, "d_model": 16, "ffn_dim": 16, "num_hidden_layers": 1},
+        {"past_values": (2, 32, 3)},
+    ),
+    "perceiver": (
+        {"vocab_size": 64, "d_model": 16, "d_latents": 32, "num_latents": 8, "max_position_embeddings": 64}
+        | {"num_self_attends_per_block": 1, "num_self_attention_heads": 2, "num_cross_attention_heads": 2},
+        {"inputs": (2, 16)},
+    ),
+}

@@ -1,0 +1,98 @@
+"""Models of published sizes, from their configs, exported for devices that are not here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fakexport as fe
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "examples" / "configs"
+
+# Billions of parameters as published with the model, to the digits that its makers give.
+PUBLISHED = {
+    "llama-3.1-8b": 8.03,
+    "llama-3.1-70b": 70.6,
+    "mixtral-8x22b": 140.6,
+    "deepseek-v3": 671.0,
+    "qwen3-235b-a22b": 235.1,
+    "gpt-oss-120b": 116.8,
+    "whisper-large-v3": 1.54,
+    "vit-l": 0.304,
+    "wav2vec2-large": 0.317,
+    "dinov2-large": 0.304,
+}
+
+
+def check(name, *targets, **options):
+    return fe.check(f"hf:{CONFIGS / name}.json", targets=targets, **options)
+
+
+def test_every_config_has_a_test():
+    tested = {*PUBLISHED, "llama-3.1-405b", "llama-4-scout", "blenderbot"}
+    assert {path.stem for path in CONFIGS.glob("*.json")} == tested
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, "llama-4-scout", "blenderbot"])
+def test_it_exports_on_an_h100(name):
+    report = check(name, "H100")
+
+    (verdict,) = report.verdicts
+    assert verdict.is_exportable, report.diagnostics
+    assert verdict.summary.devices == ("cuda:0",)
+    if name in PUBLISHED:
+        assert verdict.summary.parameters.elements / 1e9 == pytest.approx(PUBLISHED[name], rel=0.01)
+
+
+def test_mixtral_takes_another_way_on_a_t4_than_on_an_h100():
+    report = check("mixtral-8x22b", "T4", "H100", dtype="bfloat16")
+
+    (difference,) = report.differences
+    operators = {entry.operator: entry for entry in difference.difference.operators}
+    grouped = operators["aten._grouped_mm.default"]
+    fallback = operators["transformers.grouped_mm_fallback.default"]
+    layers = 56
+    assert (grouped.count_a, grouped.count_b) == (0, 2 * layers)
+    assert (fallback.count_a, fallback.count_b) == (2 * layers, 0)
+
+
+@pytest.fixture(scope="module")
+def llama_405b():
+    """The README's command, in a process of its own, as JSON."""
+    command = [sys.executable, "-m", "fakexport", "check", f"hf:{CONFIGS / 'llama-3.1-405b.json'}"]
+    command += ["--target", "8xH100", "--device-map", "balanced", "--dtype", "bfloat16", "--dynamic", "auto"]
+    done = subprocess.run(
+        [*command, "--format", "json"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["verdicts"][0]
+
+
+def test_405_billion_parameters_are_counted(llama_405b):
+    assert llama_405b["is_exportable"]
+    assert llama_405b["summary"]["parameters"]["elements"] == 405_853_388_800
+
+
+def test_the_hidden_state_crosses_seven_boundaries(llama_405b):
+    hidden = [move for move in llama_405b["transfers"] if move["shape"][-1:] == ["16384"]]
+
+    assert [(move["source"], move["target"]) for move in hidden] == [
+        (f"cuda:{index}", f"cuda:{index + 1}") for index in range(7)
+    ]
+
+
+def test_every_transfer_has_bytes_and_a_line(llama_405b):
+    for move in llama_405b["transfers"]:
+        assert move["bytes"] > 0
+        assert move["span"]["path"].endswith("modeling_llama.py")
+
+
+def test_405_billion_parameters_need_less_than_400_mb(llama_405b):
+    assert llama_405b["measured"]["growth_bytes"] < 400e6

@@ -1,0 +1,63 @@
+#!/bin/sh
+# usage: tools/venv.sh VENV [PYTHON]
+# Makes VENV a working virtual environment with torch in it, and writes VENV/constraints.txt for pip.
+#
+# A torch that is already there stays: the one in VENV, or the one that the interpreter brings along
+# (a GPU machine's own build). Only where there is none, the version in constraints.txt is installed.
+set -eu
+venv=$1
+asked_for=${2:-}
+
+is_supported() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
+}
+
+# Prints the folder that holds torch, or nothing. Does not import torch: that takes seconds.
+torch_home() {
+    "$1" -c '
+import importlib.util, pathlib
+spec = importlib.util.find_spec("torch")
+print(pathlib.Path(spec.origin).parent.parent if spec and spec.origin else "")' 2>/dev/null
+}
+
+# `python3` first if it has torch, else 3.11, which most prebuilt torch files are for.
+choose_python() {
+    if [ -n "$asked_for" ]; then
+        is_supported "$asked_for" && echo "$asked_for" && return
+        echo "PYTHON=$asked_for does not run, or is not Python 3.11, 3.12 or 3.13" >&2
+        return 1
+    fi
+    if is_supported python3 && [ -n "$(torch_home python3)" ]; then
+        echo python3
+        return
+    fi
+    for candidate in python3.11 python3.12 python3.13 python3; do
+        is_supported "$candidate" && echo "$candidate" && return
+    done
+    echo "fakexport needs Python 3.11, 3.12 or 3.13; none is on PATH. Name one: make PYTHON=/path/to/python" >&2
+    return 1
+}
+
+create_venv() {
+    python=$(choose_python)
+    echo "creating $venv with $("$python" --version)" >&2
+    "$python" -m venv --clear "$venv"
+    brought_along=$(torch_home "$python")
+    if [ -n "$brought_along" ]; then
+        # Not --system-site-packages: that cannot see into an interpreter which is itself a venv's.
+        packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+        echo "$brought_along" >"$packages/torch_of_parent.pth"
+    fi
+}
+
+if ! { is_supported "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
+    create_venv
+fi
+if [ -z "$(torch_home "$venv/bin/python")" ]; then
+    echo "installing torch into $venv; this takes a while, once" >&2
+    "$venv/bin/python" -m pip install --quiet --constraint constraints.txt torch
+fi
+{
+    grep -v '^torch==' constraints.txt
+    "$venv/bin/python" -c 'import importlib.metadata; print("torch==" + importlib.metadata.version("torch"))'
+} >"$venv/constraints.txt"
