@@ -41,7 +41,7 @@ def test_the_header_declares_the_questions_that_we_answer(device_type):
 def test_torch_asks_the_object_that_we_change_for_its_accelerator(device_type):
     before = torch._C._accelerator_getAccelerator()
 
-    with virtual_backward.accelerator_hooks(device_type).is_built():
+    with virtual_backward.only_accelerator(device_type):
         inside = torch._C._accelerator_getAccelerator()
 
     assert inside == torch.device(device_type)
@@ -52,7 +52,7 @@ def test_overlapping_passes_leave_the_object_as_it_was():
     hooks = virtual_backward.accelerator_hooks("cuda")
     before = method_table.table_of(hooks._hooks)
 
-    with hooks.is_built(), hooks.is_built():
+    with hooks.answering(True), hooks.answering(True):
         inside = method_table.table_of(hooks._hooks)
 
     assert inside != before

@@ -12,18 +12,14 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from .virtual_backward import accelerator_hooks
+from .virtual_backward import only_accelerator
 from .virtual_guard import has_streams
 
 __all__ = ["virtual_accelerator"]
 
 
 def virtual_accelerator(device_type: str) -> AbstractContextManager[None]:
-    """The context in which an integer is a device of this type.
-
-    A build that has an accelerator keeps it: C++ allows for one alone.
-    """
-    is_built_for_one = torch._C._get_accelerator().type != "cpu"
-    if is_built_for_one or not has_streams():
-        return nullcontext()
-    return accelerator_hooks(device_type).is_built()
+    """The context in which an integer is a device of this type. Where guards have no streams: no change."""
+    built_for = torch._C._accelerator_getAccelerator()
+    is_that_already = built_for is not None and built_for.type == device_type
+    return nullcontext() if is_that_already or not has_streams() else only_accelerator(device_type)

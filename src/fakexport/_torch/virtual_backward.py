@@ -13,7 +13,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from .method_table import MethodTable, method_positions, table_of
 from .patching import Patches
 from .virtual_guard import has_streams
 
-__all__ = ["AcceleratorHooks", "accelerator_hooks", "virtual_backward"]
+__all__ = ["AcceleratorHooks", "accelerator_hooks", "only_accelerator", "virtual_backward"]
 
 _HOOKS = {
     "cuda": ("_ZN2at6detail12getCUDAHooksEv", "ATen/detail/CUDAHooksInterface.h"),
@@ -44,12 +44,11 @@ def virtual_backward(device_type: str) -> Patches:
     if not has_streams():
         return Patches({})
     stock = torch.autograd.graph._engine_run_backward
-    accelerator = accelerator_hooks(device_type)
 
     @functools.wraps(stock)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         # In this thread: the engine has no thread for a device that does not exist.
-        with accelerator.is_built(), torch.autograd.set_multithreading_enabled(False):
+        with only_accelerator(device_type), torch.autograd.set_multithreading_enabled(False):
             return stock(*args, **kwargs)
 
     return Patches(
@@ -73,33 +72,45 @@ class AcceleratorHooks:
             self._hooks,
             len(positions) + 1,
             {
-                positions["isBuilt"]: _ASKS(lambda hooks: True),
+                positions["isBuilt"]: _ASKS(lambda hooks: self._answers[-1]),
                 # Otherwise the engine would ask the driver for its streams.
                 positions["hasPrimaryContext"]: _ASKS_OF_INDEX(lambda hooks, index: False),
             },
         )
         self._lock = threading.Lock()
-        self._users = 0
+        self._answers: list[bool] = []
         self._stock_table = 0
 
     @contextmanager
-    def is_built(self) -> Iterator[None]:
-        """The context in which torch says it was built for this type. It may be nested, and overlap."""
+    def answering(self, is_built: bool) -> Iterator[None]:
+        """The context in which torch says this of the type. It may be nested."""
         with self._lock:
-            if self._users == 0:
+            self._answers.append(is_built)
+            if len(self._answers) == 1:
                 self._stock_table = table_of(self._hooks)
                 self._put(self._table.address)
-            self._users += 1
         try:
             yield
         finally:
             with self._lock:
-                self._users -= 1
-                if self._users == 0:
+                if len(self._answers) == 1:
                     self._put(self._stock_table)
+                self._answers.pop()
 
     def _put(self, table: int) -> None:
         ctypes.c_void_p.from_address(self._hooks).value = table
+
+
+@contextmanager
+def only_accelerator(device_type: str) -> Iterator[None]:
+    """The context in which torch says that it was built for this accelerator, and for no other.
+
+    C++ allows for one alone: "Cannot have both XPU and cuda.".
+    """
+    with ExitStack() as stack:
+        for other in _HOOKS:
+            stack.enter_context(accelerator_hooks(other).answering(other == device_type))
+        yield
 
 
 @functools.cache
