@@ -18,17 +18,27 @@ class Reason:
         text: For the reader of the table.
         is_right: A real device differs from the CPU in the same way.
         source: Where that is written.
+        shows_as: What stands in the problem that this explains; any other of the operator's is not known.
     """
 
     text: str
     is_right: bool
     source: str
+    shows_as: str
 
 
 _SVD = Reason(
     "cuSOLVER returns `V` row-major, the CPU's LAPACK column-major",
     is_right=True,
     source="torch/_meta_registrations.py:linalg_svd, which asks for the device",
+    shows_as="stride",
+)
+
+_STATISTICS = Reason(
+    "CUDA keeps the statistics of half-precision inputs in float32, and keeps them in evaluation too",
+    is_right=True,
+    source="torch/_decomp/decompositions.py and torch/_refs, which ask for the device",
+    shows_as="expected",
 )
 
 # Operator, or its name up to a dot -> why.
@@ -42,27 +52,48 @@ KNOWN: dict[str, Reason] = {
         "the eigenvectors are row-major on CUDA",
         is_right=True,
         source="torch/_meta_registrations.py:linalg_eig, which asks for the device",
+        shows_as="stride",
     ),
     "nonzero_static": Reason(
         "CUDA's kernel gives a column-major result",
         is_right=True,
         source="torch/_meta_registrations.py:nonzero_static, which asks for the device",
+        shows_as="stride",
+    ),
+    "native_layer_norm": _STATISTICS,
+    "native_batch_norm": _STATISTICS,
+    "_native_batch_norm_legit": _STATISTICS,
+    "_batch_norm_with_update": _STATISTICS,
+    "nn.functional.interpolate": Reason(
+        "CUDA's kernel is contiguous where there are few channels",
+        is_right=True,
+        source="torch/_decomp/decompositions.py:upsample_bilinear2d and others, which ask for the device",
+        shows_as="stride",
+    ),
+    "nn.functional.scaled_dot_product_attention": Reason(
+        "the device's fused kernel lays its output out as [batch, sequence, head, feature]",
+        is_right=True,
+        source="torch/_meta_registrations.py:meta__scaled_dot_product_efficient_attention",
+        shows_as="stride",
     ),
     "tensor_split": Reason(
         "split points must be on the CPU, and the measurement puts every input on the device",
         is_right=True,
         source="torch/_decomp/decompositions.py:tensor_split, which checks it",
+        shows_as="must be on CPU",
     ),
     "to_sparse": Reason(
         "a sparse fake on CUDA cannot be cloned while it is traced: its kernel is not in a CPU-only wheel",
         is_right=False,
         source="aten::empty.memory_format of SparseCUDA",
+        shows_as="aten::empty.memory_format",
     ),
 }
 
 
-def reason_of(operator: str) -> Reason | None:
-    """The known reason for an operator of torch's database, variants included, or None."""
+def reason_of(operator: str, problem: str) -> Reason | None:
+    """The known reason for a problem of an operator of torch's database, variants included, or None."""
     parts = operator.split(".")
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((KNOWN[name] for name in names if name in KNOWN), None)
+    reason = next((KNOWN[name] for name in names if name in KNOWN), None)
+    return reason if reason is not None and reason.shows_as in problem else None

@@ -31,8 +31,8 @@ PyTorch tests its own operators with a database of sample inputs
 `cpu` by stock torch, and as a fake on `cuda:0` under `emulate("H100")`. Shape, dtype, stride, layout and
 device of every output must agree. An operator counts where it works as a CPU fake; one that needs the values
 of its inputs does not. Samples that no fake can tell apart count once. An operator is *same* where all of its
-samples are. Each operator runs in a process of its own, so that an abort would be counted and end nothing
-else.
+samples are. Each operator runs in a process of its own, so that an abort is counted and ends nothing else
+(one that aborts counts as working on the CPU).
 
 *Right so*: a real device differs from the CPU there too, and torch's own rule for the fake says so.
 
@@ -89,6 +89,9 @@ def _sections(run: Run, outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
     ways = ",".join(sorted({way_of(outcome["step"]) for outcome in outcomes}))
     yield f"## {run.title[0].upper()}{run.title[1:]}\n"
     yield f"`--dtypes {run.dtypes} --samples {run.samples} --ways {ways} --target {run.target}`\n"
+    reached = len({outcome["operator"] for outcome in outcomes})
+    yield f"Outcomes for {reached} of the {run.operators} operators. For the others no sample works as a CPU"
+    yield "fake with this dtype, or the run was stopped before them.\n"
     yield "| | operators on cpu | same | right so | other | samples on cpu | same | aborts |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for step, title in STEPS.items():
@@ -103,13 +106,16 @@ def _sections(run: Run, outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
 def _row(title: str, outcomes: Sequence[dict[str, Any]]) -> str:
     operators = {outcome["operator"] for outcome in outcomes}
     other = {outcome["operator"] for outcome in outcomes if outcome["same"] < outcome["on_cpu"]}
-    right = {name for name in other if (reason := reason_of(name)) is not None and reason.is_right}
+    wrong = {
+        o["operator"] for o in outcomes if not all(_is_right(o["operator"], text) for text in o["problems"])
+    }
+    right = other - wrong
     aborts = sum(n for outcome in outcomes for text, n in outcome["problems"].items() if "aborted" in text)
     counts = (
         len(operators),
         len(operators - other),
         len(right),
-        len(other - right),
+        len(wrong),
         sum(outcome["on_cpu"] for outcome in outcomes),
         sum(outcome["same"] for outcome in outcomes),
         aborts,
@@ -129,13 +135,23 @@ def _remainder(outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
     yield "| operator | where | samples | for example | why |"
     yield "| --- | --- | --- | --- | --- |"
     for operator, texts in sorted(problems.items()):
-        reason = reason_of(operator)
-        why = "not known" if reason is None else f"{reason.text} ({reason.source})"
-        if reason is not None and reason.is_right:
-            why = f"right so: {why}"
-        example = texts.most_common(1)[0][0].replace("|", "\\|")
-        yield f"| `{operator}` | {', '.join(where[operator])} | {texts.total():,} | {example} | {why} |"
+        example = texts.most_common(1)[0][0]
+        whys = dict.fromkeys(_why(operator, text) for text in texts)
+        cells = (f"`{operator}`", ", ".join(where[operator]), f"{texts.total():,}", example, "; ".join(whys))
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     yield ""
+
+
+def _is_right(operator: str, problem: str) -> bool:
+    reason = reason_of(operator, problem)
+    return reason is not None and reason.is_right
+
+
+def _why(operator: str, problem: str) -> str:
+    reason = reason_of(operator, problem)
+    if reason is None:
+        return "not known"
+    return f"{'right so: ' if reason.is_right else ''}{reason.text} ({reason.source})"
 
 
 def way_of(step: str) -> str:

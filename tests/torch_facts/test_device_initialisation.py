@@ -3,6 +3,7 @@
 import inspect
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fakexport._torch.device_initialisation import avoid_device_init
@@ -26,8 +27,8 @@ def test_stock_touches_a_device_that_answers_available():
     )
 
     assert ended.output.strip() == "False"
-    assert "'aten::empty" in ended.error
-    assert "'CUDA'" in ended.error
+    is_touched = "'aten::empty" in ended.error and "'CUDA'" in ended.error  # a CPU-only wheel
+    assert is_touched or "Found no NVIDIA driver" in ended.error
 
 
 def test_it_is_avoided_whatever_the_device_answers(monkeypatch):
@@ -54,3 +55,10 @@ def test_fake_mode_remembers_results_in_one_place_for_the_process():
     assert inside
     assert FakeTensorMode.cache is outer
     assert dict(outer) == before
+
+
+def test_no_tensor_is_made_to_initialise_a_device():
+    assert callable(fake_tensor.init_gpu_context)
+
+    with avoid_device_init():
+        assert fake_tensor.init_gpu_context(torch.device("cuda")) is None

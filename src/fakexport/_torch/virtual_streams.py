@@ -24,11 +24,18 @@ class VirtualStream:
     _resolve: ClassVar[Callable[[Any], torch.device]]
     """From what `device` may be to the device, with index. Set by the subclass of each device type."""
 
+    priority = 0
+    stream_id = 0
+    cuda_stream = 0
+
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
         self.device = type(self)._resolve(device)
         self.priority = priority
-        self.stream_id = 0
-        self.cuda_stream = 0
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority, as CUDA has them."""
+        return 0, -1
 
     @property
     def device_index(self) -> int:
@@ -61,6 +68,9 @@ class VirtualStream:
 
 class VirtualEvent:
     """Stands for `torch.cuda.Event`: has always happened, and took no time."""
+
+    event_id = 0
+    cuda_event = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take what `torch.cuda.Event` takes (timing, blocking, interprocess), without effect."""

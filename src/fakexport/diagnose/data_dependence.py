@@ -16,7 +16,11 @@ _GUARD = re.compile(
     r"\(Size-like symbols: (?P<sizes>[^)]*)\)",
     re.DOTALL,
 )
-_NUMBER = re.compile(r"Could not extract specialized (?:integer|float|number|bool)\w* from data-dependent")
+_NUMBER = re.compile(
+    r"Could not extract specialized (?:integer|float|number|bool)\w* from data-dependent expression "
+    r"(?P<expression>.+?) \(unhinted.*?\(Size-like symbols: (?P<sizes>[^)]*)\)",
+    re.DOTALL,
+)
 _BRANCH = re.compile(r"Data-dependent branching|Dynamic control flow is not supported|DYNAMIC_CONTROL_FLOW")
 _ASSERTED = re.compile(r"Data-dependent assertion|Failed to trace .* assert", re.IGNORECASE)
 
@@ -24,7 +28,8 @@ _ASSERTED = re.compile(r"Data-dependent assertion|Failed to trace .* assert", re
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """FE203: Python needs a number."""
     reads_output = "DataDependentOutputException" in failure.error_types
-    if not reads_output and not any(_NUMBER.search(text) for text in failure.messages):
+    number = _found(_NUMBER, failure)
+    if not reads_output and (number is None or number["sizes"] != "none"):
         return None
     expression = source_text(failure.culprit)
     return rule("FE203").diagnostic(
@@ -36,7 +41,7 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
 
 def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
     """FE201: Python asks a tensor whether it is true."""
-    guard = _guard(failure)
+    guard = _found(_GUARD, failure)
     is_branch = any(_BRANCH.search(text) or _ASSERTED.search(text) for text in failure.messages)
     if not is_branch and (guard is None or guard["sizes"] != "none"):
         return None
@@ -51,7 +56,7 @@ def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
 
 def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     """FE301: the capture must know a size."""
-    guard = _guard(failure)
+    guard = _found(_GUARD, failure) or _found(_NUMBER, failure)  # Torch 2.11 asks for the number of parts.
     if guard is None and "DynamicOutputShapeException" not in failure.error_types:
         return None
     expression = source_text(failure.culprit)
@@ -63,5 +68,5 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     )
 
 
-def _guard(failure: CaptureFailure) -> re.Match[str] | None:
-    return next((match for text in failure.messages if (match := _GUARD.search(text))), None)
+def _found(pattern: re.Pattern[str], failure: CaptureFailure) -> re.Match[str] | None:
+    return next((match for text in failure.messages if (match := pattern.search(text))), None)

@@ -70,12 +70,15 @@ class Operation:
         shown = [*map(_shown, self.args), *(f"{k}={_shown(v)}" for k, v in self.kwargs.items())]
         return f"%{self.number} = {self.name}({', '.join(shown)})"
 
+    def references(self) -> Iterator[Output]:
+        """The outputs among the arguments."""
+        return (value for value in leaves((self.args, self.kwargs)) if isinstance(value, Output))
+
     def needs(self) -> Iterator[Operation]:
         """The operations that have to run before this one."""
         yield from self.after
-        for value in leaves((self.args, self.kwargs)):
-            if isinstance(value, Output):
-                yield value.operation
+        for reference in self.references():
+            yield reference.operation
 
 
 class Output:

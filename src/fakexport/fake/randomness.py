@@ -24,7 +24,7 @@ class Draw(NamedTuple):
     """The random numbers of one operation.
 
     Args:
-        seed: Seed of the process when the recording began.
+        seed: Seed of its generator, or of the process when the recording began.
         place: Which random operation of the recording this is, from 0.
     """
 
@@ -53,7 +53,11 @@ class Draws:
         self._seed = torch.initial_seed()
         self.count = 0
 
-    def next(self) -> Draw:
-        """The draw of the next random operation."""
+    def next(self, generator: torch.Generator | None = None) -> Draw:
+        """The draw of the next random operation.
+
+        Args:
+            generator: The one that the operation asks for. Default: torch's default one.
+        """
         self.count += 1
-        return Draw(self._seed, self.count - 1)
+        return Draw(self._seed if generator is None else generator.initial_seed(), self.count - 1)

@@ -137,7 +137,7 @@ class Recording:
             inputs.args,
             inputs.kwargs,
             inputs.writes_before(_overwritten(effects, args)),
-            self._draws.next() if effects.is_random else None,
+            self._draws.next(kwargs.get("generator")) if effects.is_random else None,
             torch.get_default_dtype(),
         )
         storage = _aliased_storage(effects, args, kwargs)
@@ -200,13 +200,20 @@ class Recording:
             self.take_over(tensor, other)
 
     def filled(self, function: Callable[..., Any], tensor: torch.Tensor, args: tuple[Any, ...]) -> bool:
-        """Notes that the function fills the tensor with random numbers; False where nothing is recorded."""
+        """Notes that the function fills the tensor with random numbers; False where nothing is recorded.
+
+        Args:
+            function: Takes a real tensor and the further arguments.
+            tensor: The fake tensor.
+            args: The further arguments; the last is a generator or None.
+        """
         if self.is_paused or torch.compiler.is_exporting():
             return False
         record = record_of(tensor)
         after = () if _covers_its_memory(tensor) else record.writes()
-        draw, dtype = self._draws.next(), torch.get_default_dtype()
-        record.storage.last_write = Operation(function, (record.output, *args), {}, after, draw, dtype)
+        *values, generator = args
+        draw = self._draws.next(generator)
+        record.storage.last_write = Operation(function, (record.output, *values), {}, after, draw)
         return True
 
 

@@ -7,6 +7,7 @@ contents are swapped; a weak map would put a weak reference on every parameter, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ _RECORD = "_fakexport_record"
 _PLAIN = frozenset(
     {int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
+# Without numbers: 1, 1.0 and True are one key of a dict.
+_SHAREABLE = frozenset({bool, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
 _clone = torch.ops.aten.clone.default
 
 
@@ -90,9 +93,8 @@ class Inputs:
         return value
 
     def _refer_named(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        if all(type(a) in _PLAIN for a in kwargs.values()):
-            # A model has tens of thousands of `device=cpu, pin_memory=False`.
-            return _shared_kwargs.setdefault(tuple(kwargs.items()), dict(kwargs))
+        if all(type(a) in _SHAREABLE for a in kwargs.values()):
+            return _shared(tuple(kwargs.items()))
         return {k: a if type(a) in _PLAIN else self._refer(a) for k, a in kwargs.items()}
 
     def writes_before(self, overwritten: TensorRecord | None) -> tuple[Operation, ...]:
@@ -107,4 +109,9 @@ class Inputs:
 
 
 _NO_KWARGS: dict[str, Any] = {}
-_shared_kwargs: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+
+@functools.lru_cache(maxsize=256)
+def _shared(items: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """One dict for equal options: a large model has tens of thousands of `device=cpu, pin_memory=False`."""
+    return dict(items)

@@ -58,9 +58,7 @@ class Replay:
     """
 
     def __init__(self) -> None:
-        self._outputs: dict[int, list[Any]] = {}
-        self._last = -1
-        self._is_complete = True
+        self._forget()
 
     def values(self, records: Sequence[TensorRecord]) -> list[torch.Tensor]:
         """The present values of the tensors. They are shared with later reads: do not change them.
@@ -69,15 +67,24 @@ class Replay:
             UnreplayableRead: an input is unknown or was changed, an operation fails, or memory runs out.
         """
         history = history_of(records)
+        is_done = False
         try:
             with real_execution():
                 self._run(history, records)
-                return [self._value(record.output) for record in records]
+                values = [self._value(record.output) for record in records]
+            is_done = True
+            return values
         except _Unreplayable as fault:
             raise _error(str(fault), history) from fault.__cause__
         finally:
-            if not self._is_complete:
+            if not is_done or not self._can_go_on:
                 self._forget()
+
+    def _forget(self) -> None:
+        self._outputs: dict[int, list[Any]] = {}
+        self._last = -1
+        self._bytes = 0
+        self._can_go_on = True
 
     def _run(self, history: Sequence[Operation], records: Sequence[TensorRecord]) -> None:
         numbers = {operation.number for operation in history}
@@ -87,36 +94,29 @@ class Replay:
             todo = list(history)
         uses = _uses(todo, records)
         for operation in todo:
-            self._outputs[operation.number] = _run(operation, self._value)
+            outputs = self._outputs[operation.number] = _run(operation, self._value)
             self._last = operation.number
-            self._limit(operation, uses)
+            self._bytes += sum(t.nbytes for t in outputs if isinstance(t, torch.Tensor))
+            uses.subtract(reference.operation.number for reference in operation.references())
+            if self._bytes > _KEPT_BYTES:
+                self._drop_unused(uses)
 
-    def _limit(self, operation: Operation, uses: Counter[int]) -> None:
-        """Drops what no later operation uses, once there is much."""
-        for value in leaves((operation.args, operation.kwargs)):
-            if isinstance(value, Output):
-                uses[value.operation.number] -= 1
-        total = self._bytes()
-        if total > _KEPT_BYTES:
-            self._is_complete = False
-            self._outputs = {n: out for n, out in self._outputs.items() if uses[n] > 0}
-            if total > LARGEST_REPLAY_BYTES and self._bytes() > LARGEST_REPLAY_BYTES:
-                raise _Unreplayable(f"its replay needs more than {LARGEST_REPLAY_BYTES >> 30} GiB of memory")
-
-    def _bytes(self) -> int:
-        tensors = (t for outputs in self._outputs.values() for t in outputs if isinstance(t, torch.Tensor))
-        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
-
-    def _forget(self) -> None:
-        self._outputs = {}
-        self._last = -1
-        self._is_complete = True
+    def _drop_unused(self, uses: Counter[int]) -> None:
+        """Frees what no later operation uses. `_bytes` counts a memory once per view until then."""
+        self._can_go_on = False
+        self._outputs = {number: outputs for number, outputs in self._outputs.items() if uses[number] > 0}
+        held = [t for outputs in self._outputs.values() for t in outputs if isinstance(t, torch.Tensor)]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
+        if sum(storages.values()) > LARGEST_REPLAY_BYTES:
+            raise _Unreplayable(f"its replay needs more than {LARGEST_REPLAY_BYTES >> 30} GiB of memory")
+        self._bytes = sum(storages.values()) // 2  # Not at each step again, where much is in use.
 
     def _value(self, reference: Any) -> Any:
         match reference:
             case Output():
                 return self._outputs[reference.operation.number][reference.index]
             case Constant():
+                self._can_go_on &= reference.version is not None
                 return _unchanged(reference)
             case Unknown():
                 raise _Unreplayable(f"it depends on {reference.description}")
@@ -147,14 +147,9 @@ class _Unreplayable(Exception):
 
 
 def _uses(todo: Sequence[Operation], records: Sequence[TensorRecord]) -> Counter[int]:
-    uses: Counter[int] = Counter()
-    for operation in todo:
-        for value in leaves((operation.args, operation.kwargs)):
-            if isinstance(value, Output):
-                uses[value.operation.number] += 1
-    for record in records:
-        if isinstance(record.output, Output):
-            uses[record.output.operation.number] += 1
+    """How often the outputs of each operation are used, by its number."""
+    uses = Counter(reference.operation.number for operation in todo for reference in operation.references())
+    uses.update(r.output.operation.number for r in records if isinstance(r.output, Output))
     return uses
 
 

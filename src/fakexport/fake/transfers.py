@@ -43,8 +43,8 @@ def install_transfers(module: nn.Module, placement: Placement) -> Transfers:
 
     A tensor that is there already is left alone, so a model that moves tensors itself keeps its own
     moves. A tensor that several modules of one device take (the cos and sin of 126 layers) is moved once
-    per run (under `strict=True`, once per module). Tensors are found in nested tuples, lists, dicts and dataclasses. A model on one device gets
-    no hooks.
+    per run; under `strict=True`, once per module. Tensors are found in nested tuples, lists, dicts and
+    dataclasses. A model on one device gets no hooks.
 
     Args:
         module: The model.

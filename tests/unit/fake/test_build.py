@@ -219,17 +219,12 @@ class TestModules:
         kept = []
 
         def factory():
-            real = nn.Linear(1024, 1024)
-            real.weight = nn.Parameter(torch.zeros_like(real.weight))
+            with real_execution():
+                real = nn.Linear(1024, 1024)
+            kept.append(weakref.ref(real.weight))
             return real
 
-        def real_factory():
-            with real_execution():
-                module = factory()
-            kept.append(weakref.ref(module.weight))
-            return module
-
-        built = build(real_factory)
+        built = build(factory)
 
         assert is_fake(built.module.weight)
         assert kept[0]() is None

@@ -98,6 +98,51 @@ def test_writes_through_numpy_are_seen():
         assert (table * 2).tolist() == [0, 10, 0]
 
 
+def test_writes_through_numpy_are_seen_each_time():
+    with fake_mode():
+        table = torch.zeros(3)
+        array = table.numpy()
+
+        array[1] = 5
+        first = (table * 2).tolist()
+        array[1] = 6
+        second = (table * 2).tolist()
+
+    assert (first, second) == ([0, 10, 0], [0, 12, 0])
+
+
+def test_options_that_are_equal_but_of_another_type_stay_apart():
+    with fake_mode() as mode, recording(mode) as recorded:
+        twice = torch.ones(2, dtype=torch.int64).add(torch.ones(2, dtype=torch.int64), alpha=1)
+        real = torch.ones(2).add(torch.ones(2), alpha=1.0)
+        thrice = torch.ones(2, dtype=torch.int64).add(torch.ones(2, dtype=torch.int64), alpha=2)
+
+    assert [recorded.value_of(t).tolist() for t in (twice, real, thrice)] == [[2, 2], [2.0, 2.0], [3, 3]]
+
+
+def test_a_table_that_is_filled_row_by_row_is_read():
+    with fake_mode():
+        table = torch.zeros(300, 2)
+        for i in range(300):
+            table[i] = i
+
+        assert table[:, 0].tolist() == list(range(300))
+
+
+def test_a_generator_of_the_model_is_not_advanced():
+    with fake_mode() as mode, recording(mode) as recorded:
+        generator = torch.Generator().manual_seed(7)
+        state = generator.get_state()
+        one = torch.empty(3).normal_(generator=generator)
+        two = torch.empty(3).normal_(generator=generator)
+        three = nn.init.trunc_normal_(torch.empty(3), generator=generator)
+
+    values = [recorded.value_of(t).tolist() for t in (one, two, three)]
+    assert values == [recorded.value_of(t).tolist() for t in (one, two, three)]
+    assert len({v for value in values for v in value}) == 9
+    assert torch.equal(generator.get_state(), state)
+
+
 def test_an_operator_that_writes_into_a_real_tensor_does():
     real = torch.zeros(3)
 
