@@ -18,7 +18,7 @@ test: $(VENV)/.with-test
 	$(RUN) -m pytest -n 2
 
 test-slow: $(VENV)/.with-test
-	$(RUN) -m pytest -n 2 -m "slow and not gpu"
+	$(RUN) -m pytest -n 2 --dist loadgroup -m "slow and not gpu"
 
 lint: $(VENV)/.with-lint
 	$(RUN) -m ruff check .
