@@ -1,9 +1,11 @@
 """What stock torch answers about its devices, and the names that emulation replaces."""
 
+import inspect
+
 import pytest
 import torch
 
-from fakexport._torch import accelerator_queries, device_queries, virtual_streams
+from fakexport._torch import accelerator_queries, device_queries, query_patches, virtual_streams
 from fakexport._torch.active_modes import active_fake_mode
 from tests.torch_facts.stock_torch import run_stock
 
@@ -66,7 +68,7 @@ XPU_NAMES = [
 
 
 def replaced(owner: object) -> set[str]:
-    patches = device_queries.query_patches({})
+    patches = query_patches.query_patches({})
     return {name for (o, name) in patches._replacements if o is owner}
 
 
@@ -153,3 +155,12 @@ def test_the_active_fake_mode_is_the_dispatchers():
 
     assert inside is mode
     assert active_fake_mode() is None
+
+
+@pytest.mark.parametrize("device_type", ["cuda", "xpu"])
+def test_stock_asks_whether_it_is_initialised_before_it_initialises(device_type):
+    module, is_initialized, initialise = device_queries._STOCK_INITIALISATION[device_type]
+
+    assert initialise is module._lazy_init
+    assert is_initialized is module.is_initialized
+    assert "is_initialized()" in inspect.getsource(initialise)

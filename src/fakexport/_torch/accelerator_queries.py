@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from .device_queries import Backend
 from .virtual_streams import VirtualStream
-
-if TYPE_CHECKING:
-    from .device_queries import Backend
 
 __all__ = ["AcceleratorQueries"]
 

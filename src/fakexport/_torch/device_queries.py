@@ -1,17 +1,14 @@
 """Answers to the questions a model asks about its devices, from data instead of from a driver.
 
-`torch.cuda`, `torch.xpu` and `torch.mps` ask compiled-in bindings that a CPU-only wheel does not have.
-`answer_queries` replaces the Python functions by answers for a list of virtual devices, and puts the
-original objects back afterwards. Seen on torch 2.11 to 2.13.
+One class per device type; `query_patches.py` puts them in the place of torch's functions. Seen on torch 2.11
+to 2.13.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
@@ -22,22 +19,15 @@ import torch
 # Imported before anything is patched: these modules look at the devices once, when they are imported, and
 # `torch._inductor` would bind CUDA functions that a CPU-only wheel does not have.
 import torch._dynamo
-import torch.accelerator
-import torch.backends.mps
 import torch.cuda
 import torch.mps
 import torch.xpu
 
-from .accelerator_queries import AcceleratorQueries
 from .active_modes import active_fake_mode
 from .patching import Patches
 from .virtual_streams import VirtualEvent, VirtualStream
 
-__all__ = ["Backend", "DeviceAnswers", "query_patches"]
-
-# What a wheel of the field's default build says of itself; a CPU-only wheel says None.
-_CUDA_VERSION = "13.0"
-_HIP_VERSION = "7.0"
+__all__ = ["Backend", "DeviceAnswers", "MpsBackend"]
 
 
 @dataclass(frozen=True)
@@ -262,7 +252,7 @@ _STOCK_INITIALISATION: dict[str, tuple[ModuleType, Any, Any]] = {
 }
 
 
-class _MpsBackend(Backend):
+class MpsBackend(Backend):
     """`torch.mps` asks no index and has names of its own."""
 
     def current_allocated_memory(self) -> int:
@@ -294,67 +284,3 @@ def _properties_of(device: DeviceAnswers) -> SimpleNamespace:
         is_multi_gpu_board=0,
         **device.properties,
     )
-
-
-def _replacements(
-    answers: object, package: ModuleType, private: Sequence[str] = ()
-) -> dict[tuple[Any, str], Callable[..., Any]]:
-    """`(owner, name) -> answer` for every name of the package that `answers` can answer.
-
-    Owners are the package and those of its submodules that define or import the very same object: a
-    function of the same name may ask something else there (`torch.cuda.nccl.is_available`).
-    """
-    names = {name for name in dir(answers) if name in private or not name.startswith("_")}
-    names &= vars(package).keys()
-    answered = {name: getattr(answers, name) for name in names}
-    below = [module for name, module in sys.modules.items() if name.startswith(package.__name__ + ".")]
-    return {
-        (owner, name): answered[name]
-        for owner in (package, *below)
-        for name in names
-        if vars(owner).get(name) is vars(package)[name]
-    }
-
-
-_PRIVATE = ("_lazy_init", "_lazy_call", "_exchange_device", "_maybe_exchange_device")
-
-
-def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]]) -> Patches:
-    """The context in which torch answers for exactly these devices.
-
-    A type that is not in `devices` answers that it has none, whatever this machine really has: the
-    answer belongs to the target.
-
-    Args:
-        devices: Device type (`cuda`, `xpu`, `mps`) to its devices in index order. The first type that
-            has any is what `torch.accelerator` speaks of.
-    """
-    cuda = Backend("cuda", devices.get("cuda", ()))
-    xpu = Backend("xpu", devices.get("xpu", ()))
-    mps = _MpsBackend("mps", devices.get("mps", ()))
-    chosen = next((b for b in (cuda, xpu, mps) if b.is_available()), None)
-    replacements: dict[tuple[Any, str], Any] = {
-        **_replacements(cuda, torch.cuda, _PRIVATE),
-        **_replacements(xpu, torch.xpu, _PRIVATE),
-        **_replacements(mps, torch.mps),
-        **_replacements(mps, torch.backends.mps),
-        **_replacements(AcceleratorQueries(chosen), torch.accelerator),
-        (torch, "get_device_module"): _device_module_answer(chosen),
-    }
-    if cuda.is_available():
-        is_rocm = cuda._of(0).is_rocm
-        replacements[torch.version, "cuda"] = None if is_rocm else torch.version.cuda or _CUDA_VERSION
-        replacements[torch.version, "hip"] = (torch.version.hip or _HIP_VERSION) if is_rocm else None
-    return Patches(replacements)
-
-
-def _device_module_answer(chosen: Backend | None) -> Callable[..., ModuleType]:
-    original = torch.get_device_module
-
-    @functools.wraps(original.__wrapped__)  # The original is a cached function; Dynamo wants the one inside.
-    def get_device_module(device: torch.device | str | None = None) -> ModuleType:
-        if device is None:
-            device = "cpu" if chosen is None else chosen.device_type
-        return original(device)  # type: ignore[no-any-return]
-
-    return get_device_module

@@ -12,10 +12,11 @@ from fakexport._torch.attention_backend import AttentionDevice
 from fakexport._torch.constant_propagation import constants_stay_on_cpu
 from fakexport._torch.device_guard import VirtualGuards
 from fakexport._torch.device_initialisation import avoid_device_init
-from fakexport._torch.device_queries import DeviceAnswers, query_patches
+from fakexport._torch.device_queries import DeviceAnswers
 from fakexport._torch.dispatch_cache import own_dispatch_cache
 from fakexport._torch.fallback_kernels import fallback_kernels_on_cpu
 from fakexport._torch.new_tensors import new_tensors_stay
+from fakexport._torch.query_patches import query_patches
 from fakexport._torch.virtual_accelerator import virtual_accelerator
 from fakexport._torch.virtual_attention import virtual_attention
 from fakexport._torch.virtual_backward import virtual_backward
