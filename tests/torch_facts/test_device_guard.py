@@ -137,3 +137,12 @@ def test_a_declaration_is_read_whatever_its_type(tmp_path, monkeypatch):
     positions = method_table.method_positions("derived.h", "base.h")
 
     assert positions == {"~": 0, "two": 2, "pointer": 3, "mine": 4}
+
+
+def test_where_no_page_may_be_run_there_are_no_streams_and_no_failure(monkeypatch):
+    def forbidden():
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(virtual_guard, "_stream_function", forbidden)
+
+    assert not virtual_guard.has_streams.__wrapped__()

@@ -92,9 +92,19 @@ class VirtualGuard:
         self.address = ctypes.addressof(self._object)
 
 
+@functools.cache
 def has_streams() -> bool:
-    """Whether a guard can give streams on this machine; without them there is no backward pass."""
-    return platform.system() == "Linux" and platform.machine() in _GET_STREAM
+    """Whether a guard can give streams on this machine; without them there is no backward pass.
+
+    Not on other processors, and not where the system forbids a page that is written and then run.
+    """
+    if platform.system() != "Linux" or platform.machine() not in _GET_STREAM:
+        return False
+    try:
+        _stream_function()
+    except OSError:
+        return False
+    return True
 
 
 def _check_layout(device_type: str, guard: int | None, positions: dict[str, int]) -> None:
