@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.user_frames import name_user_frames
 from fakexport.diagnostics import Span
+from fakexport.fake import remember_value
 from fakexport.program.source_span import is_user_code
 
 from .dynamic_dims import DynamicDims, as_torch_shapes
@@ -32,13 +33,10 @@ class Captured:
     Args:
         program: The program, or None.
         failure: The failure, or None.
-        constant_values: Values, on the CPU, of constants that the program holds as fake tensors on a
-            virtual device, by constant name.
     """
 
     program: ExportedProgram | None
     failure: CaptureFailure | None
-    constant_values: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
 
 
 def capture(
@@ -53,7 +51,8 @@ def capture(
     """Capture `module` as it stands, fake or real, on the devices where it stands.
 
     The caller has entered `devices.emulate` if a device is virtual. The program's outputs are plain
-    tuples, lists and dicts. Weights stay what they are: fake weights stay fake.
+    tuples, lists and dicts. Weights stay what they are: fake weights stay fake. A literal on a virtual device
+    is a fake constant of the program; `fake.value_of` gives its value.
 
     Args:
         module: The module. Its `forward` is replaced while it is traced, and put back.
@@ -80,7 +79,9 @@ def capture(
             nullcontext() if strict else lazy_graph_modules(),
         ):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
-        return Captured(program, None, fold_lifted_moves(program))
+        for name, value in fold_lifted_moves(program).items():
+            remember_value(program.constants[name], value)
+        return Captured(program, None)
     except Exception as error:
         return Captured(None, CaptureFailure.of(error, guards=_guards(error)))
 

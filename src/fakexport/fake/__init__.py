@@ -7,6 +7,7 @@ from .placement import DeviceMap, Placement
 from .recording import Recording
 from .replay import UnreplayableRead
 from .transfers import Transfers, install_transfers
+from .values import remember_value, value_of
 
 __all__ = [
     "Built",
@@ -21,4 +22,6 @@ __all__ = [
     "is_fake",
     "meta_like",
     "place",
+    "remember_value",
+    "value_of",
 ]

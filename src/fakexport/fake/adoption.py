@@ -14,6 +14,7 @@ from fakexport._torch.real_execution import real_execution
 
 from .module_tensors import plain_tensors, slots
 from .recording import Recording
+from .values import remember_value
 
 __all__ = ["LARGE_REAL_BYTES", "adopt", "foreign_tensors"]
 
@@ -75,5 +76,5 @@ def _fake_of(tensor: torch.Tensor, recording: Recording, device: torch.device | 
     if is_fake_tensor(tensor):
         recording.take_over(fake, tensor)
     elif not is_meta and not (isinstance(tensor, nn.Parameter) and tensor.nbytes > LARGE_REAL_BYTES):
-        recording.remember(fake, tensor.detach())
+        remember_value(fake, tensor.detach())
     return fake

@@ -17,8 +17,9 @@ from fakexport._torch.truncated_normal import truncated_normal_as_one_step
 
 from .history import Constant, Operation, Output, StorageRecord, TensorRecord, leaves
 from .randomness import Draws
-from .references import Inputs, has_record, made_from, record_of, set_record
-from .replay import Replay, replay
+from .references import Inputs, has_record, record_of, set_record
+from .replay import Replay
+from .values import value_of
 
 __all__ = ["Recording", "recording"]
 
@@ -43,14 +44,8 @@ class Recording:
         self._replay = Replay()
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The real value of a tensor: a new CPU tensor without autograd; a real tensor comes back as it is.
-
-        Args:
-            tensor: A fake tensor made in the recorded block, on whichever device.
-        Raises:
-            UnreplayableRead: its history is not known, or cannot run here.
-        """
-        return replay([record_of(tensor)])[0] if isinstance(tensor, FakeTensor) else tensor
+        """The real value of a tensor made in the block, as `values.value_of` gives it."""
+        return value_of(tensor)
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's history was recorded. Its replay may fail all the same."""
@@ -60,10 +55,6 @@ class Recording:
         """Whether `torch.Tensor(n)` or `torch.FloatTensor(n)` made it, which ignore the default device."""
         output = record_of(tensor).output
         return isinstance(output, Output) and _is_legacy(output.operation)
-
-    def remember(self, fake: torch.Tensor, real: torch.Tensor) -> None:
-        """Makes `real` the value of `fake`, from now on. It is kept, not copied."""
-        set_record(fake, made_from(real))
 
     def take_over(self, fake: torch.Tensor, other: torch.Tensor) -> None:
         """Makes what is known of the fake tensor `other` known of `fake`."""

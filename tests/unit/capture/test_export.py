@@ -8,6 +8,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 import fakexport as fe
+from fakexport.fake import value_of
 
 
 class Literals(nn.Module):
@@ -128,3 +129,10 @@ def test_a_module_that_a_factory_takes_from_elsewhere_goes_to_the_target():
 
     assert report.verdicts[0].summary.devices == ("cuda:0",)
     assert not fe.is_fake(module.weight)
+
+
+def test_the_values_of_literals_on_a_virtual_device_are_kept():
+    program = fe.export(Literals, (torch.ones(3),), topology="H100")
+
+    values = [value_of(constant).tolist() for constant in program.constants.values()]
+    assert values == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
