@@ -41,6 +41,13 @@ _STATISTICS = Reason(
     shows_as="expected",
 )
 
+_CUFFT = Reason(
+    "cuFFT transforms the dimensions in steps and leaves them in the order of the last one",
+    is_right=True,
+    source="torch/_meta_registrations.py:meta_fft_r2c and meta_fft_c2c, which ask for the device",
+    shows_as="stride",
+)
+
 # Operator, or its name up to a dot -> why.
 KNOWN: dict[str, Reason] = {
     "svd": _SVD,
@@ -48,6 +55,10 @@ KNOWN: dict[str, Reason] = {
     "svd_lowrank": _SVD,
     "pca_lowrank": _SVD,
     "linalg.svdvals": _SVD,
+    "fft.hfft2": _CUFFT,
+    "fft.hfftn": _CUFFT,
+    "fft.rfft2": _CUFFT,
+    "fft.rfftn": _CUFFT,
     "linalg.eig": Reason(
         "the eigenvectors are row-major on CUDA",
         is_right=True,
