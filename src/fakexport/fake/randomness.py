@@ -19,6 +19,10 @@ __all__ = ["Draw", "Draws"]
 
 T = TypeVar("T")
 
+# torch keeps no note of who chose a seed. Without anybody, the default generator has 64 random bits, and a
+# new `torch.Generator()` 67280421310721 (c10/core/GeneratorImpl.h:default_rng_seed_val).
+_CHOSEN_SEEDS = 2**40
+
 
 class Draw(NamedTuple):
     """The random numbers of one operation.
@@ -30,6 +34,11 @@ class Draw(NamedTuple):
 
     seed: int
     place: int
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether somebody chose the seed, so that the numbers are meant to be these."""
+        return self.seed < _CHOSEN_SEEDS
 
     def run(self, function: Callable[[], T]) -> T:
         """Calls the function with the default CPU generator in this draw's state, and puts the state back."""
