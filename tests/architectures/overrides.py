@@ -81,19 +81,23 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 8},
     "informer": SERIES,
     "janus": {"vq_config": VQ},
+    "levit": {"key_dim": [4, 4, 4]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "llama4": {"vision_config": {"projector_input_dim": 32, "projector_output_dim": 32, "vision_output_dim": 32}
                | {"pixel_shuffle_ratio": 0.5, "intermediate_size": 128, "patch_size": 8}},
     "longcat_flash": {"zero_expert_num": 2, "expert_ffn_hidden_size": 16, "qk_head_dim": 16},
     "lw_detr": {"backbone_config": {"image_size": 64, "num_windows": 4, "window_block_indices": [0]}
                 | {"out_features": ["stage1", "stage2"], "pretrain_image_size": 64}, "group_detr": 2}
+    | {"projector_scale_factors": [1.0]}
     | {"decoder_self_attention_heads": 4, "decoder_cross_attention_heads": 4, "decoder_ffn_dim": 32},
     "mamba2": {"num_heads": 8, "n_groups": 2, "chunk_size": 8},
     "mimi": {"upsample_groups": 32},
     "ministral": {"head_dim": 8},
+    "mobilebert": {"embedding_size": 16},
     "moonshine_streaming": {"num_key_value_heads": 2, "encoder_config": {"sliding_windows": [[16, 4], [16, 0]]}},
     "musicgen": {"decoder": {"num_codebooks": 2}},
     "nemotron": {"num_key_value_heads": 2},
+    "qwen2_5_omni": {"token2wav_config": {"bigvgan_config": {"upsample_initial_channel": 64}}},
     "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16], "attn_layers": ["local", "lsh"]}
     | {"local_attn_chunk_length": 8, "lsh_attn_chunk_length": 8, "feed_forward_size": 48},
     "roc_bert": {"pronunciation_vocab_size": 99, "shape_vocab_size": 99}
