@@ -26,7 +26,7 @@ HGNET = {
     "embedding_size": 8,
 }
 MAMBA_HEADS = {"mamba_n_heads": 8, "mamba_d_head": 8}
-EFFICIENTNET = {"width_coefficient": 0.25, "depth_coefficient": 0.2, "hidden_dim": 64}
+EFFICIENTNET = {"width_coefficient": 0.25, "depth_coefficient": 0.2, "hidden_dim": 320}
 SERIES = {"prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2, 3]}
 VQ = {"base_channels": 32, "channel_multiplier": [1, 1], "latent_channels": 32, "num_embeddings": 16}
 SEAMLESS = {
@@ -42,12 +42,17 @@ SAM2_VISION = {
     "backbone_channel_list": [64, 32, 16, 8],
     "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
 }
+WINDOWS = {"image_size": 64, "window_size": 2}
+MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}
+FOUR_STAGES = {"num_hidden_layers": 4, "out_features": ["stage1", "stage2", "stage3", "stage4"]} | {
+    "reshape_hidden_states": False
+}
 BARK = {"block_size": 64, "input_vocab_size": 99, "output_vocab_size": 99}
 DETR = {"backbone_config": RESNET}
 
 # model type -> settings that are merged into the shrunken ones
 OVERRIDES: Mapping[str, Mapping[str, Any]] = {
-    "align": {"vision_config": EFFICIENTNET},
+    "align": {"vision_config": EFFICIENTNET, "projection_dim": 80},
     "align_vision_model": EFFICIENTNET,
     "autoformer": SERIES | {"moving_average": 5, "label_length": 4},
     "bark": {part: BARK for part in ("semantic_config", "coarse_acoustics_config", "fine_acoustics_config")},
@@ -57,7 +62,7 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     "bridgetower": {"vision_config": {"hidden_size": 64}, "text_config": {"hidden_size": 32}},
     "chameleon": {"vocabulary_map": {"<image>": 4, "IMGIMGA": 5}, "vq_config": VQ},
     "clap": {"audio_config": {"patch_embeds_hidden_size": 8, "depths": [1, 1], "num_hidden_layers": 2}
-             | {"num_attention_heads": [1, 2], "hidden_size": 16, "num_mel_bins": 16, "spec_size": 32}},
+             | {"num_attention_heads": [1, 2], "hidden_size": 16}},
     "conditional_detr": DETR,
     "csm": {"codec_config": {"upsample_groups": 32}},
     "cvt": {"depth": [1, 2, 3], "embed_dim": [8, 16, 32], "num_heads": [1, 2, 4], "mlp_ratio": [2.0, 2.0, 2.0]},
@@ -68,6 +73,7 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}, "ffn_config": {"hidden_size": 32}},
     "deformable_detr": DETR,
     "detr": DETR,
+    "donut-swin": WINDOWS,
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "efficientnet": EFFICIENTNET,
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
@@ -81,8 +87,10 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 8},
     "informer": SERIES,
     "janus": {"vq_config": VQ},
+    "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
     "levit": {"key_dim": [4, 4, 4]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "lilt": {"hidden_size": 48},
     "llama4": {"vision_config": {"projector_input_dim": 32, "projector_output_dim": 32, "vision_output_dim": 32}
                | {"pixel_shuffle_ratio": 0.5, "intermediate_size": 128, "patch_size": 8}},
     "longcat_flash": {"zero_expert_num": 2, "expert_ffn_hidden_size": 16, "qk_head_dim": 16},
@@ -94,22 +102,55 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     "mimi": {"upsample_groups": 32},
     "ministral": {"head_dim": 8},
     "mobilebert": {"embedding_size": 16},
-    "moonshine_streaming": {"num_key_value_heads": 2, "encoder_config": {"sliding_windows": [[16, 4], [16, 0]]}},
+    "moonshine_streaming": {"num_key_value_heads": 4, "encoder_config": {"sliding_windows": [[16, 4], [16, 0]]}},
     "musicgen": {"decoder": {"num_codebooks": 2}},
     "nemotron": {"num_key_value_heads": 2},
     "qwen2_5_omni": {"token2wav_config": {"bigvgan_config": {"upsample_initial_channel": 64}}},
     "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16], "attn_layers": ["local", "lsh"]}
     | {"local_attn_chunk_length": 8, "lsh_attn_chunk_length": 8, "feed_forward_size": 48},
+    "qwen2_5_vl": {"text_config": MROPE},
+    "qwen2_vl": {"text_config": MROPE},
+    "colqwen2": {"vlm_config": {"text_config": MROPE}},
+    "glm46v": {"text_config": MROPE},
+    "glm4v": {"text_config": MROPE},
+    "glm4v_moe": {"text_config": {"rope_parameters": MROPE["rope_parameters"] | {"mrope_section": [1, 1, 0]}}},
+    "glm_image": {"text_config": MROPE},
+    "glm_ocr": {"text_config": MROPE},
+    "paddleocr_vl": {"text_config": MROPE},
+    "owlv2": {"projection_dim": 32},
+    "owlvit": {"projection_dim": 32},
+    "paligemma": {"projection_dim": 32, "vision_config": {"projection_dim": 32}},
+    "mobilevit": {"image_size": 64},
+    "mobilevitv2": {"image_size": 64},
+    "sam": {"vision_config": {"num_pos_feats": 16}},
+    "sam_hq": {"vision_config": {"num_pos_feats": 16}},
+    "swin": WINDOWS,
+    "maskformer-swin": WINDOWS,
+    "textnet": {"stem_out_channels": 8},
+    "xclip": {"vision_config": {"mit_hidden_size": 16}},
+    "xmod": {"default_language": "en_XX"},
+    "blip-2": {"image_token_index": 98},
+    "instructblip": {"image_token_index": 98},
+    "instructblipvideo": {"video_token_index": 98},
+    "depth_anything": {"backbone_config": FOUR_STAGES},
+    "prompt_depth_anything": {"backbone_config": FOUR_STAGES},
+    "zoedepth": {"backbone_config": FOUR_STAGES},
+    "tipsv2_dpt": {"backbone_config": FOUR_STAGES},
+    "dpt": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
+    "rf_detr": {"backbone_config": {"image_size": 64, "patch_size": 8, "num_windows": 2}},
+    "rt_detr": {"decoder_in_channels": [32, 32, 32]},
+    "rt_detr_v2": {"decoder_in_channels": [32, 32, 32]},
+    "deepseek_v2": {"num_experts_per_tok": 2},
     "roc_bert": {"pronunciation_vocab_size": 99, "shape_vocab_size": 99}
     | {"pronunciation_embed_dim": 16, "shape_embed_dim": 16},
-    "sam2": {"vision_config": SAM2_VISION, "memory_attention_hidden_size": 32},
+    "sam2": {"vision_config": SAM2_VISION, "prompt_encoder_config": {"image_size": 64}, "memory_attention_hidden_size": 32},
     "swin2sr": {"num_heads": [2, 2], "depths": [2, 2]},
     "table-transformer": DETR,
     "seamless_m4t": SEAMLESS,
     "seamless_m4t_v2": SEAMLESS | {"char_vocab_size": 99, "t2u_variance_predictor_embed_dim": 32}
     | {"t2u_variance_predictor_hidden_dim": 16},
     "time_series_transformer": SERIES,
-    "tvp": {"backbone_config": RESNET | {"out_features": ["stage4"]}, "max_img_size": 64, "visual_prompt_size": 8}
+    "tvp": {"backbone_config": RESNET | {"out_features": ["stage4"]}, "max_img_size": 224, "visual_prompt_size": 8}
     | {"num_frames": 4, "hidden_size": 64},
     "upernet": {"backbone_config": RESNET, "auxiliary_channels": 16, "pool_scales": [1, 2]},
     "vjepa2": {"pred_hidden_size": 32, "pred_num_attention_heads": 4, "pred_num_hidden_layers": 2}

@@ -30,12 +30,13 @@ SIZES = (
         fusion_hidden_size out_hidden_size attention_hidden_size projector_hidden_size backbone_hidden_size
         image_text_hidden_size fpn_hidden_size mask_feature_size feature_size output_channels conv_channels
         lru_width d_latents d_embed word_embed_proj_dim text_embed_dim vision_embed_dim shared_dim
-        adapter_hidden_size query_dim out_dim hidden_size_global memory_attention_hidden_size""",
+        adapter_hidden_size query_dim out_dim hidden_size_global memory_attention_hidden_size
+        projection_size codebook_dim reassemble_hidden_size bottleneck_features vector_quantization_hidden_dimension""",
     ),
     (
         16,
-        """projection_dim projection_size kv_lora_rank q_lora_rank classifier_proj_size codevector_dim
-        proj_codevector_dim num_codevectors_per_group xvector_output_dim num_filters codebook_size codebook_dim
+        """projection_dim kv_lora_rank q_lora_rank classifier_proj_size codevector_dim
+        proj_codevector_dim num_codevectors_per_group xvector_output_dim num_filters codebook_size
         mamba_d_state state_size base_channels num_buckets upsample_initial_channel""",
     ),
     (
@@ -70,19 +71,24 @@ def shrunken(config: Any) -> dict[str, Any]:
     """Returns the settings that make a config small, as a `config.json` holds them.
 
     Args:
-        config: The default config of a model type.
+        config: The default config of a model type, or a config inside of one.
     """
+    values, defaults = vars(config), vars(type(config)())
     settings: dict[str, Any] = {"model_type": config.model_type}
     free_token = VOCABULARY - 1
     for field in dataclasses.fields(config):
-        value = vars(config).get(field.name)
+        name, value = field.name, values.get(field.name)
         if hasattr(value, "model_type"):
-            settings[field.name] = shrunken(value)
-        elif type(value) is int and value > free_token and "_token_i" in field.name:
-            settings[field.name] = free_token
+            settings[name] = shrunken(value)
+        elif name == "num_key_value_heads" and value == values.get("num_attention_heads"):
+            settings[name] = _small("num_attention_heads", value)
+        elif type(value) is int and value > free_token and "_token_i" in name:
+            settings[name] = free_token
             free_token -= 1
-        elif (small := _small(field.name, value)) != value:
-            settings[field.name] = small
+        elif name != "layer_types" and (small := _small(name, value)) != defaults.get(name):
+            settings[name] = small
+    if "num_hidden_layers" not in settings and values.get("_out_features"):
+        settings["out_features"] = values["_out_features"]  # is no field of the config
     return settings
 
 
