@@ -77,6 +77,7 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "efficientnet": EFFICIENTNET,
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "florence2": {"vision_config": {"projection_dim": 32}, "text_config": {"max_position_embeddings": 128}},
     "gemma3n_text": {"num_hidden_layers": 2, "intermediate_size": 48, "num_kv_shared_layers": 0}
     | {"activation_sparsity_pattern": [0.95, 0.0], "layer_types": ["sliding_attention", "full_attention"]}
     | {"hidden_size_per_layer_input": 8, "laurel_rank": 8},
