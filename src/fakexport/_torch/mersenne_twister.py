@@ -133,7 +133,7 @@ class MarkedState:
         self._memory = _memory_of(self.state)
 
     def mark(self, payload: bytes) -> bytes:
-        """Replaces the payload. Returns what `raw_mark` gives of generators that are then set to the state."""
+        """Replaces the payload. Returns what `raw_mark` gives of generators set to the state after."""
         words = _MARK_WORDS.unpack(payload.ljust(_MARK_BYTES, b"\0"))
         _MARK.pack_into(self._memory, _PLACE_AT, _MARK_HEAD, self._length, *words)
         return raw_mark(self.state)
