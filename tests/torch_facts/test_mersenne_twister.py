@@ -17,6 +17,7 @@ from fakexport._torch.mersenne_twister import (
     advanced,
     cached_normal,
     drawn_since_seeded,
+    is_as_far,
     mark_of,
     marked,
     raw_mark,
@@ -309,3 +310,14 @@ def test_a_payload_is_replaced_and_recognised_by_its_raw_bytes() -> None:
     assert raw_mark(generator.get_state()) == raw
     torch.rand(1, generator=generator)
     assert raw_mark(generator.get_state()) != raw
+
+
+@pytest.mark.parametrize("words", [0, 1, 5, 623, 624, 625, 5000])
+@pytest.mark.parametrize("first", [0, 1, 600, 623, 624])
+def test_a_wrong_count_shows_in_the_place(first: int, words: int) -> None:
+    before = advanced(fresh(), first)
+    after = advanced(before, words)
+
+    assert is_as_far(before, after, words)
+    assert not is_as_far(before, after, words + 1)
+    assert not is_as_far(before, after, words + 16)

@@ -28,6 +28,7 @@ __all__ = [
     "advanced",
     "cached_normal",
     "drawn_since_seeded",
+    "is_as_far",
     "mark_of",
     "marked",
     "raw_mark",
@@ -80,6 +81,15 @@ def drawn_since_seeded(state: torch.Tensor) -> int:
     left: int
     left, _, place = _PLACE.unpack_from(_memory_of(state), _PLACE_AT)
     return 0 if (left, place) == (1, 0) else _WORDS + 1 - left
+
+
+def is_as_far(before: torch.Tensor, after: torch.Tensor, words: int) -> bool:
+    """Whether a state can be the one `words` words after another, by its place in the block of 624 words.
+
+    A cheap check of a count: one that is wrong passes once in 624 times.
+    """
+    lefts = [_PLACE.unpack_from(_memory_of(state), _PLACE_AT)[0] for state in (before, after)]
+    return bool((lefts[0] - lefts[1] - words) % _WORDS == 0)
 
 
 def cached_normal(state: torch.Tensor) -> float | None:

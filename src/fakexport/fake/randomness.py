@@ -28,6 +28,7 @@ from fakexport._torch.mersenne_twister import (
     MarkedState,
     advanced,
     cached_normal,
+    is_as_far,
     mark_of,
     raw_mark,
     seed_of,
@@ -93,6 +94,10 @@ class Origin:
         generator.set_state(self._marked.state)
         return raw
 
+    def reach(self, words: int, state: torch.Tensor) -> None:
+        """Notes the state that was found `words` words later, for going on from there."""
+        self._reached = (words, state)
+
     def state_after(self, words: int) -> torch.Tensor:
         """The state `words` 32-bit words later. Replays go forward mostly, and it goes on from the last."""
         assert self.state is not None
@@ -100,7 +105,7 @@ class Origin:
         if start > words:
             start, state = 0, self.state
         state = advanced(state, words - start)
-        self._reached = (words, state)
+        self.reach(words, state)
         return state
 
 
@@ -192,15 +197,22 @@ class Draw:
     def run(self, function: Callable[[], T]) -> T:
         """Calls the function with the default CPU generator where this draw starts, then puts it back."""
         generator = torch.default_generator
-        before = generator.get_state()
-        generator.set_state(self.start.state())
+        before, start = generator.get_state(), self.start.state()
+        generator.set_state(start)
         try:
             result = function()
-            if (leaves := self.leaves) is not None and leaves.state is None:
-                leaves.resolve(generator.get_state())
+            self._note_end(start, generator.get_state())
             return result
         finally:
             generator.set_state(before)
+
+    def _note_end(self, start: torch.Tensor, end: torch.Tensor) -> None:
+        if (leaves := self.leaves) is not None and leaves.state is None:
+            leaves.resolve(end)
+        if (after := self.start.after(self.drawn)) is not None:
+            if not is_as_far(start, end, after.words - self.start.words):
+                raise RuntimeError("it drew more or fewer random numbers than fakexport takes it to draw")
+            after.origin.reach(after.words, end)
 
 
 class Draws:

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from fakexport._torch.random_words import Drawn
 from fakexport.devices import emulate
 from fakexport.fake import (
+    MaterializeError,
     deferred_init,
     fake_mode,
     is_deferred,
@@ -19,6 +21,7 @@ from fakexport.fake import (
     materialize_module,
     materialize_tensor,
 )
+from fakexport.fake import recording as recording_module
 from tests.equality import assert_same_module, assert_same_tensor
 
 
@@ -321,3 +324,11 @@ def test_what_is_materialised_frees_its_history() -> None:
         assert history() is None
     finally:
         gc.enable()
+
+
+def test_a_count_that_torch_does_not_keep_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_module, "drawn_by", lambda *_: Drawn(words=7))
+    made = deferred_init(torch.randn, 40)
+
+    with pytest.raises(MaterializeError, match="drew more or fewer random numbers than fakexport"):
+        materialize_tensor(made)
