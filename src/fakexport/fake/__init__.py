@@ -4,6 +4,7 @@ from .build import Built, build
 from .mode import fake_mode, is_fake, meta_like
 from .place import place
 from .placement import DeviceMap, Placement
+from .provenance import Dependence, DependenceKind, Provenance
 from .recording import Recording
 from .replay import UnreplayableRead
 from .transfers import Transfers, install_transfers
@@ -11,8 +12,11 @@ from .values import remember_value, value_of
 
 __all__ = [
     "Built",
+    "Dependence",
+    "DependenceKind",
     "DeviceMap",
     "Placement",
+    "Provenance",
     "Recording",
     "Transfers",
     "UnreplayableRead",
