@@ -8,7 +8,7 @@ from .provenance import Dependence, DependenceKind, Provenance
 from .recording import Recording
 from .replay import UnreplayableRead
 from .transfers import Transfers, install_transfers
-from .values import remember_value, value_of
+from .values import remember_value, value_of, withhold_value
 
 __all__ = [
     "Built",
@@ -28,4 +28,5 @@ __all__ = [
     "place",
     "remember_value",
     "value_of",
+    "withhold_value",
 ]
