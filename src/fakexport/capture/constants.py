@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ __all__ = ["LARGEST_CONSTANT_BYTES", "recover_constants"]
 
 LARGEST_CONSTANT_BYTES = 2**30
 """A constant that takes more memory than this is not computed."""
+
+_FIRST_SENTENCE_END = re.compile(r"\.\s")  # Of a missing kernel, torch goes on with a list of 40 backends.
 
 
 def recover_constants(program: ExportedProgram) -> Recovered:
@@ -107,7 +110,7 @@ def _outcome(constant: torch.Tensor, provenance: Provenance) -> torch.Tensor | U
     try:
         value = value_of(constant)
     except UnreplayableRead as error:
-        return _unknown(error.reason)
+        return _unknown(_FIRST_SENTENCE_END.split(error.reason, maxsplit=1)[0])
     if (value.shape, value.dtype, value.layout) != (constant.shape, constant.dtype, constant.layout):
         return _unknown(f"its record gives {_kind(value)} for a tensor of {_kind(constant)}")
     return _own_copy(value, constant)
@@ -124,7 +127,7 @@ def _reason(constant: torch.Tensor, provenance: Provenance) -> UnboundConstant |
             detail = f"it shares the memory of {source}, whose values a checkpoint brings"
             return UnboundConstant("", "parameter", detail, weight=source)
         case "parameter":
-            detail = f"it is computed from the values of the parameter {source}"
+            detail = f"it is computed from the parameter {source}, which {operator} reads"
             return UnboundConstant("", "parameter", detail, weight=source, operator=operator)
         case "random":
             detail = f"it depends on what {source} draws, and nobody chose the seed"
@@ -153,17 +156,16 @@ def _carrier(constant: FakeTensor, outcome: torch.Tensor | UnboundConstant) -> t
     return view
 
 
-def _own_copy(value: torch.Tensor, constant: torch.Tensor) -> torch.Tensor:
-    """The value in memory of its own, as small as the strides of the constant allow."""
-    if value.layout is not torch.strided or value.numel() == 0:
+def _own_copy(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The value in memory of its own, laid out as `like` is; bytes between the elements are zero."""
+    if value.layout is not torch.strided or value.is_quantized:
         return value
     with real_execution():
-        if value.stride() != constant.stride():
-            laid_out = torch.empty_strided(constant.shape, constant.stride(), dtype=value.dtype)
-            return laid_out.copy_(value)
-        elements = _held_bytes(value) // value.itemsize
-        flat = value.as_strided((elements,), (1,)).clone()
-        return flat.as_strided(value.shape, value.stride())
+        memory = torch.zeros(_held_bytes(like) // like.itemsize, dtype=value.dtype)
+        once = [slice(0, 1) if stride == 0 else slice(None) for stride in like.stride()]
+        elements = value[tuple(once)]  # An expanded dimension has one place to write to.
+        memory.as_strided(elements.shape, like.stride()).copy_(elements)
+        return memory.as_strided(like.shape, like.stride())
 
 
 def _held_bytes(tensor: torch.Tensor) -> int:

@@ -30,7 +30,7 @@ def diagnose_constants(recovered: Recovered) -> Iterator[Diagnostic]:
 
 def _diagnostic(constant: UnboundConstant) -> Diagnostic:
     return rule(constant.code).diagnostic(
-        labels=labels_at(constant.span, f"`{constant.name}` has no value here"),
+        labels=labels_at(constant.span, f"reads `{constant.name}`, which has no value"),
         notes=(f"{constant.name}: {constant.detail}",),
         fix=Fix(_FIXES[constant.code]),
         module_path=constant.name.rpartition(".")[0] or None,

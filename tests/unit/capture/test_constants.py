@@ -187,6 +187,37 @@ def test_a_view_keeps_no_more_memory_than_it_shows():
     assert window.untyped_storage().nbytes() == 16
 
 
+LAYOUTS = {
+    "transposed": lambda: torch.arange(16.0).view(4, 4).t(),
+    "every other": lambda: torch.arange(32.0).view(4, 8)[:, ::2],
+    "expanded": lambda: torch.arange(4.0).expand(3, 4),
+    "a scalar expanded": lambda: torch.tensor(2.0).expand(3, 4),
+    "sliding": lambda: torch.arange(7.0).unfold(0, 4, 1),
+    "no elements": lambda: torch.arange(8.0).view(2, 4)[:0],
+    "complex": lambda: torch.polar(torch.ones(4), torch.arange(4.0)),
+    "not a number": lambda: torch.tensor([float("nan"), -0.0, float("inf"), 1e-45]),
+    "narrow": lambda: torch.arange(4.0).to(torch.float8_e4m3fn),
+}
+
+
+@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("is_real", [False, True], ids=["fake", "real"])
+def test_the_layout_is_that_of_the_real_constant(make, is_real):
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.constant = make()
+
+        def forward(self, x):
+            return x.sum(), self.constant * 1 if self.constant.dtype.itemsize > 1 else self.constant.float()
+
+    program = fe.export(Holder() if is_real else Holder, (X,))
+
+    (constant,) = program.constants.values()
+    assert type(constant) is torch.Tensor
+    assert same_bits(constant, make())
+
+
 class Unbound(nn.Module):
     def __init__(self, make: Callable[[Unbound], torch.Tensor]) -> None:
         super().__init__()
@@ -254,6 +285,26 @@ def test_a_parameter_that_torch_takes_for_a_constant_is_that_parameter(make):
     (unbound,) = captured(make).recovered.unbound
 
     assert (unbound.reason, unbound.weight) == ("parameter", "linear.weight")
+
+
+def test_inside_of_a_fake_mode_it_is_the_same():
+    with fe.fake_mode():
+        program = fe.export(Constants, (X,))
+        with pytest.warns(UnboundConstants):
+            incomplete = fe.export(lambda: Unbound(lambda m: torch.rand(4)), (X,))
+
+    real = expected()
+    assert all(same_bits(program.constants[name], real[name]) for name in real)
+    with pytest.raises(UnreplayableRead):
+        value_of(incomplete.constants["constant"])
+
+
+def test_a_module_without_data_has_no_values_to_give():
+    with torch.device("meta"):
+        module = Split()
+
+    with pytest.warns(UnboundConstants, match=r"a\.table \(FE603: .*; b\.table \(FE603: "):
+        fe.export(module, (X,))
 
 
 def test_a_real_module_brings_the_values_of_its_constants():

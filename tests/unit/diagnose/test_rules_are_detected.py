@@ -120,7 +120,9 @@ def test_equal_constants_of_equal_layers_are_one_diagnostic():
     (diagnostic,) = fe.check(layers).diagnostics
 
     assert (diagnostic.code, diagnostic.count, diagnostic.module_path) == ("FE601", 12, "0")
-    assert diagnostic.notes == ("0.peak: it is computed from the values of the parameter 0.weight",)
+    assert diagnostic.notes == (
+        "0.peak: it is computed from the parameter 0.weight, which aten.amax.default reads",
+    )
 
 
 def test_a_constant_that_nothing_reads_has_no_place():
@@ -134,4 +136,15 @@ def test_a_constant_that_nothing_reads_has_no_place():
     assert (diagnostic.code, diagnostic.labels) == ("FE603", ())
     assert diagnostic.notes == (
         "noise: it depends on memory of aten.empty.memory_format into which nothing was written",
+    )
+
+
+def test_of_a_missing_kernel_the_first_sentence_is_told(tmp_path):
+    rule = next(rule for rule in all_rules() if rule.code == "FE603")
+
+    (diagnostic,) = checked(rule, rule.failing_model, tmp_path).diagnostics
+
+    assert diagnostic.notes == (
+        "rotation: acme.hadamard.default fails on the CPU: Could not run 'acme::hadamard' with arguments "
+        "from the 'CPU' backend",
     )

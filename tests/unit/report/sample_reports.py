@@ -32,7 +32,7 @@ SPAN = Span("/venv/lib/site-packages/acme/model.py", 7, 9, 19, "forward", "stack
 UNBOUND = UnboundConstant(
     "layers.0.scale",
     "parameter",
-    "it is computed from the values of the parameter layers.0.weight",
+    "it is computed from the parameter layers.0.weight, which aten.amax.default reads",
     weight="layers.0.weight",
     operator="aten.amax.default",
     span=SPAN,
