@@ -17,12 +17,21 @@ aten = torch.ops.aten
         (aten.add_.Tensor, ["self"]),
         (aten.add.out, ["out"]),
         (aten._foreach_add_.Scalar, ["self"]),
-        (aten.native_batch_norm.default, []),
+        (aten._native_batch_norm_legit.default, ["running_mean", "running_var"]),
         (aten.t_.default, ["self"]),
     ],
 )
 def test_the_schema_says_what_is_written(operator: object, names: list[str]) -> None:
     assert [name for _, name in effects_of(operator).writes] == names
+
+
+def test_running_statistics_are_written_although_the_schema_does_not_say_so() -> None:
+    assert not any(a.alias_info for a in aten.native_batch_norm.default._schema.arguments)
+    names = [name for _, name in effects_of(aten.native_batch_norm.default).writes]
+    assert names == ["running_mean", "running_var"]
+    mean, ones = torch.zeros(2), torch.ones(2)
+    aten.native_batch_norm.default(torch.full((3, 2), 5.0), ones, ones, mean, torch.ones(2), True, 0.5, 0.1)
+    assert mean.tolist() == [2.5, 2.5]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,11 @@ __all__ = ["Effects", "effects_of"]
 _UNTAGGED_READS = frozenset({"aten::equal", "aten::is_nonzero", "aten::allclose", "aten::item"})
 # Share memory with their argument although the schema does not say so.
 _UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "prims::view_of"})
+# Update the running statistics in training although the schema does not say so.
+_UNDECLARED_WRITES = {
+    f"aten::{name}": ("running_mean", "running_var")
+    for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+}
 _LIFTS = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift"})
 # Give every element of their first argument a new value that does not depend on the old one.
 _OVERWRITES = frozenset(
@@ -86,7 +91,8 @@ def _effects_of(operator: Any) -> Effects:
     if not isinstance(operator, OpOverload):
         return Effects()
     arguments = list(enumerate(operator._schema.arguments))
-    writes = tuple((i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+    undeclared = _UNDECLARED_WRITES.get(operator._schema.name, ())
+    writes = tuple((i, a.name) for i, a in arguments if _is_write(a) or a.name in undeclared)
     read_aliases = [(i, a.name) for i, a in arguments if _is_alias(a)]
     returns_alias = any(map(_is_alias, operator._schema.returns))
     name = operator._schema.name
@@ -106,6 +112,10 @@ def _effects_of(operator: Any) -> Effects:
         moves_storage=name == "aten::set_",
         returns_tensors=bool(writes) or any("Tensor" in str(r.type) for r in operator._schema.returns),
     )
+
+
+def _is_write(argument: Any) -> bool:
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 def _is_alias(argument: Any) -> bool:
