@@ -8,7 +8,7 @@ from fakexport._torch.fake_tensors import FakeTensor
 
 from .history import TensorRecord, Unknown
 from .references import made_from, record_of, set_record
-from .replay import replay
+from .replay import UnreplayableRead, replay
 
 __all__ = ["remember_value", "value_of", "withhold_value"]
 
@@ -19,9 +19,14 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
     Args:
         tensor: A fake tensor that was made in a recorded block or given a value, on whichever device.
     Raises:
-        UnreplayableRead: its history is not known, or cannot run here.
+        UnreplayableRead: its history is not known, cannot run here, or misses a change of its memory.
     """
-    return replay([record_of(tensor)])[0] if isinstance(tensor, FakeTensor) else tensor
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    record = record_of(tensor)
+    if (edit := record.storage.edit) is not None:
+        raise UnreplayableRead(f"it was {edit}, which nobody recorded")
+    return replay([record])[0]
 
 
 def remember_value(fake: torch.Tensor, real: torch.Tensor) -> None:

@@ -8,12 +8,13 @@ RULE = Rule(
     severity="warning",
     message="the value of a constant cannot be computed here",
     why="""
-A program carries what no checkpoint has, non-persistent buffers and plain tensor attributes, as constants. In
-a fake model they have no data; fakexport computes them from the operations that it recorded in the
+A program carries what no checkpoint has, non-persistent buffers and plain tensor attributes, as constants.
+In a fake model they have no data; fakexport computes them from the operations that it recorded in the
 constructor. For this constant that is not possible, and the note says why: an operation has no CPU kernel,
-nothing was ever written into its memory (`torch.empty`), it began with a tensor that somebody made elsewhere,
-or it takes more than 1 GiB. Any value would be a guess, so the constant has none: the program is incomplete
-until somebody puts it into `program.constants`.
+nothing was ever written into its memory (`torch.empty`), it began with a tensor that somebody made
+elsewhere, it was changed when nobody recorded (a module that is edited after `deferred_init`), or it takes
+more than 1 GiB. Any value would be a guess, so the constant has none: the program is incomplete until
+somebody puts it into `program.constants`.
 """,
     how_to_repair="""
 Make the value of operators that run on a CPU, or write into the memory before the constructor ends. A table

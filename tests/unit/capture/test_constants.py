@@ -13,9 +13,10 @@ from torch import nn
 from torch.export import ExportedProgram
 
 import fakexport as fe
+from fakexport._torch.fake_tensors import mode_of
 from fakexport.capture import Captured, Recovered, UnboundConstants, capture, constants, recover_constants
 from fakexport.devices import emulate
-from fakexport.fake import UnreplayableRead, build, value_of
+from fakexport.fake import UnreplayableRead, build, deferred_init, materialize_module, value_of
 from fakexport.fake.history import history_of
 from fakexport.fake.references import record_of
 from fakexport.program import nodes_equal
@@ -305,6 +306,61 @@ def test_a_module_without_data_has_no_values_to_give():
 
     with pytest.warns(UnboundConstants, match=r"a\.table \(FE603: .*; b\.table \(FE603: "):
         fe.export(module, (X,))
+
+
+EDITS = {
+    "in place": lambda m: m.a.table.zero_(),
+    "through a view": lambda m: m.a.table[1:].mul_(2),
+    "by other data": lambda m: setattr(m.a.table, "data", torch.zeros(4)),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_a_deferred_module_that_was_changed_since_has_no_value_there(edit):
+    module = deferred_init(Split)
+    with mode_of([module.a.table]):
+        edit(module)
+
+    with pytest.warns(UnboundConstants, match=r"1 constant has no value: a\.table \(FE603: ") as caught:
+        program = fe.export(module, (X,))
+
+    assert "which nobody recorded" in str(caught[0].message)
+    assert program.constants["b.table"].tolist() == [0, 2, 4, 6]
+
+
+def test_a_deferred_module_can_be_exported_and_materialised():
+    def make() -> nn.Module:
+        torch.manual_seed(7)
+        return Constants()
+
+    module = deferred_init(make)
+
+    program = fe.export(module, (X,))
+
+    real = materialize_module(module) or module
+    torch.testing.assert_close(bound(program, real)(X), make()(X), rtol=0, atol=0)
+
+
+SEEDED = {
+    "the process": lambda: torch.manual_seed(3) and torch.randn(4),
+    "a generator": lambda: torch.randn(4, generator=torch.Generator().manual_seed(3)),
+    "after others": lambda: torch.manual_seed(3) and torch.rand(17).normal_() * 0 + torch.rand(17),
+}
+
+
+@pytest.mark.parametrize("draw", SEEDED.values(), ids=SEEDED)
+def test_a_draw_with_a_seed_is_that_of_eager_construction(draw):
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.noise = draw()
+
+        def forward(self, x):
+            return x.sum() + self.noise
+
+    program = fe.export(Noisy, (X,))
+
+    assert same_bits(program.constants["noise"], Noisy().noise)
 
 
 def test_a_real_module_brings_the_values_of_its_constants():
