@@ -13,11 +13,13 @@ from fakexport._torch import mersenne_twister
 from fakexport._torch.fake_tensors import new_fake_mode
 from fakexport._torch.mersenne_twister import (
     STATE_BYTES,
+    MarkedState,
     advanced,
     cached_normal,
     drawn_since_seeded,
     mark_of,
     marked,
+    raw_mark,
     seed_of,
     with_cached_normal,
 )
@@ -293,3 +295,17 @@ def test_active_modes_change_nothing() -> None:
     assert [type(result) for result in results] == [torch.Tensor] * 3
     assert all(map(torch.equal, results, expected))
     assert mark == b"here"
+
+
+def test_a_payload_is_replaced_and_recognised_by_its_raw_bytes() -> None:
+    state = MarkedState(fresh(), b"first")
+    generator = generator_in(state.state)
+    raw = state.mark(b"other")
+
+    assert mark_of(generator.get_state()) == b"first"
+    assert raw_mark(generator.get_state()) != raw
+    generator.set_state(state.state)
+    assert mark_of(generator.get_state()) == b"other"
+    assert raw_mark(generator.get_state()) == raw
+    torch.rand(1, generator=generator)
+    assert raw_mark(generator.get_state()) != raw

@@ -24,11 +24,13 @@ import torch
 
 __all__ = [
     "STATE_BYTES",
+    "MarkedState",
     "advanced",
     "cached_normal",
     "drawn_since_seeded",
     "mark_of",
     "marked",
+    "raw_mark",
     "seed_of",
     "with_cached_normal",
 ]
@@ -118,11 +120,32 @@ def marked(state: torch.Tensor, payload: bytes) -> torch.Tensor:
     return result
 
 
-def mark_again(state: torch.Tensor, payload: bytes) -> torch.Tensor:
-    """The marked state itself, with another payload of the same length."""
-    words = _MARK_WORDS.unpack(payload.ljust(_MARK_BYTES, b"\0"))
-    _MARK.pack_into(_memory_of(state), _PLACE_AT, _MARK_HEAD, len(payload), *words)
-    return state
+class MarkedState:
+    """A marked state whose payload is replaced in place: a recording marks a generator at every draw.
+
+    Args:
+        state, payload: As for `marked`. Later payloads have the same length.
+    """
+
+    def __init__(self, state: torch.Tensor, payload: bytes) -> None:
+        self.state = marked(state, payload)
+        self._length = len(payload)
+        self._memory = _memory_of(self.state)
+
+    def mark(self, payload: bytes) -> bytes:
+        """Replaces the payload. Returns what `raw_mark` gives of generators that are then set to the state."""
+        words = _MARK_WORDS.unpack(payload.ljust(_MARK_BYTES, b"\0"))
+        _MARK.pack_into(self._memory, _PLACE_AT, _MARK_HEAD, self._length, *words)
+        return raw_mark(self.state)
+
+
+def raw_mark(state: torch.Tensor) -> bytes:
+    """The part of a state that holds the mark, for comparing with that of a state that has one.
+
+    Args:
+        state: What `get_state` of a CPU generator gave. Nothing else: that is not looked at here.
+    """
+    return ctypes.string_at(state.data_ptr() + _PLACE_AT, _MARK.size)
 
 
 def mark_of(state: torch.Tensor) -> bytes | None:

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import torch
 
 from fakexport._torch.mersenne_twister import (
+    MarkedState,
     advanced,
     cached_normal,
-    mark_again,
     mark_of,
-    marked,
+    raw_mark,
     seed_of,
     with_cached_normal,
 )
@@ -50,6 +50,7 @@ _CHOSEN_SEEDS = 2**40
 _MARK = struct.Struct("<QQq")  # Number of the origin, words, place of the pair.
 _WORDS_PER_PAIR = 4  # Box-Muller takes two doubles of 64 bits.
 _KEPT_BY_ORIGIN = -1
+_NONE_KEPT = -2  # In a mark only.
 
 _numbers = itertools.count(1)
 
@@ -70,7 +71,7 @@ class Origin:
         self.state = first if is_known else None
         self.operation: Operation | None = None
         self._reached: tuple[int, torch.Tensor] | None = None
-        self._marked: torch.Tensor | None = None
+        self._marked: MarkedState | None = None
         _origins[self.number] = self
 
     @property
@@ -83,11 +84,14 @@ class Origin:
         self.state = state
         self.operation = None
 
-    def marked(self, words: int, pair_at: int | None) -> torch.Tensor:
-        """A state for a generator to be in that says that it stands there. The next call changes it."""
-        mark = _MARK.pack(self.number, words, -2 if pair_at is None else pair_at)
-        self._marked = marked(self.first, mark) if self._marked is None else mark_again(self._marked, mark)
-        return self._marked
+    def mark(self, generator: torch.Generator, words: int, pair_at: int | None) -> bytes:
+        """Lets a generator say that it stands there; what `raw_mark` gives of its state from now on."""
+        mark = _MARK.pack(self.number, words, _NONE_KEPT if pair_at is None else pair_at)
+        if self._marked is None:
+            self._marked = MarkedState(self.first, mark)
+        raw = self._marked.mark(mark)
+        generator.set_state(self._marked.state)
+        return raw
 
     def state_after(self, words: int) -> torch.Tensor:
         """The state `words` 32-bit words later. Replays go forward mostly, and it goes on from the last."""
@@ -205,6 +209,7 @@ class Draws:
     def __init__(self) -> None:
         self._generators: dict[int, torch.Generator] = {}
         self._elsewhere: dict[torch.device, Position] = {}
+        self._last: dict[int, tuple[bytes, Position]] = {}  # By generator: the mark that it was given.
         self._origins: list[Origin] = []  # Kept alive, as marks name them: `get_rng_state` copies marks.
 
     def next(
@@ -228,7 +233,8 @@ class Draws:
         draw, position = _drawn_at(self._position(generator), drawn)
         if position.origin is not draw.start.origin:
             self._origins.append(position.origin)
-        generator.set_state(position.origin.marked(position.words, position.pair_at))
+        raw = position.origin.mark(generator, position.words, position.pair_at)
+        self._last[id(generator)] = (raw, position)
         return draw
 
     def position(self, generator: torch.Generator | None = None) -> Position:
@@ -254,11 +260,15 @@ class Draws:
             else:
                 _left_behind[key] = position.origin
         self._generators.clear()
+        self._last.clear()
         self._origins.clear()
 
     def _position(self, generator: torch.Generator) -> Position:
-        self._generators[id(generator)] = generator
         state = generator.get_state()
+        last = self._last.get(id(generator))
+        if last is not None and last[0] == raw_mark(state):
+            return last[1]  # Nobody touched it since.
+        self._generators[id(generator)] = generator
         position = _marked_position(state)
         if position is None:
             position = Position(Origin(state))
@@ -283,4 +293,4 @@ def _marked_position(state: torch.Tensor) -> Position | None:
         return None
     number, words, pair_at = _MARK.unpack(mark[: _MARK.size])
     origin = _origins.get(number)
-    return None if origin is None else Position(origin, words, None if pair_at == -2 else pair_at)
+    return None if origin is None else Position(origin, words, None if pair_at == _NONE_KEPT else pair_at)

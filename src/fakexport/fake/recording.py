@@ -99,15 +99,18 @@ class Recording:
         kwargs: Mapping[str, Any],
         effects: Effects,
     ) -> Any:
+        if effects.is_identity and isinstance(args[0], FakeTensor):
+            result = run()
+            if isinstance(result, FakeTensor):
+                set_record(result, record_of(args[0]))
+            return result
         if effects.changes_geometry or effects.moves_storage:
             _separate(args[0])
         inputs = Inputs(args, kwargs)
         if inputs.has_real and _stays_real(effects, inputs, args, kwargs):
             return self._answer(operator, args, kwargs)
         result = self._result(run, operator, args, kwargs, effects)
-        if isinstance(result, FakeTensor) and effects.is_identity and inputs.records:
-            set_record(result, inputs.records[0])
-        elif result is not NotImplemented:
+        if result is not NotImplemented:
             self._note(operator, inputs, effects, result, args, kwargs)
         return result
 
@@ -322,7 +325,8 @@ def _overwritten(effects: Effects, args: Sequence[Any]) -> TensorRecord | None:
     """The record of a tensor that gets all new values, whatever was written before, or None."""
     if not effects.overwrites or not isinstance(args[0], FakeTensor):
         return None
-    return record_of(args[0]) if _covers_its_memory(args[0]) else None
+    record = record_of(args[0])
+    return record if record.storage.last_write is not None and _covers_its_memory(args[0]) else None
 
 
 def _covers_its_memory(tensor: torch.Tensor) -> bool:
