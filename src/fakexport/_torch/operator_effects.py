@@ -29,6 +29,18 @@ _OVERWRITES = frozenset(
                                   "exponential", "cauchy", "log_normal", "geometric")
 )  # fmt: skip
 
+# Take the shape, dtype and device of their first argument. Overloads with a further tensor read that one.
+_LIKE = frozenset(
+    f"aten::{name}" for name in ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like",
+                                 "randn_like", "randint_like", "new_empty", "new_empty_strided",
+                                 "new_zeros", "new_ones", "new_full")
+)  # fmt: skip
+# Give memory that holds whatever was there before.
+_UNINITIALISED = frozenset(
+    f"aten::{name}" for name in ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty",
+                                 "new_empty_strided")
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Effects:
@@ -39,6 +51,8 @@ class Effects:
         aliased: The argument whose memory its outputs share, or None.
         is_random: It draws from a random generator.
         reads_values: Its result, or the shape of its result, depends on data.
+        ignores_values: Of its tensors it takes shape, dtype and device, and no value (`zeros_like`).
+        leaves_uninitialised: The memory of its result has no values yet.
         is_identity: Its output is its argument, but for autograd.
         is_lift: It takes a real tensor that Python just made (`torch.tensor`, `torch.from_numpy`).
         overwrites: It writes every element of its first argument without regard to the old values.
@@ -51,6 +65,8 @@ class Effects:
     aliased: tuple[int, str] | None = None
     is_random: bool = False
     reads_values: bool = False
+    ignores_values: bool = False
+    leaves_uninitialised: bool = False
     is_identity: bool = False
     is_lift: bool = False
     overwrites: bool = False
@@ -87,6 +103,8 @@ def _effects_of(operator: Any) -> Effects:
         aliased=read_aliases[0] if returns_alias and read_aliases else None,
         is_random=torch.Tag.nondeterministic_seeded in operator.tags,
         reads_values=_reads_values(operator, name),
+        ignores_values=name in _LIKE and sum("Tensor" in str(a.type) for _, a in arguments) == 1,
+        leaves_uninitialised=name in _UNINITIALISED,
         is_identity=name in ("aten::detach", "aten::alias"),
         is_lift=name in _LIFTS,
         overwrites=name in _OVERWRITES,

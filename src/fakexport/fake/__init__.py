@@ -6,16 +6,20 @@ from .materialize import MaterializeError, materialize_module, materialize_tenso
 from .mode import fake_mode, is_fake, meta_like
 from .place import place
 from .placement import DeviceMap, Placement
+from .provenance import Dependence, DependenceKind, Provenance
 from .recording import Recording
 from .replay import UnreplayableRead
 from .transfers import Transfers, install_transfers
-from .values import remember_value, value_of
+from .values import remember_value, value_of, withhold_value
 
 __all__ = [
     "Built",
+    "Dependence",
+    "DependenceKind",
     "DeviceMap",
     "MaterializeError",
     "Placement",
+    "Provenance",
     "Recording",
     "Transfers",
     "UnreplayableRead",
@@ -31,4 +35,5 @@ __all__ = [
     "place",
     "remember_value",
     "value_of",
+    "withhold_value",
 ]
