@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.fresh_process import in_a_process, peak_rss_bytes
+
 CONFIG = "examples/configs/llama-3.1-405b.json"
 WAYS = ("fakexport", "torch.export")
 
@@ -67,20 +65,6 @@ def measure(way: str, config: str) -> dict[str, Any]:
     }
 
 
-def peak_rss_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def in_a_process(way: str, config: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.export_time", "--way", way, "--config", config]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{way} failed:\n{done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Times fakexport's capture against torch.export.")
     parser.add_argument("--rounds", type=int, default=3)
@@ -93,7 +77,8 @@ def main() -> int:
     results: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for _ in range(options.rounds):
         for way in WAYS:
-            results[way].append(in_a_process(way, options.config))
+            arguments = ("--way", way, "--config", options.config)
+            results[way].append(in_a_process("benchmarks.export_time", *arguments))
             print(f"{way}: {results[way][-1]['seconds']:.1f} s", file=sys.stderr, flush=True)
     ours, stock = (results[way] for way in WAYS)
     if ours[0]["operators"] != stock[0]["operators"]:

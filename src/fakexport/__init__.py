@@ -14,18 +14,31 @@ if TYPE_CHECKING:
     from fakexport.capture import export
     from fakexport.check import check
     from fakexport.devices import emulate
-    from fakexport.fake import build, fake_mode, is_fake, meta_like
+    from fakexport.fake import (
+        build,
+        deferred_init,
+        fake_mode,
+        is_deferred,
+        is_fake,
+        materialize_module,
+        materialize_tensor,
+        meta_like,
+    )
     from fakexport.program import diff, transfers
     from fakexport.program import summary_of as summary
 
 __all__ = [
     "build",
     "check",
+    "deferred_init",
     "diff",
     "emulate",
     "export",
     "fake_mode",
+    "is_deferred",
     "is_fake",
+    "materialize_module",
+    "materialize_tensor",
     "meta_like",
     "summary",
     "transfers",
@@ -34,11 +47,15 @@ __all__ = [
 _HOMES = {
     "build": "fakexport.fake:build",
     "check": "fakexport.check:check",
+    "deferred_init": "fakexport.fake:deferred_init",
     "diff": "fakexport.program:diff",
     "emulate": "fakexport.devices:emulate",
     "export": "fakexport.capture:export",
     "fake_mode": "fakexport.fake:fake_mode",
+    "is_deferred": "fakexport.fake:is_deferred",
     "is_fake": "fakexport.fake:is_fake",
+    "materialize_module": "fakexport.fake:materialize_module",
+    "materialize_tensor": "fakexport.fake:materialize_tensor",
     "meta_like": "fakexport.fake:meta_like",
     "summary": "fakexport.program:summary_of",
     "transfers": "fakexport.program:transfers",

@@ -17,7 +17,13 @@ from torch import nn
 from fakexport import __version__
 from fakexport.capture import DynamicDims, capture, parse_dynamic
 from fakexport.devices import Topology, emulate
-from fakexport.diagnose import diagnose_build, diagnose_failure, diagnose_internal_fault, diagnose_memory
+from fakexport.diagnose import (
+    diagnose_build,
+    diagnose_constants,
+    diagnose_failure,
+    diagnose_internal_fault,
+    diagnose_memory,
+)
 from fakexport.diagnostics import Diagnostic, fold
 from fakexport.fake import Built, DeviceMap, build, install_transfers
 from fakexport.program import ModuleSummary, diff, inspect_module, summarise, transfers
@@ -73,7 +79,7 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that returns no module.
     Reports:
-        FE001, FE101, FE102, FE201, FE202, FE203, FE301, FE302, FE401, FE502, FE503.
+        FE001, FE101, FE102, FE201, FE202, FE203, FE301, FE302, FE401, FE502, FE503, FE601, FE602, FE603.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), targets=["cpu", "H100"])
@@ -201,12 +207,13 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
                     strict=request.is_strict,
                     tracing=tracing,
                 )
-            if captured.program is None:
+            if captured.program is None or captured.recovered is None:
                 assert captured.failure is not None
                 return failed(diagnose_failure(captured.failure))
             with clock.running("analyse", "analyse"):
                 summary = summarise(captured.program)
-                found = diagnose_memory(summary, target.topology)
+                memory = diagnose_memory(summary, target.topology)
+                found = (*filter(None, (memory,)), *diagnose_constants(captured.recovered))
                 verdict = replace(
                     verdict,
                     target=replace(
@@ -215,11 +222,12 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
                     is_exportable=True,
                     summary=summary,
                     transfers=transfers(captured.program),
+                    recovered=captured.recovered,
                     notes=built.notes,
                     program=captured.program,
                 )
         verdict = replace(verdict, timings=_timings(request, clock))
-        return verdict, () if found is None else (replace(found, targets=(target.spec.name,)),)
+        return verdict, tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
     except FactoryFailed as error:
         return failed(diagnose_build(error.__cause__ or error))
     except (ValueError, TypeError) as error:

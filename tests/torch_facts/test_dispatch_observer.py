@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fakexport._torch.dispatch_observer import observed
+from fakexport._torch.dispatch_observer import observe, observed
 from fakexport._torch.fake_tensors import new_fake_mode
 
 
@@ -101,3 +101,15 @@ def test_a_literal_arrives_as_a_lift_of_a_real_tensor(make: Any) -> None:
         make([1.0, 2.0])
 
     assert lifted == [torch.Tensor]
+
+
+def test_an_observer_of_the_mode_sees_what_happens_outside_of_it_and_of_other_observers() -> None:
+    mode, always, sometimes = new_fake_mode(), Notes(), Notes()
+    observe(mode, always)
+
+    with mode, observed(mode, sometimes):
+        weight = torch.ones(2)
+    weight.add_(1)
+
+    assert sometimes.operators == ["aten.ones.default"]
+    assert always.operators == ["aten.add_.Tensor"]

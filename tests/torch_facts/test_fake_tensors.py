@@ -13,7 +13,9 @@ from fakexport._torch.fake_tensors import (
     meta_of,
     mode_of,
     new_fake_mode,
+    own_attributes,
     real_to_fake,
+    storage_identity,
 )
 
 
@@ -76,3 +78,22 @@ def test_the_storage_of_a_fake_tells_its_size() -> None:
 
     assert meta.device.type == "meta"
     assert (meta.stride(), meta.storage_offset(), meta.untyped_storage().nbytes()) == ((6, 2), 6, 96)
+
+
+def test_tensors_that_share_memory_have_one_storage_identity() -> None:
+    with new_fake_mode():
+        a = torch.empty(4)
+        b = torch.empty(4)
+        assert storage_identity(a) == storage_identity(a[1:]) == storage_identity(a.detach())
+        assert storage_identity(a) != storage_identity(b)
+        a.data = b
+        assert storage_identity(a) == storage_identity(b)
+
+
+def test_what_makes_a_tensor_fake_is_none_of_its_own_attributes() -> None:
+    with new_fake_mode():
+        parameter = torch.nn.Parameter(torch.empty(4))
+        parameter.tag = 3
+        parameter.nonzero()
+
+    assert own_attributes(parameter) == {"tag": 3}

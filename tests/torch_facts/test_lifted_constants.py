@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fakexport._torch.fake_tensors import new_fake_mode
-from fakexport._torch.lifted_constants import fold_lifted_moves
+from fakexport._torch.lifted_constants import fold_lifted_moves, note_lifted_value
 from fakexport.devices import emulate
 
 
@@ -118,3 +118,33 @@ def test_a_program_without_literals_is_left_alone():
 
     assert fold_lifted_moves(program) == {}
     assert program.graph_module.code == code
+
+
+def test_torch_notes_the_value_of_a_lifted_constant_and_so_do_we():
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.arange(3.0)
+            self.register_buffer("buffer", torch.arange(3.0), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.table + self.buffer
+
+    program = torch.export.export(Table(), (torch.ones(3),))
+    lifted, buffer = (
+        next(node for node in program.graph.nodes if node.name == name) for name in ("c_table", "b_buffer")
+    )
+    assert lifted.meta["val"].constant is program.constants["table"]
+    assert buffer.meta["val"].constant is None
+
+    other = torch.ones(3)
+    note_lifted_value(lifted, other)
+    note_lifted_value(buffer, other)
+
+    assert lifted.meta["val"].constant is other
+    assert buffer.meta["val"].constant is None
+
+    with new_fake_mode():
+        note_lifted_value(lifted, torch.ones(3))
+
+    assert lifted.meta["val"].constant is None

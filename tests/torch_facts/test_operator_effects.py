@@ -17,12 +17,21 @@ aten = torch.ops.aten
         (aten.add_.Tensor, ["self"]),
         (aten.add.out, ["out"]),
         (aten._foreach_add_.Scalar, ["self"]),
-        (aten.native_batch_norm.default, []),
+        (aten._native_batch_norm_legit.default, ["running_mean", "running_var"]),
         (aten.t_.default, ["self"]),
     ],
 )
 def test_the_schema_says_what_is_written(operator: object, names: list[str]) -> None:
     assert [name for _, name in effects_of(operator).writes] == names
+
+
+def test_running_statistics_are_written_although_the_schema_does_not_say_so() -> None:
+    assert not any(a.alias_info for a in aten.native_batch_norm.default._schema.arguments)
+    names = [name for _, name in effects_of(aten.native_batch_norm.default).writes]
+    assert names == ["running_mean", "running_var"]
+    mean, ones = torch.zeros(2), torch.ones(2)
+    aten.native_batch_norm.default(torch.full((3, 2), 5.0), ones, ones, mean, torch.ones(2), True, 0.5, 0.1)
+    assert mean.tolist() == [2.5, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -86,3 +95,51 @@ def test_what_changes_geometry_and_storage_is_known() -> None:
 
 def test_a_higher_order_operator_has_no_known_effects() -> None:
     assert effects_of(torch.ops.higher_order.cond).writes == ()
+
+
+LIKE = {
+    aten.empty_like: (),
+    aten.zeros_like: (),
+    aten.ones_like: (),
+    aten.full_like: (7,),
+    aten.rand_like: (),
+    aten.randn_like: (),
+    aten.randint_like: (9,),
+    aten.new_empty: ([3],),
+    aten.new_empty_strided: ([3], [2]),
+    aten.new_zeros: ([3],),
+    aten.new_ones: ([3],),
+    aten.new_full: ([3], 7),
+}
+
+
+@pytest.mark.parametrize("packet", LIKE, ids=str)
+def test_what_ignores_values_gives_the_same_for_other_values(packet: object) -> None:
+    results = []
+    for tensor in (torch.zeros(2, 3), torch.full((2, 3), torch.nan)):
+        torch.manual_seed(0)
+        results.append(packet.default(tensor, *LIKE[packet]))  # type: ignore[attr-defined]
+
+    assert effects_of(packet.default).ignores_values  # type: ignore[attr-defined]
+    assert results[0].shape == results[1].shape
+    if not effects_of(packet.default).leaves_uninitialised:  # type: ignore[attr-defined]
+        assert torch.equal(*results)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [aten.randint_like.Tensor, aten.bernoulli.default, aten.clone.default, aten.expand.default,
+     aten.zero_.default, aten.add.Tensor, aten.normal.Tensor_float],
+)  # fmt: skip
+def test_what_may_read_values_does_not_ignore_them(operator: object) -> None:
+    assert not effects_of(operator).ignores_values
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [aten.empty.memory_format, aten.empty_strided.default, aten.empty_permuted.default,
+     aten.empty_like.default, aten.new_empty.default, aten.new_empty_strided.default],
+)  # fmt: skip
+def test_memory_without_values_is_known(operator: object) -> None:
+    assert effects_of(operator).leaves_uninitialised
+    assert not effects_of(aten.zeros_like.default).leaves_uninitialised

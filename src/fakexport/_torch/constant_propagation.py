@@ -55,12 +55,15 @@ def _dispatch_without_device_constants(
 ) -> Any:
     """`FakeTensorMode._dispatch_impl`, where an op that creates on a virtual device folds nothing.
 
-    Stock would run `constant.new_zeros(3, device="cuda")` on the real device, with dispatch disabled.
+    Stock would run `constant.new_zeros(3, device="cuda")` on the real device, with dispatch disabled. Neither
+    is anything folded of a lifted attribute that is itself fake, as stock would where one lifted attribute
+    is a view of another.
     """
     device = kwargs.get("device")
-    if not isinstance(device, torch.device) or device.type in _REAL_DEVICE_TYPES:
-        return _stock_dispatch(mode, func, types, args, kwargs)
+    is_created_there = isinstance(device, torch.device) and device.type not in _REAL_DEVICE_TYPES
     known = [t for t in tree_iter((args, kwargs)) if isinstance(t, FakeTensor) and t.constant is not None]
+    if not is_created_there and not any(isinstance(t.constant, FakeTensor) for t in known):
+        return _stock_dispatch(mode, func, types, args, kwargs)
     constants = [t.constant for t in known]
     for tensor in known:
         tensor.constant = None

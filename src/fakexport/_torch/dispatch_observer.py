@@ -9,45 +9,63 @@ Source: `torch/_subclasses/fake_tensor.py:FakeTensorMode.__torch_dispatch__`, wh
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-__all__ = ["Observer", "observed"]
+__all__ = ["Observer", "observe", "observed"]
 
 
 class Observer(Protocol):
     """Called once per operator that the user's code dispatches, not for operators inside of those."""
 
     def __call__(
-        self, run: Callable[[], Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Returns what the user's code gets. `run()` gives what fake mode itself would return."""
+        """Returns what the user's code gets.
+
+        `run()` gives what fake mode itself would return, `run(name=value)` with another keyword argument.
+        """
 
 
 @contextmanager
 def observed(mode: FakeTensorMode, observer: Observer) -> Iterator[None]:
-    """The context in which `observer` answers for the operators of `mode`. Does not nest on one mode."""
-    stock = mode.dispatch
+    """The context in which `observer` answers for the operators of `mode`, and no other observer does."""
+    before = vars(mode).get("dispatch")
+    observe(mode, observer)
+    try:
+        yield
+    finally:
+        if before is None:
+            del vars(mode)["dispatch"]
+        else:
+            vars(mode)["dispatch"] = before
+
+
+def observe(mode: FakeTensorMode, observer: Observer) -> None:
+    """Lets `observer` answer for the operators of `mode` from now on, as long as the mode lives."""
+    stock = types.MethodType(type(mode).dispatch, mode)
     is_inside = False
 
     def dispatch(
-        func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        func: Any, classes: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         nonlocal is_inside
         kwargs = kwargs or {}
         if is_inside:
-            return stock(func, types, args, kwargs)
+            return stock(func, classes, args, kwargs)
         is_inside = True
         try:
-            return observer(lambda: stock(func, types, args, kwargs), func, args, kwargs)
+            return observer(
+                lambda **changes: stock(func, classes, args, {**kwargs, **changes} if changes else kwargs),
+                func,
+                args,
+                kwargs,
+            )
         finally:
             is_inside = False
 
-    mode.__dict__["dispatch"] = dispatch
-    try:
-        yield
-    finally:
-        del mode.__dict__["dispatch"]
+    vars(mode)["dispatch"] = dispatch

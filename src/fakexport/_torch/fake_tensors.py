@@ -8,6 +8,7 @@ asks a mode that it takes over for a `ShapeEnv` with tracked fakes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,7 +33,9 @@ __all__ = [
     "meta_of",
     "mode_of",
     "new_fake_mode",
+    "own_attributes",
     "real_to_fake",
+    "storage_identity",
 ]
 
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
@@ -93,3 +96,25 @@ def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device)
     with real_execution():
         meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
     return FakeTensor(mode, meta, device)
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """A number that tensors have in common exactly if they look at the same memory, as long as it lives."""
+    identity: int = tensor.untyped_storage()._cdata
+    return identity
+
+
+def own_attributes(fake: FakeTensor) -> dict[str, Any]:
+    """The attributes that the model's code gave to a fake tensor, without those that make it a fake."""
+    return {
+        name: value
+        for name, value in vars(fake).items()
+        if name not in _attributes_of_any_fake() and not name.startswith("_fakexport_")
+    }
+
+
+@functools.cache
+def _attributes_of_any_fake() -> frozenset[str]:
+    with real_execution():
+        fake = real_to_fake(new_fake_mode(), torch.empty(0), torch.device("cpu"))
+    return frozenset({*vars(fake), "_is_param"})

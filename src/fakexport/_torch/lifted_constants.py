@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-__all__ = ["fold_lifted_moves"]
+__all__ = ["fold_lifted_moves", "note_lifted_value"]
 
 _LIFT = torch.ops.aten.lift_fresh_copy.default
 _DETACH = torch.ops.aten.detach_.default
@@ -66,6 +66,21 @@ def fold_lifted_moves(program: ExportedProgram) -> dict[str, torch.Tensor]:
             del values[name]
     program.graph_module.recompile()
     return values
+
+
+def note_lifted_value(placeholder: Node, constant: torch.Tensor) -> None:
+    """Makes a placeholder's fake know the value of its constant, as torch does where constants are real.
+
+    Torch's own note is left out where it lifts no tensor (buffers), and so it is here. A fake constant is
+    no value: it is noted as unknown.
+
+    Args:
+        placeholder: The input of the graph that stands for the constant.
+        constant: The constant that the program has now.
+    """
+    fake = placeholder.meta.get("val")
+    if isinstance(fake, FakeTensor) and fake.constant is not None:
+        fake.constant = None if isinstance(constant, FakeTensor) else constant
 
 
 def _erase_unused(program: ExportedProgram, lift: Node) -> bool:

@@ -17,11 +17,28 @@ __all__ = ["Effects", "effects_of"]
 _UNTAGGED_READS = frozenset({"aten::equal", "aten::is_nonzero", "aten::allclose", "aten::item"})
 # Share memory with their argument although the schema does not say so.
 _UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "prims::view_of"})
+# Update the running statistics in training although the schema does not say so.
+_UNDECLARED_WRITES = {
+    f"aten::{name}": ("running_mean", "running_var")
+    for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+}
 _LIFTS = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift"})
 # Give every element of their first argument a new value that does not depend on the old one.
 _OVERWRITES = frozenset(
     f"aten::{name}_" for name in ("fill", "zero", "normal", "uniform", "copy", "bernoulli", "random",
                                   "exponential", "cauchy", "log_normal", "geometric")
+)  # fmt: skip
+
+# Take the shape, dtype and device of their first argument. Overloads with a further tensor read that one.
+_LIKE = frozenset(
+    f"aten::{name}" for name in ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like",
+                                 "randn_like", "randint_like", "new_empty", "new_empty_strided",
+                                 "new_zeros", "new_ones", "new_full")
+)  # fmt: skip
+# Give memory that holds whatever was there before.
+_UNINITIALISED = frozenset(
+    f"aten::{name}" for name in ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty",
+                                 "new_empty_strided")
 )  # fmt: skip
 
 
@@ -34,6 +51,8 @@ class Effects:
         aliased: The argument whose memory its outputs share, or None.
         is_random: It draws from a random generator.
         reads_values: Its result, or the shape of its result, depends on data.
+        ignores_values: Of its tensors it takes shape, dtype and device, and no value (`zeros_like`).
+        leaves_uninitialised: The memory of its result has no values yet.
         is_identity: Its output is its argument, but for autograd.
         is_lift: It takes a real tensor that Python just made (`torch.tensor`, `torch.from_numpy`).
         overwrites: It writes every element of its first argument without regard to the old values.
@@ -46,6 +65,8 @@ class Effects:
     aliased: tuple[int, str] | None = None
     is_random: bool = False
     reads_values: bool = False
+    ignores_values: bool = False
+    leaves_uninitialised: bool = False
     is_identity: bool = False
     is_lift: bool = False
     overwrites: bool = False
@@ -70,7 +91,8 @@ def _effects_of(operator: Any) -> Effects:
     if not isinstance(operator, OpOverload):
         return Effects()
     arguments = list(enumerate(operator._schema.arguments))
-    writes = tuple((i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+    undeclared = _UNDECLARED_WRITES.get(operator._schema.name, ())
+    writes = tuple((i, a.name) for i, a in arguments if _is_write(a) or a.name in undeclared)
     read_aliases = [(i, a.name) for i, a in arguments if _is_alias(a)]
     returns_alias = any(map(_is_alias, operator._schema.returns))
     name = operator._schema.name
@@ -81,6 +103,8 @@ def _effects_of(operator: Any) -> Effects:
         aliased=read_aliases[0] if returns_alias and read_aliases else None,
         is_random=torch.Tag.nondeterministic_seeded in operator.tags,
         reads_values=_reads_values(operator, name),
+        ignores_values=name in _LIKE and sum("Tensor" in str(a.type) for _, a in arguments) == 1,
+        leaves_uninitialised=name in _UNINITIALISED,
         is_identity=name in ("aten::detach", "aten::alias"),
         is_lift=name in _LIFTS,
         overwrites=name in _OVERWRITES,
@@ -88,6 +112,10 @@ def _effects_of(operator: Any) -> Effects:
         moves_storage=name == "aten::set_",
         returns_tensors=bool(writes) or any("Tensor" in str(r.type) for r in operator._schema.returns),
     )
+
+
+def _is_write(argument: Any) -> bool:
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 def _is_alias(argument: Any) -> bool:

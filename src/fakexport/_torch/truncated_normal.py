@@ -9,6 +9,7 @@ Source: `torch/nn/init.py:_no_grad_trunc_normal_`, which all of torch's and tran
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,19 +18,22 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import init
 
 from .patching import Patches
+from .random_words import Drawn, drawn_by
+from .real_execution import real_execution
 
 __all__ = ["truncated_normal_as_one_step"]
 
 
 def truncated_normal_as_one_step(
-    mode: FakeTensorMode, note: Callable[[Callable[..., Any], torch.Tensor, tuple[Any, ...]], bool]
+    mode: FakeTensorMode,
+    note: Callable[[Callable[..., Any], torch.Tensor, tuple[Any, ...], Drawn | None], bool],
 ) -> Patches:
     """The context in which a fake of `mode` is not initialised but noted to be.
 
     Args:
         mode: The mode whose tensors are meant.
-        note: Is told the function that fills a real tensor, the fake tensor, and the further arguments;
-            returns whether it noted them. If not, the stock function runs.
+        note: Is told the function that fills a real tensor, the fake tensor, the further arguments, and how
+            much it draws if that can be told; returns whether it noted them. If not, the stock function runs.
     """
     stock: Callable[..., torch.Tensor] = init._no_grad_trunc_normal_
 
@@ -37,8 +41,35 @@ def truncated_normal_as_one_step(
         tensor: torch.Tensor, mean: float, std: float, a: float, b: float, generator: Any = None
     ) -> torch.Tensor:
         is_ours = isinstance(tensor, FakeTensor) and tensor.fake_mode is mode
-        if is_ours and note(stock, tensor, (mean, std, a, b, generator)):
-            return tensor
+        if is_ours:
+            drawn = _drawn(stock, tensor, mean, std, a, b)
+            if note(stock, tensor, (mean, std, a, b, generator), drawn):
+                return tensor
         return stock(tensor, mean, std, a, b, generator)
 
     return Patches({(init, "_no_grad_trunc_normal_"): fill})
+
+
+_FARTHEST = 9.0  # Box-Muller of 53-bit numbers gives sqrt(2 * 53 * ln 2) = 8.57 standard deviations at most.
+
+
+def _drawn(
+    function: Callable[..., Any], tensor: torch.Tensor, mean: float, std: float, a: float, b: float
+) -> Drawn | None:
+    """What the function draws, where no number can lie outside of the bounds and be drawn again."""
+    is_within = a < mean - _FARTHEST * std and mean + _FARTHEST * std < b
+    if not is_within or not _draws_normals(function):
+        return None
+    return drawn_by(torch.ops.aten.normal_.default, (tensor, mean, std), {}, tensor)
+
+
+@functools.cache
+def _draws_normals(function: Callable[..., Any]) -> bool:
+    """Whether the function draws what `normal_` draws, as torch's does from 2.13 on."""
+    ours, normal = torch.Generator(), torch.Generator()
+    normal.set_state(ours.get_state())
+    with real_execution():
+        # Not a multiple of 16: `normal_` then draws more numbers than there are elements.
+        function(torch.empty(17), 0.0, 1.0, -100.0, 100.0, generator=ours)
+        torch.empty(17).normal_(generator=normal)
+        return torch.equal(ours.get_state(), normal.get_state())

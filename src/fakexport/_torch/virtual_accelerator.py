@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from .virtual_backward import only_accelerator
+from .accelerator_hooks import only_accelerator
 from .virtual_guard import has_streams
 
 __all__ = ["virtual_accelerator"]

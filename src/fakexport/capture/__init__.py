@@ -1,10 +1,12 @@
 """From a module and its inputs to a program, or to a failure with all its facts."""
 
 from fakexport.capture.capture import Captured, capture
+from fakexport.capture.constants import recover_constants
 from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, parse_dynamic
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, user_spans
 from fakexport.capture.plain_forward import bound_inputs
+from fakexport.capture.recovered import Recovered, UnboundConstant, UnboundConstants
 
 __all__ = [
     "AUTO",
@@ -13,9 +15,13 @@ __all__ = [
     "DynamicDim",
     "DynamicDims",
     "GuardFact",
+    "Recovered",
+    "UnboundConstant",
+    "UnboundConstants",
     "bound_inputs",
     "capture",
     "export",
     "parse_dynamic",
+    "recover_constants",
     "user_spans",
 ]

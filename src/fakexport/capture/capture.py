@@ -19,9 +19,11 @@ from fakexport.diagnostics import Span
 from fakexport.fake import remember_value
 from fakexport.program.source_span import is_user_code
 
+from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
 from .plain_forward import bound_inputs, plain_forward
+from .recovered import Recovered
 
 __all__ = ["Captured", "capture"]
 
@@ -33,10 +35,12 @@ class Captured:
     Args:
         program: The program, or None.
         failure: The failure, or None.
+        recovered: What became of the program's constants, or None where there is no program.
     """
 
     program: ExportedProgram | None
     failure: CaptureFailure | None
+    recovered: Recovered | None = None
 
 
 def capture(
@@ -51,8 +55,8 @@ def capture(
     """Capture `module` as it stands, fake or real, on the devices where it stands.
 
     The caller has entered `devices.emulate` if a device is virtual. The program's outputs are plain
-    tuples, lists and dicts. Weights stay what they are: fake weights stay fake. A literal on a virtual device
-    is a fake constant of the program; `fake.value_of` gives its value.
+    tuples, lists and dicts. Weights stay what they are: fake weights stay fake. Constants get their values,
+    as `recover_constants` says.
 
     Args:
         module: The module. Its `forward` is replaced while it is traced, and put back.
@@ -81,9 +85,9 @@ def capture(
             program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
         for name, value in fold_lifted_moves(program).items():
             remember_value(program.constants[name], value)
-        return Captured(program, None)
     except Exception as error:
         return Captured(None, CaptureFailure.of(error, guards=_guards(error)))
+    return Captured(program, None, recover_constants(program))
 
 
 def _guards(error: BaseException) -> tuple[GuardFact, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from fakexport._torch.fake_tensors import real_to_fake
 from fakexport._torch.pytree import tree_map
 from fakexport.capture.capture import capture
 from fakexport.capture.dynamic_dims import parse_dynamic
+from fakexport.capture.recovered import UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.fake import Built, build, install_transfers, is_fake
 
@@ -31,7 +33,10 @@ def export(
     dynamic_shapes: Any = None,
     strict: bool = False,
 ) -> ExportedProgram:
-    """The program of a model on a topology, with fake weights and without the devices.
+    """The program of a model on a topology, with fake weights, true constants, and without the devices.
+
+    Constants are non-persistent buffers, plain tensor attributes and literals. Those on the CPU are real
+    tensors; those on a virtual device are fakes, whose value `fakexport.fake.value_of` gives.
 
     Args:
         factory_or_module: Makes the module, which is then built without data; or returns
@@ -54,6 +59,9 @@ def export(
     Raises:
         ValueError, TypeError: a topology, device map, dynamic dimension or input that does not fit.
         Exception: what the model or `torch.export` raised, as it was raised.
+    Warns:
+        UnboundConstants: some constants have no value, because the code does not determine one; it names
+            them, with FE601, FE602 or FE603.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
@@ -72,6 +80,8 @@ def export(
         assert captured.failure is not None
         assert captured.failure.error is not None
         raise captured.failure.error
+    if captured.recovered is not None and captured.recovered.unbound:
+        warnings.warn(UnboundConstants.of(captured.recovered.unbound), stacklevel=2)
     return captured.program
 
 

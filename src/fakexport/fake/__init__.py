@@ -1,27 +1,39 @@
 """Models without data: fake tensors, construction, the record of how each tensor was made, and placement."""
 
 from .build import Built, build
+from .deferred import deferred_init, is_deferred
+from .materialize import MaterializeError, materialize_module, materialize_tensor
 from .mode import fake_mode, is_fake, meta_like
 from .place import place
 from .placement import DeviceMap, Placement
+from .provenance import Dependence, DependenceKind, Provenance
 from .recording import Recording
 from .replay import UnreplayableRead
 from .transfers import Transfers, install_transfers
-from .values import remember_value, value_of
+from .values import remember_value, value_of, withhold_value
 
 __all__ = [
     "Built",
+    "Dependence",
+    "DependenceKind",
     "DeviceMap",
+    "MaterializeError",
     "Placement",
+    "Provenance",
     "Recording",
     "Transfers",
     "UnreplayableRead",
     "build",
+    "deferred_init",
     "fake_mode",
     "install_transfers",
+    "is_deferred",
     "is_fake",
+    "materialize_module",
+    "materialize_tensor",
     "meta_like",
     "place",
     "remember_value",
     "value_of",
+    "withhold_value",
 ]

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_of, is_fake_tensor, real_to_fake
+from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, is_fake_of, real_to_fake
 from fakexport._torch.real_execution import real_execution
 
-from .module_tensors import plain_tensors, slots
+from .edits import edit_of
+from .module_tensors import held_tensors, plain_tensors, slots
 from .recording import Recording
-from .values import remember_value
+from .values import remember_value, withhold_value
 
 __all__ = ["LARGE_REAL_BYTES", "adopt", "foreign_tensors"]
 
@@ -42,7 +43,9 @@ def adopt(module: nn.Module, recording: Recording, device: torch.device | None) 
     """
     replaced: dict[int, Any] = {}
     kept: list[torch.Tensor] = []
-    for _, tensor in _tensors(module):
+    # Fakes in lists and dicts as well: they belong to their mode, and real ones are copied with the module.
+    contained = (held.tensor for held in held_tensors(module) if isinstance(held.tensor, FakeTensor))
+    for tensor in (*(tensor for _, tensor in _tensors(module)), *contained):
         if id(tensor) not in replaced:
             replaced[id(tensor)] = _fake_of(tensor, recording, device)
             kept.append(tensor)
@@ -73,8 +76,11 @@ def _fake_of(tensor: torch.Tensor, recording: Recording, device: torch.device | 
             fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
         else:
             fake.requires_grad_(tensor.requires_grad and tensor.is_leaf)
-    if is_fake_tensor(tensor):
-        recording.take_over(fake, tensor)
+    if isinstance(tensor, FakeTensor):
+        if (edit := edit_of(tensor)) is None:
+            recording.take_over(fake, tensor)
+        else:
+            withhold_value(fake, f"it was {edit}, which nobody recorded")
     elif not is_meta and not (isinstance(tensor, nn.Parameter) and tensor.nbytes > LARGE_REAL_BYTES):
         remember_value(fake, tensor.detach())
     return fake

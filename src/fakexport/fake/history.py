@@ -25,6 +25,7 @@ __all__ = [
     "TensorRecord",
     "Unknown",
     "history_of",
+    "history_up_to",
     "leaves",
 ]
 
@@ -59,6 +60,8 @@ class Operation:
         self.kwargs = kwargs
         self.after = after
         self.draw = draw
+        if draw is not None:
+            draw.belongs_to(self)
         self.default_dtype = default_dtype
 
     @property
@@ -112,13 +115,21 @@ class Unknown:
 
 
 class StorageRecord:
-    """The memory that a tensor and its views share: the last operation that wrote into it."""
+    """The memory that a tensor and its views share: the last operation that wrote into it.
 
-    __slots__ = ("has_changed_geometry", "last_write")
+    `edit` says what changed it while nobody recorded; `identity` tells it from other memory. `real` is the
+    memory that stands for it since a tensor that looks at it was materialised, and the last write at that
+    moment.
+    """
+
+    __slots__ = ("edit", "has_changed_geometry", "identity", "last_write", "real")
 
     def __init__(self) -> None:
         self.last_write: Operation | None = None
         self.has_changed_geometry = False
+        self.edit: str | None = None
+        self.identity: int | None = None
+        self.real: tuple[torch.UntypedStorage, Operation | None] | None = None
 
 
 class TensorRecord:
@@ -153,12 +164,18 @@ def _forgotten() -> TensorRecord:
 
 def history_of(records: Iterable[TensorRecord]) -> list[Operation]:
     """The operations that give the tensors their present values, in the order in which they ran."""
-    found: dict[int, Operation] = {}
-    pending: list[Operation] = []
+    last: list[Operation] = []
     for record in records:
-        pending.extend(record.writes())
+        last.extend(record.writes())
         if isinstance(record.output, Output):
-            pending.append(record.output.operation)
+            last.append(record.output.operation)
+    return history_up_to(last)
+
+
+def history_up_to(operations: Iterable[Operation]) -> list[Operation]:
+    """The operations and all that have to run before them, in the order in which they ran."""
+    found: dict[int, Operation] = {}
+    pending = list(operations)
     while pending:
         operation = pending.pop()
         if operation.number not in found:

@@ -17,7 +17,7 @@ __all__ = ["fake_mode", "is_fake", "meta_like"]
 
 
 @contextmanager
-def fake_mode(topology: str | Topology | None = None) -> Iterator[FakeTensorMode]:
+def fake_mode(topology: str | Topology | None = None, *, fake_cuda: bool = False) -> Iterator[FakeTensorMode]:
     """Context manager: every tensor made in the block is fake.
 
     A fake tensor has shape, dtype, strides and device, and no data. It prints as
@@ -29,6 +29,7 @@ def fake_mode(topology: str | Topology | None = None) -> Iterator[FakeTensorMode
     Args:
         topology: Virtual devices that exist in the block: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`.
             Default: those that exist around the block.
+        fake_cuda: As in torchdistx: short for `topology="8xH100"` where no topology is given.
     Returns:
         On entry, torch's `FakeTensorMode`.
     Raises:
@@ -42,6 +43,8 @@ def fake_mode(topology: str | Topology | None = None) -> Iterator[FakeTensorMode
         ...     torch.ones(10, device="cuda")
         tensor(..., device='cuda:0', size=(10,), fake=True)
     """
+    if fake_cuda and topology is None:
+        topology = "8xH100"
     mode = active_fake_mode() or new_fake_mode()
     with emulate(topology) if topology is not None else nullcontext(), mode, recording(mode):
         yield mode

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["Slot", "plain_tensors", "slots", "tensor_slots"]
+__all__ = ["Held", "Slot", "held_tensors", "plain_tensors", "slots", "tensor_slots"]
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,70 @@ def plain_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):
                 yield (f"{module_path}.{name}" if module_path else name), value
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor at one place of a module, registered or not.
+
+    Args:
+        path: Full name: `model.layers.0.weight`, `model.masks[1]`.
+        tensor: The tensor that was found there.
+        is_parameter: Whether it is registered as a parameter.
+        put: Puts another tensor there.
+    """
+
+    path: str
+    tensor: torch.Tensor
+    is_parameter: bool
+    put: Callable[[torch.Tensor], None]
+
+
+def held_tensors(module: nn.Module, check_fn: Callable[[nn.Module], bool] | None = None) -> Iterator[Held]:
+    """Every place that holds a tensor: parameters, buffers, attributes, and containers that are attributes.
+
+    Args:
+        module: The root.
+        check_fn: Says which modules are meant. Default: all.
+    """
+    for module_path, owner in module.named_modules():
+        if check_fn is not None and not check_fn(owner):
+            continue
+        prefix = f"{module_path}." if module_path else ""
+        for is_parameter, held in ((True, owner._parameters), (False, owner._buffers)):
+            yield from _held_in(held, prefix, is_parameter)
+        attributes = {name: value for name, value in vars(owner).items() if name not in _REGISTRIES}
+        for name, value in attributes.items():
+            yield from _held_at(prefix + name, value, _setter(vars(owner), name), False)
+
+
+_REGISTRIES = frozenset(vars(nn.Module()))
+
+
+def _held_in(registry: dict[str, Any], prefix: str, is_parameter: bool) -> Iterator[Held]:
+    for name, value in registry.items():
+        yield from _held_at(prefix + name, value, _setter(registry, name), is_parameter)
+
+
+def _held_at(path: str, value: Any, put: Callable[[Any], None], is_parameter: bool) -> Iterator[Held]:
+    if isinstance(value, torch.Tensor):
+        yield Held(path, value, is_parameter, put)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _held_at(f"{path}[{key!r}]", item, _setter(value, key), False)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _held_at(f"{path}[{index}]", item, _setter(value, index), False)
+    elif type(value) is tuple:
+        items = list(value)
+
+        def put_item(index: int, tensor: torch.Tensor) -> None:
+            items[index] = tensor
+            put(tuple(items))
+
+        for index, item in enumerate(value):
+            yield from _held_at(f"{path}[{index}]", item, functools.partial(put_item, index), False)
+
+
+def _setter(container: Any, key: Any) -> Callable[[Any], None]:
+    return functools.partial(operator.setitem, container, key)

@@ -1,21 +1,46 @@
-"""Where the random numbers of a replay come from.
+"""Where the random numbers of a replay come from: from where eager construction would draw them.
 
-Nothing is drawn while a fake module is built, so the numbers of an eager construction are not there to be
-had cheaply: the hundredth random operation would need the numbers of the ninety-nine before it. Each
-random operation has a generator state of its own instead, derived from the seed of the process and its
-place among the random operations. The same program gives the same values in every run and in any order
-of replay. `Draw` is the door behind which the exact eager state of deferred initialisation belongs.
+Nothing is drawn while fake tensors are made, so each random operation notes from where in the sequence of
+its generator it would have drawn: a known state, and the number of 32-bit words since then. torch's kernels
+say how many words an operation takes from the sizes of its arguments alone. Where that depends on the
+values (rejection sampling), the operation itself becomes the next point to count from, and whoever wants
+the numbers after it has to run it first.
+
+The generator itself carries the position, as a mark in its state (`_torch.mersenne_twister.marked`). So
+`torch.manual_seed`, `get_rng_state`, `set_rng_state` and `fork_rng` in a constructor mean what they mean in
+eager mode, without any of them being patched. When the recording ends, the marks are taken out again.
+
+Devices that do not exist have no generator. Theirs is a CPU generator in the state of the default one, so
+that a model made on one virtual device and replayed has the numbers of its construction on the CPU.
 """
 
 from __future__ import annotations
 
-import hashlib
+import itertools
+import struct
+import weakref
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
-__all__ = ["Draw", "Draws"]
+from fakexport._torch.mersenne_twister import (
+    MarkedState,
+    advanced,
+    cached_normal,
+    is_as_far,
+    mark_of,
+    raw_mark,
+    seed_of,
+    with_cached_normal,
+)
+from fakexport._torch.random_words import Drawn
+from fakexport._torch.real_execution import real_execution
+
+if TYPE_CHECKING:
+    from .history import Operation
+
+__all__ = ["Draw", "Draws", "Origin", "Position"]
 
 T = TypeVar("T")
 
@@ -23,50 +48,261 @@ T = TypeVar("T")
 # new `torch.Generator()` 67280421310721 (c10/core/GeneratorImpl.h:default_rng_seed_val).
 _CHOSEN_SEEDS = 2**40
 
+_MARK = struct.Struct("<QQq")  # Number of the origin, words, place of the pair.
+_WORDS_PER_PAIR = 4  # Box-Muller takes two doubles of 64 bits.
+_KEPT_BY_ORIGIN = -1
+_NONE_KEPT = -2  # In a mark only.
 
-class Draw(NamedTuple):
+_numbers = itertools.count(1)
+
+
+class Origin:
+    """A state of a generator to count from: known, or what an operation leaves behind when it runs.
+
+    Args:
+        first: The state of the real generator that it goes back to, as `torch.Generator.get_state` gives it.
+        is_known: Whether that is the state itself; otherwise it is known when the operation ran.
+    """
+
+    __slots__ = ("__weakref__", "_marked", "_reached", "first", "number", "operation", "state")
+
+    def __init__(self, first: torch.Tensor, is_known: bool = True) -> None:
+        self.number = next(_numbers)
+        self.first = first
+        self.state = first if is_known else None
+        self.operation: Operation | None = None
+        self._reached: tuple[int, torch.Tensor] | None = None
+        self._marked: MarkedState | None = None
+        _origins[self.number] = self
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether somebody chose the seed that it goes back to."""
+        return seed_of(self.first) < _CHOSEN_SEEDS
+
+    def resolve(self, state: torch.Tensor) -> None:
+        """Makes the state known; the operation is not needed any more."""
+        self.state = state
+        self.operation = None
+
+    def mark(self, generator: torch.Generator, words: int, pair_at: int | None) -> bytes:
+        """Lets a generator say that it stands there; what `raw_mark` gives of its state from now on."""
+        mark = _MARK.pack(self.number, words, _NONE_KEPT if pair_at is None else pair_at)
+        if self._marked is None:
+            self._marked = MarkedState(self.first, mark)
+        raw = self._marked.mark(mark)
+        generator.set_state(self._marked.state)
+        return raw
+
+    def reach(self, words: int, state: torch.Tensor) -> None:
+        """Notes the state that was found `words` words later, for going on from there."""
+        self._reached = (words, state)
+
+    def state_after(self, words: int) -> torch.Tensor:
+        """The state `words` 32-bit words later. Replays go forward mostly, and it goes on from the last."""
+        assert self.state is not None
+        start, state = self._reached or (0, self.state)
+        if start > words:
+            start, state = 0, self.state
+        state = advanced(state, words - start)
+        self.reach(words, state)
+        return state
+
+
+_origins: weakref.WeakValueDictionary[int, Origin] = weakref.WeakValueDictionary()
+_left_behind: dict[int, Origin] = {}  # By generator: what the mark names that it kept after a recording.
+
+
+class Position(NamedTuple):
+    """A place in the sequence of a generator.
+
+    Args:
+        origin: Where the counting began.
+        words: How many 32-bit words were drawn since.
+        pair_at: Where the pair of normal numbers was drawn of which the second is kept for the next call:
+            words since the origin, -1 for the one that the origin itself may keep, or None.
+    """
+
+    origin: Origin
+    words: int = 0
+    pair_at: int | None = _KEPT_BY_ORIGIN
+
+    def after(self, drawn: Drawn | None) -> Position | None:
+        """The place after a draw, or None if it cannot be told without drawing."""
+        if drawn is None:
+            return None
+        origin, words, pair_at = self
+        if drawn.serial_normals:
+            if pair_at == _KEPT_BY_ORIGIN:
+                if origin.state is None:
+                    return None
+                pair_at = _KEPT_BY_ORIGIN if cached_normal(origin.state) is not None else None
+            fresh = drawn.serial_normals - (pair_at is not None)
+            pairs = (fresh + 1) // 2
+            words += _WORDS_PER_PAIR * pairs
+            pair_at = words - _WORDS_PER_PAIR if fresh % 2 else None
+        return Position(origin, words + drawn.words, pair_at)
+
+    def state(self) -> torch.Tensor:
+        """The generator's state at this place, uint8[5056]. The state of the origin has to be known."""
+        assert self.origin.state is not None
+        if self.pair_at is None:
+            kept = None
+        elif self.pair_at == _KEPT_BY_ORIGIN:
+            kept = cached_normal(self.origin.state)
+        else:
+            kept = _second_of_pair(self.origin.state_after(self.pair_at))
+        return with_cached_normal(self.origin.state_after(self.words), kept)
+
+
+def _second_of_pair(state: torch.Tensor) -> float | None:
+    generator = torch.Generator()
+    generator.set_state(with_cached_normal(state, None))
+    with real_execution():
+        torch.empty(1, dtype=torch.float64).normal_(generator=generator)
+    return cached_normal(generator.get_state())
+
+
+class Draw:
     """The random numbers of one operation.
 
     Args:
-        seed: Seed of its generator, or of the process when the recording began.
-        place: Which random operation of the recording this is, from 0.
+        start: From where it draws.
+        drawn: How much it draws, or None if only running it tells. Then `leaves` is where it ends.
     """
 
-    seed: int
-    place: int
+    __slots__ = ("_leaves", "drawn", "start")
+
+    def __init__(self, start: Position, drawn: Drawn | None, leaves: Origin | None = None) -> None:
+        self.start = start
+        self.drawn = drawn
+        # Weak, as the origin holds the operation and thereby the draw: histories are freed without a GC.
+        self._leaves = None if leaves is None else weakref.ref(leaves)
 
     @property
     def is_seeded(self) -> bool:
         """Whether somebody chose the seed, so that the numbers are meant to be these."""
-        return self.seed < _CHOSEN_SEEDS
+        return self.start.origin.is_seeded
+
+    @property
+    def leaves(self) -> Origin | None:
+        """Where the operation ends, if only running it tells and somebody wants to know."""
+        return None if self._leaves is None else self._leaves()
+
+    def belongs_to(self, operation: Operation) -> None:
+        """Says which operation draws. Called once, by the operation."""
+        if (leaves := self.leaves) is not None:
+            leaves.operation = operation
 
     def run(self, function: Callable[[], T]) -> T:
-        """Calls the function with the default CPU generator in this draw's state, and puts the state back."""
+        """Calls the function with the default CPU generator where this draw starts, then puts it back."""
         generator = torch.default_generator
-        state = generator.get_state()
-        generator.manual_seed(self._state_seed())
+        before, start = generator.get_state(), self.start.state()
+        generator.set_state(start)
         try:
-            return function()
+            result = function()
+            self._note_end(start, generator.get_state())
+            return result
         finally:
-            generator.set_state(state)
+            generator.set_state(before)
 
-    def _state_seed(self) -> int:
-        digest = hashlib.blake2b(f"{self.seed}/{self.place}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") >> 1
+    def _note_end(self, start: torch.Tensor, end: torch.Tensor) -> None:
+        if (leaves := self.leaves) is not None and leaves.state is None:
+            leaves.resolve(end)
+        if (after := self.start.after(self.drawn)) is not None:
+            if not is_as_far(start, end, after.words - self.start.words):
+                raise RuntimeError("it drew more or fewer random numbers than fakexport takes it to draw")
+            after.origin.reach(after.words, end)
 
 
 class Draws:
-    """Hands out the draws of one recording, in order."""
+    """Tells each random operation of one recording where its numbers come from."""
 
     def __init__(self) -> None:
-        self._seed = torch.initial_seed()
-        self.count = 0
+        self._generators: dict[int, torch.Generator] = {}
+        self._elsewhere: dict[torch.device, Position] = {}
+        self._last: dict[int, tuple[bytes, Position]] = {}  # By generator: the mark that it was given.
+        self._origins: list[Origin] = []  # Kept alive, as marks name them: `get_rng_state` copies marks.
 
-    def next(self, generator: torch.Generator | None = None) -> Draw:
+    def next(
+        self,
+        drawn: Drawn | None,
+        generator: torch.Generator | None = None,
+        device: torch.device | None = None,
+    ) -> Draw:
         """The draw of the next random operation.
 
         Args:
-            generator: The one that the operation asks for. Default: torch's default one.
+            drawn: How much it draws; None if that is not known.
+            generator: The one that the operation asks for. Default: the default one of the device.
+            device: Where it draws. Default: the CPU.
         """
-        self.count += 1
-        return Draw(self._seed if generator is None else generator.initial_seed(), self.count - 1)
+        if generator is None and device is not None and device.type != "cpu":
+            position = self._elsewhere.get(device) or Position(self._position(torch.default_generator).origin)
+            draw, self._elsewhere[device] = _drawn_at(position, drawn)
+            return draw
+        generator = torch.default_generator if generator is None else generator
+        draw, position = _drawn_at(self._position(generator), drawn)
+        if position.origin is not draw.start.origin:
+            self._origins.append(position.origin)
+        raw = position.origin.mark(generator, position.words, position.pair_at)
+        self._last[id(generator)] = (raw, position)
+        return draw
+
+    def position(self, generator: torch.Generator | None = None) -> Position:
+        """Where a generator stands. Default: the default one of the CPU."""
+        return self._position(torch.default_generator if generator is None else generator)
+
+    def finish(self, is_eager: bool) -> None:
+        """Takes the marks out of the generators.
+
+        Args:
+            is_eager: Leave them where eager construction leaves them; otherwise, as if nothing was drawn.
+                One whose place is not known without drawing keeps its mark: a later recording goes on
+                from there, and numbers drawn from it before are other ones.
+        """
+        for key, generator in self._generators.items():
+            position = _marked_position(generator.get_state())
+            if position is None:
+                continue  # It was seeded again, for real.
+            if not is_eager:
+                generator.set_state(position.origin.first)
+            elif position.origin.state is not None:
+                generator.set_state(position.state())
+            else:
+                _left_behind[key] = position.origin
+        self._generators.clear()
+        self._last.clear()
+        self._origins.clear()
+
+    def _position(self, generator: torch.Generator) -> Position:
+        state = generator.get_state()
+        last = self._last.get(id(generator))
+        if last is not None and last[0] == raw_mark(state):
+            return last[1]  # Nobody touched it since.
+        self._generators[id(generator)] = generator
+        position = _marked_position(state)
+        if position is None:
+            position = Position(Origin(state))
+            self._origins.append(position.origin)
+            if generator is torch.default_generator:
+                self._elsewhere.clear()  # `torch.manual_seed` seeds every device.
+        return position
+
+
+def _drawn_at(start: Position, drawn: Drawn | None) -> tuple[Draw, Position]:
+    """The draw, and the place after it."""
+    after = start.after(drawn)
+    if after is not None:
+        return Draw(start, drawn), after
+    leaves = Origin(start.origin.first, is_known=False)
+    return Draw(start, None, leaves), Position(leaves)
+
+
+def _marked_position(state: torch.Tensor) -> Position | None:
+    mark = mark_of(state)
+    if mark is None:
+        return None
+    number, words, pair_at = _MARK.unpack(mark[: _MARK.size])
+    origin = _origins.get(number)
+    return None if origin is None else Position(origin, words, None if pair_at == _NONE_KEPT else pair_at)

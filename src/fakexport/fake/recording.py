@@ -12,13 +12,15 @@ from fakexport._torch.dispatch_observer import observed
 from fakexport._torch.fake_methods import fake_methods
 from fakexport._torch.fake_tensors import NEEDS_VALUES, FakeTensor, FakeTensorMode, real_to_fake
 from fakexport._torch.operator_effects import Effects, effects_of
+from fakexport._torch.parameter_classes import parameters_keep_their_class
+from fakexport._torch.random_words import Drawn, drawn_by
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.truncated_normal import truncated_normal_as_one_step
 
 from .history import Constant, Operation, Output, StorageRecord, TensorRecord, leaves
-from .randomness import Draws
+from .randomness import Draw, Draws
 from .references import Inputs, has_record, record_of, set_record
-from .replay import Replay
+from .replay import Replay, resolve_origin
 from .values import value_of
 
 __all__ = ["Recording", "recording"]
@@ -60,9 +62,14 @@ class Recording:
         """Makes what is known of the fake tensor `other` known of `fake`."""
         set_record(fake, record_of(other))
 
-    def close(self) -> None:
-        """Drops the real tensors that were kept for further reads."""
+    def close(self, is_eager: bool = False) -> None:
+        """Drops the real tensors that were kept for further reads, and leaves the random generators alone.
+
+        Args:
+            is_eager: Leave the generators where eager construction leaves them, not as they were before.
+        """
         self._replay = Replay()
+        self._draws.finish(is_eager)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -75,7 +82,7 @@ class Recording:
 
     # Called by the mode for each operator.
     def __call__(
-        self, run: Callable[[], Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         effects = effects_of(operator)
         if self.is_paused or torch.compiler.is_exporting():
@@ -86,27 +93,30 @@ class Recording:
 
     def _record(
         self,
-        run: Callable[[], Any],
+        run: Callable[..., Any],
         operator: Any,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         effects: Effects,
     ) -> Any:
+        if effects.is_identity and isinstance(args[0], FakeTensor):
+            result = run()
+            if isinstance(result, FakeTensor):
+                set_record(result, record_of(args[0]))
+            return result
         if effects.changes_geometry or effects.moves_storage:
             _separate(args[0])
         inputs = Inputs(args, kwargs)
         if inputs.has_real and _stays_real(effects, inputs, args, kwargs):
             return self._answer(operator, args, kwargs)
         result = self._result(run, operator, args, kwargs, effects)
-        if isinstance(result, FakeTensor) and effects.is_identity and inputs.records:
-            set_record(result, inputs.records[0])
-        elif result is not NotImplemented:
+        if result is not NotImplemented:
             self._note(operator, inputs, effects, result, args, kwargs)
         return result
 
     def _result(
         self,
-        run: Callable[[], Any],
+        run: Callable[..., Any],
         operator: Any,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -115,7 +125,8 @@ class Recording:
         """What the operator gives as fakes: from fake mode, or from a replay where that needs values."""
         if not effects.reads_values and not _has_mask(operator, args):
             try:
-                return run()
+                # Some of torch's own rules for fakes refuse a generator, and none of them draws.
+                return run(generator=None) if kwargs.get("generator") is not None else run()
             except NEEDS_VALUES:
                 pass
         return self._fake_answer(operator, args, kwargs)
@@ -128,7 +139,7 @@ class Recording:
             inputs.args,
             inputs.kwargs,
             inputs.writes_before(_overwritten(effects, args)),
-            self._draws.next(kwargs.get("generator")) if effects.is_random else None,
+            self._draw(operator, result, args, kwargs) if effects.is_random else None,
             torch.get_default_dtype(),
         )
         storage = _aliased_storage(effects, args, kwargs)
@@ -140,8 +151,15 @@ class Recording:
         else:
             _note_writes(operation, effects, args, kwargs)
 
+    def _draw(self, operator: Any, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draw:
+        drawn = drawn_by(operator, args, kwargs, result)
+        filled = result if isinstance(result, torch.Tensor) else next(leaves(result))
+        return self._draws.next(drawn, kwargs.get("generator"), filled.device)
+
     def _answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs the operator for real, on the values of its fake inputs."""
+        if effects_of(operator).is_random:
+            self._draw_for_real(kwargs.get("generator"))
         records = [record_of(t) for t in leaves((args, dict(kwargs))) if isinstance(t, FakeTensor)]
         values = iter(self._replay.values(records))
 
@@ -162,6 +180,7 @@ class Recording:
     def _fake_answer(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """What the operator gives for real, as fakes of the same shapes on the device of the inputs."""
         device = _device_of(args, kwargs)
+        generator = kwargs.get("generator") or torch.default_generator
 
         def fake(value: Any) -> Any:
             match value:
@@ -172,7 +191,16 @@ class Recording:
                 case _:
                     return value
 
-        return fake(self._answer(operator, args, kwargs))
+        place = generator.get_state()
+        result = self._answer(operator, args, kwargs)
+        generator.set_state(place)  # Only the shapes were asked for; the draw itself is noted afterwards.
+        return fake(result)
+
+    def _draw_for_real(self, generator: torch.Generator | None) -> None:
+        """Puts a generator where eager construction has it, for a draw that is not deferred."""
+        position = self._draws.position(generator)
+        resolve_origin(position.origin)
+        (torch.default_generator if generator is None else generator).set_state(position.state())
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """The value for `.numpy()` and `.tolist()`; the fake tensor shares its memory from now on."""
@@ -190,29 +218,43 @@ class Recording:
         if not self.is_paused:
             self.take_over(tensor, other)
 
-    def filled(self, function: Callable[..., Any], tensor: torch.Tensor, args: tuple[Any, ...]) -> bool:
+    def filled(
+        self,
+        function: Callable[..., Any],
+        tensor: torch.Tensor,
+        args: tuple[Any, ...],
+        drawn: Drawn | None,
+    ) -> bool:
         """Notes that the function fills the tensor with random numbers; False where nothing is recorded.
 
         Args:
             function: Takes a real tensor and the further arguments.
             tensor: The fake tensor.
             args: The further arguments; the last is a generator or None.
+            drawn: How much it draws, or None if that depends on the numbers.
         """
         if self.is_paused or torch.compiler.is_exporting():
             return False
         record = record_of(tensor)
         after = () if _covers_its_memory(tensor) else record.writes()
         *values, generator = args
-        draw = self._draws.next(generator)
-        record.storage.last_write = Operation(function, (record.output, *values), {}, after, draw)
+        draw = self._draws.next(drawn, generator, tensor.device)
+        record.storage.last_write = Operation(
+            function, (record.output, *values, None), {}, after, draw, torch.get_default_dtype()
+        )
         return True
 
 
 @contextmanager
-def recording(mode: FakeTensorMode) -> Iterator[Recording]:
+def recording(mode: FakeTensorMode, is_eager: bool = False) -> Iterator[Recording]:
     """The context in which the tensors of an active fake mode are recorded and can be read.
 
     Inside of a block that records the same mode already, it is that block's recording that goes on.
+
+    Args:
+        mode: The active fake mode.
+        is_eager: Leave the random generators where eager construction would leave them, if that can be told
+            without drawing. Default: as if nothing was drawn.
     """
     active: Recording | None = vars(mode).get(_RECORDING)
     if active is not None:
@@ -223,12 +265,13 @@ def recording(mode: FakeTensorMode) -> Iterator[Recording]:
         with (
             fake_methods(mode, recorder.read, recorder.assigned),
             truncated_normal_as_one_step(mode, recorder.filled),
+            parameters_keep_their_class(mode),
             observed(mode, recorder),
         ):
             yield recorder
     finally:
         del vars(mode)[_RECORDING]
-        recorder.close()
+        recorder.close(is_eager)
 
 
 def _is_legacy(operation: Operation) -> bool:
@@ -282,7 +325,8 @@ def _overwritten(effects: Effects, args: Sequence[Any]) -> TensorRecord | None:
     """The record of a tensor that gets all new values, whatever was written before, or None."""
     if not effects.overwrites or not isinstance(args[0], FakeTensor):
         return None
-    return record_of(args[0]) if _covers_its_memory(args[0]) else None
+    record = record_of(args[0])
+    return record if record.storage.last_write is not None and _covers_its_memory(args[0]) else None
 
 
 def _covers_its_memory(tensor: torch.Tensor) -> bool:

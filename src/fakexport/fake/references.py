@@ -7,6 +7,7 @@ contents are swapped; a weak map would put a weak reference on every parameter, 
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from fakexport._torch.fake_tensors import FakeTensor
+from fakexport._torch.real_execution import real_execution
 
 from .history import Constant, Operation, Output, TensorRecord, Unknown
 
@@ -25,6 +27,12 @@ _PLAIN = frozenset(
 )
 # Without numbers: 1, 1.0 and True are one key of a dict.
 _SHAREABLE = frozenset({bool, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+# What an operator may take besides tensors: values that are the same at the replay.
+_UNCHANGING = (
+    int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
+    torch.SymInt, torch.SymFloat, torch.SymBool, torch.Size, enum.Enum,
+)  # fmt: skip
+_LARGEST_COPY_BYTES = 2**20
 _clone = torch.ops.aten.clone.default
 
 
@@ -44,13 +52,18 @@ def set_record(tensor: torch.Tensor, record: TensorRecord) -> None:
     vars(tensor)[_RECORD] = record
 
 
-def constant_of(real: torch.Tensor) -> Constant:
-    """The reference to a real tensor as it is now."""
-    return Constant(real, None if real.is_inference() else real._version)
+def constant_of(real: torch.Tensor) -> Constant | Unknown:
+    """The reference to a real tensor as it is now. Changes of an inference tensor are not counted: a copy."""
+    if not real.is_inference():
+        return Constant(real, real._version)
+    if real.nbytes > _LARGEST_COPY_BYTES:
+        return Unknown("a large inference tensor, whose later changes cannot be noticed")
+    with real_execution():
+        return Constant(real.clone(), 0)
 
 
 def made_from(real: torch.Tensor) -> TensorRecord:
-    """The record of a fake tensor with the value of a real one, which is kept and not copied."""
+    """The record of a fake tensor with the value of a real one, which is kept and not copied (see above)."""
     return TensorRecord(Output(Operation(_clone, (constant_of(real),), {}), 0))
 
 
@@ -90,7 +103,11 @@ class Inputs:
             return constant_of(value)
         if isinstance(value, list | tuple):
             return [item if type(item) in _PLAIN else self._refer(item) for item in value]
-        return value
+        if isinstance(value, torch.Generator):
+            return None  # The operation's draw knows where its numbers come from.
+        if isinstance(value, _UNCHANGING):
+            return value
+        return Unknown(f"a {type(value).__name__}, which an operator took and which may have changed since")
 
     def _refer_named(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if all(type(a) in _SHAREABLE for a in kwargs.values()):

@@ -15,9 +15,26 @@ import torch
 from fakexport._torch.real_execution import real_execution
 from fakexport.diagnostics import Span
 
-from .history import Constant, Operation, Output, TensorRecord, Unknown, history_of, leaves
+from .history import (
+    Constant,
+    Operation,
+    Output,
+    TensorRecord,
+    Unknown,
+    history_of,
+    history_up_to,
+    leaves,
+)
+from .randomness import Origin
 
-__all__ = ["LARGEST_REPLAY_BYTES", "Replay", "UnreplayableRead", "replay"]
+__all__ = [
+    "LARGEST_REPLAY_BYTES",
+    "Replay",
+    "UnreplayableRead",
+    "replay",
+    "resolve_origin",
+    "why_unreplayable",
+]
 
 LARGEST_REPLAY_BYTES = 8 * 2**30
 """A value whose replay holds more real memory than this is not computed."""
@@ -55,9 +72,13 @@ class Replay:
 
     They are kept while they are small, and only in the order in which they were made: a tensor that was
     written to cannot serve a read of its earlier value.
+
+    Args:
+        limit_bytes: The most real memory that a replay may hold.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit_bytes: int | None = LARGEST_REPLAY_BYTES) -> None:
+        self._limit_bytes = limit_bytes
         self._forget()
 
     def values(self, records: Sequence[TensorRecord]) -> list[torch.Tensor]:
@@ -70,7 +91,7 @@ class Replay:
         is_done = False
         try:
             with real_execution():
-                self._run(history, records)
+                self._run(history, _uses_of(records))
                 values = [self._value(record.output) for record in records]
             is_done = True
             return values
@@ -86,13 +107,21 @@ class Replay:
         self._bytes = 0
         self._can_go_on = True
 
-    def _run(self, history: Sequence[Operation], records: Sequence[TensorRecord]) -> None:
+    def run(self, operation: Operation) -> None:
+        """Runs an operation and what it needs, for what it does to its random generator."""
+        try:
+            with real_execution():
+                self._run(history_up_to([operation]), Counter())
+        finally:
+            self._forget()
+
+    def _run(self, history: Sequence[Operation], wanted: Counter[int]) -> None:
         numbers = {operation.number for operation in history}
         todo = [operation for operation in history if operation.number not in self._outputs]
         if not self._outputs.keys() <= numbers or (todo and todo[0].number < self._last):
             self._forget()
             todo = list(history)
-        uses = _uses(todo, records)
+        uses = wanted + Counter(r.operation.number for operation in todo for r in operation.references())
         for operation in todo:
             outputs = self._outputs[operation.number] = _run(operation, self._value)
             self._last = operation.number
@@ -107,8 +136,8 @@ class Replay:
         self._outputs = {number: outputs for number, outputs in self._outputs.items() if uses[number] > 0}
         held = [t for outputs in self._outputs.values() for t in outputs if isinstance(t, torch.Tensor)]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-        if sum(storages.values()) > LARGEST_REPLAY_BYTES:
-            raise _Unreplayable(f"its replay needs more than {LARGEST_REPLAY_BYTES >> 30} GiB of memory")
+        if self._limit_bytes is not None and sum(storages.values()) > self._limit_bytes:
+            raise _Unreplayable(f"its replay needs more than {self._limit_bytes >> 30} GiB of memory")
         self._bytes = sum(storages.values()) // 2  # Not at each step again, where much is in use.
 
     def _value(self, reference: Any) -> Any:
@@ -130,7 +159,9 @@ class Replay:
                 return reference
 
 
-def replay(records: Sequence[TensorRecord]) -> list[torch.Tensor]:
+def replay(
+    records: Sequence[TensorRecord], limit_bytes: int | None = LARGEST_REPLAY_BYTES
+) -> list[torch.Tensor]:
     """The present values of the recorded tensors, each computed anew from its history.
 
     Tensors that shared memory when they were made share it here. The values are on the CPU, whichever
@@ -139,18 +170,48 @@ def replay(records: Sequence[TensorRecord]) -> list[torch.Tensor]:
     Raises:
         UnreplayableRead: an input is unknown or was changed, an operation fails, or memory runs out.
     """
-    return Replay().values(records)
+    return Replay(limit_bytes).values(records)
+
+
+def resolve_origin(origin: Origin) -> None:
+    """Makes a state of a generator known that only running the operations before it tells.
+
+    Raises:
+        UnreplayableRead: one of those operations cannot run.
+    """
+    chain: list[Origin] = []
+    while origin.state is None:
+        chain.append(origin)
+        operation = origin.operation
+        assert operation is not None
+        assert operation.draw is not None
+        origin = operation.draw.start.origin
+    for origin in reversed(chain):
+        if origin.operation is not None:  # Running an earlier one may have run this one too.
+            Replay(limit_bytes=None).run(origin.operation)
+
+
+def why_unreplayable(record: TensorRecord) -> str | None:
+    """Why the tensor's value cannot be recomputed, as far as that shows without running anything."""
+    if isinstance(record.output, Unknown):
+        return f"it is {record.output.description}"
+    for operation in history_of([record]):
+        for value in leaves((operation.args, operation.kwargs)):
+            match value:
+                case Unknown():
+                    return f"it depends on {value.description}"
+                case Constant() if value.version is not None and value.tensor._version != value.version:
+                    return _changed(value)
+    return None
 
 
 class _Unreplayable(Exception):
     """Carries the reason to where the history is known."""
 
 
-def _uses(todo: Sequence[Operation], records: Sequence[TensorRecord]) -> Counter[int]:
-    """How often the outputs of each operation are used, by its number."""
-    uses = Counter(reference.operation.number for operation in todo for reference in operation.references())
-    uses.update(r.output.operation.number for r in records if isinstance(r.output, Output))
-    return uses
+def _uses_of(records: Sequence[TensorRecord]) -> Counter[int]:
+    """How often the outputs of each operation are used by the records, by its number."""
+    return Counter(r.output.operation.number for r in records if isinstance(r.output, Output))
 
 
 def _run(operation: Operation, value: Any) -> list[Any]:
@@ -158,8 +219,8 @@ def _run(operation: Operation, value: Any) -> list[Any]:
     kwargs = {name: value(item) for name, item in operation.kwargs.items()}
     if kwargs.get("pin_memory"):
         kwargs["pin_memory"] = False
-    if operation.draw is not None and kwargs.get("generator") is not None:
-        kwargs["generator"] = None
+    if operation.draw is not None:
+        resolve_origin(operation.draw.start.origin)
 
     def call() -> Any:
         return operation.operator(*args, **kwargs)
@@ -175,9 +236,13 @@ def _run(operation: Operation, value: Any) -> list[Any]:
 
 def _unchanged(constant: Constant) -> torch.Tensor:
     if constant.version is not None and constant.tensor._version != constant.version:
-        shape = tuple(constant.tensor.shape)
-        raise _Unreplayable(f"it depends on a real tensor of shape {shape} that was changed in place since")
+        raise _Unreplayable(_changed(constant))
     return constant.tensor
+
+
+def _changed(constant: Constant) -> str:
+    shape = tuple(constant.tensor.shape)
+    return f"it depends on a real tensor of shape {shape} that was changed in place since"
 
 
 @contextmanager

@@ -6,10 +6,11 @@ import torch
 
 from fakexport._torch.fake_tensors import FakeTensor
 
+from .history import TensorRecord, Unknown
 from .references import made_from, record_of, set_record
-from .replay import replay
+from .replay import UnreplayableRead, replay
 
-__all__ = ["remember_value", "value_of"]
+__all__ = ["remember_value", "value_of", "withhold_value"]
 
 
 def value_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -18,11 +19,26 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
     Args:
         tensor: A fake tensor that was made in a recorded block or given a value, on whichever device.
     Raises:
-        UnreplayableRead: its history is not known, or cannot run here.
+        UnreplayableRead: its history is not known, cannot run here, or misses a change of its memory.
     """
-    return replay([record_of(tensor)])[0] if isinstance(tensor, FakeTensor) else tensor
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    record = record_of(tensor)
+    if (edit := record.storage.edit) is not None:
+        raise UnreplayableRead(f"it was {edit}, which nobody recorded")
+    return replay([record])[0]
 
 
 def remember_value(fake: torch.Tensor, real: torch.Tensor) -> None:
     """Makes `real` the value of `fake`, from now on. It is kept, not copied."""
     set_record(fake, made_from(real))
+
+
+def withhold_value(fake: torch.Tensor, reason: str) -> None:
+    """Makes the value of `fake` one that nobody knows: `value_of` raises, with the reason.
+
+    Args:
+        fake: A fake tensor; what was known of it is forgotten.
+        reason: A sentence without a capital or a period: "it was drawn without a seed".
+    """
+    set_record(fake, TensorRecord(Unknown(f"a constant without a value ({reason})")))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport.fake import UnreplayableRead, is_fake, value_of
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
 from fakexport.program.program_difference import ConstantDifference
 
@@ -25,7 +26,8 @@ def constant_differences(
     Args:
         a: The first program.
         b: The second program.
-        values_a: Its `constants`; compared with the other's where both have data. Fakes have none.
+        values_a: Its `constants`; compared with the other's where both have values. A fake has one if it is
+            known: the same model's constant is real on the CPU and fake on a virtual device.
         values_b: Likewise of the second.
     """
     nodes_a, nodes_b = _constants(a), _constants(b)
@@ -53,7 +55,8 @@ def _text(node: CanonicalNode | None) -> str:
 
 
 def _value_change(name: str, a: Any, b: Any) -> Iterator[ConstantDifference]:
-    if not (_has_data(a) and _has_data(b)) or a.shape != b.shape or a.dtype != b.dtype:
+    a, b = _data(a), _data(b)
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
         return
     a, b = _comparable(a), _comparable(b)
     differs = ~torch.isclose(a, b, rtol=0, atol=0, equal_nan=True)
@@ -69,6 +72,12 @@ def _comparable(value: torch.Tensor) -> torch.Tensor:
     return value.double() if value.is_floating_point() else value
 
 
-def _has_data(value: Any) -> bool:
-    """Subclasses (fakes among them) are left out, and so is the meta device."""
-    return type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_meta
+def _data(value: Any) -> torch.Tensor | None:
+    """The value, or None: other subclasses than fakes, other layouts and the meta device are left out."""
+    if is_fake(value):
+        try:
+            value = value_of(value)
+        except UnreplayableRead:
+            return None
+    is_plain = type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided
+    return value if is_plain and not value.is_meta else None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fakexport import diagnostics
 from fakexport.report.verdict import Report, TargetDifference, Verdict
+
+if TYPE_CHECKING:
+    from fakexport.capture import Recovered
 
 __all__ = ["SCHEMA", "render_json", "to_dict"]
 
@@ -58,6 +61,17 @@ def _target(verdict: Verdict) -> dict[str, Any]:
         "notes": list(verdict.notes),
         "summary": _plain(verdict.summary),
         "transfers": _plain(verdict.transfers),
+        "recovered": _recovered(verdict.recovered),
+    }
+
+
+def _recovered(recovered: Recovered | None) -> dict[str, Any] | None:
+    if recovered is None:
+        return None
+    return {
+        "names": list(recovered.names),
+        "bytes": recovered.bytes,
+        "unbound": [{"code": constant.code, **_plain(constant)} for constant in recovered.unbound],
     }
 
 

@@ -10,6 +10,7 @@ from fakexport.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from fakexport.capture import Recovered
     from fakexport.program import ProgramDifference, ProgramSummary, Transfer
 
 __all__ = ["Report", "Stage", "TargetDifference", "TargetSpec", "Timings", "Verdict"]
@@ -67,6 +68,8 @@ class Verdict:
         transfers: Moves between devices, in execution order.
         timings: Wall time and memory.
         notes: Observations that are no findings, one sentence each.
+        recovered: The program's constants that have their values and those that have none, or None where
+            there is no program.
         program: The program itself, for saving; not part of any rendering.
     """
 
@@ -77,6 +80,7 @@ class Verdict:
     transfers: tuple[Transfer, ...]
     timings: Timings
     notes: tuple[str, ...] = ()
+    recovered: Recovered | None = None
     program: ExportedProgram | None = field(default=None, repr=False, compare=False)
 
 

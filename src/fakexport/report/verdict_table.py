@@ -22,6 +22,7 @@ _MEASURED_HEAD = ("target", "build", "capture", "analyse", "peak memory", "growt
 _RIGHT = (3, 4)
 _MEASURED_RIGHT = (1, 2, 3, 4, 5)
 _MOST_ROWS_OF_DEVICES = 2
+_MOST_CONSTANTS = 4
 _NONE = "-"
 
 
@@ -51,7 +52,8 @@ def remarks(report: Report, *, width: int) -> list[str]:
     """
     targets: dict[str, list[str]] = {}
     for verdict in report.verdicts:
-        for text in dict.fromkeys((*verdict.target.assumptions, *verdict.notes, *_uneven_weights(verdict))):
+        own = (*verdict.target.assumptions, *verdict.notes, *_uneven_weights(verdict), *_constants(verdict))
+        for text in dict.fromkeys(own):
             targets.setdefault(text, []).append(verdict.target.name)
     every = len(report.verdicts)
     about = {text: "" if len(names) == every else f"{', '.join(names)}: " for text, names in targets.items()}
@@ -119,3 +121,17 @@ def _uneven_weights(verdict: Verdict) -> tuple[str, ...]:
     sizes = {} if verdict.summary is None else _weight_bytes(verdict.summary)
     is_cut = len(equal_rows(sizes)) > _MOST_ROWS_OF_DEVICES
     return (f"weights: {device_sizes(sizes)}",) if is_cut else ()
+
+
+def _constants(verdict: Verdict) -> tuple[str, ...]:
+    """`constants: 3 recovered (1.2 KiB); 1 unbound, the program is incomplete: scale (FE601)`."""
+    recovered = verdict.recovered
+    if recovered is None or not (recovered.names or recovered.unbound):
+        return ()
+    text = f"constants: {len(recovered.names):,} recovered ({bytes_text(recovered.bytes)})"
+    if recovered.unbound:
+        named = [f"{constant.name} ({constant.code})" for constant in recovered.unbound[:_MOST_CONSTANTS]]
+        if (more := len(recovered.unbound) - len(named)) > 0:
+            named.append(f"and {more:,} more")
+        text += f"; {len(recovered.unbound):,} unbound, the program is incomplete: {', '.join(named)}"
+    return (text,)

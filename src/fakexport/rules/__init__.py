@@ -5,6 +5,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from fakexport.rules import (
+    constant_from_draw,
+    constant_from_parameter,
+    constant_not_computed,
     construction_failed,
     data_dependent_branch,
     data_dependent_shape,
@@ -34,6 +37,9 @@ _MODULES = (
     missing_fake_kernel,
     tensors_on_different_devices,
     weights_exceed_memory,
+    constant_from_parameter,
+    constant_from_draw,
+    constant_not_computed,
 )
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
 import fakexport as fe
+from fakexport.report import render_report
 from fakexport.rules import all_rules
 
 SHOWN = [pytest.param(rule, id=f"{rule.code}-{rule.name}") for rule in all_rules() if rule.failing_model]
+
+
+@pytest.fixture(autouse=True)
+def no_seed():
+    """Nobody chose a seed, whichever test ran before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.seed()
+        yield
 
 
 def checked(rule, source, folder, *, strict=False):
@@ -73,3 +84,67 @@ def test_several_targets_share_one_diagnostic(tmp_path):
 
     (diagnostic,) = report.diagnostics
     assert diagnostic.targets == ("cpu", "H100")
+
+
+CONSTANTS = ["FE601", "FE602", "FE603"]
+
+
+@pytest.mark.parametrize("code", CONSTANTS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_constant_without_a_value_is_found_on_every_target(code, strict, tmp_path):
+    rule = next(rule for rule in all_rules() if rule.code == code)
+    path = tmp_path / "model.py"
+    path.write_text(rule.failing_model)
+
+    report = fe.check(f"{path}:factory", targets=["cpu", "H100"], strict=strict)
+
+    (diagnostic,) = report.diagnostics
+    assert (diagnostic.code, diagnostic.targets) == (code, ("cpu", "H100"))
+    assert diagnostic.primary.span.line == marked_line(rule)
+    assert report.is_clean
+    assert "the program is incomplete" in render_report(report)
+
+
+def test_equal_constants_of_equal_layers_are_one_diagnostic():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.peak = self.weight.detach().amax()
+
+        def forward(self, x):
+            return x * self.weight / self.peak
+
+    layers = lambda: (nn.Sequential(*[Layer() for _ in range(12)]), (torch.zeros(3),))  # noqa: E731
+
+    (diagnostic,) = fe.check(layers).diagnostics
+
+    assert (diagnostic.code, diagnostic.count, diagnostic.module_path) == ("FE601", 12, "0")
+    assert diagnostic.notes == (
+        "0.peak: it is computed from the parameter 0.weight, which aten.amax.default reads",
+    )
+
+
+def test_a_constant_that_nothing_reads_has_no_place():
+    class Unused(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 3)
+            self.register_buffer("noise", torch.empty(3), persistent=False)
+
+    (diagnostic,) = fe.check(lambda: (Unused(), (torch.zeros(3),))).diagnostics
+
+    assert (diagnostic.code, diagnostic.labels) == ("FE603", ())
+    assert diagnostic.notes == (
+        "noise: it depends on memory of aten.empty.memory_format into which nothing was written",
+    )
+
+
+def test_of_a_missing_kernel_the_first_sentence_is_told(tmp_path):
+    rule = next(rule for rule in all_rules() if rule.code == "FE603")
+
+    (diagnostic,) = checked(rule, rule.failing_model, tmp_path).diagnostics
+
+    assert diagnostic.notes == (
+        "rotation: acme.hadamard.default fails on the CPU: Could not run 'acme::hadamard' with arguments "
+        "from the 'CPU' backend",
+    )

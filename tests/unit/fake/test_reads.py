@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from fakexport.fake import UnreplayableRead, fake_mode
-from fakexport.fake import replay as replay_module
 from fakexport.fake.history import Operation
 from fakexport.fake.recording import recording
+from fakexport.fake.references import record_of
+from fakexport.fake.replay import Replay
 
 
 @pytest.mark.parametrize(
@@ -315,11 +316,12 @@ class TestUnreplayable:
         assert c.value.history[-1].startswith("%")
         assert isinstance(c.value.__cause__, NotImplementedError)
 
-    def test_a_replay_that_needs_too_much_memory_is_refused(self, monkeypatch):
-        monkeypatch.setattr(replay_module, "LARGEST_REPLAY_BYTES", 100 * 2**20)
+    def test_a_replay_that_needs_too_much_memory_is_refused(self):
+        with fake_mode():
+            total = torch.zeros(2**28).add(1).sum()
 
-        with fake_mode(), pytest.raises(UnreplayableRead, match="GiB of memory"):
-            (torch.zeros(2**28).add(1).sum()).item()
+        with pytest.raises(UnreplayableRead, match="GiB of memory"):
+            Replay(limit_bytes=100 * 2**20).values([record_of(total)])
 
 
 def operations() -> int:

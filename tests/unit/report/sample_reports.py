@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fakexport.capture import Recovered, UnboundConstant
 from fakexport.diagnostics import Diagnostic, Fix, Label, Span
 from fakexport.program import (
     ConstantDifference,
@@ -27,6 +28,16 @@ TIMINGS = Timings(
     build_s=0.041, capture_s=35.26, analyse_s=125.4, peak_rss_bytes=589_299_712, growth_bytes=1023
 )
 SPAN = Span("/venv/lib/site-packages/acme/model.py", 7, 9, 19, "forward", "stack_trace")
+
+UNBOUND = UnboundConstant(
+    "layers.0.scale",
+    "parameter",
+    "it is computed from the parameter layers.0.weight, which aten.amax.default reads",
+    weight="layers.0.weight",
+    operator="aten.amax.default",
+    span=SPAN,
+)
+INCOMPLETE = Recovered(("inv_freq", "table"), 1_088, (UNBOUND,))
 
 IDENTICAL = ProgramDifference(
     is_identical=True,
@@ -136,6 +147,7 @@ def full_report() -> Report:
         ),
         transfers=(transfer(), transfer(node="to_1", span=None, bytes=None, module_path="", index=6)),
         notes=("fc1.weight is tied to fc2.weight",),
+        recovered=INCOMPLETE,
     )
     other = verdict("H100", target=TargetSpec("H100", "H100-80GB"))
     failed = verdict(

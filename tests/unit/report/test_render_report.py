@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from fakexport.capture import Recovered
 from fakexport.diagnostics import Diagnostic
 from fakexport.program import OperatorDifference, TensorTotals
 from fakexport.report import TargetDifference, TargetSpec, render_report
@@ -13,6 +14,7 @@ from fakexport.report.difference_listing import difference_listing
 from fakexport.report.transfer_listing import transfer_listing
 from tests.unit.report.sample_reports import (
     IDENTICAL,
+    UNBOUND,
     everything_differs,
     full_report,
     report,
@@ -59,6 +61,8 @@ T4        0.04 s   35.3 s    125 s    562.0 MiB  1023 B
 
 note: cpu+cuda: 'cuda' names no model: H100-80GB assumed
 note: cpu+cuda: fc1.weight is tied to fc2.weight
+note: cpu+cuda: constants: 2 recovered (1.1 KiB); 1 unbound, the program is incomplete:
+      layers.0.scale (FE601)
 
 Differences
   cpu+cuda -> H100: 9 -> 12 nodes
@@ -156,6 +160,29 @@ def test_an_assumption_that_targets_share_is_written_once():
 
     assert "note: batch of 2 assumed\n" in render_report(report(*verdicts))
     assert "note: a, b, c: batch of 2 assumed\n" in render_report(report(*verdicts, other))
+
+
+def test_constants_are_counted_once_for_targets_with_the_same():
+    verdicts = [verdict(name, recovered=Recovered(("inv_freq",), 64)) for name in "ab"]
+
+    text = render_report(report(*verdicts))
+
+    assert text.count("note: constants: 1 recovered (64 B)\n") == 1
+
+
+def test_many_constants_without_a_value_are_cut_with_a_count():
+    unbound = tuple(replace(UNBOUND, name=f"layers.{i}.scale") for i in range(126))
+
+    text = render_report(report(verdict(recovered=Recovered(unbound=unbound))), width=200)
+
+    assert (
+        "note: constants: 0 recovered (0 B); 126 unbound, the program is incomplete: layers.0.scale (FE601), "
+        "layers.1.scale (FE601), layers.2.scale (FE601), layers.3.scale (FE601), and 122 more\n"
+    ) in text
+
+
+def test_a_program_without_constants_has_no_line_about_them():
+    assert "constants:" not in render_report(report(verdict(recovered=Recovered())))
 
 
 def test_a_failure_without_a_stage_is_still_a_failure():

@@ -112,3 +112,46 @@ def test_weights_that_exceed_the_memory_are_a_warning_because_the_model_exports(
         sizes.append(sum(p.numel() * p.element_size() for p in program.parameters()))
 
     assert sizes[0] > 80 * GIB > sizes[1]
+
+
+def constants(source: str, path: Path, known: Rule) -> list[dict[str, Any]]:
+    """The constants of the stock programs of two constructions of one model."""
+    programs = []
+    for _ in range(2):
+        torch.seed()
+        module, args = build(source, path)
+        programs.append(export(module, args, known))
+    return [program.constants for program in programs]
+
+
+@pytest.mark.parametrize("code", ["FE601", "FE602"])
+def test_stock_torch_gives_each_construction_other_constants_and_says_nothing(
+    code: str, tmp_path: Path
+) -> None:
+    known = rule(code)
+
+    with torch.random.fork_rng(devices=[]):
+        first, second = constants(known.failing_model or "", tmp_path / "model.py", known)
+
+    assert first.keys() == second.keys() != set()
+    assert not any(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("code", ["FE601", "FE602"])
+def test_the_repaired_model_has_the_same_constants_each_time(code: str, tmp_path: Path) -> None:
+    known = rule(code)
+
+    with torch.random.fork_rng(devices=[]):
+        first, second = constants(known.repaired_model or "", tmp_path / "model.py", known)
+
+    assert all(torch.equal(first[name], second[name]) for name in first.keys() | second.keys())
+
+
+def test_a_constant_that_only_a_gpu_can_compute_cannot_be_exported_by_stock_torch(tmp_path: Path) -> None:
+    known = rule("FE603")
+
+    with pytest.raises(NotImplementedError, match="acme::hadamard"):
+        build(known.failing_model or "", tmp_path / "model.py")
+
+    module, args = build(known.repaired_model or "", tmp_path / "model.py")
+    assert torch.equal(export(module, args, known).constants["rotation"], module.rotation)

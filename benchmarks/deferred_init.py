@@ -1,0 +1,267 @@
+"""What recording costs, how deferred construction compares with other ways, and what a shard needs.
+
+1. Recording: Llama-3.1-405B in torch's fake mode, without and with the record.
+2. Construction of Llama-3.2-1B: on meta, by accelerate's `init_empty_weights`, deferred, and for real; the
+   deferred one is materialised and must equal the real one, by a digest of all bytes.
+3. One shard of eight of Llama-2-13B in float32 (52 GB as a whole): memory at its peak against the largest
+   tensor and what is kept. One layer alone of the same model: time against drawing everything before it.
+
+Each measurement is a process of its own, and those that are compared take turns. The first is too short for
+that: there, both ways take turns in one process, in processor time.
+
+    python -m benchmarks.deferred_init [--rounds 5] [--only recording|construction|shards]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.fresh_process import ROOT, in_a_process, peak_rss_bytes
+
+RECORDING = ("fake mode", "recorded")
+CONSTRUCTION = ("meta", "accelerate", "deferred", "real")
+TURNS = 9
+SHARDS = 8
+CONFIGS = {"recording": "llama-3.1-405b", "construction": "llama-3.2-1b", "shards": "llama-2-13b"}
+
+
+def model_factory(name: str) -> Callable[[], Any]:
+    """Makes the causal language model of an example config, in torch's default dtype."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    fields = json.loads((ROOT / "examples" / "configs" / f"{name}.json").read_text())
+    return lambda: LlamaForCausalLM(LlamaConfig(**{k: v for k, v in fields.items() if k != "torch_dtype"}))
+
+
+def measure(what: str, way: str) -> dict[str, Any]:
+    """One measurement in this process."""
+    make = model_factory(CONFIGS[what])
+    match what:
+        case "recording":
+            return measure_recording(make, way)
+        case "construction":
+            return measure_construction(make, way)
+        case _:
+            return measure_shard(make) if way == "shard" else measure_layer(make)
+
+
+def timed(make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    """What it makes; the seconds of wall and processor time, and the growth of the process in bytes."""
+    before = peak_rss_bytes()
+    start, cpu_start = time.perf_counter(), time.process_time()
+    made = make()
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+    growth = peak_rss_bytes() - before
+    return made, {"seconds": seconds, "cpu_seconds": cpu_seconds, "growth_bytes": growth}
+
+
+def measure_recording(make: Callable[[], Any], way: str) -> dict[str, Any]:
+    """Construction in a fake mode, recorded or not, or both in turns; and the values of the buffers."""
+    from fakexport.fake import value_of
+
+    if way == "turns":
+        ratios = []
+        for _ in range(TURNS + 1):
+            stock, ours = (constructed(make, other)[1]["cpu_seconds"] for other in RECORDING)
+            ratios.append(ours / stock)
+        return {"ratios": ratios[1:]}  # The first one imports and fills caches.
+    constructed(model_factory("llama-3.2-1b"), way)
+    model, result = constructed(make, way)
+    result["tensors"] = len(list(model.parameters())) + len(list(model.buffers()))
+    if way == "recorded":
+        buffers = dict(model.named_buffers())
+        values, recovery = timed(lambda: {name: value_of(tensor) for name, tensor in buffers.items()})
+        result["recovery_seconds"] = recovery["seconds"]
+        result["recovered_bytes"] = sum(value.nbytes for value in values.values())
+        assert all(bool(value.isfinite().all()) for value in values.values())
+    return result
+
+
+def constructed(make: Callable[[], Any], way: str) -> tuple[Any, dict[str, Any]]:
+    """The model made in a fake mode that is recorded or not, and what `timed` says."""
+    from fakexport._torch.fake_tensors import new_fake_mode
+    from fakexport.fake import fake_mode
+
+    gc.collect()
+    with fake_mode() if way == "recorded" else new_fake_mode():
+        return timed(make)
+
+
+def measure_construction(make: Callable[[], Any], way: str) -> dict[str, Any]:
+    """Construction one way; the digest of all bytes where there are some."""
+    import torch
+
+    from fakexport.fake import deferred_init, materialize_module
+
+    torch.manual_seed(0)
+    if way == "accelerate":
+        from accelerate import init_empty_weights
+
+        def build() -> Any:
+            with init_empty_weights():
+                return make()
+
+    elif way == "meta":
+
+        def build() -> Any:
+            with torch.device("meta"):
+                return make()
+
+    else:
+
+        def build() -> Any:
+            return deferred_init(make) if way == "deferred" else make()
+
+    model, result = timed(build)
+    if way == "deferred":
+        _, materialising = timed(lambda: materialize_module(model))
+        result["materialise_seconds"] = materialising["seconds"]
+    if way in ("deferred", "real"):
+        result["digest"] = digest(model)
+    return result
+
+
+def digest(model: Any) -> str:
+    """A digest of the bytes of every parameter and buffer."""
+    import torch
+
+    digest = hashlib.blake2b()
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def measure_shard(make: Callable[[], Any]) -> dict[str, Any]:
+    """The last of eight shards of every matrix, by its first dimension."""
+    import torch
+
+    from fakexport.fake import deferred_init, materialize_module
+
+    torch.manual_seed(0)
+    model, result = timed(lambda: deferred_init(make))
+    whole = sum(p.nbytes for p in model.parameters())
+    largest = max(p.nbytes for p in model.parameters())
+
+    def last_rows(name: str, tensor: torch.Tensor) -> slice | None:
+        rows = tensor.shape[0] // SHARDS
+        return slice(-rows, None) if tensor.dim() == 2 else None
+
+    _, sharding = timed(lambda: materialize_module(model, shard_fn=last_rows))
+    kept = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+    return {
+        "whole_bytes": whole,
+        "largest_bytes": largest,
+        "kept_bytes": kept,
+        "growth_bytes": sharding["growth_bytes"] + result["growth_bytes"],
+        "seconds": sharding["seconds"],
+    }
+
+
+def measure_layer(make: Callable[[], Any]) -> dict[str, Any]:
+    """The last layer alone, with everything before it skipped; then the first one too, for comparison."""
+    import torch
+
+    from fakexport.fake import deferred_init, materialize_module
+
+    torch.manual_seed(0)
+    model = deferred_init(make)
+    layers = model.model.layers
+    _, last = timed(lambda: materialize_module(layers[-1]))
+    _, first = timed(lambda: materialize_module(layers[0]))
+    size = sum(p.numel() for p in layers[0].parameters())
+    return {"parameters": size, "last_seconds": last["seconds"], "first_seconds": first["seconds"]}
+
+
+def taking_turns(what: str, ways: Sequence[str], rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """The results of each way, in rounds."""
+    results: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way in ways:
+            results[way].append(in_a_process("benchmarks.deferred_init", "--measure", what, "--way", way))
+            print(f"{what}, {way}: {results[way][-1]['seconds']:.2f} s", file=sys.stderr, flush=True)
+    return results
+
+
+def show_recording(rounds: int) -> None:
+    """Prints what the record costs."""
+    results = taking_turns("recording", RECORDING, rounds)
+    stock, ours = (results[way] for way in RECORDING)
+    assert ours[0]["tensors"] == stock[0]["tensors"]
+    print(f"{CONFIGS['recording']}, {ours[0]['tensors']} tensors, {rounds} rounds")
+    for way in RECORDING:
+        show(way, results[way])
+    turns = in_a_process("benchmarks.deferred_init", "--measure", "recording", "--way", "turns")["ratios"]
+    print(f"  ratio of processor time, {TURNS} turns in one process: {statistics.median(turns):.2f} "
+          f"({min(turns):.2f} to {max(turns):.2f})")  # fmt: skip
+    recovery = [result["recovery_seconds"] for result in ours]
+    print(
+        f"  {ours[0]['recovered_bytes']} bytes of buffers recovered in {max(recovery) * 1e3:.1f} ms at most"
+    )
+
+
+def show_construction(rounds: int) -> None:
+    """Prints the ways to construct a model that fits."""
+    results = taking_turns("construction", CONSTRUCTION, rounds)
+    digests = {result["digest"] for way in ("deferred", "real") for result in results[way]}
+    assert len(digests) == 1, "the deferred model is not the real one"
+    print(f"{CONFIGS['construction']}, float32, {rounds} rounds; deferred and real have the same bytes")
+    for way in CONSTRUCTION:
+        show(way, results[way])
+    materialising = [result["materialise_seconds"] for result in results["deferred"]]
+    print(f"  materialising the deferred one: {min(materialising):.2f} to {max(materialising):.2f} s")
+
+
+def show(way: str, results: Sequence[dict[str, Any]]) -> None:
+    """Prints one way: the range of its times, and its growth."""
+    seconds = [result["seconds"] for result in results]
+    growth = max(result["growth_bytes"] for result in results)
+    print(f"  {way:12} {min(seconds):8.3f} to {max(seconds):8.3f} s, grows by {growth / 1e6:8.1f} MB")
+
+
+def show_shards() -> None:
+    """Prints what one shard and one layer of a model need that does not fit."""
+    shard = in_a_process("benchmarks.deferred_init", "--measure", "shards", "--way", "shard")
+    print(f"{CONFIGS['shards']}, float32, {shard['whole_bytes'] / 1e9:.1f} GB as a whole")
+    allowed = shard["largest_bytes"] + shard["kept_bytes"]
+    print(
+        f"  one shard of {SHARDS}: kept {shard['kept_bytes'] / 1e9:.2f} GB, largest tensor "
+        f"{shard['largest_bytes'] / 1e9:.2f} GB, the process grew by {shard['growth_bytes'] / 1e9:.2f} GB "
+        f"({shard['growth_bytes'] / allowed:.2f} of both), {shard['seconds']:.0f} s"
+    )
+    layer = in_a_process("benchmarks.deferred_init", "--measure", "shards", "--way", "layer")
+    print(
+        f"  a layer ({layer['parameters'] / 1e6:.0f} M parameters): the last {layer['last_seconds']:.1f} s, "
+        f"the first {layer['first_seconds']:.1f} s"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measures deferred initialisation.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=tuple(CONFIGS))
+    parser.add_argument("--measure", choices=tuple(CONFIGS), help=argparse.SUPPRESS)
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options.measure, options.way)))
+        return 0
+    if options.only in (None, "recording"):
+        show_recording(options.rounds)
+    if options.only in (None, "construction"):
+        show_construction(min(options.rounds, 3))
+    if options.only in (None, "shards"):
+        show_shards()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

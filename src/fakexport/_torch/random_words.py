@@ -1,0 +1,285 @@
+"""How many numbers of the CPU generator a random operator takes, told without running it.
+
+Whoever makes tensors without drawing their values has to know where eager execution would have left the
+generator. Most kernels take a number of 32-bit words that follows from the sizes, the memory layout and the
+dtype of what they fill. Seen on torch 2.11 to 2.13. What differs between versions, builds or processors is
+measured once, on a generator of our own.
+
+Source: `aten/src/ATen/native/cpu/DistributionTemplates.h`, `aten/src/ATen/native/DistributionTemplates.h`,
+`aten/src/ATen/core/DistributionsHelper.h`, `native/TensorFactories.cpp:randperm_cpu`, `native/Dropout.cpp`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from .mersenne_twister import drawn_since_seeded
+from .real_execution import real_execution
+
+__all__ = ["Drawn", "drawn_by"]
+
+
+class Drawn(NamedTuple):
+    """What an operator takes from a generator: one of the two, or nothing.
+
+    Args:
+        words: 32-bit outputs.
+        serial_normals: Normal numbers drawn one by one. Two at a time are made of four words, and the second
+            is kept for the next that is asked for (`mersenne_twister.cached_normal`), so that the words
+            depend on whether one is there.
+    """
+
+    words: int = 0
+    serial_normals: int = 0
+
+
+_NOTHING = Drawn()
+
+# Is told the tensor that was filled, its number of elements, and the positional arguments.
+Rule = Callable[[torch.Tensor, int, Sequence[Any]], Drawn | None]
+
+
+def drawn_by(
+    operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> Drawn | None:
+    """What the operator's CPU kernel draws, or None if that is not known or depends on values.
+
+    No value is read and no device looked at: the tensors may be fake, and on any device.
+
+    Args:
+        operator: As `__torch_dispatch__` sees it, below autograd.
+        args: As `__torch_dispatch__` sees them: everything that can be positional is.
+        kwargs: The others. None of them tells anything.
+        result: What the operator returned; in place, the changed argument.
+    """
+    known = _rules.get(id(operator))
+    if known is None:
+        return None
+    filled = result if isinstance(result, torch.Tensor) else args[0]
+    count = filled.numel()
+    # A symbolic size would end up in the answer, and comparing it is a guard.
+    return known[1](filled, count, args) if type(count) is int else None
+
+
+# Real numbers per element, and words per uniform number of that precision.
+_REALS = {
+    torch.float32: (1, 1),
+    torch.float64: (1, 2),
+    torch.bfloat16: (1, 1),
+    torch.float16: (1, 1),
+    torch.complex32: (2, 1),
+    torch.complex64: (2, 1),
+    torch.complex128: (2, 2),
+}
+
+
+def _uniform(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    reals, words = _REALS.get(filled.dtype, (0, 0))
+    return Drawn(count * reals * words) if reals else None
+
+
+_LANES = 16  # The kernel for long contiguous tensors turns so many uniform numbers into normal ones at once.
+
+
+def _normal(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    return _normals(filled.dtype, count, filled.is_contiguous())
+
+
+def _normal_around_tensors(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    # The kernel fills a new contiguous tensor. Fake mode gives it the strides of the argument.
+    return _normals(filled.dtype, count, is_contiguous=True)
+
+
+def _normals(dtype: torch.dtype, count: int, is_contiguous: bool) -> Drawn | None:
+    reals, words = _REALS.get(dtype, (0, 0))
+    if not reals:
+        return None
+    count *= reals
+    if count < _LANES or not is_contiguous:
+        return Drawn(serial_normals=count)
+    rest = count % _LANES
+    if rest:
+        count += _LANES if _draws_rest_twice(dtype) else _LANES - rest
+    return Drawn(count * words)
+
+
+def _log_normal(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    return Drawn(serial_normals=count)
+
+
+def _doubles(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    """One double per element, of whichever dtype it is."""
+    return Drawn(2 * count)
+
+
+# From this range on an integer is made of two words, whatever its dtype.
+_WIDE = 1 << 28
+_LOWEST = -(1 << 63)
+_DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+_LARGEST = {
+    torch.bool: 1,
+    **{dtype: torch.iinfo(dtype).max for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)},
+    **{dtype: torch.iinfo(dtype).max for dtype in (torch.uint8, torch.uint16, torch.uint32)},
+    **{dtype: 1 << digits for dtype, digits in _DIGITS.items()},
+}
+_WHOLE_RANGE_WORDS = {
+    **dict.fromkeys((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32), 1),
+    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), 1),
+    **dict.fromkeys((torch.int64, torch.float64), 2),
+}
+
+
+def _random(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    words = _WHOLE_RANGE_WORDS.get(filled.dtype)
+    return None if words is None else Drawn(count * words)
+
+
+def _below(position: int) -> Rule:
+    """Integers from 0 to the argument at this position."""
+    return lambda filled, count, args: _integers(filled.dtype, count, 0, args[position])
+
+
+def _between(position: int) -> Rule:
+    """Integers from the argument at this position to the next argument."""
+    return lambda filled, count, args: _integers(filled.dtype, count, args[position], args[position + 1])
+
+
+def _integers(dtype: torch.dtype, count: int, low: Any, high: Any) -> Drawn | None:
+    if high is None:
+        if low == _LOWEST:
+            return Drawn(2 * count)
+        high = _LARGEST.get(dtype, math.nan) + 1
+    if not isinstance(low, int) or not isinstance(high, int):
+        return None
+    span = high - low
+    digits = _DIGITS.get(dtype)
+    if digits is not None and abs(span - _WIDE) < max(abs(low), abs(high)) >> digits - 3:
+        return None  # The kernel rounds both ends to numbers of the dtype first.
+    return Drawn(2 * count if span >= _WIDE else count)
+
+
+def _permutation(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    # Of a permutation that takes gigabytes nobody measured it.
+    return Drawn(max(count - 1, 0)) if count < _WIDE else None
+
+
+def _bernoulli_of(position: int) -> Rule:
+    """Each with a probability of its own, from the tensor at this position."""
+    return lambda filled, count, args: Drawn(2 * count if args[position].dtype is torch.float64 else count)
+
+
+def _bernoulli(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    return _stream("bernoulli_", filled.dtype, count)
+
+
+def _exponential(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    rate = args[1] if len(args) > 1 else 1.0
+    return _stream("exponential_", filled.dtype, count) if math.isfinite(rate) else None
+
+
+def _native_dropout(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    return _stream("bernoulli_", torch.bool, count) if args[2] is not False else _NOTHING
+
+
+def _dropout(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    _, probability, is_training = args
+    if not is_training or probability in (0, 1):
+        return _NOTHING
+    return _stream("bernoulli_", filled.dtype, count)
+
+
+def _no_dropout(position: int) -> Rule:
+    """Attention draws nothing if the argument at this position is 0, or left out."""
+    return lambda filled, count, args: _NOTHING if len(args) <= position or args[position] == 0 else None
+
+
+def _nothing(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
+    return _NOTHING
+
+
+def _stream(fill: str, dtype: torch.dtype, count: int) -> Drawn | None:
+    """What a kernel draws that may have MKL make the numbers and then only draws a seed for that."""
+    if not count:
+        return _NOTHING
+    words = _words_per_call_and_element(fill, dtype)
+    return None if words is None else Drawn(words[0] + words[1] * count)
+
+
+@cache
+def _words_per_call_and_element(fill: str, dtype: torch.dtype) -> tuple[int, int] | None:
+    try:
+        one, two, many = (_measured(fill, count, dtype) for count in (1, 2, 40))
+    except RuntimeError:
+        return None  # There is no such kernel.
+    each = two - one
+    return (one - each, each) if many == one + 39 * each else None
+
+
+@cache
+def _draws_rest_twice(dtype: torch.dtype) -> bool:
+    """Whether `normal_` draws what is behind the last 16 elements, and then once more together with others.
+
+    torch 2.11 does so for every dtype, 2.13 no more for those of 16 bits.
+    """
+    reals, words = _REALS[dtype]
+    return _measured("normal_", _LANES + 1, dtype.to_real() if reals == 2 else dtype) > 2 * _LANES * words
+
+
+def _measured(fill: str, count: int, dtype: torch.dtype) -> int:
+    """How many words the method of a tensor draws. At most 624 can be told apart."""
+    with real_execution():
+        generator = torch.Generator("cpu")
+        getattr(torch.empty(count, dtype=dtype), fill)(generator=generator)
+        return drawn_since_seeded(generator.get_state())
+
+
+_RULES: dict[Rule, str] = {
+    _uniform: "uniform_.default uniform.default rand.default rand.generator rand.out rand.generator_out "
+    "rand_like.default rand_like.generator",
+    _normal: "normal_.default normal_functional.default normal.float_float normal.float_float_out "
+    "normal.Tensor_float_out normal.float_Tensor_out normal.Tensor_Tensor_out "
+    "randn.default randn.generator randn.out randn.generator_out randn_like.default randn_like.generator",
+    _normal_around_tensors: "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor",
+    _log_normal: "log_normal_.default log_normal.default",
+    _doubles: "cauchy_.default cauchy.default geometric_.default geometric.default",
+    _random: "random_.default random.default",
+    _below(0): "randint.default randint.generator randint.out randint.generator_out",
+    _below(1): "random_.to random.to randint_like.default randint_like.generator",
+    _between(0): "randint.low randint.low_generator randint.low_out randint.low_generator_out",
+    _between(1): "random_.from random.from randint_like.low_dtype randint_like.low_generator_dtype",
+    _permutation: "randperm.default randperm.generator randperm.out randperm.generator_out",
+    _bernoulli_of(0): "bernoulli.default bernoulli.out",
+    _bernoulli_of(1): "bernoulli_.Tensor bernoulli.Tensor",
+    _bernoulli: "bernoulli_.float bernoulli.p",
+    _exponential: "exponential_.default exponential.default",
+    _native_dropout: "native_dropout.default",
+    _dropout: "dropout.default dropout_.default alpha_dropout.default alpha_dropout_.default",
+    _no_dropout(3): "_scaled_dot_product_flash_attention_for_cpu.default "
+    "_scaled_dot_product_flash_attention.default",
+    _no_dropout(4): "scaled_dot_product_attention.default _scaled_dot_product_attention_math.default "
+    "_scaled_dot_product_fused_attention_overrideable.default",
+    _no_dropout(5): "_scaled_dot_product_efficient_attention.default "
+    "_scaled_dot_product_cudnn_attention.default",
+    _nothing: "_fused_sdp_choice.default",
+}  # fmt: skip
+
+
+def _rules_by_id() -> dict[int, tuple[OpOverload, Rule]]:
+    """By identity, as an overload computes its hash in Python; it is kept, so that the id stays its own."""
+    rules = {}
+    for rule, names in _RULES.items():
+        for packet, overload in (name.split(".") for name in names.split()):
+            # Not every version of torch has all of them.
+            operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+            if operator is not None:
+                rules[id(operator)] = (operator, rule)
+    return rules
+
+
+_rules = _rules_by_id()

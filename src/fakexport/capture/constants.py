@@ -1,0 +1,180 @@
+"""Putting the true values of its constants into a program of fake tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+
+from fakexport._torch.fake_tensors import FakeTensor, real_to_fake
+from fakexport._torch.lifted_constants import note_lifted_value
+from fakexport._torch.real_execution import real_execution
+from fakexport.capture.recovered import Recovered, UnboundConstant
+from fakexport.diagnostics import Span
+from fakexport.fake import Provenance, UnreplayableRead, remember_value, value_of, withhold_value
+from fakexport.program import source_span
+
+__all__ = ["LARGEST_CONSTANT_BYTES", "recover_constants"]
+
+LARGEST_CONSTANT_BYTES = 2**30
+"""A constant that takes more memory than this is not computed."""
+
+_FIRST_SENTENCE_END = re.compile(r"\.\s")  # Of a missing kernel, torch goes on with a list of 40 backends.
+
+
+def recover_constants(program: ExportedProgram) -> Recovered:
+    """Puts the true values of the constants into a fake program, wherever the model's code determines them.
+
+    Constants are what no checkpoint carries: non-persistent buffers, plain tensor attributes, literals. One
+    on the CPU becomes a real tensor. One on a virtual device becomes a new fake tensor, whose value
+    `fake.value_of` gives. One that the code does not determine stays fake, and `value_of` raises for it:
+    nothing is guessed. Names of one tensor go on sharing one. Parameters and persistent buffers stay as they
+    are, and so do real constants, objects that are no tensors, and the tensors of the captured module.
+
+    Args:
+        program: A program of a module that was built fake; its `constants` are changed in place.
+    Returns:
+        What has a value now, and what has none and why.
+    Reports:
+        FE601, FE602, FE603, through `diagnose.diagnose_constants`.
+    """
+    provenance = _provenance(program)
+    inputs = dict(_inputs(program))
+    recovered: dict[str, int] = {}
+    unbound: dict[str, UnboundConstant] = {}
+    for names in _names_by_tensor(program):
+        constant = program.constants[names[0]]
+        nodes = [inputs[name] for name in names if name in inputs]
+        outcome = _outcome(constant, provenance)
+        if isinstance(outcome, torch.Tensor):
+            recovered |= dict.fromkeys(names, 0) | {names[0]: _held_bytes(outcome)}
+        else:
+            span = next((found for node in nodes if (found := _reading_span(node))), None)
+            unbound |= {name: replace(outcome, name=name, span=span) for name in names}
+        if isinstance(constant, FakeTensor):
+            carrier = _carrier(constant, outcome)
+            program.constants.update(dict.fromkeys(names, carrier))
+            for node in nodes:
+                note_lifted_value(node, carrier)
+    return Recovered(
+        names=tuple(name for name in program.constants if name in recovered),
+        bytes=sum(recovered.values()),
+        unbound=tuple(unbound[name] for name in program.constants if name in unbound),
+    )
+
+
+def _provenance(program: ExportedProgram) -> Provenance:
+    names = set(program.graph_signature.parameters)
+    state = program.state_dict
+    parameters = {n: t for n, t in state.items() if n in names or isinstance(t, nn.Parameter)}
+    buffers = {n: t for n, t in state.items() if n not in parameters and isinstance(t, torch.Tensor)}
+    return Provenance(parameters, buffers)
+
+
+def _names_by_tensor(program: ExportedProgram) -> list[list[str]]:
+    """The names of the tensor constants, those of one tensor together."""
+    names: dict[int, list[str]] = {}
+    for name, constant in program.constants.items():
+        if isinstance(constant, torch.Tensor):
+            names.setdefault(id(constant), []).append(name)
+    return list(names.values())
+
+
+def _inputs(program: ExportedProgram) -> Iterator[tuple[str, Node]]:
+    """The placeholder of each constant that the graph takes, by name of the constant."""
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in (InputKind.CONSTANT_TENSOR, InputKind.BUFFER) and spec.target is not None:
+            yield spec.target, nodes[spec.arg.name]
+
+
+def _reading_span(placeholder: Node) -> Span | None:
+    """The user's line of the first node that takes the constant and has one."""
+    return next((span for user in placeholder.users if (span := source_span(user))), None)
+
+
+def _outcome(constant: torch.Tensor, provenance: Provenance) -> torch.Tensor | UnboundConstant:
+    """The value of a constant, real and with memory of its own; or why there is none."""
+    if not isinstance(constant, FakeTensor):
+        return _unknown("it is on the meta device") if constant.is_meta else constant
+    if (size := _held_bytes(constant)) > LARGEST_CONSTANT_BYTES:
+        return _unknown(f"it takes {size:,} bytes; up to {LARGEST_CONSTANT_BYTES:,} are computed")
+    if (reason := _reason(constant, provenance)) is not None:
+        return reason
+    try:
+        value = value_of(constant)
+    except UnreplayableRead as error:
+        return _unknown(_FIRST_SENTENCE_END.split(error.reason, maxsplit=1)[0])
+    if (value.shape, value.dtype, value.layout) != (constant.shape, constant.dtype, constant.layout):
+        return _unknown(f"its record gives {_kind(value)} for a tensor of {_kind(constant)}")
+    return _own_copy(value, constant)
+
+
+def _reason(constant: torch.Tensor, provenance: Provenance) -> UnboundConstant | None:
+    """Why the code does not determine a value, or None if it does."""
+    found = provenance.dependence_of(constant)
+    if found is None:
+        return None
+    source, operator = found.source, found.operator
+    match found.kind:
+        case "memory":
+            detail = f"it shares the memory of {source}, whose values a checkpoint brings"
+            return UnboundConstant("", "parameter", detail, weight=source)
+        case "parameter":
+            detail = f"it is computed from the parameter {source}, which {operator} reads"
+            return UnboundConstant("", "parameter", detail, weight=source, operator=operator)
+        case "random":
+            detail = f"it depends on what {source} draws, and nobody chose the seed"
+            return UnboundConstant("", "random", detail, operator=operator)
+        case "uninitialised":
+            return _unknown(f"it depends on memory of {source} into which nothing was written")
+        case "unknown":
+            return _unknown(f"it depends on {source}")
+
+
+def _unknown(detail: str) -> UnboundConstant:
+    return UnboundConstant("", "unknown", detail)
+
+
+def _carrier(constant: FakeTensor, outcome: torch.Tensor | UnboundConstant) -> torch.Tensor:
+    """The tensor that stands for the constant in the program. The captured module keeps its own."""
+    if not isinstance(outcome, UnboundConstant):
+        if constant.device.type == "cpu":
+            return outcome
+        fake = real_to_fake(constant.fake_mode, outcome, constant.device)
+        remember_value(fake, outcome)
+        return fake
+    with constant.fake_mode, torch.no_grad():
+        view = constant.detach()  # Shares memory, so that a tie with a weight can still be seen.
+    withhold_value(view, outcome.detail)
+    return view
+
+
+def _own_copy(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The value in memory of its own, laid out as `like` is; bytes between the elements are zero."""
+    if value.layout is not torch.strided or value.is_quantized:
+        return value
+    with real_execution():
+        memory = torch.zeros(_held_bytes(like) // like.itemsize, dtype=value.dtype)
+        once = [slice(0, 1) if stride == 0 else slice(None) for stride in like.stride()]
+        elements = value[tuple(once)]  # An expanded dimension has one place to write to.
+        memory.as_strided(elements.shape, like.stride()).copy_(elements)
+        return memory.as_strided(like.shape, like.stride())
+
+
+def _held_bytes(tensor: torch.Tensor) -> int:
+    """Bytes from the first to the last element: an expanded dimension takes none."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return tensor.numel() * tensor.itemsize
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -1,0 +1,108 @@
+"""Deferred initialisation: build a model without data now, give it its data later."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import nn
+
+from fakexport._torch.active_modes import active_fake_mode
+from fakexport._torch.dispatch_observer import observe
+from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, new_fake_mode
+from fakexport.devices import Topology, emulated_topology
+
+from .edits import note_edit, remember_memory
+from .history import Output
+from .module_tensors import plain_tensors, slots
+from .recording import recording
+from .references import record_of
+
+__all__ = ["deferred_init", "is_deferred"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls `fn` so that the tensors it makes are fake, and records how each was made.
+
+    `materialize_module` and `materialize_tensor` replay the record. With the seed that torch has now, the
+    result equals `fn(*args, **kwargs)` bit for bit, whatever is materialised and in which order. The random
+    generators are left where the eager call leaves them; where that depends on the numbers drawn (a
+    truncated normal distribution with bounds near its mean), a later `deferred_init` goes on from the right
+    place, and numbers that are drawn for real before are others than eager's.
+
+    Tensors of several calls may be used together: `deferred_init(lambda: nn.Sequential(a, b))`. What is to
+    change afterwards is changed inside of a call as well: `deferred_init(model.half)`.
+
+    Args:
+        fn: Makes a module or a tensor, or anything that holds some.
+        args, kwargs: Passed to `fn`. Real tensors among them are kept by reference until the replay.
+    Returns:
+        What `fn` returns.
+    Raises:
+        UnreplayableRead: `fn` reads a value that cannot be computed.
+        Exception: whatever `fn` raises.
+    Source: torchdistx `deferred_init`; pytorch issues 93947, 96161.
+
+    Example:
+        >>> from fakexport.fake import materialize_module
+        >>> model = deferred_init(nn.Linear, 3, 2)
+        >>> is_deferred(model)
+        True
+        >>> materialize_module(model)
+        >>> is_deferred(model)
+        False
+    """
+    mode = active_fake_mode() or _deferred_mode()
+    with mode, recording(mode, is_eager=True):
+        made = fn(*args, **kwargs)
+        remember_memory(_tensors_of(made))
+    return made
+
+
+def is_deferred(obj: torch.Tensor | nn.Module) -> bool:
+    """Whether a tensor, or any tensor of a module, is fake and has a record that can be replayed.
+
+    Args:
+        obj: A tensor, or a module: its parameters, buffers and plain tensor attributes.
+    Raises:
+        ValueError: `obj` is neither.
+    Source: torchdistx `is_deferred`.
+    """
+    if not isinstance(obj, torch.Tensor | nn.Module):
+        raise ValueError(f"is_deferred takes a tensor or a module, got {type(obj).__name__}")
+    return any(is_fake_tensor(t) and isinstance(record_of(t).output, Output) for t in _tensors_of(obj))
+
+
+def _tensors_of(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from (slot.tensor for slot in slots(value))
+        yield from (tensor for _, tensor in plain_tensors(value))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors_of(item)
+
+
+class _Modes(threading.local):
+    """The modes of deferred tensors on this thread: one per topology, so that several calls' tensors mix."""
+
+    def __init__(self) -> None:
+        self.by_topology: dict[Topology | None, FakeTensorMode] = {}
+
+
+_modes = _Modes()
+
+
+def _deferred_mode() -> FakeTensorMode:
+    topology = emulated_topology()
+    mode = _modes.by_topology.get(topology)
+    if mode is None:
+        mode = _modes.by_topology[topology] = new_fake_mode()
+        observe(mode, note_edit)
+    return mode

@@ -1,0 +1,64 @@
+"""Noticing what happens to deferred tensors while nobody records: their replay would silently miss it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fakexport._torch.fake_tensors import FakeTensor, storage_identity
+from fakexport._torch.operator_effects import effects_of
+
+from .history import TensorRecord, Unknown, leaves
+from .references import has_record, record_of, set_record
+from .replay import reading_span
+
+__all__ = ["edit_of", "note_edit", "remember_memory"]
+
+
+def note_edit(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Observer of a mode outside of its recording: marks the memory that an operator writes into."""
+    result = run()
+    if torch.compiler.is_exporting():
+        return result
+    effects = effects_of(operator)
+    if effects.aliased is not None or effects.is_identity:
+        _follow_views(args, result, effects.is_identity)
+    for index, name in effects.writes:
+        for tensor in leaves(args[index] if index < len(args) else kwargs.get(name)):
+            if isinstance(tensor, FakeTensor) and has_record(tensor):
+                where = reading_span()
+                at = "" if where is None else f" at {where.path}:{where.line}"
+                record_of(tensor).storage.edit = f"changed by {operator}{at}"
+    return result
+
+
+def remember_memory(tensors: Iterable[torch.Tensor]) -> None:
+    """Notes which memory recorded fakes look at, so that a later `tensor.data = ...` shows."""
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor) and has_record(tensor):
+            record_of(tensor).storage.identity = storage_identity(tensor)
+
+
+def edit_of(fake: FakeTensor) -> str | None:
+    """What was done to a fake tensor or its memory outside of the recording, or None."""
+    storage = record_of(fake).storage
+    if storage.edit is not None:
+        return storage.edit
+    if storage.identity is not None and storage.identity != storage_identity(fake):
+        return "given other data by `.data = ...`"
+    return None
+
+
+def _follow_views(args: Sequence[Any], result: Any, is_identity: bool) -> None:
+    """Lets views made outside share the record of the memory, so that a write through them is seen."""
+    source = args[0] if args else None
+    if not isinstance(source, FakeTensor) or not has_record(source):
+        return
+    record = record_of(source)
+    if not is_identity:
+        record = TensorRecord(Unknown("a view that was made outside of the recording"), record.storage)
+    for tensor in leaves(result):
+        if isinstance(tensor, FakeTensor) and not has_record(tensor):
+            set_record(tensor, record)

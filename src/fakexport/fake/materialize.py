@@ -1,0 +1,256 @@
+"""Giving recorded fake tensors their data, by replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+
+from fakexport._torch.active_modes import active_fake_mode
+from fakexport._torch.fake_tensors import FakeTensor, own_attributes
+from fakexport._torch.parameter_classes import own_class, real_parameter
+from fakexport._torch.real_execution import real_execution
+
+from .edits import edit_of
+from .history import Operation, Output, TensorRecord
+from .module_tensors import Held, held_tensors
+from .references import record_of
+from .replay import UnreplayableRead, replay, why_unreplayable
+
+__all__ = ["MaterializeError", "materialize_module", "materialize_tensor"]
+
+Index = slice | int | tuple[slice | int, ...]
+"""What part of a tensor to keep, as in `tensor[index]`."""
+
+_REAL = "_fakexport_real"
+
+
+class MaterializeError(RuntimeError):
+    """A fake tensor cannot be given its data. Nothing was materialised.
+
+    Args:
+        name: The tensor's name in the module, or `tensor`.
+        reason: Why, as one sentence.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} cannot be materialised: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+def materialize_tensor(tensor: torch.Tensor, *, device: str | torch.device | None = None) -> torch.Tensor:
+    """The real tensor of a fake one that was made in `deferred_init` or `fake_mode`.
+
+    The same fake tensor gives the same real tensor, and fakes that share memory give tensors that do.
+    Class, attributes and `requires_grad` are those of the fake tensor; it is a leaf of the autograd graph.
+
+    Args:
+        tensor: A fake tensor. A real one is returned as it is.
+        device: Where to put it. Default: the device that was recorded. It is computed on the CPU.
+    Raises:
+        MaterializeError: its record is missing, was outdated by a change that nobody recorded, or cannot run;
+            the device does not exist here; or a fake mode is active.
+    Source: torchdistx `materialize_tensor`.
+    """
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    target = None if device is None else torch.device(device)
+    _check(tensor, "tensor", target)
+    return _real(tensor, "tensor", target)
+
+
+def materialize_module(
+    module: nn.Module,
+    buffers_only: bool = False,
+    check_fn: Callable[[nn.Module], bool] | None = None,
+    device: str | torch.device | None = None,
+    *,
+    shard_fn: Callable[[str, torch.Tensor], Index | None] | None = None,
+) -> None:
+    """Puts real tensors in the places of the fake ones of a module and its submodules.
+
+    Parameters, buffers, and tensors that are plain attributes or stand in lists, tuples and dicts there. Real
+    tensors stay. Histories that nothing needs any more are freed. Either all of it happens or nothing.
+
+    Args:
+        module: A module made in `deferred_init` or `fake_mode`, or a part of one.
+        buffers_only: Leave parameters fake.
+        check_fn: Says of each module, the root included, whether its own tensors are to be materialised.
+            Its submodules are asked for themselves.
+        device: Where to put the tensors. Default: where each was recorded. They are computed on the CPU.
+        shard_fn: Gets the full name and the fake tensor, and says which part to keep, as `tensor[part]`; None
+            keeps all. Memory in use peaks at the largest whole tensor beside what is kept.
+    Raises:
+        MaterializeError: as for `materialize_tensor`; or tensors that share memory are to be cut differently.
+        Exception: whatever `check_fn` or `shard_fn` raises; nothing was materialised.
+    Source: torchdistx `materialize_module`, which has the first three arguments.
+
+    Example:
+        >>> from fakexport.fake import deferred_init
+        >>> model = deferred_init(nn.Linear, 4, 8)
+        >>> materialize_module(model, shard_fn=lambda name, tensor: slice(0, 2))
+        >>> model.weight.shape
+        torch.Size([2, 4])
+    """
+    target = None if device is None else torch.device(device)
+    wanted = [
+        held
+        for held in held_tensors(module, check_fn)
+        if isinstance(held.tensor, FakeTensor) and not (buffers_only and held.is_parameter)
+    ]
+    cuts = _cuts(wanted, shard_fn)
+    for held in wanted:
+        _check(held.tensor, held.path, target)
+    done: list[Held] = []
+    try:
+        for held in sorted(wanted, key=_when_made):
+            cut = cuts.get(id(held.tensor))
+            held.put(_real(held.tensor, held.path, target) if cut is None else cut.take(target))
+            done.append(held)
+    except BaseException:
+        for held in reversed(done):
+            held.put(held.tensor)
+        raise
+    finally:
+        for cut in cuts.values():
+            cut.part = None
+
+
+def _check(fake: torch.Tensor, name: str, device: torch.device | None) -> None:
+    """Raises if the fake tensor cannot be materialised, as far as that can be told beforehand."""
+    assert isinstance(fake, FakeTensor)
+    if active_fake_mode() is not None:
+        raise MaterializeError(name, "a fake mode is active, in which every tensor is fake; leave its block")
+    if (edit := edit_of(fake)) is not None:
+        raise MaterializeError(name, f"it was {edit} while nothing was recorded; do that in deferred_init")
+    if (reason := why_unreplayable(record_of(fake))) is not None:
+        raise MaterializeError(name, reason)
+    target = device or fake.device
+    try:
+        with real_execution():
+            torch.empty(0, device=target)
+    except (RuntimeError, AssertionError) as error:
+        text = str(error).partition("\n")[0]
+        raise MaterializeError(name, f"there is no {target} here ({text}); pass another device") from error
+
+
+def _real(fake: torch.Tensor, name: str, device: torch.device | None) -> torch.Tensor:
+    assert isinstance(fake, FakeTensor)
+    target = device or fake.device
+    record = record_of(fake)
+    last_write = record.storage.last_write
+    known: tuple[Operation | None, torch.device, torch.Tensor] | None = vars(fake).get(_REAL)
+    if known is not None and known[0] is last_write and known[1] == target:
+        return known[2]
+    with real_execution():
+        real = _dressed(fake, _data(fake, record, name, target))
+    vars(fake)[_REAL] = (last_write, target, real)
+    return real
+
+
+def _data(fake: FakeTensor, record: TensorRecord, name: str, target: torch.device) -> torch.Tensor:
+    """The values of a fake tensor on a device; tensors that shared memory with it share that memory."""
+    shared = record.storage.real
+    if shared is not None and shared[1] is record.storage.last_write and _is_on(shared[0], target):
+        return _view_of(shared[0], fake)
+    value = _replayed(record, name)
+    if value.shape != fake.shape or value.dtype != fake.dtype:
+        reason = f"it is {_described(fake)} now and was recorded as {_described(value)}"
+        raise MaterializeError(name, f"{reason}; change it in deferred_init")
+    if value.layout is not torch.strided or value.is_conj() or value.is_neg():
+        return value.to(target)  # Its memory alone does not say what it is.
+    storage = value.untyped_storage()
+    if target.type != "cpu":
+        flat = torch.empty(0, dtype=torch.uint8).set_(storage)
+        storage = flat.to(target).untyped_storage()
+        value = _view_of(storage, value)
+    record.storage.real = (storage, record.storage.last_write)
+    return value
+
+
+def _replayed(record: TensorRecord, name: str) -> torch.Tensor:
+    try:
+        (value,) = replay([record], limit_bytes=None)
+    except UnreplayableRead as error:
+        raise MaterializeError(name, error.reason) from error
+    return value
+
+
+def _view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
+    empty = torch.empty(0, dtype=like.dtype, device=storage.device)
+    return empty.set_(storage, like.storage_offset(), like.shape, like.stride())
+
+
+def _is_on(storage: torch.UntypedStorage, device: torch.device) -> bool:
+    return storage.device.type == device.type and device.index in (None, storage.device.index)
+
+
+def _dressed(fake: FakeTensor, value: torch.Tensor) -> torch.Tensor:
+    """The values with the class, the attributes and the autograd flags of the fake tensor."""
+    cls = own_class(fake)
+    requires_grad = fake.requires_grad and fake.is_leaf
+    if cls is torch.Tensor:
+        real = value.requires_grad_(requires_grad)
+    else:
+        real = real_parameter(cls, value, requires_grad)
+    for name, item in own_attributes(fake).items():
+        setattr(real, name, item)
+    return real
+
+
+class _Cut:
+    """The part of a tensor that is kept, once for all of its names."""
+
+    def __init__(self, held: Held, index: Index) -> None:
+        self.fake = held.tensor
+        self.name = held.path
+        self.index = index
+        self.part: torch.Tensor | None = None
+
+    def take(self, device: torch.device | None) -> torch.Tensor:
+        """The part in memory of its own."""
+        assert isinstance(self.fake, FakeTensor)
+        target = device or self.fake.device
+        if self.part is None:
+            whole = _replayed(record_of(self.fake), self.name)
+            with real_execution():
+                part = whole[self.index].to(target, copy=True, memory_format=torch.contiguous_format)
+                self.part = _dressed(self.fake, part)
+        return self.part
+
+
+def _cuts(
+    wanted: Iterable[Held], shard_fn: Callable[[str, torch.Tensor], Index | None] | None
+) -> dict[int, _Cut]:
+    """The cut of each fake tensor that is not kept whole, by its id."""
+    if shard_fn is None:
+        return {}
+    asked: dict[int, tuple[str, Index | None]] = {}
+    memory: dict[int, tuple[str, int]] = {}
+    cuts: dict[int, _Cut] = {}
+    for held in wanted:
+        index = shard_fn(held.path, held.tensor)
+        first, index_of_first = asked.setdefault(id(held.tensor), (held.path, index))
+        if index_of_first != index:
+            raise MaterializeError(held.path, f"it is {first} too, and shard_fn cuts them differently")
+        other, other_id = memory.setdefault(id(record_of(held.tensor).storage), (held.path, id(held.tensor)))
+        if other_id != id(held.tensor) and (index is not None or other_id in cuts):
+            raise MaterializeError(held.path, f"it shares memory with {other}, and one of them is to be cut")
+        if index is not None and id(held.tensor) not in cuts:
+            cuts[id(held.tensor)] = _Cut(held, index)
+    return cuts
+
+
+def _when_made(held: Held) -> int:
+    """When the tensor got its values: in this order, random numbers are drawn once."""
+    record = record_of(held.tensor)
+    last = record.storage.last_write
+    if last is not None:
+        return last.number
+    return record.output.operation.number if isinstance(record.output, Output) else -1
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -1,0 +1,223 @@
+"""What the value of a fake tensor depends on, told from its record without computing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Literal
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from fakexport._torch.fake_tensors import FakeTensor
+from fakexport._torch.operator_effects import Effects, effects_of
+
+from .history import Constant, Operation, Output, Unknown, leaves
+from .references import has_record, record_of
+
+__all__ = ["Dependence", "DependenceKind", "Provenance"]
+
+DependenceKind = Literal["memory", "parameter", "random", "unknown", "uninitialised"]
+
+_copy = torch.ops.aten.copy_.default
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """Why the value of a tensor is not determined by the code that made it.
+
+    Args:
+        kind: `memory`: it is, or is a view of, the memory of a parameter or a persistent buffer;
+            `parameter`: it was computed from the values of a parameter; `random`: a draw without a seed;
+            `unknown`: a tensor whose history nobody recorded; `uninitialised`: memory never written.
+        source: The name of the weight, or a description of the unknown tensor, or the operator.
+        operator: The operator that read the weight's values, drew, or made the memory; None if none did.
+    """
+
+    kind: DependenceKind
+    source: str
+    operator: str | None = None
+
+
+class Provenance:
+    """Tells the dependences of the tensors of one model.
+
+    Two tensors with one memory have one value: what is computed from `x` depends on the parameter
+    `nn.Parameter(x)`, before and after it was made. Shapes, dtypes and devices are no values:
+    `zeros_like(weight)` depends on nothing. Neither do persistent buffers count as inputs of a computation,
+    since a constructor gives them their values and a checkpoint comes later. What went through a Python
+    number (`weight.std().item()`) or a conversion of the model's dtype is not followed.
+
+    Args:
+        parameters: Those of the model, by name. Of tied ones the first name is given.
+        buffers: Its persistent buffers, by name.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
+        self._parameters = _memories(parameters)
+        weights = {**parameters, **(buffers or {})}
+        self._weights = self._parameters | _memories(weights)
+        # Also known where a tensor has no record: torch detaches a parameter that it finds in a list.
+        self._storages = {
+            StorageWeakRef(t.untyped_storage()): name
+            for name, t in reversed(weights.items())
+            if t.layout is torch.strided
+        }
+
+    def dependence_of(self, tensor: torch.Tensor) -> Dependence | None:
+        """What the value of a tensor depends on besides the code, or None if the code determines it.
+
+        That a value is determined does not mean that it can be computed here: `value_of` may still raise.
+
+        Args:
+            tensor: A fake tensor. A real one depends on nothing, and neither does one without elements.
+        Returns:
+            The first dependence found, parameters before anything else.
+        """
+        if not isinstance(tensor, FakeTensor) or tensor.numel() == 0:
+            return None
+        record = record_of(tensor)
+        shared = self._weights.get(_key(_root(record.output)))
+        if shared is None and tensor.layout is torch.strided:
+            shared = self._storages.get(StorageWeakRef(tensor.untyped_storage()))
+        if shared is not None:
+            return Dependence("memory", shared)
+        return _Search(self._parameters).of(record.output, record.writes())
+
+
+class _Search:
+    """Walks back from one tensor over what was read to compute it."""
+
+    def __init__(self, parameters: Mapping[Hashable, str]) -> None:
+        self._parameters = parameters
+        self._pending: list[Operation] = []
+        self._seen: set[int] = set()
+        self._found: dict[DependenceKind, Dependence] = {}
+
+    def of(self, reference: Any, after: Iterable[Operation]) -> Dependence | None:
+        self._follow([reference], tuple(after), reader=None)
+        while self._pending and "parameter" not in self._found:
+            self._visit(self._pending.pop())
+        order: tuple[DependenceKind, ...] = ("parameter", "random", "unknown", "uninitialised")
+        return next((self._found[kind] for kind in order if kind in self._found), None)
+
+    def _visit(self, operation: Operation) -> None:
+        """Follows everything whose values the operation read."""
+        if operation.number in self._seen:
+            return
+        self._seen.add(operation.number)
+        if operation.draw is not None and not operation.draw.is_seeded:
+            self._note("random", operation.name, operation)
+        effects = effects_of(operation.operator)
+        if effects.ignores_values:
+            return
+        self._follow(_read_references(operation, effects), operation.after, reader=operation)
+
+    def _follow(
+        self, references: Iterable[Any], after: tuple[Operation, ...], reader: Operation | None
+    ) -> None:
+        explained: set[int] = set()
+        for reference in references:
+            explained |= self._read(reference, after, reader)
+        # After a `set_`, a write may be known under the name that the memory had for another tensor.
+        self._pending.extend(write for write in after if write.number not in explained)
+
+    def _read(self, reference: Any, after: tuple[Operation, ...], reader: Operation | None) -> set[int]:
+        """Follows what a memory held at one moment; returns the numbers of the writes that explain it."""
+        root = _root(reference)
+        key = _key(root)
+        if (name := self._parameters.get(key)) is not None:
+            self._note("parameter", name, reader)
+        writes = [write for write in after if key in _written(write)]
+        self._pending.extend(writes)
+        if not writes:
+            self._first_content(root, is_partial=reader is not None and key in _written(reader))
+        return {write.number for write in writes}
+
+    def _first_content(self, root: Any, *, is_partial: bool) -> None:
+        """Follows what a memory held before anybody wrote into it."""
+        if isinstance(root, Unknown):
+            self._note("unknown", root.description, None)
+        elif isinstance(root, Output):
+            made_by = root.operation
+            self._pending.append(made_by)
+            # A first write into a part of it tells nothing: others may have filled the rest.
+            if not is_partial and _is_uninitialised(made_by):
+                self._note("uninitialised", made_by.name, made_by)
+
+    def _note(self, kind: DependenceKind, source: str, operation: Operation | None) -> None:
+        self._found.setdefault(kind, Dependence(kind, source, operation.name if operation else None))
+
+
+def _memories(tensors: Mapping[str, torch.Tensor]) -> dict[Hashable, str]:
+    """The name of the tensor by each memory that is one's."""
+    memories: dict[Hashable, str] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, FakeTensor) and has_record(tensor):
+            record = record_of(tensor)
+            for reference in (record.output, *_moved_to(record.storage.last_write)):
+                memories.setdefault(_key(_root(reference)), name)
+    return memories
+
+
+def _moved_to(write: Operation | None) -> Iterator[Any]:
+    """The tensor whose memory another one got, if the write is a `set_`."""
+    if write is not None and effects_of(write.operator).moves_storage:
+        yield from (argument for argument in write.args[1:2] if isinstance(argument, Output | Unknown))
+
+
+def _root(reference: Any) -> Any:
+    """The reference to the tensor that a view, a view of a view, ... was made of."""
+    while isinstance(reference, Output):
+        operation = reference.operation
+        place = effects_of(operation.operator).aliased
+        source = None if place is None else _argument(operation, place)
+        if not isinstance(source, Output | Unknown | Constant):
+            break
+        reference = source
+    return reference
+
+
+def _key(root: Any) -> Hashable:
+    """Equal for one memory as long as the records live."""
+    if isinstance(root, Output):
+        return (root.operation.number, root.index)
+    return id(root.tensor if isinstance(root, Constant) else root)
+
+
+def _written(operation: Operation) -> set[Hashable]:
+    """The memories that the operation wrote into."""
+    if isinstance(operation.operator, FunctionType):  # It fills its first argument.
+        written = [operation.args[0]]
+    else:
+        written = [_argument(operation, place) for place in effects_of(operation.operator).writes]
+    return {_key(_root(item)) for item in leaves(written) if isinstance(item, Output | Unknown | Constant)}
+
+
+def _read_references(operation: Operation, effects: Effects) -> list[Any]:
+    """The references to tensors whose values the operation reads."""
+    covers = effects.overwrites and _covers_its_memory(operation)
+    read = (operation.args[1:] if covers else operation.args, operation.kwargs)
+    return [value for value in leaves(read) if isinstance(value, Output | Unknown | Constant)]
+
+
+def _covers_its_memory(operation: Operation) -> bool:
+    """Whether the memory of the first argument, which is overwritten, has nothing of the old values left."""
+    first, *others = operation.args
+    # Memory that numpy shares may be written there: the real tensor has no version then.
+    is_shared = operation.operator is _copy and isinstance(others[0], Constant) and others[0].version is None
+    return isinstance(first, Output) and _root(first) is first and not is_shared
+
+
+def _is_uninitialised(operation: Operation) -> bool:
+    return effects_of(operation.operator).leaves_uninitialised and not any(
+        isinstance(size, list | tuple) and 0 in size for size in operation.args
+    )
+
+
+def _argument(operation: Operation, place: tuple[int, str]) -> Any:
+    index, name = place
+    return operation.args[index] if index < len(operation.args) else operation.kwargs.get(name)

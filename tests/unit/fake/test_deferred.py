@@ -1,0 +1,334 @@
+"""`deferred_init` and the replay of what it recorded, against eager construction under the same seed."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fakexport._torch.random_words import Drawn
+from fakexport.devices import emulate
+from fakexport.fake import (
+    MaterializeError,
+    deferred_init,
+    fake_mode,
+    is_deferred,
+    is_fake,
+    materialize_module,
+    materialize_tensor,
+)
+from fakexport.fake import recording as recording_module
+from tests.equality import assert_same_module, assert_same_tensor
+
+
+class Block(nn.Module):
+    """Draws, overwrites, ties, views, in-place chains, a read, and a few ways to hold a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 7)
+        self.norm = nn.BatchNorm1d(7)
+        self.head = nn.Linear(7, 5, bias=False)
+        self.head.weight = nn.Parameter(self.fc.weight.t())
+        self.tied = self.fc.bias
+        nn.init.trunc_normal_(self.fc.weight, std=0.02)
+        with torch.no_grad():
+            self.fc.bias.normal_().mul_(2).add_(1)
+            self.norm.weight[2:4].uniform_()
+        self.register_buffer("table", torch.arange(12.0).reshape(3, 4).t(), persistent=False)
+        self.scale = torch.tensor(1.0 / self.table.sum().item())
+        self.masks = [torch.tril(torch.ones(3, 3)), {"wide": torch.eye(2)}]
+        self.pair = (torch.zeros(2), 3)
+        self.frozen = nn.Parameter(torch.randn(3).half(), requires_grad=False)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def both(factory: Any) -> tuple[Any, Any]:
+    """The eager module and the deferred one, under one seed."""
+    torch.manual_seed(0)
+    eager = factory()
+    torch.manual_seed(0)
+    return eager, deferred_init(factory)
+
+
+def test_a_deferred_module_is_fake() -> None:
+    model = deferred_init(Block)
+    assert is_deferred(model)
+    assert all(is_fake(p) for p in model.parameters())
+    assert not is_deferred(Block())
+
+
+def test_a_materialised_module_equals_the_eager_one() -> None:
+    eager, model = both(Block)
+    materialize_module(model)
+    assert not is_deferred(model)
+    assert_same_module(model, eager)
+
+
+def test_the_generator_is_left_where_eager_construction_leaves_it() -> None:
+    Block()
+    expected = torch.randn(3)
+    torch.manual_seed(0)
+    model = deferred_init(Block)
+    assert torch.equal(torch.randn(3), expected)
+    torch.manual_seed(7)
+    materialize_module(model)
+    after = torch.randn(3)
+    torch.manual_seed(7)
+    assert torch.equal(torch.randn(3), after)
+
+
+def test_two_deferred_modules_in_a_row_are_as_two_eager_ones() -> None:
+    eager = [Block(), Block()]
+    torch.manual_seed(0)
+    deferred = [deferred_init(Block), deferred_init(Block)]
+    for model, expected in zip(reversed(deferred), reversed(eager), strict=True):
+        materialize_module(model)
+        assert_same_module(model, expected)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1,), (2, 0)])
+def test_any_order_and_any_subset_gives_the_same_bits(order: tuple[int, ...]) -> None:
+    def factory() -> nn.Module:
+        return nn.Sequential(nn.Linear(9, 9), nn.Conv1d(3, 5, 3), nn.Embedding(10, 3, padding_idx=1))
+
+    eager, model = both(factory)
+    for index in order:
+        materialize_module(model[index])
+        assert_same_module(model[index], eager[index])
+    assert is_deferred(model) == (len(order) < 3)
+
+
+def test_numbers_that_only_drawing_tells_are_drawn_in_any_order() -> None:
+    class Truncated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Parameter(nn.init.trunc_normal_(torch.empty(50), a=-1.0, b=1.0))
+            self.second = nn.Parameter(nn.init.trunc_normal_(torch.empty(5), a=-1.0, b=1.0))
+            self.third = nn.Parameter(torch.empty(6).exponential_())
+            self.fourth = nn.Parameter(torch.randn(7))
+            self.fifth = nn.Parameter(torch.randn(3) + torch.poisson(torch.full((3,), 4.0)))
+
+    eager, model = both(Truncated)
+    for name in ("fifth", "second", "fourth", "first", "third"):
+        assert_same_tensor(materialize_tensor(getattr(model, name)), getattr(eager, name), name)
+
+
+def test_a_deferred_call_goes_on_after_numbers_that_only_drawing_tells() -> None:
+    def factory() -> torch.Tensor:
+        return nn.init.trunc_normal_(torch.empty(100), a=-1.0, b=1.0)
+
+    eager = [factory(), torch.randn(3)]
+    torch.manual_seed(0)
+    deferred = [deferred_init(factory), deferred_init(torch.randn, 3)]
+    assert torch.equal(materialize_tensor(deferred[1]), eager[1])
+    assert torch.equal(materialize_tensor(deferred[0]), eager[0])
+
+
+def test_pairs_of_normal_numbers_are_kept_across_operations() -> None:
+    def factory() -> list[torch.Tensor]:
+        return [torch.randn(3), torch.rand(2), torch.randn(20), torch.randn(2), torch.randn(5)]
+
+    eager, deferred = both(factory)
+    for index in (4, 3, 1, 2, 0):
+        assert torch.equal(materialize_tensor(deferred[index]), eager[index]), index
+
+
+def test_seeding_saving_and_forking_inside_mean_what_they_mean_in_eager_mode() -> None:
+    def factory() -> list[torch.Tensor]:
+        made = [torch.randn(3)]
+        state = torch.get_rng_state()
+        made.append(torch.randn(3))
+        torch.set_rng_state(state)
+        made.append(torch.randn(3))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            made.append(torch.randn(3))
+        made.append(torch.randn(3))
+        torch.manual_seed(5)
+        made.append(torch.randn(3))
+        torch.manual_seed(5)
+        made.append(torch.randn(3))
+        return made
+
+    eager, deferred = both(factory)
+    after = torch.randn(2)
+    real = [materialize_tensor(t) for t in reversed(deferred)][::-1]
+    for index, (one, other) in enumerate(zip(real, eager, strict=True)):
+        assert torch.equal(one, other), index
+    factory()
+    assert torch.equal(torch.randn(2), after)
+
+
+def test_a_generator_argument_is_honoured_even_after_its_death() -> None:
+    def factory() -> list[torch.Tensor]:
+        generator = torch.Generator()
+        generator.manual_seed(11)
+        made = [torch.randn(3), torch.randn(4, generator=generator)]
+        made.append(torch.empty(30).uniform_(generator=generator))
+        generator.manual_seed(11)
+        made.append(nn.init.trunc_normal_(torch.empty(9), generator=generator))
+        return made
+
+    eager, deferred = both(factory)
+    gc.collect()
+    for index in (3, 2, 0, 1):
+        assert torch.equal(materialize_tensor(deferred[index]), eager[index]), index
+
+
+def test_a_generator_from_outside_is_left_where_eager_leaves_it() -> None:
+    one, other = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    eager = torch.randn(33, generator=one)
+    deferred = deferred_init(torch.randn, 33, generator=other)
+    assert torch.equal(torch.randn(2, generator=one), torch.randn(2, generator=other))
+    other.manual_seed(99)
+    assert torch.equal(materialize_tensor(deferred), eager)
+
+
+def test_a_draw_into_a_real_tensor_takes_its_turn() -> None:
+    def factory(real: torch.Tensor) -> list[torch.Tensor]:
+        first = torch.randn(3)
+        real.normal_()
+        return [first, torch.randn(3)]
+
+    eager_real, real = torch.zeros(20), torch.zeros(20)
+    eager = factory(eager_real)
+    torch.manual_seed(0)
+    deferred = deferred_init(factory, real)
+    assert torch.equal(real, eager_real)
+    assert [torch.equal(materialize_tensor(d), e) for d, e in zip(deferred, eager, strict=True)] == [True] * 2
+
+
+def test_a_read_of_a_random_number_is_what_eager_reads() -> None:
+    def factory() -> nn.Module:
+        width = int(torch.randint(2, 50, ()).item())
+        return nn.Linear(width, width)
+
+    eager, model = both(factory)
+    materialize_module(model)
+    assert_same_module(model, eager)
+
+
+def test_fake_mode_draws_nothing() -> None:
+    expected = torch.randn(3)
+    torch.manual_seed(0)
+    with fake_mode():
+        nn.Linear(3, 3)
+    assert torch.equal(torch.randn(3), expected)
+
+
+def test_a_module_of_one_virtual_gpu_has_the_numbers_of_the_cpu() -> None:
+    def factory(device: str) -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 3, device=device), nn.Linear(3, 3, device=device))
+
+    eager = factory("cpu")
+    torch.manual_seed(0)
+    with emulate("H100"):
+        model = deferred_init(factory, "cuda")
+    materialize_module(model, device="cpu")
+    assert_same_module(model, eager)
+
+
+def test_conversions_are_part_of_the_record() -> None:
+    eager, model = both(lambda: Block().double().to(torch.bfloat16))
+    materialize_module(model)
+    assert_same_module(model, eager)
+
+
+def test_a_deferred_module_is_changed_in_another_call() -> None:
+    def change(model: nn.Module) -> nn.Module:
+        nn.init.normal_(model.fc.weight)
+        return nn.Sequential(model.half(), nn.Linear(2, 2))
+
+    eager = change(Block())
+    torch.manual_seed(0)
+    model = deferred_init(change, deferred_init(Block))
+    materialize_module(model)
+    assert_same_module(model, eager)
+
+
+def test_a_lazy_module_is_made_by_its_dry_run() -> None:
+    def factory() -> nn.Module:
+        lazy = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
+        lazy(torch.ones(2, 3))
+        return lazy
+
+    eager, model = both(factory)
+    materialize_module(model)
+    assert_same_module(model, eager)
+    assert type(model[0]) is nn.Linear
+
+
+def test_a_lazy_module_that_was_not_run_stays_lazy() -> None:
+    model = deferred_init(nn.LazyLinear, 4)
+    materialize_module(model)
+    assert type(model.weight) is nn.UninitializedParameter
+    model(torch.ones(2, 3))
+    assert model.weight.shape == (4, 3)
+
+
+class Scaled(nn.Parameter):
+    """A parameter with an attribute and a method."""
+
+    def __new__(cls, data: torch.Tensor, scale: float = 1.0) -> Scaled:
+        made = super().__new__(cls, data)
+        made.scale = scale
+        return made
+
+    def __init__(self, data: torch.Tensor, scale: float = 1.0) -> None:
+        self.label = f"scaled by {scale}"
+
+    def scaled(self) -> torch.Tensor:
+        """The parameter times its scale."""
+        return self * self.scale
+
+
+class HasScaled(nn.Module):
+    """Uses its parameter's class while it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Scaled(torch.randn(3), 2.0)
+        assert isinstance(self.weight, Scaled)
+        self.register_buffer("twice", self.weight.scaled().detach())
+        self.weight.is_norm = True
+
+
+def test_subclasses_of_parameter_survive() -> None:
+    eager, model = both(HasScaled)
+    assert isinstance(model.weight, Scaled)
+    materialize_module(model)
+    assert_same_module(model, eager)
+    assert (model.weight.scale, model.weight.label, model.weight.is_norm) == (2.0, "scaled by 2.0", True)
+
+
+def test_is_deferred_of_something_else_is_an_error() -> None:
+    with pytest.raises(ValueError, match="takes a tensor or a module, got int"):
+        is_deferred(3)  # type: ignore[arg-type]
+
+
+def test_what_is_materialised_frees_its_history() -> None:
+    model = deferred_init(Block)
+    history = weakref.ref(model.fc.weight)
+    gc.disable()
+    try:
+        materialize_module(model)
+        assert history() is None
+    finally:
+        gc.enable()
+
+
+def test_a_count_that_torch_does_not_keep_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_module, "drawn_by", lambda *_: Drawn(words=7))
+    made = deferred_init(torch.randn, 40)
+
+    with pytest.raises(MaterializeError, match="drew more or fewer random numbers than fakexport"):
+        materialize_tensor(made)
