@@ -29,8 +29,8 @@ class TensorState:
     data: bytes
 
     def __repr__(self) -> str:
-        facts = (self.kind, self.dtype, self.shape, self.strides, self.storage_offset, self.device)
-        return f"<{facts} requires_grad={self.requires_grad} is_leaf={self.is_leaf} {self.data[:16].hex()}...>"
+        facts = {name: value for name, value in vars(self).items() if name != "data"}
+        return f"<{facts}, {self.data[:16].hex()}...>"
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,11 @@ def module_state(module: nn.Module) -> ModuleState:
     """Returns the state of a real module."""
     values = dict(_values(module))
     tensors = {path: value for path, value in values.items() if isinstance(value, torch.Tensor)}
+    memory = {path: tensor.untyped_storage() for path, tensor in tensors.items()}
     return ModuleState(
         tensors={path: _tensor_state(tensor) for path, tensor in tensors.items()},
         tied=_groups({path: id(tensor) for path, tensor in tensors.items()}),
-        shared=_groups(
-            {path: t.untyped_storage().data_ptr() for path, t in tensors.items() if t.untyped_storage().nbytes()}
-        ),
+        shared=_groups({path: storage.data_ptr() for path, storage in memory.items() if storage.nbytes()}),
         numbers={path: repr(value) for path, value in values.items() if isinstance(value, PLAIN)},
         persistent=tuple(module.state_dict(keep_vars=True)),
     )
@@ -75,7 +74,7 @@ def _values(module: nn.Module) -> Iterator[tuple[str, Any]]:
             if name in ("_parameters", "_buffers"):
                 yield from _leaves(path, value)
             elif name != "_modules":
-                yield from _leaves(f"{path}.{name}", value)
+                yield from _leaves(_below(path, name), value)
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -84,10 +83,14 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield path, value
         case dict():
             for key, item in value.items():
-                yield from _leaves(f"{path}.{key}", item)
+                yield from _leaves(_below(path, key), item)
         case list() | tuple():
             for index, item in enumerate(value):
                 yield from _leaves(f"{path}[{index}]", item)
+
+
+def _below(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
 
 
 def _tensor_state(tensor: torch.Tensor) -> TensorState:

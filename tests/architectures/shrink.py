@@ -14,36 +14,39 @@ SIZES = (
     (VOCABULARY, "vocab_size text_vocab_size entity_vocab_size n_vocab n_token vocab_size_per_layer_input"),
     (
         64,
-        """max_position_embeddings n_positions n_ctx max_sequence_length max_seq_len max_seq_length sliding_window
-        max_source_positions max_target_positions max_2d_position_embeddings attention_window""",
+        """max_position_embeddings n_positions n_ctx max_sequence_length max_seq_len max_seq_length
+        sliding_window max_source_positions max_target_positions max_2d_position_embeddings
+        attention_window""",
     ),
     (
         48,
-        """intermediate_size ffn_dim d_ff n_inner d_inner mlp_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size
-        moe_intermediate_size shared_expert_intermediate_size intermediate_size_mlp encoder_intermediate_size
-        decoder_intermediate_size dense_intermediate_size shared_intermediate_size dim_feedforward""",
+        """intermediate_size ffn_dim d_ff n_inner d_inner mlp_dim encoder_ffn_dim decoder_ffn_dim
+        ffn_hidden_size moe_intermediate_size shared_expert_intermediate_size intermediate_size_mlp
+        encoder_intermediate_size decoder_intermediate_size dense_intermediate_size
+        shared_intermediate_size dim_feedforward""",
     ),
     (
         32,
-        """hidden_size d_model n_embd dim embed_dim emb_dim embedding_dim embedding_size hidden_dim image_size
-        encoder_hidden_size decoder_hidden_size encoder_hidden_dim text_hidden_size vision_hidden_size
-        fusion_hidden_size out_hidden_size attention_hidden_size projector_hidden_size backbone_hidden_size
-        image_text_hidden_size fpn_hidden_size mask_feature_size feature_size output_channels conv_channels
-        lru_width d_latents d_embed word_embed_proj_dim text_embed_dim vision_embed_dim shared_dim
-        adapter_hidden_size query_dim out_dim hidden_size_global memory_attention_hidden_size
-        projection_size codebook_dim reassemble_hidden_size bottleneck_features vector_quantization_hidden_dimension""",
+        """hidden_size d_model n_embd dim embed_dim emb_dim embedding_dim embedding_size hidden_dim
+        image_size encoder_hidden_size decoder_hidden_size encoder_hidden_dim text_hidden_size
+        vision_hidden_size fusion_hidden_size out_hidden_size attention_hidden_size
+        projector_hidden_size backbone_hidden_size image_text_hidden_size fpn_hidden_size
+        mask_feature_size feature_size output_channels conv_channels lru_width d_latents d_embed
+        word_embed_proj_dim text_embed_dim vision_embed_dim shared_dim adapter_hidden_size query_dim
+        out_dim hidden_size_global memory_attention_hidden_size projection_size codebook_dim
+        reassemble_hidden_size bottleneck_features vector_quantization_hidden_dimension""",
     ),
     (
         16,
-        """projection_dim kv_lora_rank q_lora_rank classifier_proj_size codevector_dim
-        proj_codevector_dim num_codevectors_per_group xvector_output_dim num_filters codebook_size
-        mamba_d_state state_size base_channels num_buckets upsample_initial_channel""",
+        """projection_dim kv_lora_rank q_lora_rank classifier_proj_size codevector_dim proj_codevector_dim
+        num_codevectors_per_group xvector_output_dim num_filters codebook_size mamba_d_state state_size
+        base_channels num_buckets upsample_initial_channel""",
     ),
     (
         8,
-        """head_dim d_kv d_head kv_channels attention_head_size qk_nope_head_dim qk_rope_head_dim v_head_dim
-        index_head_dim linear_key_head_dim linear_value_head_dim mamba_d_head mamba_head_dim num_queries
-        num_conv_pos_embeddings rotary_dim prompt_length""",
+        """head_dim d_kv d_head kv_channels attention_head_size qk_nope_head_dim qk_rope_head_dim
+        v_head_dim index_head_dim linear_key_head_dim linear_value_head_dim mamba_d_head mamba_head_dim
+        num_queries num_conv_pos_embeddings rotary_dim prompt_length""",
     ),
     (
         4,
@@ -54,10 +57,10 @@ SIZES = (
     ),
     (
         2,
-        """num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers depth num_decoder_layers
-        num_encoder_layers encoder_num_hidden_layers decoder_num_hidden_layers encoder_num_layers
-        decoder_num_layers num_blocks num_key_value_heads num_kv_heads n_group topk_group num_experts_per_tok
-        num_experts_per_token moe_topk moe_k depths num_hidden_groups""",
+        """num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers depth
+        num_decoder_layers num_encoder_layers encoder_num_hidden_layers decoder_num_hidden_layers
+        encoder_num_layers decoder_num_layers num_blocks num_key_value_heads num_kv_heads n_group
+        topk_group num_experts_per_tok num_experts_per_token moe_topk moe_k depths num_hidden_groups""",
     ),
 )
 SIZE = {name: size for size, names in SIZES for name in names.split()}
