@@ -16,7 +16,7 @@ class Parts(nn.Module):
         self.tied = nn.Linear(2, 2, bias=False)
         self.tied.weight = self.fc.weight
         self.register_buffer("table", torch.arange(4.0), persistent=False)
-        self.register_buffer("upper", self.table[2:], persistent=False)
+        self.register_buffer("top", self.table[2:], persistent=False)
         self.listed = [torch.full((2,), float("nan")), {"deep": torch.zeros(1)}]
         self.rate = 0.1
 
@@ -30,7 +30,7 @@ def untie(parts):
 
 
 def unshare(parts):
-    parts.upper = parts.upper.clone()
+    parts.top = parts.top.clone()
 
 
 def transpose(parts):
@@ -61,9 +61,9 @@ def test_the_same_construction_is_equal_with_its_nans():
 def test_tensors_are_found_wherever_they_are():
     state = module_state(made())
 
-    assert list(state.tensors) == ["table", "upper", "listed[0]", "listed[1].deep", "fc.weight", "tied.weight"]
+    assert list(state.tensors) == ["table", "top", "listed[0]", "listed[1].deep", "fc.weight", "tied.weight"]
     assert state.tied == {frozenset({"fc.weight", "tied.weight"})}
-    assert state.shared == {frozenset({"fc.weight", "tied.weight"}), frozenset({"table", "upper"})}
+    assert state.shared == {frozenset({"fc.weight", "tied.weight"}), frozenset({"table", "top"})}
 
 
 @pytest.mark.parametrize("change", [scale, untie, unshare, transpose, freeze, persist, reread])
