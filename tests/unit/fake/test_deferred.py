@@ -324,6 +324,19 @@ def test_subclasses_of_parameter_survive() -> None:
     assert (model.weight.scale, model.weight.label, model.weight.is_norm) == (2.0, "scaled by 2.0", True)
 
 
+def test_gradient_hooks_survive() -> None:
+    def factory() -> nn.Module:
+        model = nn.Linear(2, 1, bias=False)
+        model.weight.register_hook(lambda gradient: gradient * 3)
+        return model
+
+    model = deferred_init(factory)
+    materialize_module(model)
+    model(torch.ones(1, 2)).backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [[3.0, 3.0]]
+
+
 def test_is_deferred_of_something_else_is_an_error() -> None:
     with pytest.raises(ValueError, match="takes a tensor or a module, got int"):
         is_deferred(3)  # type: ignore[arg-type]
