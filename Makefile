@@ -30,7 +30,7 @@ lint: $(VENV)/.with-lint
 gpu-fidelity: $(VENV)/.with-test
 	$(RUN) -m benchmarks.gpu_fidelity
 
-bench: $(VENV)/.with-test
+bench: $(VENV)/.with-bench
 	$(RUN) -m benchmarks
 
 clean:

@@ -9,6 +9,7 @@ import torch
 
 from fakexport._torch.fake_tensors import (
     NEEDS_VALUES,
+    hand_on_hooks,
     is_fake_tensor,
     meta_of,
     mode_of,
@@ -97,3 +98,19 @@ def test_what_makes_a_tensor_fake_is_none_of_its_own_attributes() -> None:
         parameter.nonzero()
 
     assert own_attributes(parameter) == {"tag": 3}
+
+
+def test_hooks_of_a_fake_act_on_the_real_tensor() -> None:
+    with new_fake_mode():
+        fake = torch.nn.Parameter(torch.empty(2))
+    seen: list[torch.Tensor] = []
+    fake.register_hook(lambda gradient: gradient * 3)
+    fake.register_post_accumulate_grad_hook(seen.append)
+    real = torch.nn.Parameter(torch.ones(2))
+
+    hand_on_hooks(fake, real)
+    real.sum().backward()
+
+    assert real.grad is not None
+    assert real.grad.tolist() == [3.0, 3.0]
+    assert seen[0] is real

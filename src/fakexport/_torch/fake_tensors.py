@@ -28,6 +28,7 @@ __all__ = [
     "NEEDS_VALUES",
     "FakeTensor",
     "FakeTensorMode",
+    "hand_on_hooks",
     "is_fake_of",
     "is_fake_tensor",
     "meta_of",
@@ -111,6 +112,13 @@ def own_attributes(fake: FakeTensor) -> dict[str, Any]:
         for name, value in vars(fake).items()
         if name not in _attributes_of_any_fake() and not name.startswith("_fakexport_")
     }
+
+
+def hand_on_hooks(fake: FakeTensor, real: torch.Tensor) -> None:
+    """Gives a tensor the gradient hooks that were registered on a fake one."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if hooks := getattr(fake, name):
+            setattr(real, name, hooks)
 
 
 @functools.cache

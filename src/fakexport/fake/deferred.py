@@ -31,9 +31,7 @@ def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T
 
     `materialize_module` and `materialize_tensor` replay the record. With the seed that torch has now, the
     result equals `fn(*args, **kwargs)` bit for bit, whatever is materialised and in which order. The random
-    generators are left where the eager call leaves them; where that depends on the numbers drawn (a
-    truncated normal distribution with bounds near its mean), a later `deferred_init` goes on from the right
-    place, and numbers that are drawn for real before are others than eager's.
+    generators are left where the eager call leaves them.
 
     Tensors of several calls may be used together: `deferred_init(lambda: nn.Sequential(a, b))`. What is to
     change afterwards is changed inside of a call as well: `deferred_init(model.half)`.
@@ -46,6 +44,10 @@ def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T
     Raises:
         UnreplayableRead: `fn` reads a value that cannot be computed.
         Exception: whatever `fn` raises.
+    Warns:
+        RuntimeWarning: where the generator is left depends on more than 134 million numbers (a truncated
+            normal distribution with bounds near its mean), which were not drawn. A further `deferred_init`
+            goes on from the right place; numbers that are drawn for real before are others than eager's.
     Source: torchdistx `deferred_init`; pytorch issues 93947, 96161.
 
     Example:

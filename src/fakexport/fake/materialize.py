@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fakexport._torch.active_modes import active_fake_mode
-from fakexport._torch.fake_tensors import FakeTensor, own_attributes
+from fakexport._torch.fake_tensors import FakeTensor, hand_on_hooks, own_attributes
 from fakexport._torch.parameter_classes import own_class, real_parameter
 from fakexport._torch.real_execution import real_execution
 
@@ -188,7 +188,7 @@ def _is_on(storage: torch.UntypedStorage, device: torch.device) -> bool:
 
 
 def _dressed(fake: FakeTensor, value: torch.Tensor) -> torch.Tensor:
-    """The values with the class, the attributes and the autograd flags of the fake tensor."""
+    """The values with the class, the attributes, the autograd flags and the hooks of the fake tensor."""
     cls = own_class(fake)
     requires_grad = fake.requires_grad and fake.is_leaf
     if cls is torch.Tensor:
@@ -197,6 +197,7 @@ def _dressed(fake: FakeTensor, value: torch.Tensor) -> torch.Tensor:
         real = real_parameter(cls, value, requires_grad)
     for name, item in own_attributes(fake).items():
         setattr(real, name, item)
+    hand_on_hooks(fake, real)
     return real
 
 

@@ -85,6 +85,14 @@ class Origin:
         self.state = state
         self.operation = None
 
+    def elements_before(self) -> int:
+        """How many elements have to be filled before the state is known."""
+        elements, origin = 0, self
+        while origin.operation is not None and origin.operation.draw is not None:
+            elements += origin.operation.draw.elements
+            origin = origin.operation.draw.start.origin
+        return elements
+
     def mark(self, generator: torch.Generator, words: int, pair_at: int | None) -> bytes:
         """Lets a generator say that it stands there; what `raw_mark` gives of its state from now on."""
         mark = _MARK.pack(self.number, words, _NONE_KEPT if pair_at is None else pair_at)
@@ -169,12 +177,16 @@ class Draw:
     Args:
         start: From where it draws.
         drawn: How much it draws, or None if only running it tells. Then `leaves` is where it ends.
+        elements: How many elements it fills.
     """
 
-    __slots__ = ("_leaves", "drawn", "start")
+    __slots__ = ("_leaves", "drawn", "elements", "start")
 
-    def __init__(self, start: Position, drawn: Drawn | None, leaves: Origin | None = None) -> None:
+    def __init__(
+        self, start: Position, drawn: Drawn | None, leaves: Origin | None = None, elements: int = 0
+    ) -> None:
         self.start = start
+        self.elements = elements
         self.drawn = drawn
         # Weak, as the origin holds the operation and thereby the draw: histories are freed without a GC.
         self._leaves = None if leaves is None else weakref.ref(leaves)
@@ -221,6 +233,7 @@ class Draws:
     def __init__(self) -> None:
         self._generators: dict[int, torch.Generator] = {}
         self._elsewhere: dict[torch.device, Position] = {}
+        self._entered: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # Its state, and where that began.
         self._last: dict[int, tuple[bytes, Position]] = {}  # By generator: the mark that it was given.
         self._origins: list[Origin] = []  # Kept alive, as marks name them: `get_rng_state` copies marks.
 
@@ -229,6 +242,7 @@ class Draws:
         drawn: Drawn | None,
         generator: torch.Generator | None = None,
         device: torch.device | None = None,
+        elements: int = 0,
     ) -> Draw:
         """The draw of the next random operation.
 
@@ -236,13 +250,14 @@ class Draws:
             drawn: How much it draws; None if that is not known.
             generator: The one that the operation asks for. Default: the default one of the device.
             device: Where it draws. Default: the CPU.
+            elements: How many elements it fills.
         """
         if generator is None and device is not None and device.type != "cpu":
             position = self._elsewhere.get(device) or Position(self._position(torch.default_generator).origin)
-            draw, self._elsewhere[device] = _drawn_at(position, drawn)
+            draw, self._elsewhere[device] = _drawn_at(position, drawn, elements)
             return draw
         generator = torch.default_generator if generator is None else generator
-        draw, position = _drawn_at(self._position(generator), drawn)
+        draw, position = _drawn_at(self._position(generator), drawn, elements)
         if position.origin is not draw.start.origin:
             self._origins.append(position.origin)
         raw = position.origin.mark(generator, position.words, position.pair_at)
@@ -253,26 +268,30 @@ class Draws:
         """Where a generator stands. Default: the default one of the CPU."""
         return self._position(torch.default_generator if generator is None else generator)
 
-    def finish(self, is_eager: bool) -> None:
+    def finish(self, resolve: Callable[[Origin], bool] | None) -> None:
         """Takes the marks out of the generators.
 
         Args:
-            is_eager: Leave them where eager construction leaves them; otherwise, as if nothing was drawn.
-                One whose place is not known without drawing keeps its mark: a later recording goes on
-                from there, and numbers drawn from it before are other ones.
+            resolve: Makes the state of an origin known by drawing what leads to it, and says whether it did;
+                the generators are then left where eager construction leaves them. One whose place stays
+                unknown keeps its mark: a later recording goes on from there, and numbers drawn from it
+                before are others. Default: leave them as if nothing was drawn.
         """
         for key, generator in self._generators.items():
             position = _marked_position(generator.get_state())
             if position is None:
                 continue  # It was seeded again, for real.
-            if not is_eager:
-                generator.set_state(position.origin.first)
-            elif position.origin.state is not None:
+            if resolve is None:
+                entered, first = self._entered[key]
+                is_same = position.origin.first is first  # Otherwise it was seeded again, for real.
+                generator.set_state(entered if is_same else position.origin.first)
+            elif position.origin.state is not None or resolve(position.origin):
                 generator.set_state(position.state())
             else:
                 _left_behind[key] = position.origin
         self._generators.clear()
         self._last.clear()
+        self._entered.clear()
         self._origins.clear()
 
     def _position(self, generator: torch.Generator) -> Position:
@@ -287,16 +306,17 @@ class Draws:
             self._origins.append(position.origin)
             if generator is torch.default_generator:
                 self._elsewhere.clear()  # `torch.manual_seed` seeds every device.
+        self._entered.setdefault(id(generator), (state, position.origin.first))
         return position
 
 
-def _drawn_at(start: Position, drawn: Drawn | None) -> tuple[Draw, Position]:
+def _drawn_at(start: Position, drawn: Drawn | None, elements: int) -> tuple[Draw, Position]:
     """The draw, and the place after it."""
     after = start.after(drawn)
     if after is not None:
         return Draw(start, drawn), after
     leaves = Origin(start.origin.first, is_known=False)
-    return Draw(start, None, leaves), Position(leaves)
+    return Draw(start, None, leaves, elements), Position(leaves)
 
 
 def _marked_position(state: torch.Tensor) -> Position | None:

@@ -20,7 +20,7 @@ from fakexport._torch.truncated_normal import truncated_normal_as_one_step
 from .history import Constant, Operation, Output, StorageRecord, TensorRecord, leaves
 from .randomness import Draw, Draws
 from .references import Inputs, has_record, record_of, set_record
-from .replay import Replay, resolve_origin
+from .replay import Replay, resolve_if_cheap, resolve_origin
 from .values import value_of
 
 __all__ = ["Recording", "recording"]
@@ -69,7 +69,7 @@ class Recording:
             is_eager: Leave the generators where eager construction leaves them, not as they were before.
         """
         self._replay = Replay()
-        self._draws.finish(is_eager)
+        self._draws.finish(resolve_if_cheap if is_eager else None)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -154,7 +154,7 @@ class Recording:
     def _draw(self, operator: Any, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draw:
         drawn = drawn_by(operator, args, kwargs, result)
         filled = result if isinstance(result, torch.Tensor) else next(leaves(result))
-        return self._draws.next(drawn, kwargs.get("generator"), filled.device)
+        return self._draws.next(drawn, kwargs.get("generator"), filled.device, filled.numel())
 
     def _answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs the operator for real, on the values of its fake inputs."""
@@ -238,7 +238,7 @@ class Recording:
         record = record_of(tensor)
         after = () if _covers_its_memory(tensor) else record.writes()
         *values, generator = args
-        draw = self._draws.next(drawn, generator, tensor.device)
+        draw = self._draws.next(drawn, generator, tensor.device, tensor.numel())
         record.storage.last_write = Operation(
             function, (record.output, *values, None), {}, after, draw, torch.get_default_dtype()
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ __all__ = [
     "Replay",
     "UnreplayableRead",
     "replay",
+    "resolve_if_cheap",
     "resolve_origin",
     "why_unreplayable",
 ]
@@ -189,6 +191,26 @@ def resolve_origin(origin: Origin) -> None:
     for origin in reversed(chain):
         if origin.operation is not None:  # Running an earlier one may have run this one too.
             Replay(limit_bytes=None).run(origin.operation)
+
+
+_MOST_DRAWN = 1 << 27
+"""Elements that are drawn, within a second or two, only to leave a generator where it belongs."""
+
+
+def resolve_if_cheap(origin: Origin) -> bool:
+    """Makes a state known as `resolve_origin` does if that draws little; else warns and returns False."""
+    elements = origin.elements_before()
+    if elements <= _MOST_DRAWN:
+        with suppress(UnreplayableRead):
+            resolve_origin(origin)
+            return True
+    warnings.warn(
+        f"the random generator is not where eager construction leaves it: {elements:,} numbers would have to "
+        "be drawn to tell. Seed it before you draw; a further deferred_init goes on from the right place",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return False
 
 
 def why_unreplayable(record: TensorRecord) -> str | None:

@@ -22,6 +22,7 @@ from fakexport.fake import (
     materialize_tensor,
 )
 from fakexport.fake import recording as recording_module
+from fakexport.fake import replay as replay_module
 from tests.equality import assert_same_module, assert_same_tensor
 
 
@@ -122,13 +123,26 @@ def test_numbers_that_only_drawing_tells_are_drawn_in_any_order() -> None:
         assert_same_tensor(materialize_tensor(getattr(model, name)), getattr(eager, name), name)
 
 
-def test_a_deferred_call_goes_on_after_numbers_that_only_drawing_tells() -> None:
-    def factory() -> torch.Tensor:
-        return nn.init.trunc_normal_(torch.empty(100), a=-1.0, b=1.0)
+def redrawn() -> torch.Tensor:
+    return nn.init.trunc_normal_(torch.empty(100), a=-1.0, b=1.0)
 
-    eager = [factory(), torch.randn(3)]
+
+def test_few_numbers_are_drawn_to_leave_the_generator_where_it_belongs() -> None:
+    redrawn(), redrawn()
+    expected = torch.randn(3)
     torch.manual_seed(0)
-    deferred = [deferred_init(factory), deferred_init(torch.randn, 3)]
+    deferred_init(lambda: (redrawn(), redrawn()))
+    assert torch.equal(torch.randn(3), expected)
+
+
+def test_a_deferred_call_goes_on_after_many_numbers_that_only_drawing_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay_module, "_MOST_DRAWN", 99)
+    eager = [redrawn(), torch.randn(3)]
+    torch.manual_seed(0)
+    with pytest.warns(RuntimeWarning, match=r"10[03] numbers would have to be drawn to tell\. Seed it"):
+        deferred = [deferred_init(redrawn), deferred_init(torch.randn, 3)]
     assert torch.equal(materialize_tensor(deferred[1]), eager[1])
     assert torch.equal(materialize_tensor(deferred[0]), eager[0])
 
@@ -310,6 +324,19 @@ def test_subclasses_of_parameter_survive() -> None:
     assert (model.weight.scale, model.weight.label, model.weight.is_norm) == (2.0, "scaled by 2.0", True)
 
 
+def test_gradient_hooks_survive() -> None:
+    def factory() -> nn.Module:
+        model = nn.Linear(2, 1, bias=False)
+        model.weight.register_hook(lambda gradient: gradient * 3)
+        return model
+
+    model = deferred_init(factory)
+    materialize_module(model)
+    model(torch.ones(1, 2)).backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [[3.0, 3.0]]
+
+
 def test_is_deferred_of_something_else_is_an_error() -> None:
     with pytest.raises(ValueError, match="takes a tensor or a module, got int"):
         is_deferred(3)  # type: ignore[arg-type]
@@ -332,3 +359,18 @@ def test_a_count_that_torch_does_not_keep_is_noticed(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(MaterializeError, match="drew more or fewer random numbers than fakexport"):
         materialize_tensor(made)
+
+
+def test_a_fake_mode_after_many_numbers_that_were_not_drawn_leaves_the_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    eager = [redrawn(), torch.randn(3)]
+    torch.manual_seed(0)
+    monkeypatch.setattr(replay_module, "_MOST_DRAWN", 99)
+    with pytest.warns(RuntimeWarning):
+        first = deferred_init(redrawn)
+    with fake_mode():
+        torch.randn(7).sum().item()
+    second = deferred_init(torch.randn, 3)  # The read above drew what leads there: no warning any more.
+    assert torch.equal(materialize_tensor(second), eager[1])
+    assert torch.equal(materialize_tensor(first), eager[0])
