@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport.fake import is_fake
+
 __all__ = ["ModuleState", "TensorState", "module_state"]
 
 PLAIN = (bool, int, float, str, type(None))
@@ -35,8 +37,8 @@ class ModuleState:
     """What a module holds.
 
     Args:
-        tensors: Parameters, buffers and other tensors in attributes (also inside lists, tuples and dicts),
-            by path; in the order in which the constructor set them.
+        tensors: Parameters, buffers and other tensors in attributes (also inside lists, tuples and dicts, and
+            in the modules there), by path; in the order in which the constructor set them.
         tied: The paths that are one tensor.
         shared: The paths that have one storage.
         numbers: Attributes that are plain values, by path: some are read out of tensors.
@@ -51,10 +53,10 @@ class ModuleState:
 
 
 def module_state(module: nn.Module) -> ModuleState:
-    """Returns the state of a real module."""
+    """Returns the state of a module. A fake tensor has no values, and equals no real one."""
     values = dict(_values(module))
     tensors = {path: value for path, value in values.items() if isinstance(value, torch.Tensor)}
-    memory = {path: tensor.untyped_storage() for path, tensor in tensors.items()}
+    memory = {path: tensor.untyped_storage() for path, tensor in tensors.items() if not is_fake(tensor)}
     return ModuleState(
         tensors={path: _tensor_state(tensor) for path, tensor in tensors.items()},
         tied=_groups({path: id(tensor) for path, tensor in tensors.items()}),
@@ -64,19 +66,22 @@ def module_state(module: nn.Module) -> ModuleState:
     )
 
 
-def _values(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _values(module: nn.Module, known: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
     """Every tensor and plain value, at each of its paths."""
+    known |= {id(part) for part in module.modules()}
     for path, part in module.named_modules(remove_duplicate=False):
         for name, value in vars(part).items():
-            if name in ("_parameters", "_buffers"):
-                yield from _leaves(path, value)
-            elif name != "_modules":
-                yield from _leaves(_below(path, name), value)
+            is_registry = name in ("_parameters", "_buffers", "_modules")
+            for place, leaf in _leaves(path if is_registry else _below(path, name), value):
+                if not isinstance(leaf, nn.Module):
+                    yield place, leaf
+                elif id(leaf) not in known:  # It stands in a list, and nobody has registered it.
+                    yield from ((_below(place, inner), value) for inner, value in _values(leaf, known))
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     match value:
-        case torch.Tensor() | bool() | int() | float() | str() | None:
+        case torch.Tensor() | nn.Module() | bool() | int() | float() | str() | None:
             yield path, value
         case dict():
             for key, item in value.items():
@@ -91,7 +96,6 @@ def _below(path: str, name: object) -> str:
 
 
 def _tensor_state(tensor: torch.Tensor) -> TensorState:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return TensorState(
         kind=f"{type(tensor).__module__}.{type(tensor).__qualname__}",
         dtype=tensor.dtype,
@@ -101,8 +105,13 @@ def _tensor_state(tensor: torch.Tensor) -> TensorState:
         device=str(tensor.device),
         requires_grad=tensor.requires_grad,
         is_leaf=tensor.is_leaf,
-        digest=hashlib.sha256(plain.flatten().view(torch.uint8).numpy()).hexdigest(),
+        digest="none" if is_fake(tensor) else _digest(tensor),
     )
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return hashlib.sha256(plain.flatten().view(torch.uint8).numpy()).hexdigest()
 
 
 def _groups(keys: dict[str, Hashable]) -> set[frozenset[str]]:

@@ -245,6 +245,7 @@ OVERRIDES: Mapping[str, Settings] = {
     "table-transformer": {"backbone_config": RESNET},
     "textnet": {"stem_out_channels": 8},
     "time_series_transformer": SERIES,
+    "timesfm2_5": {"context_length": 128},
     "tipsv2_dpt": {"backbone_config": FOUR_STAGES},
     "tvp": {
         "backbone_config": {**RESNET, "out_features": ["stage4"]},

@@ -17,7 +17,8 @@ class Parts(nn.Module):
         self.tied.weight = self.fc.weight
         self.register_buffer("table", torch.arange(4.0), persistent=False)
         self.register_buffer("top", self.table[2:], persistent=False)
-        self.listed = [torch.full((2,), float("nan")), {"deep": torch.zeros(1)}]
+        self.listed = [torch.full((2,), float("nan")), {"deep": torch.zeros(1)}, self.fc]
+        self.unregistered = (nn.Linear(2, 1, bias=False),)
         self.rate = 0.1
 
 
@@ -61,7 +62,15 @@ def test_the_same_construction_is_equal_with_its_nans():
 def test_tensors_are_found_wherever_they_are():
     state = module_state(made())
 
-    assert list(state.tensors) == ["table", "top", "listed[0]", "listed[1].deep", "fc.weight", "tied.weight"]
+    assert list(state.tensors) == [
+        "table",
+        "top",
+        "listed[0]",
+        "listed[1].deep",
+        "unregistered[0].weight",
+        "fc.weight",
+        "tied.weight",
+    ]
     assert state.tied == {frozenset({"fc.weight", "tied.weight"})}
     assert state.shared == {frozenset({"fc.weight", "tied.weight"}), frozenset({"table", "top"})}
 

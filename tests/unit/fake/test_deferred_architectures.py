@@ -10,6 +10,9 @@ from tests.architectures.construction import Construction, assert_same, construc
 
 pytest.importorskip("transformers")
 
+# Their modules in plain lists are found neither by `state_dict` nor by `materialize_module`.
+UNREGISTERED_MODULES = ("oneformer",)
+
 # Their `trunc_normal_` cuts near the mean: how much it draws depends on what it draws. `deferred_init` says
 # that numbers drawn for real after it are then others than eager's.
 OTHER_NEXT_DRAW = ("colmodernvbert", "kimi_k25", "modernbert", "modernbert-decoder", "udop", "ultravbert")
@@ -45,7 +48,10 @@ def both(request: pytest.FixtureRequest, comparable_memory: None) -> Both:
     return Both(architecture, constructed(architecture.build), constructed(deferred(architecture.build)))
 
 
-def test_a_deferred_model_is_the_eager_one(both):
+def test_a_deferred_model_is_the_eager_one(both, request):
+    if both.architecture.model_type in UNREGISTERED_MODULES:
+        request.applymarker(pytest.mark.xfail(reason="modules in a plain list stay fake"))
+
     assert_same(both.deferred.state, both.eager.state)
 
 
