@@ -279,4 +279,5 @@ OVERRIDES: Mapping[str, Settings] = {
         "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
         "adapter_rank": 8,
     },
+    "zoedepth": {"backbone_config": FOUR_STAGES},
 }

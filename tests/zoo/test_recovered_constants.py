@@ -10,7 +10,13 @@ from tests.architectures import ARCHITECTURES
 from tests.real_constants import compare_constants
 
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.slow, pytest.mark.zoo]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.zoo,
+    # What torch thinks of how these models are written.
+    pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning"),
+]
 
 # Why there is no real export to compare with, and of which architectures.
 WITHOUT_REFERENCE = {
