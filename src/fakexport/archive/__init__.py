@@ -1,0 +1,1 @@
+"""Read (hostile files included) and write `.pt2` archives."""
