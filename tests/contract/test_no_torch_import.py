@@ -51,5 +51,10 @@ assert not code, code
     assert heavy_imports(code) == []
 
 
+@pytest.mark.parametrize("module", ["container", "described_container", "new_container"])
+def test_a_hostile_archive_meets_no_torch(module):
+    assert heavy_imports(f"import fakexport.archive.{module}") == []
+
+
 def test_the_probe_sees_a_heavy_import():
     assert heavy_imports("import safetensors") == ["safetensors"]
