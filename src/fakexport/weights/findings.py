@@ -42,7 +42,7 @@ def findings_of(
 
 
 def _missing(match: Match, expected: ExpectedWeights, causes: Mapping[str, Cause]) -> Iterator[WeightFinding]:
-    failed = {name: Cause(_braceless(reason)) for name, (_, reason) in match.failed.items()}
+    failed = {name: Cause(reason) for name, (_, reason) in match.failed.items()}
     constants = dict.fromkeys(expected.constants, _CONSTANT)
     for finding in _grouped(
         "FE701", _one_per_tie(match.missing, expected), {**causes, **constants, **failed}
@@ -132,7 +132,3 @@ def _ties(match: Match, expected: ExpectedWeights, checkpoint: Checkpoint) -> It
         if len(present) > 1 and len(groups) > 1:
             cause = Cause("the checkpoint may come from weights that are not tied")
             yield WeightFinding("FE705", tuple(present), cause=cause)
-
-
-def _braceless(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")

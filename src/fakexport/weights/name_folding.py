@@ -9,10 +9,12 @@ __all__ = ["fold_names", "template_of"]
 
 Numbers = tuple[int, ...]
 
+_SIGNS = frozenset("#{}")  # A name that has one of them is shown as it is.
+
 
 def template_of(name: str) -> str:
     """The name with `#` for each of its parts that is a number."""
-    return ".".join("#" if part.isdecimal() else part for part in name.split("."))
+    return ".".join("#" if _is_number(part) else part for part in name.split("."))
 
 
 def fold_names(names: Iterable[str]) -> list[str]:
@@ -26,14 +28,19 @@ def fold_names(names: Iterable[str]) -> list[str]:
     """
     groups: dict[str, list[Numbers]] = {}
     for name in dict.fromkeys(names):
-        numbers = tuple(int(part) for part in name.split(".") if part.isdecimal())
-        is_plain = template_of(name).replace("#", "{}").format(*numbers) == name if "{" not in name else False
+        is_plain = not _SIGNS & set(name)
+        numbers = tuple(int(part) for part in name.split(".") if is_plain and _is_number(part))
         groups.setdefault(template_of(name) if is_plain else name, []).append(numbers)
     return [
-        _filled(template, sets) if "#" in template.split(".") else template
+        _filled(template, sets) if numbers[0] else template
         for template, numbers in groups.items()
-        for sets in (_products(numbers) if "#" in template.split(".") else [()])
+        for sets in _products(numbers)
     ]
+
+
+def _is_number(part: str) -> bool:
+    """Whether the part is a number and written as numbers are: `7`, not `007`."""
+    return part.isascii() and part.isdecimal() and len(part) < 10 and str(int(part)) == part
 
 
 def _products(numbers: Sequence[Numbers]) -> list[tuple[tuple[int, ...], ...]]:

@@ -34,7 +34,7 @@ def read_index(path: Path, *, suffixes: tuple[str, ...]) -> dict[str, list[str]]
         raise _refused(path, "it has no weight_map")
     shards: dict[str, list[str]] = {}
     for name, shard in names.items():
-        if shard not in shards:
+        if not isinstance(shard, str) or shard not in shards:
             _check_shard(path, shard, suffixes)
         shards.setdefault(shard, []).append(name)
     return shards

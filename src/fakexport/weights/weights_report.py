@@ -53,7 +53,7 @@ class WeightFinding:
         """The likely cause with its names, folded."""
         if self.cause is None:
             return None
-        return self.cause.text.format(", ".join(_shortened(fold_names(self.cause.names))))
+        return self.cause.text.replace("{}", ", ".join(_shortened(fold_names(self.cause.names))))
 
     def _notes(self) -> Iterator[str]:
         names = "\n".join(_shortened(fold_names(self.names)))
