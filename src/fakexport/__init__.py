@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     )
     from fakexport.program import diff, transfers
     from fakexport.program import summary_of as summary
+    from fakexport.weights import bind, verify_weights
 
 __all__ = [
+    "bind",
     "build",
     "check",
     "deferred_init",
@@ -42,9 +44,11 @@ __all__ = [
     "meta_like",
     "summary",
     "transfers",
+    "verify_weights",
 ]
 
 _HOMES = {
+    "bind": "fakexport.weights:bind",
     "build": "fakexport.fake:build",
     "check": "fakexport.check:check",
     "deferred_init": "fakexport.fake:deferred_init",
@@ -59,6 +63,7 @@ _HOMES = {
     "meta_like": "fakexport.fake:meta_like",
     "summary": "fakexport.program:summary_of",
     "transfers": "fakexport.program:transfers",
+    "verify_weights": "fakexport.weights:verify_weights",
 }
 
 

@@ -33,7 +33,7 @@ def test_the_common_rooms_import_no_torch(room):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["check", "--help"], ["explain", "FE201"], ["devices"]],
+    [["--help"], ["check", "--help"], ["verify-weights", "--help"], ["explain", "FE201"], ["devices"]],
     ids=" ".join,
 )
 def test_a_command_that_needs_no_model_imports_no_torch(arguments):

@@ -9,6 +9,7 @@ import fakexport
 
 # As README.md and DESIGN.md document them.
 PUBLIC_NAMES = [
+    "bind",
     "build",
     "check",
     "deferred_init",
@@ -23,6 +24,7 @@ PUBLIC_NAMES = [
     "meta_like",
     "summary",
     "transfers",
+    "verify_weights",
 ]
 
 

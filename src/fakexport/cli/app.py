@@ -12,6 +12,7 @@ from fakexport.cli.devices_command import devices_command
 from fakexport.cli.explain_command import explain_command
 from fakexport.cli.inspect_command import inspect_command
 from fakexport.cli.streams import write_error_line, write_output
+from fakexport.cli.verify_weights_command import verify_weights_command
 
 __all__ = ["app"]
 
@@ -57,5 +58,6 @@ def _fakexport(
 
 app.command("check", short_help="Does the model export for each target?")(check_command)
 app.command("inspect", short_help="The model's modules, parameters and bytes.")(inspect_command)
+app.command("verify-weights", short_help="Does a checkpoint have every weight?")(verify_weights_command)
 app.command("explain", short_help="What a diagnostic means, and its repair.")(explain_command)
 app.command("devices", short_help="The device profiles.")(devices_command)
