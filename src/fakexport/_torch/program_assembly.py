@@ -55,7 +55,9 @@ def plain_meta(sizes: Sequence[Any], strides: Sequence[Any], offset: Any, dtype:
     return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
 
 
-def fake_of(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requires_grad: bool) -> FakeTensor:
+def fake_of(
+    mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requires_grad: bool
+) -> FakeTensor:
     """A new fake tensor that shares its (empty) storage with `meta`; any device, without emulation.
 
     Some 20 times faster than `torch.empty_strided` under the mode where sizes are symbolic, since what torch

@@ -1,7 +1,19 @@
 """Programs in files: written so that anybody can read them, read so that anybody may have written them."""
 
-from .archive_error import ArchiveError
-from .program_decoder import program_from_json
-from .program_encoder import program_to_json
+from .binding import bind
+from .error import ArchiveError, ArchiveWriteError
+from .loading import LoadedArchive, UnboundProgram, load, load_archive
+from .manifest import Manifest
+from .saving import save
 
-__all__ = ["ArchiveError", "program_from_json", "program_to_json"]
+__all__ = [
+    "ArchiveError",
+    "ArchiveWriteError",
+    "LoadedArchive",
+    "Manifest",
+    "UnboundProgram",
+    "bind",
+    "load",
+    "load_archive",
+    "save",
+]

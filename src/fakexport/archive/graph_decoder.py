@@ -241,7 +241,12 @@ class GraphDecoder:
             if names == unused:
                 return [self._value(name) for name in names]
             taken = self._create(
-                "call_function", getitem, (node, index), {}, self._free_name(f"{node.name}_list_{index}"), _NOTHING
+                "call_function",
+                getitem,
+                (node, index),
+                {},
+                self._free_name(f"{node.name}_list_{index}"),
+                _NOTHING,
             )
             taken.meta["val"] = self._tensor_list(taken, content, metadata)
             taken.meta.update(metadata)

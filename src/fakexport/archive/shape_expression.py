@@ -116,7 +116,9 @@ class ShapeExpressions:
         match kind, args:
             case "Symbol", (Quoted(name),):
                 return self._symbol(name, {option: _truth(option, value) for option, value in options})
-            case "Float", (Quoted(text) | Number(text),) if all(name in ("precision", "dps") for name, _ in options):
+            case "Float", (Quoted(text) | Number(text),) if all(
+                name in ("precision", "dps") for name, _ in options
+            ):
                 return sympy.Float(_decimal(text), precision=53)
             case "Integer", (value,) if not options:
                 return _number(_signed(value))

@@ -153,7 +153,9 @@ class ValueDecoder:
                 number = self._numbers[key] = self._new_number(kind, self._expressions.read(written), hint)
             except ArchiveError as error:
                 raise error.within("expr_str") from None
-            except Exception as error:  # torch and sympy raise many things for a range or hint that contradicts
+            except (
+                Exception
+            ) as error:  # torch and sympy raise many things for a range or hint that contradicts
                 raise ArchiveError(f"torch refuses the symbolic number: {error}") from error
         return number
 
