@@ -13,8 +13,8 @@ from torch._export.verifier import load_verifier
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram, ExportGraphSignature
 from torch.export.exported_program import _create_graph_module_for_export
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
 
 __all__ = [

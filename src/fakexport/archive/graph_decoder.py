@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field as dataclass_field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from operator import getitem
 from typing import Any
 
