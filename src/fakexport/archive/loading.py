@@ -186,8 +186,10 @@ def _put_constants(
         raise ArchiveError(container.path, "the graph and the constants' config name other constants")
     reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
     shared: dict[str, torch.Tensor] = {}
+    fakes = dict(program.constants)
+    program.constants.clear()  # To fill it in the order of the archive.
     for name, payload in config.items():
-        fake = program.constants[name]
+        program.constants[name] = fake = fakes[name]
         if name in reasons:
             withhold_value(fake, reasons[name])
             continue

@@ -23,7 +23,26 @@ MAX_DISTINCT = 200_000
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _ASSUMPTIONS = frozenset(
-    ["commutative", "complex", "extended_real", "finite", "imaginary", "infinite", "integer", "negative", "nonnegative", "nonpositive", "nonzero", "positive", "real", "zero", "rational", "even", "odd", "hermitian"]
+    [
+        "commutative",
+        "complex",
+        "extended_real",
+        "finite",
+        "imaginary",
+        "infinite",
+        "integer",
+        "negative",
+        "nonnegative",
+        "nonpositive",
+        "nonzero",
+        "positive",
+        "real",
+        "zero",
+        "rational",
+        "even",
+        "odd",
+        "hermitian",
+    ]
 )
 _LITERALS = ("Integer", "Float", "Rational", "Symbol", "str")
 _POWERS = frozenset(("Pow", "PowByNatural", "FloatPow", "LShift", "RShift"))
@@ -31,7 +50,33 @@ _POWERS = frozenset(("Pow", "PowByNatural", "FloatPow", "LShift", "RShift"))
 
 @cache
 def _functions() -> dict[str, Callable[..., Any]]:
-    names = ["Abs", "Add", "And", "Eq", "Equality", "ExprCondPair", "Ge", "GreaterThan", "Gt", "ITE", "Le", "LessThan", "Lt", "Mul", "Ne", "Not", "Or", "Piecewise", "Pow", "StrictGreaterThan", "StrictLessThan", "Unequality", "Xor", "ceiling", "floor"]
+    names = [
+        "Abs",
+        "Add",
+        "And",
+        "Eq",
+        "Equality",
+        "ExprCondPair",
+        "Ge",
+        "GreaterThan",
+        "Gt",
+        "ITE",
+        "Le",
+        "LessThan",
+        "Lt",
+        "Mul",
+        "Ne",
+        "Not",
+        "Or",
+        "Piecewise",
+        "Pow",
+        "StrictGreaterThan",
+        "StrictLessThan",
+        "Unequality",
+        "Xor",
+        "ceiling",
+        "floor",
+    ]
     own = {name: getattr(sympy, name) for name in names if hasattr(sympy, name)}
     own["ExprCondPair"] = sympy.functions.elementary.piecewise.ExprCondPair
     return {**own, **shape_functions()}

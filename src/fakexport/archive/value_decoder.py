@@ -23,7 +23,24 @@ _DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 _STRIDED = LAYOUT_CODES[torch.strided]
 _MAX_RANK = 64
 _DEVICE_TYPES = frozenset(
-    ["cpu", "cuda", "xpu", "mps", "meta", "hpu", "mtia", "xla", "privateuseone", "ipu", "maia", "npu", "vulkan", "ideep", "mkldnn", "hip"]
+    [
+        "cpu",
+        "cuda",
+        "xpu",
+        "mps",
+        "meta",
+        "hpu",
+        "mtia",
+        "xla",
+        "privateuseone",
+        "ipu",
+        "maia",
+        "npu",
+        "vulkan",
+        "ideep",
+        "mkldnn",
+        "hip",
+    ]
 )
 
 
