@@ -1,0 +1,17 @@
+"""Small models of some 470 architectures of transformers, made from their own default configs.
+
+`shrink` gives every size of a default config a small value by the name of its field, `overrides` says what
+that cannot know, and `catalogue` lists the model types. Nothing is downloaded.
+"""
+
+from .architecture import Architecture
+from .catalogue import COMMON, RARE
+
+__all__ = ["ARCHITECTURES", "Architecture"]
+
+ARCHITECTURES = tuple(
+    Architecture(model_type, auto_class, is_common=names is COMMON)
+    for names in (COMMON, RARE)
+    for auto_class, model_types in names.items()
+    for model_type in model_types.split()
+)

@@ -1,0 +1,68 @@
+"""The constants of fake-exported programs of real architectures are those of real exports, bit for bit."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fakexport.sources import resolve
+from tests.architectures import ARCHITECTURES
+from tests.real_constants import compare_constants
+
+pytest.importorskip("transformers")
+pytestmark = [pytest.mark.slow, pytest.mark.zoo]
+
+# Why there is no real export to compare with, and of which architectures.
+WITHOUT_REFERENCE = {
+    "what it computes depends on values": """
+        dbrx encodec fsmt led lightglue longcat_flash longformer mimi mimi_encoder openai_privacy_filter ovis2
+        pocket_tts_audio_tokenizer_encoder reformer slanet superglue vilt""",
+    "transformers makes it a mask of a wrong size when it is traced": "informer",
+    "inputs that it requires are not derived": """
+        bros cohere_compass_vision cosmos3_edge_vision decision_transformer fun_asr_nano_encoder gemma3n_audio
+        gemma4_vision glm5_next_vision hunyuan_vl_vision idefics jev kosmos-2 muse_glimmer_assistant
+        muse_spark_vision nemotron3_5_transcribe_word_timestamp pi0 pop2piano seggpt siglip2 udop""",
+    "its inputs are derived in shapes that it does not take": """
+        clvp colmodernvbert gemma4_audio kyutai_speech_to_text musicgen_melody tvp""",
+    "it has no forward": "bark qwen2_5_omni",
+    "it does not run with its default config in small": """
+        colpali pp_ocrv6_small_det qwen3_omni_moe_thinker sam3_tracker slanext step3p7""",
+    "its class belongs to the config of another type, which `hf:` refuses": """
+        glmga internlm3 iquestcoder pp_chart2table sam3_video shieldgemma2""",
+}
+EXCLUDED = {name: reason for reason, names in WITHOUT_REFERENCE.items() for name in names.split()}
+
+# Architecture -> in what its constants differ.
+DIFFERENT = {
+    "swinv2": "after `sign`, a fake tensor of shape [1, 1, 1, 2] has other strides in dimensions of size 1",
+    "oneformer": "the weights of modules in a plain list are constants, and their values are not known",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_seed() -> Iterator[None]:
+    """Nobody chose a seed, whichever test ran before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.seed()
+        yield
+
+
+def test_every_exclusion_is_of_an_architecture():
+    assert {*EXCLUDED, *DIFFERENT} <= {str(architecture) for architecture in ARCHITECTURES}
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [architecture for architecture in ARCHITECTURES if str(architecture) not in EXCLUDED],
+    ids=str,
+)
+def test_the_constants_are_those_of_a_real_export(architecture, tmp_path, request):
+    if not architecture.is_available:
+        pytest.skip(f"this transformers has no {architecture}")
+    if str(architecture) in DIFFERENT:
+        request.applymarker(pytest.mark.xfail(reason=DIFFERENT[str(architecture)]))
+
+    comparison = compare_constants(resolve(architecture.source(tmp_path)))
+
+    assert comparison.different == {}
+    assert (comparison.only_real, comparison.only_fake, comparison.unbound) == ((), (), ())
