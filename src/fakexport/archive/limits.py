@@ -18,7 +18,7 @@ class Limits:
     Args:
         entries: Records of an archive. A stock archive has one per tensor.
         directory_bytes: The central directory, which is read in one piece.
-        name_bytes: One record's name with its folder, in UTF-8.
+        name_bytes: One record's name with its folder, in bytes.
         record_bytes: One record that is read into memory, after inflating. Larger ones can be mapped.
         inflated_bytes: All compressed records together, after inflating.
         ratio: How many times larger a record may become by inflating, from 1 MiB on.
@@ -26,11 +26,11 @@ class Limits:
         json_memory_bytes: What the values of one JSON record may take in memory, by estimate.
     """
 
-    entries: int = 200_000
+    entries: int = 100_000
     directory_bytes: int = 64 * MIB
-    name_bytes: int = 1024
+    name_bytes: int = 512
     record_bytes: int = 256 * MIB
     inflated_bytes: int = 512 * MIB
     ratio: int = 256
     json_bytes: int = 128 * MIB
-    json_memory_bytes: int = 640 * MIB
+    json_memory_bytes: int = 512 * MIB

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from fakexport.archive.new_container import Digest
 from fakexport.archive.record_name import fault_of_name
+
+if TYPE_CHECKING:
+    from fakexport.capture.recovered import UnboundConstant
 
 __all__ = [
     "DTYPE_BYTES",
@@ -126,6 +129,11 @@ class UnboundName:
     detail: str
     weight: str | None = None
     operator: str | None = None
+
+    @classmethod
+    def of(cls, constant: UnboundConstant) -> UnboundName:
+        """What the archive keeps of it: all but the span, which is a path of this machine."""
+        return cls(constant.name, constant.reason, constant.detail, constant.weight, constant.operator)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 
 __all__ = ["comparable", "fault_of_name", "fault_of_names"]
 
+_MOST_FOLDERS = 16
 _DRIVE = re.compile(r"[A-Za-z]:")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
@@ -15,14 +15,16 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNOREC
 def fault_of_name(name: str) -> str | None:
     """Why a record or a file beside the archive may not be called so; None for a good name.
 
-    A good name is a relative path with `/` between its parts that means the same to every file system.
+    A good name is a relative path with `/` between its parts in ASCII that means the same everywhere.
     """
     if not name:
         return "the name is empty"
     if "\0" in name:
         return "the name holds a NUL"
-    if any(unicodedata.category(character)[0] == "C" for character in name):
-        return "the name holds a control or invisible character"
+    if not name.isascii():
+        return "the name holds a character outside of ASCII"
+    if not name.isprintable():
+        return "the name holds a control character"
     if "\\" in name:
         return "the name holds a backslash"
     if name.startswith("/"):
@@ -33,6 +35,8 @@ def fault_of_name(name: str) -> str | None:
         return "the name holds a colon"
     if name.endswith("/"):
         return "the name is that of a folder"
+    if name.count("/") > _MOST_FOLDERS:
+        return f"the name leads through more than {_MOST_FOLDERS} folders"
     return next((fault for part in name.split("/") if (fault := _fault_of_part(part))), None)
 
 
@@ -49,11 +53,8 @@ def _fault_of_part(part: str) -> str | None:
 
 
 def comparable(name: str) -> str:
-    """The name as a reader sees it that ignores case and the ways of writing one character.
-
-    torch looks records up without regard to case, and so do some file systems.
-    """
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    """The name as a reader sees it that ignores case: torch does, and so do some file systems."""
+    return name.lower()
 
 
 def fault_of_names(names: Iterable[str]) -> tuple[str, str] | None:

@@ -68,7 +68,7 @@ class Forged:
 
     def bytes(self) -> bytes:
         parts = [replace(part) for part in FRAME if self.with_frame] + self.parts
-        body, directory = b"", b""
+        body, directory = bytearray(), bytearray()
         for part in parts:
             body += part.before
             header = len(body)

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from fakexport.archive.container import read_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, verify_records, write_described
 from fakexport.archive.error import ArchiveError
-from fakexport.archive.manifest import Location, Manifest
+from fakexport.archive.manifest import Location, Manifest, UnboundName
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
 from fakexport.archive.new_container import Digest, write_container
 from fakexport.archive.typed_value import ValueFault
+from fakexport.capture.recovered import UnboundConstant
+from fakexport.diagnostics import Span
 from tests.unit.archive.described import RECORDS, manifest, read_all, tensor, write_sample
 
+SPAN = Span("/home/me/x.py", 3)
 SHA = "0123456789abcdef" * 4
 
 
@@ -33,6 +36,17 @@ def changed(path: str, value: object) -> bytes:
     else:
         place[int(last) if last.isdigit() else last] = value
     return json.dumps(text).encode()
+
+
+def test_an_unbound_constant_is_kept_without_its_span():
+    constant = UnboundConstant(
+        "scale", "random", "it was drawn", operator="aten.rand", span=Span("/home/me/x.py", 3)
+    )
+
+    kept = UnboundName.of(constant)
+
+    assert kept == UnboundName("scale", "random", "it was drawn", operator="aten.rand")
+    assert b"/home/me" not in encode_manifest(manifest(unbound_constants=(kept,)))
 
 
 def test_it_comes_back_as_it_was():
