@@ -370,6 +370,21 @@ def test_binding_reads_no_data(tmp_path):
     assert bound.state_dict["7.weight"].untyped_storage().nbytes() == size
 
 
+@pytest.mark.parametrize("topology", ["cpu", "H100"])
+def test_stock_torch_saves_and_loads_the_bound_program_without_a_warning(topology, tmp_path, module):
+    program = fe.export(linear, topology=topology, dynamic_shapes=["input.0=2..64"])
+    bound = fe.bind(program, dict(module.state_dict()), device_map="cpu")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.` is deprecated", FutureWarning)
+        torch.export.save(bound, tmp_path / "bound.pt2")
+        loaded = torch.export.load(tmp_path / "bound.pt2")
+
+    assert equal(loaded, module, torch.randn(9, 4))
+    assert not any(is_fake(value) for value in bound.example_inputs[0])
+
+
 def test_a_mapped_weight_can_be_trained_without_changing_the_file(tmp_path, module):
     path = tmp_path / "model.safetensors"
     save_file(dict(module.state_dict()), path)

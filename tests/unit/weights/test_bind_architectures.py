@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fakexport as fe
+from fakexport.weights import BindError, WeightsWarning
 from tests.unit.weights.real_models import real_model, tensors_in
 
 
@@ -99,6 +100,34 @@ def test_the_head_that_is_tied_is_read_under_one_name_and_bound_under_all(tmp_pa
     bound = fe.bind(program, model.checkpoint)
 
     assert bound.state_dict["lm_head.weight"] is bound.state_dict["transformer.wte.weight"]
+
+
+def test_the_base_model_takes_its_part_of_the_whole_models_checkpoint(tmp_path):
+    model = real_model("mixtral", tmp_path)
+    model.spec += ":MixtralModel"
+
+    with pytest.warns(WeightsWarning, match=r"FE704: .*: lm_head\.weight"):
+        bound = fe.bind(model.program(), model.checkpoint)
+
+    inputs = tokens(2, 16)
+    with torch.no_grad():
+        expected = model.module.model(**inputs).last_hidden_state
+    assert torch.equal(bound.module()(**inputs)["last_hidden_state"], expected)
+
+
+def test_without_the_config_the_model_is_named(tmp_path):
+    model = real_model("mixtral", tmp_path)
+    (model.checkpoint / "config.json").unlink()
+    program = model.program()
+
+    with pytest.raises(BindError, match="FE701"):
+        fe.bind(program, model.checkpoint)
+
+    bound = fe.bind(program, model.checkpoint, source=model.spec)
+    assert torch.equal(
+        bound.state_dict["model.layers.1.mlp.experts.down_proj"],
+        model.module.state_dict()["model.layers.1.mlp.experts.down_proj"],
+    )
 
 
 def test_a_shard_of_one_tensor_each_binds_as_well(tmp_path):

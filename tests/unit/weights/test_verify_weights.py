@@ -63,6 +63,22 @@ def test_each_missing_entry_is_named(model):
         assert {finding.code for finding in report.findings} <= {"FE701", "FE702"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "code", "target"), [("w1", "FE701", "gate_up_proj"), ("w2", "FE702", "down_proj")]
+)
+def test_an_expert_that_is_missing_is_seen_in_what_there_is(kind, code, target, tmp_path):
+    model = real_model("mixtral", tmp_path)
+    there = {name: t for name, t in entries(model).items() if f".experts.3.{kind}." not in name}
+
+    (finding,) = fe.verify_weights(model.module, there).findings
+
+    assert (finding.code, finding.names) == (
+        code,
+        tuple(f"model.layers.{layer}.mlp.experts.{target}" for layer in range(2)),
+    )
+    assert f"model.layers.{{0,1}}.block_sparse_moe.experts.{{0..2}}.{kind}.weight" in finding.cause_text
+
+
 def test_a_prefix_is_told(model):
     prefixed = {f"_orig_mod.{name}": tensor for name, tensor in model.module.state_dict().items()}
 
