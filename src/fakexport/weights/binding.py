@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._torch.pytree import tree_map
+from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake, value_of
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.weights.bound_weights import BoundWeights, read_weights
@@ -81,7 +83,8 @@ def bind(
         check_finite: Whether to look through the weights for NaN and infinity, which reads all data.
             Default: yes up to 1 GiB.
     Returns:
-        A new program, which runs. Its example inputs stay fake.
+        A new program, which runs. Its example inputs are zeros, in place of the fake ones: who compiles or
+        saves it needs real ones.
     Raises:
         BindError: the checkpoint does not fit; `report` has everything, with causes.
         CheckpointError: no checkpoint, or one that is refused.
@@ -188,13 +191,31 @@ def _bound(program: ExportedProgram, weights: BoundWeights, move: DeviceMove) ->
         state_dict=state,
         range_constraints=dict(program.range_constraints),
         module_call_graph=[copy.copy(entry) for entry in program.module_call_graph],
-        example_inputs=program.example_inputs if not move.targets else None,
+        example_inputs=_zero_inputs(program, move),
         constants={
             name: on_device.constant(old, weights.tensors.get(name))
             for name, old in program.constants.items()
         },
         verifiers=program.verifiers,
     )
+
+
+def _zero_inputs(program: ExportedProgram, move: DeviceMove) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The example inputs without fakes: `torch.export.load` would unpickle those by running code."""
+
+    def real(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        device = move.of(value.device)
+        if not is_fake(value):
+            return value.to(device)
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device).zero_()
+
+    if program.example_inputs is None:
+        return None
+    with real_execution():
+        args, kwargs = tree_map(real, program.example_inputs)
+    return args, kwargs
 
 
 class _Placed:

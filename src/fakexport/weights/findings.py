@@ -42,7 +42,10 @@ def findings_of(
 
 
 def _missing(match: Match, expected: ExpectedWeights, causes: Mapping[str, Cause]) -> Iterator[WeightFinding]:
-    failed = {name: Cause(reason) for name, (_, reason) in match.failed.items()}
+    failed = {
+        name: Cause(f"{reason}; it is made of {{}}", made.entries)
+        for name, (made, reason) in match.failed.items()
+    }
     constants = dict.fromkeys(expected.constants, _CONSTANT)
     for finding in _grouped(
         "FE701", _one_per_tie(match.missing, expected), {**causes, **constants, **failed}
@@ -101,10 +104,19 @@ def _wrong(match: Match, expected: ExpectedWeights, is_converting: bool) -> Iter
             dtypes.setdefault((found.dtype, weight.dtype), []).append(name)
     for names in shapes.values():
         weight, found = wanted[names[0]], match.made[names[0]]
-        cause = cause_of_shape(names[0], weight.shape, found.shape)
+        cause = _made_of(names, match) or cause_of_shape(names[0], weight.shape, found.shape)
         yield WeightFinding("FE702", tuple(names), str(weight), str(found), cause)
     for names in dtypes.values():
         yield _wrong_dtype(tuple(names), wanted[names[0]], match.made[names[0]], len(match.made))
+
+
+def _made_of(names: list[str], match: Match) -> Cause | None:
+    """Of a weight that transformers makes of several entries, one of these may be missing."""
+    made = [match.conversions[name] for name in names]
+    if not made[0].operations:
+        return None
+    entries = tuple(entry for conversion in made for entry in conversion.entries)
+    return Cause("transformers makes it of {}, of which some may be missing", entries)
 
 
 def _wrong_dtype(names: tuple[str, ...], weight: Weight, found: Weight, made: int) -> WeightFinding:

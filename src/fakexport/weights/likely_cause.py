@@ -25,7 +25,7 @@ _RENAMED = (
 )
 _VOCABULARY = re.compile(r"(embed|lm_head|wte|shared|vocab|cls|classifier|score)")
 _MAX_SIBLINGS = 8
-_EXPERT = re.compile(r"\.experts\.\d+\.")
+_EXPERTS = re.compile(r"(?:^|(.*)\.)experts\.(\d+\.)?")
 
 Shapes = Mapping[str, Weight]
 
@@ -179,14 +179,24 @@ def _cat(shapes: Sequence[tuple[int, ...]], axis: int) -> tuple[int, ...] | None
 
 
 def _experts(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
-    for one_by_one, merged, where in ((unexpected, missing, "checkpoint"), (missing, unexpected, "model")):
-        homes = {name.partition(".experts.")[0] for name in one_by_one if _EXPERT.search(name)}
-        whole = [n for n in merged if ".experts." in n and not _EXPERT.search(n)]
-        met = {home for name in whole if (home := name.partition(".experts.")[0]) in homes}
-        cause = Cause(f"the experts are separate tensors in the {where} and merged in the other")
-        for name in (*one_by_one, *whole):
-            if ".experts." in name and name.partition(".experts.")[0] in met:
-                yield name, cause
+    """One tensor per expert on one side, all experts in one tensor on the other."""
+    for separate, merged, where, other in (
+        (unexpected, missing, "checkpoint", "model"),
+        (missing, unexpected, "model", "checkpoint"),
+    ):
+        cause = Cause(f"the experts are separate tensors in the {where} and merged in the {other}")
+        single = {name: home for name in separate if (home := _home_of_experts(name, is_single=True))}
+        whole = {name: home for name in merged if (home := _home_of_experts(name, is_single=False))}
+        met = set(single.values()) & set(whole.values())
+        yield from ((name, cause) for name, home in {**single, **whole}.items() if home in met)
+
+
+def _home_of_experts(name: str, *, is_single: bool) -> str | None:
+    """The module that has the experts, where the name is of one expert, or of all of them."""
+    match = _EXPERTS.match(name)
+    if match is None or (match[2] is not None) != is_single:
+        return None
+    return f"{match[1]}.experts"
 
 
 def _neighbours(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
