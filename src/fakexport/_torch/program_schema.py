@@ -57,10 +57,13 @@ def _python_functions() -> dict[str, Callable[..., Any]]:
     found += [getattr(math, name) for name in ("ceil", "floor", "sqrt", "log2", "exp") if hasattr(math, name)]
     found += [torch._C._set_grad_enabled, autocast_mode._enter_autocast, autocast_mode._exit_autocast]
     predispatch = torch._functorch.predispatch
-    names = (
-        "_add_batch_dim _remove_batch_dim _vmap_increment_nesting _vmap_decrement_nesting "
-        "lazy_load_decompositions"
-    ).split()
+    names = [
+        "_add_batch_dim",
+        "_remove_batch_dim",
+        "_vmap_increment_nesting",
+        "_vmap_decrement_nesting",
+        "lazy_load_decompositions",
+    ]
     found += [getattr(predispatch, name) for name in names if hasattr(predispatch, name)]
     return {f"{function.__module__}.{function.__name__}": function for function in found}
 

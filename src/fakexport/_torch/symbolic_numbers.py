@@ -28,14 +28,48 @@ __all__ = [
     "value_range",
 ]
 
-_NAMES = (
-    "BitwiseFn_bitwise_and BitwiseFn_bitwise_or BitwiseFn_bitwise_xor CeilDiv CeilToInt CleanDiv FloatPow "
-    "FloatTrueDiv FloorDiv FloorToInt Identity IntTrueDiv IsNonOverlappingAndDenseIndicator LShift Max Min Mod "
-    "ModularIndexing OpaqueUnaryFn_acos OpaqueUnaryFn_asin OpaqueUnaryFn_atan OpaqueUnaryFn_cos "
-    "OpaqueUnaryFn_cosh OpaqueUnaryFn_exp OpaqueUnaryFn_log OpaqueUnaryFn_log2 OpaqueUnaryFn_sin "
-    "OpaqueUnaryFn_sinh OpaqueUnaryFn_sqrt OpaqueUnaryFn_tan OpaqueUnaryFn_tanh PowByNatural PythonMod RShift "
-    "RoundDecimal RoundToInt ToFloat TruncToFloat TruncToInt Where"
-).split()
+_NAMES = [
+    "BitwiseFn_bitwise_and",
+    "BitwiseFn_bitwise_or",
+    "BitwiseFn_bitwise_xor",
+    "CeilDiv",
+    "CeilToInt",
+    "CleanDiv",
+    "FloatPow",
+    "FloatTrueDiv",
+    "FloorDiv",
+    "FloorToInt",
+    "Identity",
+    "IntTrueDiv",
+    "IsNonOverlappingAndDenseIndicator",
+    "LShift",
+    "Max",
+    "Min",
+    "Mod",
+    "ModularIndexing",
+    "OpaqueUnaryFn_acos",
+    "OpaqueUnaryFn_asin",
+    "OpaqueUnaryFn_atan",
+    "OpaqueUnaryFn_cos",
+    "OpaqueUnaryFn_cosh",
+    "OpaqueUnaryFn_exp",
+    "OpaqueUnaryFn_log",
+    "OpaqueUnaryFn_log2",
+    "OpaqueUnaryFn_sin",
+    "OpaqueUnaryFn_sinh",
+    "OpaqueUnaryFn_sqrt",
+    "OpaqueUnaryFn_tan",
+    "OpaqueUnaryFn_tanh",
+    "PowByNatural",
+    "PythonMod",
+    "RShift",
+    "RoundDecimal",
+    "RoundToInt",
+    "ToFloat",
+    "TruncToFloat",
+    "TruncToInt",
+    "Where",
+]
 
 
 def shape_functions() -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field as dataclass_field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from operator import getitem
 from typing import Any
 
@@ -82,13 +83,11 @@ class GraphDecoder:
         owner = mapping(document)
         values = self._shared.values
         self._tensors = field(owner, "tensor_values", lambda v: entries(v, values.describe))
-        numbers = {
-            "sym_int_values": values.sym_int,
-            "sym_float_values": values.sym_float,
-            "sym_bool_values": values.sym_bool,
+        self._numbers = {
+            **field(owner, "sym_int_values", lambda v: entries(v, values.sym_int), {}),
+            **field(owner, "sym_float_values", lambda v: entries(v, values.sym_float), {}),
+            **field(owner, "sym_bool_values", lambda v: entries(v, values.sym_bool), {}),
         }
-        for name, read in numbers.items():
-            self._numbers |= field(owner, name, lambda v, read=read: entries(v, read), {})
         positions = iter(range(len(owner["inputs"]) if type(owner.get("inputs")) is list else 0))
         field(owner, "inputs", lambda v: items(v, lambda entry: self._input(entry, next(positions))))
         field(owner, "nodes", lambda v: items(v, self._node))
@@ -96,7 +95,7 @@ class GraphDecoder:
         self._output(outputs, field(owner, "is_single_tensor_return", boolean, False))
 
     def _input(self, value: Any, position: int) -> None:
-        kind, content = union(value)
+        kind, _content = union(value)
         if kind in ("as_tensor", "as_sym_int"):
             _, name = output_name(value)
             self._placeholder(name, self._value(name, is_input=True))
@@ -241,7 +240,12 @@ class GraphDecoder:
             if names == unused:
                 return [self._value(name) for name in names]
             taken = self._create(
-                "call_function", getitem, (node, index), {}, self._free_name(f"{node.name}_list_{index}"), _NOTHING
+                "call_function",
+                getitem,
+                (node, index),
+                {},
+                self._free_name(f"{node.name}_list_{index}"),
+                _NOTHING,
             )
             taken.meta["val"] = self._tensor_list(taken, content, metadata)
             taken.meta.update(metadata)

@@ -14,12 +14,33 @@ from .expression_text import MAX_DEPTH, Tokens
 
 __all__ = ["checked_guard"]
 
-_OPERATORS = frozenset("+ - * / // % ** < <= > >= == != & | ^ << >>".split())
+_OPERATORS = frozenset(
+    ["+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "&", "|", "^", "<<", ">>"]
+)
 _WORD_OPERATORS = frozenset(("and", "or"))
 _FUNCTIONS = frozenset(("max", "min", "abs", "round", "IsNonOverlappingAndDenseIndicator"))
 _FUNCTIONS_OF = {
     "math": frozenset(
-        "acos asin atan ceil cos cosh exp floor inf log log2 nan sin sinh sqrt tan tanh trunc".split()
+        [
+            "acos",
+            "asin",
+            "atan",
+            "ceil",
+            "cos",
+            "cosh",
+            "exp",
+            "floor",
+            "inf",
+            "log",
+            "log2",
+            "nan",
+            "sin",
+            "sinh",
+            "sqrt",
+            "tan",
+            "tanh",
+            "trunc",
+        ]
     ),
     "torch": frozenset(("sym_float", "sym_int", "_sym_sqrt", "sym_max", "sym_min", "sym_not", "sym_ite")),
 }

@@ -40,9 +40,13 @@ class MetadataEncoder:
         if trace := meta.get("stack_trace"):
             found["stack_trace"] = _CONTROL.sub(" ", self._paths.in_trace(trace))
         if modules := meta.get("nn_module_stack"):
-            found["nn_module_stack"] = ";".join(f"{key},{path},{kind}" for key, (path, kind) in modules.items())
+            found["nn_module_stack"] = ";".join(
+                f"{key},{path},{kind}" for key, (path, kind) in modules.items()
+            )
         if sources := meta.get("source_fn_stack"):
-            found["source_fn_stack"] = ";".join(f"{name},{_function_text(function)}" for name, function in sources)
+            found["source_fn_stack"] = ";".join(
+                f"{name},{_function_text(function)}" for name, function in sources
+            )
         if function := meta.get("torch_fn"):
             found["torch_fn"] = ";".join(function)
         if custom := meta.get("custom"):

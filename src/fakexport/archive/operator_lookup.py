@@ -18,10 +18,29 @@ __all__ = ["Operators"]
 _OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.ASCII)
 _HIGHER_ORDER = re.compile(r"torch\.ops\.higher_order\.([A-Za-z_]\w*)", re.ASCII)
 _HIGHER_ORDER_NAMES = frozenset(
-    "associative_scan auto_functionalized auto_functionalized_v2 cond flex_attention foreach_map hints_wrapper "
-    "invoke_subgraph map_impl out_dtype run_const_graph scan strict_mode tag_activation_checkpoint while_loop "
-    "while_loop_stack_output with_effects wrap wrap_activation_checkpoint wrap_with_autocast "
-    "wrap_with_set_grad_enabled".split()
+    [
+        "associative_scan",
+        "auto_functionalized",
+        "auto_functionalized_v2",
+        "cond",
+        "flex_attention",
+        "foreach_map",
+        "hints_wrapper",
+        "invoke_subgraph",
+        "map_impl",
+        "out_dtype",
+        "run_const_graph",
+        "scan",
+        "strict_mode",
+        "tag_activation_checkpoint",
+        "while_loop",
+        "while_loop_stack_output",
+        "with_effects",
+        "wrap",
+        "wrap_activation_checkpoint",
+        "wrap_with_autocast",
+        "wrap_with_set_grad_enabled",
+    ]
 )
 
 
@@ -43,7 +62,7 @@ class Operators:
         return found
 
     def remembered_function(self, name: str) -> Any:
-        """What a node remembers that it was traced from: an operator, a class or function of torch, or the name.
+        """What a node remembers that it was traced from: an operator, something of torch, or just the name.
 
         Only looks into modules that are loaded, and never runs a module's own attribute lookup.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -31,7 +31,19 @@ from .guard_text import checked_guard
 from .node_metadata import MetadataDecoder, custom_from_json
 from .operator_lookup import Operators
 from .tree_spec import tree_spec_from_text
-from .typed_json import boolean, decimal, entries, field, identifier, integer, items, mapping, optional, text, union
+from .typed_json import (
+    boolean,
+    decimal,
+    entries,
+    field,
+    identifier,
+    integer,
+    items,
+    mapping,
+    optional,
+    text,
+    union,
+)
 from .value_decoder import ValueDecoder
 
 __all__ = ["program_from_json"]
@@ -43,8 +55,8 @@ def program_from_json(
     """The program that a `models/model.json` describes; safe to call on what a stranger wrote.
 
     Executes, imports and loads nothing that the document names: expressions and conditions are parsed by a
-    grammar of our own, operators are looked up among those that are registered, everything is checked for type
-    and size before torch gets it. Works for every device, whether or not the machine has it.
+    grammar of our own, operators are looked up among those that are registered, everything is checked for
+    type and size before torch gets it. Works for every device, whether or not the machine has it.
 
     Args:
         document: From `json.loads`. Not changed.
@@ -109,7 +121,9 @@ class _Reading:
     def _signature(self, value: Any) -> ExportGraphSignature:
         owner = mapping(value)
         inputs = field(owner, "input_specs", lambda v: items(v, self._input_spec))
-        return ExportGraphSignature(inputs, field(owner, "output_specs", lambda v: items(v, self._output_spec)))
+        return ExportGraphSignature(
+            inputs, field(owner, "output_specs", lambda v: items(v, self._output_spec))
+        )
 
     def _input_spec(self, value: Any) -> InputSpec:
         kind, content = union(value)
@@ -118,7 +132,9 @@ class _Reading:
             case "user_input":
                 return InputSpec(InputKind.USER_INPUT, field(owner, "arg", self._argument), None)
             case "constant_input":
-                constant = ConstantArgument(field(owner, "name", identifier), field(owner, "value", _constant))
+                constant = ConstantArgument(
+                    field(owner, "name", identifier), field(owner, "value", _constant)
+                )
                 return InputSpec(InputKind.USER_INPUT, constant, None)
             case "token":
                 return InputSpec(InputKind.TOKEN, TokenArgument(field(owner, "arg", _name)), None)
@@ -140,7 +156,9 @@ class _Reading:
             raise ArchiveError(f"an output of the kind {kind[:40]!r} is not read")
         output_kind, target = _OUTPUT_KINDS[kind]
         argument = TensorArgument(field(owner, "arg", _name))
-        return OutputSpec(output_kind, argument, None if target is None else field(owner, target, _weight_name))
+        return OutputSpec(
+            output_kind, argument, None if target is None else field(owner, target, _weight_name)
+        )
 
     def _argument(self, value: Any) -> Any:
         kind, content = union(value)
@@ -197,14 +215,14 @@ def _check_version(value: Any) -> None:
     major, minor = field(owner, "major", integer), field(owner, "minor", integer)
     if major != SCHEMA_VERSION[0]:
         reads = ".".join(map(str, SCHEMA_VERSION))
-        raise ArchiveError(f"the program has schema version {major}.{minor}, torch {torch.__version__} reads {reads}")
+        raise ArchiveError(
+            f"the program has schema version {major}.{minor}, torch {torch.__version__} reads {reads}"
+        )
 
 
 def _range(value: Any) -> Any:
     owner = mapping(value)
-    lower, upper = (
-        field(owner, name, lambda v: optional(v, integer)) for name in ("min_val", "max_val")
-    )
+    lower, upper = (field(owner, name, lambda v: optional(v, integer)) for name in ("min_val", "max_val"))
     if lower is not None and upper is not None and lower > upper:
         raise ArchiveError(f"an empty range, from {lower} to {upper}")
     return value_range(lower, upper)
@@ -230,7 +248,12 @@ def _weight_name(value: Any) -> str:
 
 def _constant(value: Any) -> Any:
     kind, content = union(value)
-    readers = {"as_int": integer, "as_bool": boolean, "as_string": text, "as_float": decimal}
+    readers: dict[str, Callable[[Any], Any]] = {
+        "as_int": integer,
+        "as_bool": boolean,
+        "as_string": text,
+        "as_float": decimal,
+    }
     if kind == "as_none":
         return None
     if kind not in readers:

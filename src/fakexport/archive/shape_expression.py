@@ -23,8 +23,26 @@ MAX_DISTINCT = 200_000
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _ASSUMPTIONS = frozenset(
-    "commutative complex extended_real finite imaginary infinite integer negative nonnegative nonpositive "
-    "nonzero positive real zero rational even odd hermitian".split()
+    [
+        "commutative",
+        "complex",
+        "extended_real",
+        "finite",
+        "imaginary",
+        "infinite",
+        "integer",
+        "negative",
+        "nonnegative",
+        "nonpositive",
+        "nonzero",
+        "positive",
+        "real",
+        "zero",
+        "rational",
+        "even",
+        "odd",
+        "hermitian",
+    ]
 )
 _LITERALS = ("Integer", "Float", "Rational", "Symbol", "str")
 _POWERS = frozenset(("Pow", "PowByNatural", "FloatPow", "LShift", "RShift"))
@@ -32,10 +50,33 @@ _POWERS = frozenset(("Pow", "PowByNatural", "FloatPow", "LShift", "RShift"))
 
 @cache
 def _functions() -> dict[str, Callable[..., Any]]:
-    names = (
-        "Abs Add And Eq Equality ExprCondPair Ge GreaterThan Gt ITE Le LessThan Lt Mul Ne Not Or Piecewise Pow "
-        "StrictGreaterThan StrictLessThan Unequality Xor ceiling floor"
-    ).split()
+    names = [
+        "Abs",
+        "Add",
+        "And",
+        "Eq",
+        "Equality",
+        "ExprCondPair",
+        "Ge",
+        "GreaterThan",
+        "Gt",
+        "ITE",
+        "Le",
+        "LessThan",
+        "Lt",
+        "Mul",
+        "Ne",
+        "Not",
+        "Or",
+        "Piecewise",
+        "Pow",
+        "StrictGreaterThan",
+        "StrictLessThan",
+        "Unequality",
+        "Xor",
+        "ceiling",
+        "floor",
+    ]
     own = {name: getattr(sympy, name) for name in names if hasattr(sympy, name)}
     own["ExprCondPair"] = sympy.functions.elementary.piecewise.ExprCondPair
     return {**own, **shape_functions()}
@@ -116,7 +157,9 @@ class ShapeExpressions:
         match kind, args:
             case "Symbol", (Quoted(name),):
                 return self._symbol(name, {option: _truth(option, value) for option, value in options})
-            case "Float", (Quoted(text) | Number(text),) if all(name in ("precision", "dps") for name, _ in options):
+            case "Float", (Quoted(text) | Number(text),) if all(
+                name in ("precision", "dps") for name, _ in options
+            ):
                 return sympy.Float(_decimal(text), precision=53)
             case "Integer", (value,) if not options:
                 return _number(_signed(value))

@@ -23,7 +23,7 @@ _DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 _STRIDED = LAYOUT_CODES[torch.strided]
 _MAX_RANK = 64
 _DEVICE_TYPES = frozenset(
-    "cpu cuda xpu mps meta hpu mtia xla privateuseone ipu maia npu vulkan ideep mkldnn hip".split()
+    ("cpu", "cuda", "xpu", "mps", "meta", "hpu", "mtia", "xla", "privateuseone", "maia", "ipu")
 )
 
 
@@ -55,8 +55,8 @@ class ValueDecoder:
     def __init__(self, table: SymbolTable) -> None:
         self.table = table
         self._expressions = ShapeExpressions(table.declare)
-        self._numbers: dict[tuple[str, Any], Any] = {}
-        self._devices: dict[tuple[str, int | None], torch.device] = {}
+        self._numbers: dict[tuple[str, str, Any], Any] = {}
+        self._devices: dict[tuple[Any, Any], torch.device] = {}
         self._metas: dict[Hashable, torch.Tensor] = {}
 
     def describe(self, value: Any) -> Description:
@@ -104,14 +104,14 @@ class ValueDecoder:
                 self._metas[key] = meta
         return fake_of(self.table.mode, meta, description.device, description.requires_grad)
 
-    def size(self, value: Any) -> int | torch.SymInt:
+    def size(self, value: Any) -> Any:
         """A size or a stride, which is not negative."""
         number = self.sym_int(value)
         if type(number) is int and number < 0:
             raise ArchiveError("a negative size or stride")
         return number
 
-    def sym_int(self, value: Any) -> int | torch.SymInt:
+    def sym_int(self, value: Any) -> Any:
         kind, content = union(value)
         if kind == "as_int":
             return integer(content)
@@ -120,7 +120,7 @@ class ValueDecoder:
         written, hint = self._written(content, "as_int", integer)
         return self._number(("int", written, hint))
 
-    def sym_float(self, value: Any) -> float | torch.SymFloat:
+    def sym_float(self, value: Any) -> Any:
         kind, content = union(value)
         if kind == "as_float":
             return decimal(content)
@@ -129,7 +129,7 @@ class ValueDecoder:
         written, hint = self._written(content, "as_float", decimal)
         return self._number(("float", written, hint))
 
-    def sym_bool(self, value: Any) -> bool | torch.SymBool:
+    def sym_bool(self, value: Any) -> Any:
         kind, content = union(value)
         if kind == "as_bool":
             return boolean(content)
@@ -153,7 +153,9 @@ class ValueDecoder:
                 number = self._numbers[key] = self._new_number(kind, self._expressions.read(written), hint)
             except ArchiveError as error:
                 raise error.within("expr_str") from None
-            except Exception as error:  # torch and sympy raise many things for a range or hint that contradicts
+            except (
+                Exception
+            ) as error:  # torch and sympy raise many things for a range or hint that contradicts
                 raise ArchiveError(f"torch refuses the symbolic number: {error}") from error
         return number
 
@@ -198,7 +200,7 @@ def read_device(value: Any) -> torch.device:
 
 
 def _refuse_beyond_memory(
-    sizes: tuple[int, ...], strides: tuple[int, ...], offset: int, itemsize: int
+    sizes: tuple[Any, ...], strides: tuple[Any, ...], offset: Any, itemsize: int
 ) -> None:
     count = math.prod(sizes)
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if count else 0
