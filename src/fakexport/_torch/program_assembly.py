@@ -19,6 +19,7 @@ from torch.utils import _pytree
 
 __all__ = [
     "DIALECTS",
+    "as_parameter",
     "assemble",
     "fake_of",
     "guards_code",
@@ -65,6 +66,12 @@ def fake_of(
     """
     fake = FakeTensor(mode, meta, device)
     return fake.requires_grad_() if requires_grad else fake
+
+
+def as_parameter(fake: torch.Tensor) -> torch.Tensor:
+    """The same fake tensor, which is a `torch.nn.Parameter` from now on."""
+    fake._is_param = True  # type: ignore[attr-defined]
+    return fake
 
 
 def new_subgraph(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:

@@ -94,6 +94,11 @@ class GraphDecoder:
         outputs = field(owner, "outputs", lambda v: items(v, self._arguments.read))
         self._output(outputs, field(owner, "is_single_tensor_return", boolean, False))
 
+    def new_tensor(self, name: str) -> torch.Tensor | None:
+        """Another fake tensor like the value of this name, sharing nothing with it; None for other values."""
+        described = self._tensors.get(name)
+        return None if described is None else self._shared.values.tensor(described, is_own_storage=True)
+
     def _input(self, value: Any, position: int) -> None:
         kind, _content = union(value)
         if kind in ("as_tensor", "as_sym_int"):

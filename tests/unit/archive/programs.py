@@ -51,7 +51,7 @@ def stock_program(text: str, state_dict: Any, constants: Any) -> ExportedProgram
 
 
 def without_traces(document: Any) -> Any:
-    """The document without what we write in another way than stock torch: source paths, names of graph nodes."""
+    """The document without what we write in another way than stock torch: paths, names of graph nodes."""
     if isinstance(document, dict):
         own = ("stack_trace", "from_node", "graph_names")
         return {key: without_traces(value) for key, value in document.items() if key not in own}
@@ -70,7 +70,7 @@ def by_name(document: Any) -> Any:
 
 
 class EveryKind(torch.nn.Module):
-    """Lists, optional values, scalars, dtypes, devices, memory formats, several results, unused ones, mutation."""
+    """Lists, optional values, scalars, dtypes, devices, several results, unused ones, mutation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,11 +89,8 @@ class EveryKind(torch.nn.Module):
         with torch.no_grad():
             still = left.sum(dim=(0, 1), keepdim=True) * 2.5
         cat = torch.cat([left, picked.to(torch.float16).float()], dim=1).contiguous()
-        return {
-            "a": (values, [shaped, still]),
-            "b": cat * self.scale.sum() + self.table.mean(),
-            "n": x.shape[0] // 2,
-        }
+        both = cat * self.scale.sum() + self.table.mean()
+        return {"a": (values, [shaped, still]), "b": both, "n": x.shape[0] // 2}
 
 
 class Branches(torch.nn.Module):
