@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import sympy
+import torch
 
 from fakexport._torch.symbolic_numbers import (
     SymbolTable,
@@ -47,11 +48,14 @@ def test_a_promise_about_a_symbol_is_kept():
     symbol = sympy.Symbol("u0", integer=True)
     table.declare(symbol)
     number = table.integer(symbol, None)
+    graph = torch.fx.Graph()
+    size, condition = graph.placeholder("size"), graph.placeholder("condition")
+    size.meta["val"], condition.meta["val"] = number, number <= 7
 
-    table.is_a_size(number)
-    table.assert_holds(number <= 7, None)
+    table.keep_promise(graph.call_function(torch.ops.aten.sym_constrain_range_for_size.default, (size,)))
+    table.keep_promise(graph.call_function(torch.ops.aten._assert_scalar.default, (condition, "")))
 
-    assert table.environment.bound_sympy(symbol).lower == 0
+    assert table.environment.bound_sympy(symbol) == value_range(0, 7)
 
 
 def test_infinity_is_no_bound():

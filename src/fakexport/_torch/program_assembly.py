@@ -70,7 +70,7 @@ def fake_of(
 
 def as_parameter(fake: torch.Tensor) -> torch.Tensor:
     """The same fake tensor, which is a `torch.nn.Parameter` from now on."""
-    fake._is_param = True  # type: ignore[attr-defined]
+    fake._is_param = True
     return fake
 
 

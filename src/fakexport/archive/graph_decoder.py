@@ -159,7 +159,7 @@ class GraphDecoder:
             for argument in (*args, *kwargs.values()):
                 if isinstance(argument, Node) and argument.op == "get_attr":
                     argument.meta.update(metadata)
-        self._promises(node, target)
+        self._shared.values.table.keep_promise(node)
 
     def _node_name(self, owner: dict[str, Any], outputs: list[tuple[str, Any]], target: Any) -> str:
         name = field(owner, "name", lambda v: optional(v, text), None)
@@ -307,17 +307,6 @@ class GraphDecoder:
             count += 1
             name = f"{wanted}_{count}"
         return name
-
-    def _promises(self, node: Node, target: Any) -> None:
-        """What the program promises about its symbols has to be known to the shape environment."""
-        table = self._shared.values.table
-        argument = node.args[0] if node.args else None
-        if not isinstance(argument, Node):
-            return
-        if target is torch.ops.aten._assert_scalar.default:
-            table.assert_holds(argument.meta.get("val"), node)
-        elif target is torch.ops.aten.sym_constrain_range_for_size.default:
-            table.is_a_size(argument.meta.get("val"))
 
 
 def _names(value: Any) -> list[str]:

@@ -52,8 +52,9 @@ def bent(document: Any, path: tuple[Any, ...], change: Any) -> Any:
 
 
 OTHER_VALUES = [
-    None, True, False, 0, -1, 3, 2**62, 2**63, 2**200, 1.5, float("inf"), "", "x", "__import__('os')", "x" * 5000,
-    "a\r\nb", "torch.ops.aten.add.Tensor", "torch.ops.os.system.default", "_operator.getitem", "os.system",
+    None, True, False, 0, -1, 3, 2**62, 2**63, 2**200, 1.5, float("inf"), "", "x", "__import__('os')",
+    "x" * 5000, "a\r\nb",
+    "torch.ops.aten.add.Tensor", "torch.ops.os.system.default", "_operator.getitem", "os.system",
     [], [[]], {}, {"as_int": 1}, {"as_none": True}, {"as_tensor": {"name": "x"}}, {"as_string": "x"},
     {"as_expr": {"expr_str": "Symbol('s9', integer=True)", "hint": None}}, {"name": "x"}, "delete", "double",
 ]  # fmt: skip

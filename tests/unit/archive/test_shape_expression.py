@@ -1,4 +1,4 @@
-"""The grammars of shape expressions and of conditions, against what torch prints and what it must not be told."""
+"""The grammars of shape expressions and of conditions: what torch prints, and what it must not be told."""
 
 from __future__ import annotations
 
