@@ -11,6 +11,7 @@ import torch
 from fakexport._torch.fake_tensors import new_fake_mode
 from fakexport._torch.program_assembly import (
     DIALECTS,
+    as_parameter,
     fake_of,
     guards_code,
     leaf_spec,
@@ -31,6 +32,12 @@ def test_a_fake_has_the_sizes_strides_offset_and_device_it_was_given(offset, str
     assert fake.requires_grad
     assert fake.is_leaf
     assert not fake._is_view()
+
+
+def test_a_fake_becomes_a_parameter():
+    fake = fake_of(new_fake_mode(), plain_meta((2,), (1,), 0, torch.float32), torch.device("cpu"), True)
+
+    assert isinstance(as_parameter(fake), torch.nn.Parameter)
 
 
 def test_fakes_of_one_meta_are_two_objects():

@@ -165,6 +165,28 @@ def test_two_processes_write_the_same_bytes():
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize("topology", ["H100", "Max-1550", "M2-Ultra"])
+def test_a_program_for_a_device_is_read_where_there_is_none(topology, tmp_path):
+    """In a process without emulation, where stock torch fails with `not compiled with CUDA enabled`."""
+    verdict = fe.check("examples/mlp.py:factory", targets=[topology], inputs=["x=float32[4,128]"]).verdicts[0]
+    (tmp_path / "model.json").write_text(text_of(program_to_json(verdict.program)))
+    code = (
+        "import json, sys, torch\n"
+        "from fakexport.archive import program_from_json\n"
+        "program = program_from_json(json.load(open(sys.argv[1])), state_dict=None, constants=None)\n"
+        "weight = program.state_dict['fc1.weight']\n"
+        "print(weight.device, weight.requires_grad, isinstance(weight, torch.nn.Parameter), 'linear' in str(program))\n"
+    )
+
+    command = [sys.executable, "-c", code, str(tmp_path / "model.json")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    assert done.returncode == 0, done.stderr
+    device = verdict.program.state_dict["fc1.weight"].device
+    assert done.stdout.splitlines()[-1] == f"{device} True True True"
+
+
 def test_inputs_get_storage_of_their_own():
     program = program_from_json(program_to_json(every_kind(is_dynamic=True)), state_dict=None, constants=None)
 
