@@ -19,6 +19,7 @@ from torch.utils import _pytree
 
 __all__ = [
     "DIALECTS",
+    "as_parameter",
     "assemble",
     "fake_of",
     "guards_code",
@@ -57,7 +58,7 @@ def plain_meta(sizes: Sequence[Any], strides: Sequence[Any], offset: Any, dtype:
 
 def fake_of(
     mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requires_grad: bool
-) -> FakeTensor:
+) -> torch.Tensor:
     """A new fake tensor that shares its (empty) storage with `meta`; any device, without emulation.
 
     Some 20 times faster than `torch.empty_strided` under the mode where sizes are symbolic, since what torch
@@ -65,6 +66,12 @@ def fake_of(
     """
     fake = FakeTensor(mode, meta, device)
     return fake.requires_grad_() if requires_grad else fake
+
+
+def as_parameter(fake: torch.Tensor) -> torch.Tensor:
+    """The same fake tensor, which is a `torch.nn.Parameter` from now on."""
+    fake._is_param = True
+    return fake
 
 
 def new_subgraph(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:

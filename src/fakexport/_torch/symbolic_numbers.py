@@ -190,12 +190,12 @@ class SymbolTable:
         """Unbacked symbols that no value has brought so far."""
         return sorted(symbol.name for symbol in self._pending)
 
-    def assert_holds(self, condition: Any, node: Any) -> None:
-        """What `aten._assert_scalar` promises about a symbolic truth value."""
-        if isinstance(condition, torch.SymBool):
-            self.environment.guard_or_defer_runtime_assert(condition.node.expr, "", node)
-
-    def is_a_size(self, number: Any) -> None:
-        """What `aten.sym_constrain_range_for_size` promises about a symbolic number."""
-        if isinstance(number, torch.SymInt):
-            self.environment._constrain_range_for_size(number.node.expr)
+    def keep_promise(self, node: torch.fx.Node) -> None:
+        """Tells the shape environment what an assertion in the graph promises about symbols."""
+        argument = node.args[0] if node.args else None
+        value = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
+        if node.target is torch.ops.aten._assert_scalar.default and isinstance(value, torch.SymBool):
+            self.environment.guard_or_defer_runtime_assert(value.node.expr, "", node)
+        is_size = node.target is torch.ops.aten.sym_constrain_range_for_size.default
+        if is_size and isinstance(value, torch.SymInt):
+            self.environment._constrain_range_for_size(value.node.expr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch.fx import Node
 
 from fakexport._torch.program_schema import LAYOUT_CODES, MEMORY_FORMAT_CODES
@@ -133,11 +132,11 @@ def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     return lambda value: items(value, read)
 
 
-def _read_layout(value: Any) -> torch.layout:
+def _read_layout(value: Any) -> Any:
     return _from_table(value, _LAYOUTS, "layout")
 
 
-def _read_memory_format(value: Any) -> torch.memory_format:
+def _read_memory_format(value: Any) -> Any:
     return _from_table(value, _MEMORY_FORMATS, "memory format")
 
 

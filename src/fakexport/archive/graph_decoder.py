@@ -83,21 +83,24 @@ class GraphDecoder:
         owner = mapping(document)
         values = self._shared.values
         self._tensors = field(owner, "tensor_values", lambda v: entries(v, values.describe))
-        numbers = {
-            "sym_int_values": values.sym_int,
-            "sym_float_values": values.sym_float,
-            "sym_bool_values": values.sym_bool,
+        self._numbers = {
+            **field(owner, "sym_int_values", lambda v: entries(v, values.sym_int), {}),
+            **field(owner, "sym_float_values", lambda v: entries(v, values.sym_float), {}),
+            **field(owner, "sym_bool_values", lambda v: entries(v, values.sym_bool), {}),
         }
-        for name, read in numbers.items():
-            self._numbers |= field(owner, name, lambda v, read=read: entries(v, read), {})
         positions = iter(range(len(owner["inputs"]) if type(owner.get("inputs")) is list else 0))
         field(owner, "inputs", lambda v: items(v, lambda entry: self._input(entry, next(positions))))
         field(owner, "nodes", lambda v: items(v, self._node))
         outputs = field(owner, "outputs", lambda v: items(v, self._arguments.read))
         self._output(outputs, field(owner, "is_single_tensor_return", boolean, False))
 
+    def new_tensor(self, name: str) -> torch.Tensor | None:
+        """Another fake tensor like the value of this name, sharing nothing with it; None for other values."""
+        described = self._tensors.get(name)
+        return None if described is None else self._shared.values.tensor(described, is_own_storage=True)
+
     def _input(self, value: Any, position: int) -> None:
-        kind, content = union(value)
+        kind, _content = union(value)
         if kind in ("as_tensor", "as_sym_int"):
             _, name = output_name(value)
             self._placeholder(name, self._value(name, is_input=True))
@@ -156,7 +159,7 @@ class GraphDecoder:
             for argument in (*args, *kwargs.values()):
                 if isinstance(argument, Node) and argument.op == "get_attr":
                     argument.meta.update(metadata)
-        self._promises(node, target)
+        self._shared.values.table.keep_promise(node)
 
     def _node_name(self, owner: dict[str, Any], outputs: list[tuple[str, Any]], target: Any) -> str:
         name = field(owner, "name", lambda v: optional(v, text), None)
@@ -304,17 +307,6 @@ class GraphDecoder:
             count += 1
             name = f"{wanted}_{count}"
         return name
-
-    def _promises(self, node: Node, target: Any) -> None:
-        """What the program promises about its symbols has to be known to the shape environment."""
-        table = self._shared.values.table
-        argument = node.args[0] if node.args else None
-        if not isinstance(argument, Node):
-            return
-        if target is torch.ops.aten._assert_scalar.default:
-            table.assert_holds(argument.meta.get("val"), node)
-        elif target is torch.ops.aten.sym_constrain_range_for_size.default:
-            table.is_a_size(argument.meta.get("val"))
 
 
 def _names(value: Any) -> list[str]:

@@ -33,8 +33,13 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SYMBOLIC_FUNCTIONS = frozenset(SYMBOLIC_OPERATORS.values())
 # They refer to what stands outside of the program: compiled kernels, native objects, other backends.
 _OUTSIDE = frozenset(
-    ("call_torchbind", "aoti_call_delegate", "executorch_call_delegate", "triton_kernel_wrapper_functional")
-    + ("triton_kernel_wrapper_mutation",)
+    (
+        "call_torchbind",
+        "aoti_call_delegate",
+        "executorch_call_delegate",
+        "triton_kernel_wrapper_functional",
+        "triton_kernel_wrapper_mutation",
+    )
 )
 
 
@@ -250,7 +255,7 @@ def _input(name: str, argument: Json, kind: int) -> Json:
 
 
 def _graph_names(node: Node) -> str:
-    """Names of the nodes for the graphs among the arguments; empty where they are called as the graphs are."""
+    """Names of the nodes for the graphs among the arguments; empty where they are those of the graphs."""
     graphs = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node) and a.op == "get_attr"]
     return ";".join(graph.name for graph in graphs) if any(g.name != g.target for g in graphs) else ""
 

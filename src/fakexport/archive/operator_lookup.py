@@ -62,7 +62,7 @@ class Operators:
         return found
 
     def remembered_function(self, name: str) -> Any:
-        """What a node remembers that it was traced from: an operator, a class or function of torch, or the name.
+        """What a node remembers that it was traced from: an operator, something of torch, or just the name.
 
         Only looks into modules that are loaded, and never runs a module's own attribute lookup.
         """

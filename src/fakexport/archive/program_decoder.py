@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,12 +20,13 @@ from torch.export.graph_signature import (
     TokenArgument,
 )
 
-from fakexport._torch.program_assembly import DIALECTS, assemble
+from fakexport._torch.program_assembly import DIALECTS, as_parameter, assemble
 from fakexport._torch.program_schema import SCHEMA_VERSION
 from fakexport._torch.symbolic_numbers import SymbolTable, value_range
 
 from .archive_error import ArchiveError
 from .argument_decoder import ArgumentDecoder, output_name
+from .collection_pause import collection_paused
 from .graph_decoder import GraphDecoder, Shared
 from .guard_text import checked_guard
 from .node_metadata import MetadataDecoder, custom_from_json
@@ -55,8 +56,8 @@ def program_from_json(
     """The program that a `models/model.json` describes; safe to call on what a stranger wrote.
 
     Executes, imports and loads nothing that the document names: expressions and conditions are parsed by a
-    grammar of our own, operators are looked up among those that are registered, everything is checked for type
-    and size before torch gets it. Works for every device, whether or not the machine has it.
+    grammar of our own, operators are looked up among those that are registered, everything is checked for
+    type and size before torch gets it. Works for every device, whether or not the machine has it.
 
     Args:
         document: From `json.loads`. Not changed.
@@ -70,7 +71,8 @@ def program_from_json(
         ArchiveError: one line that says where in the document and what is wrong.
     """
     try:
-        return _Reading().program(document, state_dict, constants)
+        with collection_paused():
+            return _Reading().program(document, state_dict, constants)
     except ArchiveError:
         raise
     except Exception as error:  # what only torch finds out, when it puts the checked parts together
@@ -102,7 +104,8 @@ class _Reading:
             meta = field(graph_module, "metadata", lambda v: entries(v, text), {})
         except ArchiveError as error:
             raise error.within("graph_module") from None
-        fakes = _fakes(main, signature)
+        is_whole = state_dict is not None and constants is not None
+        fakes = {} if is_whole else _fakes(main, signature)
         return assemble(
             root=main.root,
             graph=main.graph,
@@ -248,7 +251,12 @@ def _weight_name(value: Any) -> str:
 
 def _constant(value: Any) -> Any:
     kind, content = union(value)
-    readers = {"as_int": integer, "as_bool": boolean, "as_string": text, "as_float": decimal}
+    readers: dict[str, Callable[[Any], Any]] = {
+        "as_int": integer,
+        "as_bool": boolean,
+        "as_string": text,
+        "as_float": decimal,
+    }
     if kind == "as_none":
         return None
     if kind not in readers:
@@ -270,14 +278,11 @@ def _input_structure(value: Any) -> Any:
 
 
 def _fakes(main: GraphDecoder, signature: ExportGraphSignature) -> dict[str, Any]:
-    """Name of each weight, buffer and constant -> the fake value of its input; one for what is tied twice."""
-    values = {node.name: node.meta["val"] for node in main.graph.nodes if node.op == "placeholder"}
+    """Name of each weight, buffer and constant -> a fake of its own, as the document describes its input."""
     fakes = {}
     for spec in signature.input_specs:
-        if spec.target is not None and isinstance(values.get(spec.arg.name), torch.Tensor):
-            value = values[spec.arg.name]
-            is_parameter = spec.kind is InputKind.PARAMETER
-            fakes[spec.target] = torch.nn.Parameter(value, value.requires_grad) if is_parameter else value
+        if spec.target is not None and (value := main.new_tensor(spec.arg.name)) is not None:
+            fakes[spec.target] = as_parameter(value) if spec.kind is InputKind.PARAMETER else value
     return fakes
 
 

@@ -26,6 +26,7 @@ from fakexport._torch.program_schema import SCHEMA_VERSION, aten_version
 from fakexport._torch.symbolic_numbers import finite_bound
 
 from .argument_encoder import ArgumentEncoder
+from .collection_pause import collection_paused
 from .graph_encoder import GraphEncoder
 from .node_metadata import MetadataEncoder, custom_json
 from .source_path import SourcePaths
@@ -52,7 +53,12 @@ def program_to_json(program: ExportedProgram, *, root: str | Path | None = None)
         ValueError: the program has what torch's schema cannot say, or what only code can read back; names
             the node and the reason.
     """
-    encoder = GraphEncoder(ValueEncoder(), MetadataEncoder(SourcePaths(root)))
+    with collection_paused():
+        return _document(program, SourcePaths(root))
+
+
+def _document(program: ExportedProgram, paths: SourcePaths) -> Json:
+    encoder = GraphEncoder(ValueEncoder(), MetadataEncoder(paths))
     literal = ArgumentEncoder(_no_graph).of
     graph = encoder.encode(program.graph_module)
     signature = program.graph_signature

@@ -164,7 +164,7 @@ class ShapeExpressions:
             case "Integer", (value,) if not options:
                 return _number(_signed(value))
             case "Rational", (over, under) if not options:
-                return sympy.Rational(_number(_signed(over)), _number(_signed(under)))
+                return _limited(sympy.Rational(_number(_signed(over)), _number(_signed(under))))
         raise ArchiveError(f"no {kind} of a shape expression")
 
     def _symbol(self, name: str, assumptions: dict[str, bool]) -> Any:
@@ -209,6 +209,8 @@ def _refuse_large_power(args: list[Any]) -> None:
 def _limited(expression: Any) -> Any:
     if isinstance(expression, sympy.Integer) and int(expression).bit_length() > MAX_BITS:
         raise ArchiveError("a number beyond all sizes in a shape expression")
+    if expression in (sympy.zoo, sympy.nan):
+        raise ArchiveError("a division by zero in a shape expression")
     return expression
 
 

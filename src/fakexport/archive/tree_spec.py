@@ -36,8 +36,8 @@ def _refuse_foreign(spec: Any) -> None:
         return
     if spec.type not in _PLAIN:
         raise ValueError(
-            f"a {spec.type.__module__}.{spec.type.__qualname__} among the inputs or outputs: only tuples, lists "
-            "and dictionaries can be read without importing code"
+            f"a {spec.type.__module__}.{spec.type.__qualname__} among the inputs or outputs: only tuples, "
+            "lists and dictionaries can be read without importing code"
         )
     if spec.type in _DICTIONARIES.values() and not all(type(key) in (str, int) for key in spec.context):
         raise ValueError("a dictionary among the inputs or outputs has a key that is no string or integer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -35,51 +36,7 @@ MAX_TEXT = 1_000_000
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _MAX_NAME = 1000
 _NO_NAME = frozenset(
-    [
-        "False",
-        "None",
-        "True",
-        "and",
-        "as",
-        "assert",
-        "async",
-        "await",
-        "break",
-        "class",
-        "continue",
-        "def",
-        "del",
-        "elif",
-        "else",
-        "except",
-        "finally",
-        "for",
-        "from",
-        "global",
-        "if",
-        "import",
-        "in",
-        "is",
-        "lambda",
-        "nonlocal",
-        "not",
-        "or",
-        "pass",
-        "raise",
-        "return",
-        "try",
-        "while",
-        "with",
-        "yield",
-        "__debug__",
-        "torch",
-        "inf",
-        "nan",
-        "NoneType",
-        "fx_pytree",
-        "pytree",
-        "self",
-    ]
+    (*keyword.kwlist, "__debug__", "torch", "inf", "nan", "NoneType", "fx_pytree", "pytree", "self")
 )
 
 
