@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from fakexport._torch.program_schema import LAYOUT_CODES, MEMORY_FORMAT_CODES
 
-from .archive_error import ArchiveError
+from .document_error import DocumentError
 from .operator_lookup import Operators
 from .typed_json import boolean, decimal, entries, field, integer, items, mapping, text, union
 from .value_decoder import read_device, read_dtype
@@ -73,10 +73,10 @@ class ArgumentDecoder:
         kind, content = union(value)
         read = self._kinds.get(kind)
         if read is None:
-            raise ArchiveError(f"an argument of the kind {kind[:40]!r} is not read")
+            raise DocumentError(f"an argument of the kind {kind[:40]!r} is not read")
         try:
             return read(content)
-        except ArchiveError as error:
+        except DocumentError as error:
             raise error.within(kind) from None
 
     def tensor(self, value: Any) -> Node:
@@ -86,7 +86,7 @@ class ArgumentDecoder:
     def _inner(self, value: Any) -> Any:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise ArchiveError("an argument that is nested too deep")
+            raise DocumentError("an argument that is nested too deep")
         try:
             return self.read(value)
         finally:
@@ -95,13 +95,13 @@ class ArgumentDecoder:
     def _node(self, name: str) -> Node:
         node = self._nodes.get(name)
         if node is None:
-            raise ArchiveError(f"no value is called {name[:80]!r} before this place")
+            raise DocumentError(f"no value is called {name[:80]!r} before this place")
         return node
 
     def _optional_tensor(self, value: Any) -> Node | None:
         kind, content = union(value)
         if kind not in ("as_none", "as_tensor"):
-            raise ArchiveError("expected as_tensor or as_none")
+            raise DocumentError("expected as_tensor or as_none")
         return None if kind == "as_none" else self.tensor(content)
 
     def _symbolic(self, value: Any, fixed: str, read: Callable[[Any], Any]) -> Any:
@@ -109,7 +109,7 @@ class ArgumentDecoder:
         if kind == "as_name":
             return self._node(text(content))
         if kind != fixed:
-            raise ArchiveError(f"expected as_name or {fixed}")
+            raise DocumentError(f"expected as_name or {fixed}")
         return read(content)
 
 
@@ -121,11 +121,11 @@ def output_name(value: Any) -> tuple[str, str]:
             return kind, field(mapping(content), "name", text)
         if kind in _SYMBOLIC:
             return kind, field(mapping(content), "as_name", text)
-    except ArchiveError as error:
+    except DocumentError as error:
         raise error.within(kind) from None
     if kind == "as_none":
         return kind, ""
-    raise ArchiveError(f"a result of the kind {kind[:40]!r} is not read")
+    raise DocumentError(f"a result of the kind {kind[:40]!r} is not read")
 
 
 def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
@@ -143,7 +143,7 @@ def _read_memory_format(value: Any) -> Any:
 def _from_table(value: Any, table: Mapping[int, Any], what: str) -> Any:
     code = integer(value)
     if code not in table:
-        raise ArchiveError(f"{code} is the code of no {what}")
+        raise DocumentError(f"{code} is the code of no {what}")
     return table[code]
 
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .archive_error import ArchiveError
+from .document_error import DocumentError
 
 __all__ = ["Binary", "Call", "Name", "Number", "Quoted", "Tokens", "Tree", "Unary", "parse_expression"]
 
@@ -73,17 +73,17 @@ class Tokens:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
-            raise ArchiveError(f"an expression of {len(text)} characters; at most {MAX_LENGTH} are read")
+            raise DocumentError(f"an expression of {len(text)} characters; at most {MAX_LENGTH} are read")
         self._tokens: list[tuple[str, str]] = []
         position, end = 0, len(text.rstrip())
         while position < end:
             match = _TOKEN.match(text, position)
             if match is None or match.lastgroup is None:
-                raise ArchiveError(f"{text[position : position + 20]!r} is no part of a shape expression")
+                raise DocumentError(f"{text[position : position + 20]!r} is no part of a shape expression")
             self._tokens.append((match.lastgroup, match[match.lastgroup]))
             position = match.end()
         if len(self._tokens) > MAX_TOKENS:
-            raise ArchiveError(f"an expression of {len(self._tokens)} parts; at most {MAX_TOKENS} are read")
+            raise DocumentError(f"an expression of {len(self._tokens)} parts; at most {MAX_TOKENS} are read")
         self._next = 0
 
     def peek(self) -> tuple[str, str]:
@@ -94,7 +94,7 @@ class Tokens:
         """The text of the next token, which must be of this kind or have this text if one is given."""
         found = self.peek()
         if (kind and found[0] != kind) or (text and found[1] != text) or found[0] == "end":
-            raise ArchiveError(f"expected {text or kind or 'more'} in an expression, got {found[1][:40]!r}")
+            raise DocumentError(f"expected {text or kind or 'more'} in an expression, got {found[1][:40]!r}")
         self._next += 1
         return found[1]
 
@@ -107,14 +107,14 @@ class Tokens:
 
     def finish(self) -> None:
         if self.peek()[0] != "end":
-            raise ArchiveError(f"{self.peek()[1][:40]!r} after the end of an expression")
+            raise DocumentError(f"{self.peek()[1][:40]!r} after the end of an expression")
 
 
 def parse_expression(text: str) -> Tree:
     """The tree of an expression.
 
     Raises:
-        ArchiveError: the text is not of the language, or too long or too deep.
+        DocumentError: the text is not of the language, or too long or too deep.
     """
     tokens = Tokens(text)
     tree = _Parser(tokens).expression(0, 0)
@@ -129,7 +129,7 @@ class _Parser:
     def expression(self, level: int, depth: int) -> Tree:
         """What binds at least as tightly as `level`."""
         if depth > MAX_DEPTH:
-            raise ArchiveError(f"an expression more than {MAX_DEPTH} levels deep")
+            raise DocumentError(f"an expression more than {MAX_DEPTH} levels deep")
         kind, text = self._tokens.peek()
         if text in _PREFIXES and kind in ("sign", "name"):
             self._tokens.take()
@@ -148,7 +148,7 @@ class _Parser:
             left = Binary(text, left, right)
             count += 1
             if count > 4 * MAX_DEPTH:
-                raise ArchiveError(f"more than {4 * MAX_DEPTH} operands in a row")
+                raise DocumentError(f"more than {4 * MAX_DEPTH} operands in a row")
 
     def _atom(self, depth: int) -> Tree:
         tokens = self._tokens
@@ -175,7 +175,7 @@ class _Parser:
             if isinstance(value, Name) and self._tokens.accept("="):
                 options.append((value.name, self.expression(0, depth + 1)))
             elif options:
-                raise ArchiveError("an argument after an option in an expression")
+                raise DocumentError("an argument after an option in an expression")
             else:
                 args.append(value)
         return Call(function, tuple(args), tuple(options))

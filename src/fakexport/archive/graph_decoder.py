@@ -15,8 +15,8 @@ from torch.fx import Graph, GraphModule, Node
 from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload, schema_arguments
 from fakexport._torch.program_assembly import new_subgraph
 
-from .archive_error import ArchiveError
 from .argument_decoder import ArgumentDecoder, output_name
+from .document_error import DocumentError
 from .node_metadata import GRAPH_NAMES, MetadataDecoder
 from .operator_lookup import Operators
 from .typed_json import boolean, entries, field, identifier, integer, items, mapping, optional, text, union
@@ -61,7 +61,7 @@ class GraphDecoder:
 
     def __init__(self, shared: Shared, constant_names: Sequence[str] | None = None, depth: int = 0) -> None:
         if depth > _MAX_DEPTH:
-            raise ArchiveError(f"a graph within {depth} graphs")
+            raise DocumentError(f"a graph within {depth} graphs")
         self.graph = Graph()
         self.root = torch.nn.Module()
         self._shared = shared
@@ -78,7 +78,7 @@ class GraphDecoder:
         """Fills `graph` and `root`.
 
         Raises:
-            ArchiveError: says where in the document, and what is wrong.
+            DocumentError: says where in the document, and what is wrong.
         """
         owner = mapping(document)
         values = self._shared.values
@@ -109,14 +109,14 @@ class GraphDecoder:
             name = names[position] if names is not None and position < len(names) else ""
             self._placeholder(name or f"arg{position}", self._arguments.read(value))
         else:
-            raise ArchiveError(f"an input of the kind {kind[:40]!r} is not read")
+            raise DocumentError(f"an input of the kind {kind[:40]!r} is not read")
 
     def _placeholder(self, name: str, value: Any) -> None:
         self._create("placeholder", name, (), {}, name, value)
 
     def _output(self, outputs: list[Any], is_single: bool) -> None:
         if is_single and (len(outputs) != 1 or not isinstance(outputs[0], Node)):
-            raise ArchiveError("not one node, as a graph with a single result has").within("outputs")
+            raise DocumentError("not one node, as a graph with a single result has").within("outputs")
         result = outputs[0] if is_single else tuple(outputs)
         node = self.graph.output(result)
         values = tuple(o.meta["val"] if isinstance(o, Node) else o for o in outputs)
@@ -126,7 +126,7 @@ class GraphDecoder:
         owner = mapping(value)
         target = field(owner, "name", identifier)
         if target in _NOT_A_SUBGRAPH_NAME:
-            raise ArchiveError(f"a graph cannot be called {target!r}").within("name")
+            raise DocumentError(f"a graph cannot be called {target!r}").within("name")
         inner = GraphDecoder(self._shared, depth=self._depth + 1)
         field(owner, "graph", inner.decode)
         self.root.register_module(target, new_subgraph(inner.root, inner.graph))
@@ -152,7 +152,7 @@ class GraphDecoder:
         node = self._create("call_function", target, args, kwargs, name, _NOTHING)
         try:
             self._results(node, outputs, is_tuple, metadata)
-        except ArchiveError as error:
+        except DocumentError as error:
             raise error.within("outputs") from None
         node.meta.update(metadata)
         if is_higher:
@@ -180,16 +180,16 @@ class GraphDecoder:
         def read(entry: Any) -> None:
             name, kind, argument = self._named_argument(entry)
             if name not in schema:
-                raise ArchiveError(f"the operator has no argument {name[:80]!r}")
+                raise DocumentError(f"the operator has no argument {name[:80]!r}")
             position, is_keyword_only = schema[name]
             if kind is None:
                 kind = _POSITIONAL if position == len(args) and not is_keyword_only else _KEYWORD
             if kind == _POSITIONAL or keyword.iskeyword(name):
                 if position != len(args) or is_keyword_only:
-                    raise ArchiveError(f"the argument {name[:80]!r} does not belong at this position")
+                    raise DocumentError(f"the argument {name[:80]!r} does not belong at this position")
                 args.append(argument)
             elif name in kwargs or position < len(args):
-                raise ArchiveError(f"the argument {name[:80]!r} is given twice")
+                raise DocumentError(f"the argument {name[:80]!r} is given twice")
             else:
                 kwargs[name] = argument
 
@@ -205,7 +205,7 @@ class GraphDecoder:
             if kind == _POSITIONAL or name == "":
                 args.append(argument)
             elif name in kwargs:
-                raise ArchiveError(f"the argument {name[:80]!r} is given twice")
+                raise DocumentError(f"the argument {name[:80]!r} is given twice")
             else:
                 kwargs[identifier(name)] = argument
 
@@ -273,7 +273,7 @@ class GraphDecoder:
             return self._shared.values.tensor(self._tensors[name], is_own_storage=is_input)
         if name in self._numbers:
             return self._numbers[name]
-        raise ArchiveError(f"nothing is said of the value {name[:80]!r}")
+        raise DocumentError(f"nothing is said of the value {name[:80]!r}")
 
     def _create(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, value: Any
@@ -297,7 +297,7 @@ class GraphDecoder:
 
     def _take(self, name: str) -> str:
         if name in self._names:
-            raise ArchiveError(f"two values are called {name[:80]!r}")
+            raise DocumentError(f"two values are called {name[:80]!r}")
         self._names.add(identifier(name))
         return name
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 
-from .archive_error import ArchiveError
+from .document_error import DocumentError
 from .expression_text import MAX_DEPTH, Tokens
 
 __all__ = ["checked_guard"]
@@ -55,7 +55,7 @@ def checked_guard(text: str) -> str:
     """The text, if it is a condition that torch could have printed.
 
     Raises:
-        ArchiveError: it is not; running it might do anything.
+        DocumentError: it is not; running it might do anything.
     """
     tokens = Tokens(text)
     _Reader(tokens).condition(0)
@@ -69,7 +69,7 @@ class _Reader:
 
     def condition(self, depth: int) -> None:
         if depth > MAX_DEPTH:
-            raise ArchiveError(f"a condition more than {MAX_DEPTH} levels deep")
+            raise DocumentError(f"a condition more than {MAX_DEPTH} levels deep")
         tokens = self._tokens
         while True:
             while tokens.peek() in (("name", "not"), ("sign", "-"), ("sign", "+"), ("sign", "~")):
@@ -102,11 +102,11 @@ class _Reader:
             tokens.take(text=".")
             function = tokens.take("name")
             if function not in _FUNCTIONS_OF[name]:
-                raise ArchiveError(f"a condition with {name}.{function[:40]}")
+                raise DocumentError(f"a condition with {name}.{function[:40]}")
             if tokens.accept("("):
                 self._arguments(depth)
         elif name not in ("True", "False"):
-            raise ArchiveError(f"a condition with {name[:40]!r}")
+            raise DocumentError(f"a condition with {name[:40]!r}")
 
     def _arguments(self, depth: int) -> None:
         while not self._tokens.accept(")"):
@@ -120,7 +120,7 @@ class _Reader:
         tokens.take(text="[")
         argument = tokens.take("quoted")
         if not _ARGUMENT.fullmatch(argument) or keyword.iskeyword(argument):
-            raise ArchiveError(f"a condition on {argument[:40]!r}, which is no argument")
+            raise DocumentError(f"a condition on {argument[:40]!r}, which is no argument")
         tokens.take(text="]")
         while tokens.peek()[1] in ("[", "."):
             if tokens.accept("["):
@@ -132,16 +132,16 @@ class _Reader:
                     tokens.take(text="(")
                     tokens.take(text=")")
                 elif attribute not in _ATTRIBUTES:
-                    raise ArchiveError(f"a condition on the attribute {attribute[:40]!r}")
+                    raise DocumentError(f"a condition on the attribute {attribute[:40]!r}")
 
     def _subscript(self) -> None:
         kind, text = self._tokens.peek()
         if kind == "quoted" and not _KEY.fullmatch(text):
-            raise ArchiveError(f"a condition on the key {text[:40]!r}")
+            raise DocumentError(f"a condition on the key {text[:40]!r}")
         if kind != "quoted":
             self._tokens.accept("-")
             kind, text = self._tokens.peek()
             if kind != "number" or not text.isdecimal():
-                raise ArchiveError("a condition with a subscript that is no number or key")
+                raise DocumentError("a condition with a subscript that is no number or key")
         self._tokens.take()
         self._tokens.take(text="]")

@@ -14,9 +14,9 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, n
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import remember_value, withhold_value
 
-from .archive_error import ArchiveError as DocumentError
 from .container import Container, read_container
 from .described_container import read_manifest, verify_records
+from .document_error import DocumentError
 from .error import ArchiveError
 from .manifest import Manifest, TensorEntry
 from .program_decoder import program_from_json

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fakexport._torch.operator_registry import operator_text
 
-from .archive_error import ArchiveError
+from .document_error import DocumentError
 from .source_path import SourcePaths
 from .typed_json import named_items, text
 
@@ -89,10 +89,10 @@ class MetadataDecoder:
             try:
                 written = text(entry)
                 if not written.isprintable() and _CONTROL.search(written):
-                    raise ArchiveError("a control character")
+                    raise DocumentError("a control character")
                 if written and key in self._readers:
                     meta[key] = self._readers[key](written)
-            except ArchiveError as error:
+            except DocumentError as error:
                 raise error.within(key[:80]) from None
         return meta
 
@@ -101,7 +101,7 @@ class MetadataDecoder:
         if stack is None:
             stack = self._stacks[joined] = dict(_module_entry(entry) for entry in joined.split(";"))
             if len(stack) > _MAX_MODULES:
-                raise ArchiveError(f"a module within {len(stack)} modules")
+                raise DocumentError(f"a module within {len(stack)} modules")
         return dict(stack)
 
     def _source_functions(self, joined: str) -> list[tuple[str, Any]]:
@@ -109,7 +109,7 @@ class MetadataDecoder:
         for entry in joined.split(";"):
             name, comma, function = entry.partition(",")
             if not comma:
-                raise ArchiveError("expected pairs of a name and a function")
+                raise DocumentError("expected pairs of a name and a function")
             found.append((name, self._function(function)))
         return found
 
@@ -118,13 +118,13 @@ def custom_from_json(written: str) -> Any:
     try:
         return json.loads(written)
     except (ValueError, RecursionError):
-        raise ArchiveError("the text is no JSON that can be read") from None
+        raise DocumentError("the text is no JSON that can be read") from None
 
 
 def _module_entry(entry: str) -> tuple[str, tuple[str, str]]:
     parts = entry.split(",") if "(" not in entry and "[" not in entry else _split_outside_brackets(entry)
     if len(parts) != 3:
-        raise ArchiveError("expected a key, a path and a type for each module")
+        raise DocumentError("expected a key, a path and a type for each module")
     return parts[0], (parts[1], parts[2])
 
 

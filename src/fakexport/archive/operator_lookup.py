@@ -11,7 +11,7 @@ import torch
 from fakexport._torch.operator_registry import higher_order_operator, registered_overload
 from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 
-from .archive_error import ArchiveError
+from .document_error import DocumentError
 
 __all__ = ["Operators"]
 
@@ -54,7 +54,7 @@ class Operators:
         """The operator or function of this name.
 
         Raises:
-            ArchiveError: it is not registered in this process, or not one that a program may call.
+            DocumentError: it is not registered in this process, or not one that a program may call.
         """
         found = self._known.get(name)
         if found is None:
@@ -68,7 +68,7 @@ class Operators:
         """
         try:
             return self.target(name)
-        except ArchiveError:
+        except DocumentError:
             return _loaded_name(name)
 
 
@@ -80,16 +80,16 @@ def _target(name: str) -> Any:
     if match := _HIGHER_ORDER.fullmatch(name):
         found = higher_order_operator(match[1]) if match[1] in _HIGHER_ORDER_NAMES else None
         if found is None:
-            raise ArchiveError(f"the higher-order operator {match[1][:80]} is not one that can be read")
+            raise DocumentError(f"the higher-order operator {match[1][:80]} is not one that can be read")
         return found
     if match := _OVERLOAD.fullmatch(name):
         overload = registered_overload(match[1], match[2], match[3])
         if overload is None:
             library = f"import the operator library `{match[1][:80]}` first"
             reason = "this torch has no such operator" if match[1] in ("aten", "prim", "prims") else library
-            raise ArchiveError(f"the operator {name[10:200]} is not registered: {reason}")
+            raise DocumentError(f"the operator {name[10:200]} is not registered: {reason}")
         return overload
-    raise ArchiveError(f"{name[:200]!r} is no operator")
+    raise DocumentError(f"{name[:200]!r} is no operator")
 
 
 def _loaded_name(name: str) -> Any:

@@ -24,9 +24,9 @@ from fakexport._torch.program_assembly import DIALECTS, as_parameter, assemble
 from fakexport._torch.program_schema import SCHEMA_VERSION
 from fakexport._torch.symbolic_numbers import SymbolTable, value_range
 
-from .archive_error import ArchiveError
 from .argument_decoder import ArgumentDecoder, output_name
 from .collection_pause import collection_paused
+from .document_error import DocumentError
 from .graph_decoder import GraphDecoder, Shared
 from .guard_text import checked_guard
 from .node_metadata import MetadataDecoder, custom_from_json
@@ -68,15 +68,15 @@ def program_from_json(
         A validated program without example inputs; each node has a fake value in `meta["val"]`, with the
         symbols, ranges and hints of the original.
     Raises:
-        ArchiveError: one line that says where in the document and what is wrong.
+        DocumentError: one line that says where in the document and what is wrong.
     """
     try:
         with collection_paused():
             return _Reading().program(document, state_dict, constants)
-    except ArchiveError:
+    except DocumentError:
         raise
     except Exception as error:  # what only torch finds out, when it puts the checked parts together
-        raise ArchiveError(f"torch refuses the program: {type(error).__name__}: {error}") from error
+        raise DocumentError(f"torch refuses the program: {type(error).__name__}: {error}") from error
 
 
 class _Reading:
@@ -99,10 +99,10 @@ class _Reading:
             main = GraphDecoder(shared, names)
             field(graph_module, "graph", main.decode)
             if unbound := table.unbound_symbols():
-                raise ArchiveError(f"no value brings the symbol {unbound[0]}")
+                raise DocumentError(f"no value brings the symbol {unbound[0]}")
             calls = field(graph_module, "module_call_graph", lambda v: items(v, self._call))
             meta = field(graph_module, "metadata", lambda v: entries(v, text), {})
-        except ArchiveError as error:
+        except DocumentError as error:
             raise error.within("graph_module") from None
         is_whole = state_dict is not None and constants is not None
         fakes = {} if is_whole else _fakes(main, signature)
@@ -146,7 +146,7 @@ class _Reading:
                 target = field(owner, f"{kind}_name", _weight_name)
                 persistent = field(owner, "persistent", boolean) if kind == "buffer" else None
                 return InputSpec(_INPUT_KINDS[kind], argument, target, persistent)
-        raise ArchiveError(f"an input of the kind {kind[:40]!r} is not read")
+        raise DocumentError(f"an input of the kind {kind[:40]!r} is not read")
 
     def _output_spec(self, value: Any) -> OutputSpec:
         kind, content = union(value)
@@ -156,7 +156,7 @@ class _Reading:
         if kind == "token":
             return OutputSpec(OutputKind.TOKEN, TokenArgument(field(owner, "arg", _name)), None)
         if kind not in _OUTPUT_KINDS:
-            raise ArchiveError(f"an output of the kind {kind[:40]!r} is not read")
+            raise DocumentError(f"an output of the kind {kind[:40]!r} is not read")
         output_kind, target = _OUTPUT_KINDS[kind]
         argument = TensorArgument(field(owner, "arg", _name))
         return OutputSpec(
@@ -210,7 +210,7 @@ _ARGUMENTS: dict[str, Any] = {
 
 
 def _no_graph(value: Any) -> Any:
-    raise ArchiveError("a graph outside of the graph")
+    raise DocumentError("a graph outside of the graph")
 
 
 def _check_version(value: Any) -> None:
@@ -218,7 +218,7 @@ def _check_version(value: Any) -> None:
     major, minor = field(owner, "major", integer), field(owner, "minor", integer)
     if major != SCHEMA_VERSION[0]:
         reads = ".".join(map(str, SCHEMA_VERSION))
-        raise ArchiveError(
+        raise DocumentError(
             f"the program has schema version {major}.{minor}, torch {torch.__version__} reads {reads}"
         )
 
@@ -227,14 +227,14 @@ def _range(value: Any) -> Any:
     owner = mapping(value)
     lower, upper = (field(owner, name, lambda v: optional(v, integer)) for name in ("min_val", "max_val"))
     if lower is not None and upper is not None and lower > upper:
-        raise ArchiveError(f"an empty range, from {lower} to {upper}")
+        raise DocumentError(f"an empty range, from {lower} to {upper}")
     return value_range(lower, upper)
 
 
 def _dialect(value: Any) -> str:
     name = text(value)
     if name not in DIALECTS:
-        raise ArchiveError(f"the dialect {name[:40]!r} is not known")
+        raise DocumentError(f"the dialect {name[:40]!r} is not known")
     return name
 
 
@@ -245,7 +245,7 @@ def _name(value: Any) -> str:
 def _weight_name(value: Any) -> str:
     name = text(value, 2000)
     if not name.isprintable() or '"' in name or "'" in name or "\\" in name or not name:
-        raise ArchiveError("no name of a weight")
+        raise DocumentError("no name of a weight")
     return name
 
 
@@ -260,7 +260,7 @@ def _constant(value: Any) -> Any:
     if kind == "as_none":
         return None
     if kind not in readers:
-        raise ArchiveError(f"a constant of the kind {kind[:40]!r} is not read")
+        raise DocumentError(f"a constant of the kind {kind[:40]!r} is not read")
     return readers[kind](content)
 
 
@@ -269,9 +269,9 @@ def _input_structure(value: Any) -> Any:
     spec = tree_spec_from_text(value)
     children = spec.children()
     if spec.type is not tuple or len(children) != 2 or children[0].type is not tuple:
-        raise ArchiveError("expected a tuple of arguments and keywords")
+        raise DocumentError("expected a tuple of arguments and keywords")
     if children[1].type is not dict:
-        raise ArchiveError("expected a dictionary of keywords")
+        raise DocumentError("expected a dictionary of keywords")
     for name in children[1].context:
         identifier(name)
     return spec

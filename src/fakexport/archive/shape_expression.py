@@ -11,7 +11,7 @@ import sympy
 
 from fakexport._torch.symbolic_numbers import infinite_integer, shape_functions
 
-from .archive_error import ArchiveError
+from .document_error import DocumentError
 from .expression_text import Binary, Call, Name, Number, Quoted, Tree, Unary, parse_expression
 
 __all__ = ["ShapeExpressions"]
@@ -115,18 +115,18 @@ class ShapeExpressions:
         """The expression that a text stands for.
 
         Raises:
-            ArchiveError: it is no shape expression, or its numbers are beyond all sizes.
+            DocumentError: it is no shape expression, or its numbers are beyond all sizes.
         """
         expression = self._known.get(text)
         if expression is None:
             if len(self._known) >= MAX_DISTINCT:
-                raise ArchiveError(f"more than {MAX_DISTINCT} distinct expressions")
+                raise DocumentError(f"more than {MAX_DISTINCT} distinct expressions")
             try:
                 expression = self._build(parse_expression(text))
-            except ArchiveError:
+            except DocumentError:
                 raise
             except Exception as error:  # sympy raises all sorts of exceptions for arguments that do not fit
-                raise ArchiveError(f"no shape expression: {type(error).__name__}") from error
+                raise DocumentError(f"no shape expression: {type(error).__name__}") from error
             self._known[text] = expression
         return expression
 
@@ -151,7 +151,7 @@ class ShapeExpressions:
                 return _applied("Add", [self._build(left), self._build(Unary("-", right))])
             case Binary(sign, left, right) if sign in _operators():
                 return _applied(_operators()[sign], [self._build(left), self._build(right)])
-        raise ArchiveError("no shape expression")
+        raise DocumentError("no shape expression")
 
     def _literal(self, kind: str, args: tuple[Tree, ...], options: tuple[tuple[str, Tree], ...]) -> Any:
         match kind, args:
@@ -165,18 +165,18 @@ class ShapeExpressions:
                 return _number(_signed(value))
             case "Rational", (over, under) if not options:
                 return _limited(sympy.Rational(_number(_signed(over)), _number(_signed(under))))
-        raise ArchiveError(f"no {kind} of a shape expression")
+        raise DocumentError(f"no {kind} of a shape expression")
 
     def _symbol(self, name: str, assumptions: dict[str, bool]) -> Any:
         known = self._symbols.get(name)
         if not _SYMBOL.fullmatch(name):
-            raise ArchiveError(f"{name[:80]!r} is no name of a symbol")
+            raise DocumentError(f"{name[:80]!r} is no name of a symbol")
         symbol = sympy.Symbol(name, **assumptions)
         if known is None:
             self._symbols[name] = symbol
             self._on_symbol(symbol)
         elif known != symbol:
-            raise ArchiveError(f"the symbol {name} with two sets of assumptions")
+            raise DocumentError(f"the symbol {name} with two sets of assumptions")
         return symbol
 
     def _bare_symbol(self, name: str) -> Any:
@@ -186,15 +186,15 @@ class ShapeExpressions:
             return self._symbol(name, {"positive": True, "integer": True})
         if re.fullmatch(r"[a-z]+\d+", name):
             return self._symbol(name, {"real": True} if name.startswith("z") else {"integer": True})
-        raise ArchiveError(f"{name[:80]!r} is no name of a symbol")
+        raise DocumentError(f"{name[:80]!r} is no name of a symbol")
 
 
 def _applied(function: str, args: list[Any]) -> Any:
     build = _functions().get(function)
     if build is None:
-        raise ArchiveError(f"{function[:80]!r} is no function of shape expressions")
+        raise DocumentError(f"{function[:80]!r} is no function of shape expressions")
     if len(args) > MAX_ARGUMENTS:
-        raise ArchiveError(f"{function} of {len(args)} arguments; at most {MAX_ARGUMENTS} are read")
+        raise DocumentError(f"{function} of {len(args)} arguments; at most {MAX_ARGUMENTS} are read")
     if function in _POWERS:
         _refuse_large_power(args)
     return _limited(build(*args))
@@ -203,20 +203,20 @@ def _applied(function: str, args: list[Any]) -> Any:
 def _refuse_large_power(args: list[Any]) -> None:
     """`9**9**9` would be computed, and take the memory and the time that it takes."""
     if len(args) != 2 or (args[1].is_number and not abs(args[1]) <= MAX_POWER):
-        raise ArchiveError(f"a power beyond {MAX_POWER} in a shape expression")
+        raise DocumentError(f"a power beyond {MAX_POWER} in a shape expression")
 
 
 def _limited(expression: Any) -> Any:
     if isinstance(expression, sympy.Integer) and int(expression).bit_length() > MAX_BITS:
-        raise ArchiveError("a number beyond all sizes in a shape expression")
+        raise DocumentError("a number beyond all sizes in a shape expression")
     if expression in (sympy.zoo, sympy.nan):
-        raise ArchiveError("a division by zero in a shape expression")
+        raise DocumentError("a division by zero in a shape expression")
     return expression
 
 
 def _truth(option: str, value: Tree) -> bool:
     if option not in _ASSUMPTIONS or value not in (Name("True"), Name("False")):
-        raise ArchiveError(f"{option[:40]!r} is no assumption on a symbol")
+        raise DocumentError(f"{option[:40]!r} is no assumption on a symbol")
     return value == Name("True")
 
 
@@ -226,16 +226,16 @@ def _signed(value: Tree) -> str:
             return text
         case Unary("-", Number(text)):
             return f"-{text}"
-    raise ArchiveError("expected a number in a shape expression")
+    raise DocumentError("expected a number in a shape expression")
 
 
 def _number(text: str) -> Any:
     if len(text) > 100:
-        raise ArchiveError("a number beyond all sizes in a shape expression")
+        raise DocumentError("a number beyond all sizes in a shape expression")
     return sympy.Integer(int(text)) if text.lstrip("-").isdecimal() else sympy.Float(_decimal(text))
 
 
 def _decimal(text: str) -> float:
     if len(text) > 400 or not re.fullmatch(r"-?[\d.]+(?:[eE][+-]?\d{1,4})?", text, re.ASCII):
-        raise ArchiveError("no number of a shape expression")
+        raise DocumentError("no number of a shape expression")
     return float(text)

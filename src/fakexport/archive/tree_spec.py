@@ -9,7 +9,7 @@ from typing import Any
 from fakexport._torch.program_assembly import leaf_spec, tree_spec, tree_spec_text
 from fakexport._torch.program_schema import TREESPEC_VERSION
 
-from .archive_error import ArchiveError
+from .document_error import DocumentError
 from .typed_json import field, items, mapping, text
 
 __all__ = ["tree_spec_from_text", "tree_spec_to_text"]
@@ -50,9 +50,11 @@ def tree_spec_from_text(value: Any) -> Any:
     try:
         document = json.loads(text(value))
     except (ValueError, RecursionError) as error:
-        raise error if isinstance(error, ArchiveError) else ArchiveError("no JSON that can be read") from None
+        raise (
+            error if isinstance(error, DocumentError) else DocumentError("no JSON that can be read")
+        ) from None
     if type(document) is not list or len(document) != 2 or document[0] != TREESPEC_VERSION:
-        raise ArchiveError(f"expected a structure of version {TREESPEC_VERSION}")
+        raise DocumentError(f"expected a structure of version {TREESPEC_VERSION}")
     return _Reading().part(document[1], 0)
 
 
@@ -64,30 +66,34 @@ class _Reading:
         part = mapping(value)
         self._count += 1
         if depth > _MAX_DEPTH or self._count > _MAX_PARTS:
-            raise ArchiveError("the structure is too large")
+            raise DocumentError("the structure is too large")
         children = field(part, "children_spec", lambda c: items(c, lambda child: self.part(child, depth + 1)))
         kind = part.get("type")
         if kind is None:
             if children or part.get("context") is not None:
-                raise ArchiveError("a leaf of a structure with parts")
+                raise DocumentError("a leaf of a structure with parts")
             return leaf_spec()
         if type(kind) is str and kind in _SEQUENCES:
             if part.get("context") not in (None, "null"):
-                raise ArchiveError(f"a {kind} with a context")
+                raise DocumentError(f"a {kind} with a context")
             return tree_spec(_SEQUENCES[kind], None, children)
         if type(kind) is str and kind in _DICTIONARIES:
             keys = field(part, "context", _keys)
             if len(set(keys)) != len(keys) or len(keys) != len(children):
-                raise ArchiveError("a dictionary whose keys are not those of its parts")
+                raise DocumentError("a dictionary whose keys are not those of its parts")
             return tree_spec(_DICTIONARIES[kind], keys, children)
-        raise ArchiveError(f"a container of type {str(kind)[:80]!r}; only plain ones are read").within("type")
+        raise DocumentError(f"a container of type {str(kind)[:80]!r}; only plain ones are read").within(
+            "type"
+        )
 
 
 def _keys(value: Any) -> list[str | int]:
     try:
         keys = json.loads(text(value))
     except (ValueError, RecursionError) as error:
-        raise error if isinstance(error, ArchiveError) else ArchiveError("no JSON that can be read") from None
+        raise (
+            error if isinstance(error, DocumentError) else DocumentError("no JSON that can be read")
+        ) from None
     if type(keys) is not list or not all(type(key) in (str, int) for key in keys):
-        raise ArchiveError("expected a list of keys that are strings or integers")
+        raise DocumentError("expected a list of keys that are strings or integers")
     return keys

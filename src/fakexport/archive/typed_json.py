@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from .archive_error import ArchiveError
+from .document_error import DocumentError
 
 __all__ = [
     "MAX_INTEGER",
@@ -40,8 +40,8 @@ _NO_NAME = frozenset(
 )
 
 
-def _wrong(expected: str, value: object) -> ArchiveError:
-    return ArchiveError(f"expected {expected}, got {'null' if value is None else type(value).__name__}")
+def _wrong(expected: str, value: object) -> DocumentError:
+    return DocumentError(f"expected {expected}, got {'null' if value is None else type(value).__name__}")
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def sequence(value: Any) -> list[Any]:
     if type(value) is not list:
         raise _wrong("a list", value)
     if len(value) > MAX_COUNT:
-        raise ArchiveError(f"a list of {len(value)} entries; at most {MAX_COUNT} are read")
+        raise DocumentError(f"a list of {len(value)} entries; at most {MAX_COUNT} are read")
     return value
 
 
@@ -62,7 +62,7 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
     if type(value) is not str:
         raise _wrong("a string", value)
     if len(value) > limit:
-        raise ArchiveError(f"a string of {len(value)} characters; at most {limit} are read")
+        raise DocumentError(f"a string of {len(value)} characters; at most {limit} are read")
     return value
 
 
@@ -70,7 +70,7 @@ def identifier(value: Any) -> str:
     """A name that may stand in the Python code that torch generates from a graph."""
     name = text(value)
     if not _IDENTIFIER.fullmatch(name) or name in _NO_NAME or len(name) > _MAX_NAME:
-        raise ArchiveError(f"{name[:80]!r} is no name for a value")
+        raise DocumentError(f"{name[:80]!r} is no name for a value")
     return name
 
 
@@ -78,7 +78,7 @@ def integer(value: Any, lowest: int = -MAX_INTEGER - 1, highest: int = MAX_INTEG
     if type(value) is not int:
         raise _wrong("an integer", value)
     if not lowest <= value <= highest:
-        raise ArchiveError(f"an integer out of the range from {lowest} to {highest}")
+        raise DocumentError(f"an integer out of the range from {lowest} to {highest}")
     return value
 
 
@@ -107,13 +107,13 @@ def field(owner: dict[str, Any], name: str, read: Callable[[Any], T], default: A
     """The field `name`, read; a fault inside is reported with its name."""
     if name not in owner:
         if default is ...:
-            raise ArchiveError("this field is missing").within(name)
+            raise DocumentError("this field is missing").within(name)
         value = default
     else:
         value = owner[name]
     try:
         return read(value)
-    except ArchiveError as error:
+    except DocumentError as error:
         raise error.within(name) from None
 
 
@@ -123,7 +123,7 @@ def items(value: Any, read: Callable[[Any], T]) -> list[T]:
     try:
         for entry in sequence(value):
             result.append(read(entry))
-    except ArchiveError as error:
+    except DocumentError as error:
         raise (error.within(f"[{len(result)}]") if type(value) is list else error) from None
     return result
 
@@ -134,7 +134,7 @@ def entries(value: Any, read: Callable[[Any], T]) -> dict[str, T]:
     for key, entry in named_items(value):
         try:
             result[key] = read(entry)
-        except ArchiveError as error:
+        except DocumentError as error:
             raise error.within(f"[{key[:80]!r}]") from None
     return result
 
@@ -142,7 +142,7 @@ def entries(value: Any, read: Callable[[Any], T]) -> dict[str, T]:
 def named_items(value: Any) -> Iterator[tuple[str, Any]]:
     owner = mapping(value)
     if len(owner) > MAX_COUNT:
-        raise ArchiveError(f"an object of {len(owner)} entries; at most {MAX_COUNT} are read")
+        raise DocumentError(f"an object of {len(owner)} entries; at most {MAX_COUNT} are read")
     for key, entry in owner.items():
         yield text(key, 10_000), entry
 
@@ -150,5 +150,5 @@ def named_items(value: Any) -> Iterator[tuple[str, Any]]:
 def union(value: Any) -> tuple[str, Any]:
     """An object with one field, whose name tells what its value is: `{"as_int": 3}`."""
     if type(value) is not dict or len(value) != 1:
-        raise ArchiveError("expected an object with exactly one field")
+        raise DocumentError("expected an object with exactly one field")
     return next(iter(value.items()))

@@ -13,7 +13,7 @@ from fakexport._torch.program_assembly import fake_of, plain_meta
 from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES
 from fakexport._torch.symbolic_numbers import SymbolTable
 
-from .archive_error import ArchiveError
+from .document_error import DocumentError
 from .shape_expression import ShapeExpressions
 from .typed_json import MAX_INTEGER, boolean, decimal, field, integer, items, mapping, optional, text, union
 
@@ -69,11 +69,11 @@ class ValueDecoder:
         device = field(owner, "device", self._device)
         requires_grad = field(owner, "requires_grad", boolean)
         if field(owner, "layout", integer) != _STRIDED:
-            raise ArchiveError("only strided tensors are read").within("layout")
+            raise DocumentError("only strided tensors are read").within("layout")
         if len(sizes) != len(strides) or len(sizes) > _MAX_RANK:
-            raise ArchiveError(f"{len(sizes)} sizes and {len(strides)} strides")
+            raise DocumentError(f"{len(sizes)} sizes and {len(strides)} strides")
         if requires_grad and not (dtype.is_floating_point or dtype.is_complex):
-            raise ArchiveError(f"a gradient of {dtype}").within("requires_grad")
+            raise DocumentError(f"a gradient of {dtype}").within("requires_grad")
         shape_key = None
         numbers = (offset, *sizes, *strides)
         if all(type(number) is int for number in numbers):
@@ -99,7 +99,7 @@ class ValueDecoder:
                     description.sizes, description.strides, description.offset, description.dtype
                 )
             except Exception as error:  # whatever torch finds wrong with these sizes and strides
-                raise ArchiveError(f"torch makes no such tensor: {error}") from error
+                raise DocumentError(f"torch makes no such tensor: {error}") from error
             if key is not None:
                 self._metas[key] = meta
         return fake_of(self.table.mode, meta, description.device, description.requires_grad)
@@ -108,7 +108,7 @@ class ValueDecoder:
         """A size or a stride, which is not negative."""
         number = self.sym_int(value)
         if type(number) is int and number < 0:
-            raise ArchiveError("a negative size or stride")
+            raise DocumentError("a negative size or stride")
         return number
 
     def sym_int(self, value: Any) -> Any:
@@ -116,7 +116,7 @@ class ValueDecoder:
         if kind == "as_int":
             return integer(content)
         if kind != "as_expr":
-            raise ArchiveError(f"{kind[:40]!r} is no kind of symbolic integer")
+            raise DocumentError(f"{kind[:40]!r} is no kind of symbolic integer")
         written, hint = self._written(content, "as_int", integer)
         return self._number(("int", written, hint))
 
@@ -125,7 +125,7 @@ class ValueDecoder:
         if kind == "as_float":
             return decimal(content)
         if kind != "as_expr":
-            raise ArchiveError(f"{kind[:40]!r} is no kind of symbolic float")
+            raise DocumentError(f"{kind[:40]!r} is no kind of symbolic float")
         written, hint = self._written(content, "as_float", decimal)
         return self._number(("float", written, hint))
 
@@ -134,7 +134,7 @@ class ValueDecoder:
         if kind == "as_bool":
             return boolean(content)
         if kind != "as_expr":
-            raise ArchiveError(f"{kind[:40]!r} is no kind of symbolic truth value")
+            raise DocumentError(f"{kind[:40]!r} is no kind of symbolic truth value")
         written, _ = self._written(content, "as_bool", boolean)
         return self._number(("bool", written, None))
 
@@ -151,18 +151,18 @@ class ValueDecoder:
             kind, written, hint = key
             try:
                 number = self._numbers[key] = self._new_number(kind, self._expressions.read(written), hint)
-            except ArchiveError as error:
+            except DocumentError as error:
                 raise error.within("expr_str") from None
             except (
                 Exception
             ) as error:  # torch and sympy raise many things for a range or hint that contradicts
-                raise ArchiveError(f"torch refuses the symbolic number: {error}") from error
+                raise DocumentError(f"torch refuses the symbolic number: {error}") from error
         return number
 
     def _new_number(self, kind: str, expression: Any, hint: Any) -> Any:
         is_truth = getattr(expression, "is_Boolean", False) or getattr(expression, "is_Relational", False)
         if is_truth is not (kind == "bool"):
-            raise ArchiveError("a truth value where a number is expected, or the other way round")
+            raise DocumentError("a truth value where a number is expected, or the other way round")
         if hint is not None and not expression.is_number:
             self.table.remember_hint(expression, hint)
         if kind == "int":
@@ -183,7 +183,7 @@ class ValueDecoder:
 def read_dtype(value: Any) -> torch.dtype:
     code = integer(value)
     if code not in _DTYPES:
-        raise ArchiveError(f"{code} is the code of no dtype")
+        raise DocumentError(f"{code} is the code of no dtype")
     return _DTYPES[code]
 
 
@@ -192,11 +192,11 @@ def read_device(value: Any) -> torch.device:
     kind = field(owner, "type", text)
     index = field(owner, "index", lambda v: optional(v, lambda number: integer(number, 0, 127)), None)
     if kind not in _DEVICE_TYPES:
-        raise ArchiveError(f"{kind[:40]!r} is no type of device").within("type")
+        raise DocumentError(f"{kind[:40]!r} is no type of device").within("type")
     try:
         return torch.device(kind) if index is None else torch.device(kind, index)
     except RuntimeError:
-        raise ArchiveError(f"this torch has no device of type {kind!r}").within("type") from None
+        raise DocumentError(f"this torch has no device of type {kind!r}").within("type") from None
 
 
 def _refuse_beyond_memory(
@@ -205,4 +205,4 @@ def _refuse_beyond_memory(
     count = math.prod(sizes)
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if count else 0
     if max(count, offset + last + 1) * itemsize > MAX_INTEGER:
-        raise ArchiveError("a tensor beyond all memory")
+        raise DocumentError("a tensor beyond all memory")

@@ -1,4 +1,4 @@
-"""Documents that somebody bent: always an `ArchiveError` in one line, and nothing is run or imported."""
+"""Documents that somebody bent: always an `DocumentError` in one line, and nothing is run or imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakexport.archive import ArchiveError, program_from_json, program_to_json
+from fakexport.archive.document_error import DocumentError
+from fakexport.archive.program_decoder import program_from_json
+from fakexport.archive.program_encoder import program_to_json
 from tests.unit.archive.programs import branches, every_kind
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -74,7 +76,7 @@ def test_a_bent_document_is_read_or_refused(documents, data):
     message = ""
     try:
         read(document)
-    except ArchiveError as error:
+    except DocumentError as error:
         message = str(error)
     assert "\n" not in message
     assert len(message) < 2000
@@ -88,7 +90,7 @@ def node_of(document: Any, part: str) -> Any:
 def refused(documents: Any, change: Any, number: int = 0) -> str:
     document = copy.deepcopy(documents[number])
     change(document)
-    with pytest.raises(ArchiveError) as caught:
+    with pytest.raises(DocumentError) as caught:
         read(document)
     return str(caught.value)
 
@@ -220,5 +222,5 @@ def test_another_schema_version_is_named(documents):
 
 @pytest.mark.parametrize("document", [None, [], 3, "x", {}, {"graph_module": {}}])
 def test_what_is_no_program_is_refused(document):
-    with pytest.raises(ArchiveError):
+    with pytest.raises(DocumentError):
         read(document)

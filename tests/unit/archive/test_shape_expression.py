@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._sympy import functions
 
-from fakexport.archive import ArchiveError
+from fakexport.archive.document_error import DocumentError
 from fakexport.archive.guard_text import checked_guard
 from fakexport.archive.shape_expression import ShapeExpressions
 
@@ -110,7 +110,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:30]))
 def test_other_texts_are_refused_at_once(text):
     start = time.perf_counter()
-    with pytest.raises(ArchiveError):
+    with pytest.raises(DocumentError):
         read(text)
     assert time.perf_counter() - start < 2
 
@@ -125,7 +125,7 @@ def test_every_text_is_read_or_refused(text):
     message = ""
     try:
         read(text)
-    except ArchiveError as error:
+    except DocumentError as error:
         message = str(error)
     assert "\n" not in message
 
@@ -177,5 +177,5 @@ def test_a_condition_of_torch_is_let_through(text):
     ],
 )
 def test_another_condition_is_refused(text):
-    with pytest.raises(ArchiveError):
+    with pytest.raises(DocumentError):
         checked_guard(text)

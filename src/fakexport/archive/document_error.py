@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["ArchiveError"]
+__all__ = ["DocumentError"]
 
 
-class ArchiveError(ValueError):
-    """An archive, or a part of it, that cannot be read; the text is one line.
+class DocumentError(ValueError):
+    """A document, or a part of it, that cannot be read; the text is one line.
 
     Args:
         reason: What is wrong, without saying where.
@@ -18,7 +18,7 @@ class ArchiveError(ValueError):
         self.reason = reason
         self._steps = place or []
 
-    def within(self, step: str) -> ArchiveError:
+    def within(self, step: str) -> DocumentError:
         """The same fault, seen from one step further out; `step` is a field name or `[index]`."""
         self._steps.append(step)
         return self
