@@ -158,7 +158,7 @@ def _content(tensor: torch.Tensor) -> Streamed:
 
     def pieces() -> Iterator[memoryview]:
         flat = tensor.detach().as_strided((_extent(tensor),), (1,), tensor.storage_offset()).cpu()
-        raw = memoryview(flat.view(torch.uint8).numpy()).cast("B")
+        raw: memoryview = flat.view(torch.uint8).numpy().data
         for start in range(0, length, _CHUNK_BYTES):
             yield raw[start : start + _CHUNK_BYTES]
 

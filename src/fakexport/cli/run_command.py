@@ -42,8 +42,8 @@ def run_command(
         program = load(archive)
         if checkpoint is not None:
             program = bind(program, checkpoint, device_map=device_pairs(device_map))
-        given = {} if inputs is None else open_checkpoint(inputs)
-        named = {} if inputs is None else {name: given.tensor(name).clone() for name in given.entries}
+        given = open_checkpoint({} if inputs is None else inputs)
+        named = {name: given.tensor(name).clone() for name in given.entries}
         outputs = run(program, named)
         if output is not None:
             save_file({name: tensor.contiguous() for name, tensor in outputs.items()}, output)
