@@ -66,6 +66,7 @@ def checked_guard(text: str) -> str:
 class _Reader:
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
+        self._powers = 0
 
     def condition(self, depth: int) -> None:
         if depth > MAX_DEPTH:
@@ -80,6 +81,15 @@ class _Reader:
             if kind not in ("sign", "name") or not is_operator:
                 return
             tokens.take()
+            if text in ("**", "<<"):
+                self._power()
+
+    def _power(self) -> None:
+        """`9**9**9` would keep the first call of the program busy for ever."""
+        self._powers += 1
+        kind, text = self._tokens.peek()
+        if self._powers > 4 or kind != "number" or not text.isdecimal() or int(text[:9]) > 16:
+            raise ArchiveError("a condition with large powers")
 
     def _atom(self, depth: int) -> None:
         tokens = self._tokens
