@@ -72,6 +72,7 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise ArchiveError(f"a condition more than {MAX_DEPTH} levels deep")
         tokens = self._tokens
+        was_power = False
         while True:
             while tokens.peek() in (("name", "not"), ("sign", "-"), ("sign", "+"), ("sign", "~")):
                 tokens.take()
@@ -81,14 +82,16 @@ class _Reader:
             if kind not in ("sign", "name") or not is_operator:
                 return
             tokens.take()
-            if text in ("**", "<<"):
-                self._power()
+            is_power = text in ("**", "<<")
+            if is_power:
+                self._power(is_tower=was_power)
+            was_power = is_power
 
-    def _power(self) -> None:
+    def _power(self, *, is_tower: bool) -> None:
         """`9**9**9` would keep the first call of the program busy for ever."""
         self._powers += 1
         kind, text = self._tokens.peek()
-        if self._powers > 4 or kind != "number" or not text.isdecimal() or int(text[:9]) > 16:
+        if is_tower or self._powers > 4 or kind != "number" or not text.isdecimal() or int(text[:9]) > 16:
             raise ArchiveError("a condition with large powers")
 
     def _atom(self, depth: int) -> None:
