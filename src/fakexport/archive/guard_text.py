@@ -66,11 +66,13 @@ def checked_guard(text: str) -> str:
 class _Reader:
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
+        self._powers = 0
 
     def condition(self, depth: int) -> None:
         if depth > MAX_DEPTH:
             raise DocumentError(f"a condition more than {MAX_DEPTH} levels deep")
         tokens = self._tokens
+        was_power = False
         while True:
             while tokens.peek() in (("name", "not"), ("sign", "-"), ("sign", "+"), ("sign", "~")):
                 tokens.take()
@@ -80,6 +82,17 @@ class _Reader:
             if kind not in ("sign", "name") or not is_operator:
                 return
             tokens.take()
+            is_power = text in ("**", "<<")
+            if is_power:
+                self._power(is_tower=was_power)
+            was_power = is_power
+
+    def _power(self, *, is_tower: bool) -> None:
+        """`9**9**9` would keep the first call of the program busy for ever."""
+        self._powers += 1
+        kind, text = self._tokens.peek()
+        if is_tower or self._powers > 4 or kind != "number" or not text.isdecimal() or int(text[:9]) > 16:
+            raise ArchiveError("a condition with large powers")
 
     def _atom(self, depth: int) -> None:
         tokens = self._tokens

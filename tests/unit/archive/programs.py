@@ -13,7 +13,7 @@ from torch.export import Dim, ExportedProgram, export
 from fakexport.capture import capture, parse_dynamic
 from fakexport.devices import emulate
 from fakexport.fake import build
-from fakexport.sources import Source, resolve
+from fakexport.sources import Source
 from tests.real_constants import tiny_source
 from tests.unit.sources.tiny_configs import TINY
 
@@ -30,10 +30,6 @@ def exported(source: Source, topology: str, dynamic: Any = None) -> ExportedProg
     assert captured.program is not None, captured.failure
     captured.program._example_inputs = None
     return captured.program
-
-
-def example(name: str, topology: str, dynamic: Any = None) -> ExportedProgram:
-    return exported(resolve(f"examples/{name}"), topology, dynamic)
 
 
 def tiny(name: str, folder: Path, topology: str, dynamic: Any = None) -> ExportedProgram:
