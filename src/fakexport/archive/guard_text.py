@@ -92,7 +92,7 @@ class _Reader:
         self._powers += 1
         kind, text = self._tokens.peek()
         if is_tower or self._powers > 4 or kind != "number" or not text.isdecimal() or int(text[:9]) > 16:
-            raise ArchiveError("a condition with large powers")
+            raise DocumentError("a condition with large powers")
 
     def _atom(self, depth: int) -> None:
         tokens = self._tokens
