@@ -14,6 +14,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, n
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import remember_value, withhold_value
 
+from .collection_pause import collection_paused
 from .container import Container, read_container
 from .described_container import read_manifest, verify_records
 from .document_error import DocumentError
@@ -96,7 +97,8 @@ def load_archive(path: str | os.PathLike[str]) -> LoadedArchive:
 
 
 def _program(container: Container, manifest: Manifest) -> ExportedProgram:
-    program = program_from_json(container.json(MODEL), state_dict=None, constants=None)
+    with collection_paused():
+        program = program_from_json(container.json(MODEL), state_dict=None, constants=None)
     weights = _config(container, "data/weights/model_weights_config.json")
     constants = _config(container, "data/constants/model_constants_config.json")
     mode = mode_of(

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
 
+from .collection_pause import collection_paused
 from .described_container import write_described
 from .manifest import Manifest
 from .new_container import Content
@@ -70,8 +71,10 @@ def save(
         raise ValueError(f"some weights are real, and {weights.names_without_data[0]} is fake")
     if is_bound and constants.unbound:
         raise ValueError(f"the weights are bound, and the constant {constants.unbound[0].name} has no value")
+    with collection_paused():
+        model = _json(program_to_json(program, root=root))
     records: dict[str, Content] = {
-        MODEL: _json(program_to_json(program, root=root)),
+        MODEL: model,
         "data/weights/model_weights_config.json": _json({"config": weights.config}),
         "data/constants/model_constants_config.json": _json({"config": constants.config}),
         _SAMPLE_INPUTS: b"",  # Stock torch wants the record; empty, it stands for no inputs.
