@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fakexport.archive import bind, load, save
     from fakexport.capture import export
     from fakexport.check import check
     from fakexport.devices import emulate
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     )
     from fakexport.program import diff, transfers
     from fakexport.program import summary_of as summary
+    from fakexport.weights import verify_weights
 
 __all__ = [
+    "bind",
     "build",
     "check",
     "deferred_init",
@@ -37,14 +40,18 @@ __all__ = [
     "fake_mode",
     "is_deferred",
     "is_fake",
+    "load",
     "materialize_module",
     "materialize_tensor",
     "meta_like",
+    "save",
     "summary",
     "transfers",
+    "verify_weights",
 ]
 
 _HOMES = {
+    "bind": "fakexport.archive:bind",
     "build": "fakexport.fake:build",
     "check": "fakexport.check:check",
     "deferred_init": "fakexport.fake:deferred_init",
@@ -54,11 +61,14 @@ _HOMES = {
     "fake_mode": "fakexport.fake:fake_mode",
     "is_deferred": "fakexport.fake:is_deferred",
     "is_fake": "fakexport.fake:is_fake",
+    "load": "fakexport.archive:load",
     "materialize_module": "fakexport.fake:materialize_module",
     "materialize_tensor": "fakexport.fake:materialize_tensor",
     "meta_like": "fakexport.fake:meta_like",
+    "save": "fakexport.archive:save",
     "summary": "fakexport.program:summary_of",
     "transfers": "fakexport.program:transfers",
+    "verify_weights": "fakexport.weights:verify_weights",
 }
 
 

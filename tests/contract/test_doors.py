@@ -15,8 +15,14 @@ TIERS = (
     {"devices"},
     {"_torch"},
 )
-# Within one tier: the conductor hands on to its report, and a capture returns a program.
-SIDE_DOORS = {("check", "report"), ("capture", "program"), ("rules", "diagnostics")}
+# Within one tier: the conductor hands on to its report, a capture returns a program, and weights are bound
+# to what an archive holds.
+SIDE_DOORS = {
+    ("check", "report"),
+    ("capture", "program"),
+    ("rules", "diagnostics"),
+    ("archive", "weights"),
+}
 # Open to every room but `_torch`; they import nothing but each other, as SIDE_DOORS has it.
 COMMON_ROOMS = {"diagnostics", "rules"}
 

@@ -7,12 +7,19 @@ from importlib import resources
 import jsonschema
 import pytest
 
-from fakexport.report import SCHEMA, to_dict
+from fakexport.report import SCHEMA, WEIGHTS_SCHEMA, to_dict, weights_to_dict
+from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
 from tests.unit.report.sample_reports import full_report, report, verdict
 
 CHECK_SCHEMA = json.loads((resources.files("fakexport.report") / "check.schema.json").read_text())
-OBJECTS = {"report": CHECK_SCHEMA, **CHECK_SCHEMA["$defs"]}
+WEIGHTS = json.loads((resources.files("fakexport.report") / "weights.schema.json").read_text())
+OBJECTS = {
+    "report": CHECK_SCHEMA,
+    **CHECK_SCHEMA["$defs"],
+    "weights_report": WEIGHTS,
+    **WEIGHTS["$defs"],
+}
 _SECTION = re.compile(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| .+ \|$", re.MULTILINE)
 
@@ -77,6 +84,20 @@ def test_a_report_has_its_keys_in_the_order_of_the_docs():
     assert list(data) == [name for name, _ in documented()["report"]]
     assert list(data["targets"][0]) == [name for name, _ in documented()["target"]]
     assert list(data["differences"][0]) == [name for name, _ in documented()["difference"]]
+
+
+def test_a_weights_report_is_valid_and_in_the_order_of_the_docs():
+    findings = (
+        WeightFinding("FE702", ("a", "b"), "float32[2]", "float32[3]"),
+        WeightFinding("FE704", ("c",)),
+    )
+    data = weights_to_dict(WeightsReport("model.py:factory", "checkpoint", 2, 3, 36, 0, findings))
+
+    jsonschema.Draft202012Validator(WEIGHTS).validate(data)
+
+    assert list(data) == [name for name, _ in documented()["weights_report"]]
+    assert list(data["findings"][0]) == [name for name, _ in documented()["weight_finding"]]
+    assert WEIGHTS["properties"]["schema"] == {"const": WEIGHTS_SCHEMA}
 
 
 def test_the_version_in_the_schema_is_the_one_that_is_written():

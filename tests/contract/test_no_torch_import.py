@@ -33,7 +33,7 @@ def test_the_common_rooms_import_no_torch(room):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["check", "--help"], ["explain", "FE201"], ["devices"]],
+    [["--help"], ["check", "--help"], ["verify-weights", "--help"], ["explain", "FE201"], ["devices"]],
     ids=" ".join,
 )
 def test_a_command_that_needs_no_model_imports_no_torch(arguments):
@@ -49,6 +49,11 @@ assert not code, code
 """
 
     assert heavy_imports(code) == []
+
+
+@pytest.mark.parametrize("module", ["container", "described_container", "new_container"])
+def test_a_hostile_archive_meets_no_torch(module):
+    assert heavy_imports(f"import fakexport.archive.{module}") == []
 
 
 def test_the_probe_sees_a_heavy_import():

@@ -9,6 +9,7 @@ import fakexport
 
 # As README.md and DESIGN.md document them.
 PUBLIC_NAMES = [
+    "bind",
     "build",
     "check",
     "deferred_init",
@@ -18,11 +19,14 @@ PUBLIC_NAMES = [
     "fake_mode",
     "is_deferred",
     "is_fake",
+    "load",
     "materialize_module",
     "materialize_tensor",
     "meta_like",
+    "save",
     "summary",
     "transfers",
+    "verify_weights",
 ]
 
 

@@ -6,6 +6,7 @@ import fakexport as fe
 from fakexport.check import check
 
 CALLABLES: list[Callable[..., object]] = [
+    fe.bind,
     fe.build,
     fe.check,  # a module would be an error here
     fe.diff,
@@ -16,6 +17,7 @@ CALLABLES: list[Callable[..., object]] = [
     fe.meta_like,
     fe.summary,
     fe.transfers,
+    fe.verify_weights,
     check,
 ]
 

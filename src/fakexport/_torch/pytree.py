@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils import _pytree
 
-__all__ = ["container_children", "tree_leaves", "tree_map"]
+__all__ = ["container_children", "tree_leaves", "tree_map", "tree_unflatten"]
 
 
 def tree_leaves(tree: Any) -> list[Any]:
@@ -28,3 +28,8 @@ def container_children(value: Any) -> list[Any] | None:
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     """The same container with `function` applied to each leaf."""
     return _pytree.tree_map(function, tree)
+
+
+def tree_unflatten(leaves: list[Any], spec: Any) -> Any:
+    """The container of a structure that export wrote down, with these leaves."""
+    return _pytree.tree_unflatten(leaves, spec)

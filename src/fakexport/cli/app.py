@@ -7,11 +7,15 @@ from typing import Annotated
 import typer
 
 from fakexport import __version__
+from fakexport.cli.bind_command import bind_command
 from fakexport.cli.check_command import check_command
 from fakexport.cli.devices_command import devices_command
 from fakexport.cli.explain_command import explain_command
+from fakexport.cli.export_command import export_command
 from fakexport.cli.inspect_command import inspect_command
+from fakexport.cli.run_command import run_command
 from fakexport.cli.streams import write_error_line, write_output
+from fakexport.cli.verify_weights_command import verify_weights_command
 
 __all__ = ["app"]
 
@@ -56,6 +60,10 @@ def _fakexport(
 
 
 app.command("check", short_help="Does the model export for each target?")(check_command)
+app.command("export", short_help="Writes a target's program without weights.")(export_command)
+app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bind_command)
+app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
 app.command("inspect", short_help="The model's modules, parameters and bytes.")(inspect_command)
+app.command("verify-weights", short_help="Does a checkpoint have every weight?")(verify_weights_command)
 app.command("explain", short_help="What a diagnostic means, and its repair.")(explain_command)
 app.command("devices", short_help="The device profiles.")(devices_command)

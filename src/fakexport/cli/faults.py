@@ -41,7 +41,12 @@ def usage_fault(error: BaseException) -> str | None:
         return _one_line(str(error))
     if type(error).__module__.startswith(_OWN):
         return _one_line(str(error))
-    if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "transformers", "timm"):
+    if isinstance(error, ModuleNotFoundError) and error.name in (
+        "torch",
+        "transformers",
+        "timm",
+        "safetensors",
+    ):
         return f"{error.name} is not installed: pip install {error.name}"
     if isinstance(error, OSError) and error.filename is not None:
         return _one_line(f"{error.filename}: {error.strerror}")

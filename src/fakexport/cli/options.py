@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["DEBUG", "Debug", "DeviceMap", "Dtype", "OutputFormat", "Source"]
+__all__ = [
+    "DEBUG",
+    "Archive",
+    "BoundDevices",
+    "Checkpoint",
+    "Debug",
+    "DeviceMap",
+    "Dtype",
+    "OutputFormat",
+    "Source",
+    "device_pairs",
+]
 
 DEBUG = "--debug"
 
@@ -43,3 +54,37 @@ Debug = Annotated[
     bool,
     typer.Option(DEBUG, help="Show tracebacks, and the warnings and logs of torch and transformers."),
 ]
+Archive = Annotated[
+    str, typer.Argument(metavar="ARCHIVE", show_default=False, help="A .pt2 that `fakexport` wrote.")
+]
+Checkpoint = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        show_default=False,
+        help="A .safetensors, .pt or .bin file, an index, or the folder of one.",
+    ),
+]
+BoundDevices = Annotated[
+    str | None,
+    typer.Option(
+        "--device-map",
+        metavar="FROM=TO",
+        show_default=False,
+        help="Other devices than those of the program: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
+    ),
+]
+
+
+def device_pairs(text: str | None) -> str | dict[str, str] | None:
+    """`cuda:0=cpu,cuda:1=cpu` as a mapping; one device for all as it is.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if text is None or "=" not in text:
+        return text
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if any(not old or not new for old, _, new in pairs):
+        raise ValueError(f"--device-map {text!r}: write FROM=TO pairs, such as cuda:0=cpu")
+    return {old: new for old, _, new in pairs}

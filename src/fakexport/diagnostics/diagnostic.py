@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 Severity = Literal["error", "warning", "note"]
 Origin = Literal["traceback", "stack_trace", "guard", "source"]
-Fault = Literal["model", "inputs", "operator library", "torch", "fakexport", "target"]
+Fault = Literal["model", "inputs", "operator library", "torch", "fakexport", "target", "checkpoint"]
 
 MAX_MESSAGE_LENGTH = 80
 _CODE = re.compile(r"FE[0-9]{3}")

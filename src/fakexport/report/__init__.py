@@ -8,9 +8,12 @@ from fakexport.report.progress import Progress, Step
 from fakexport.report.rule_listing import render_rules
 from fakexport.report.text import render_report
 from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
+from fakexport.report.weights_json import WEIGHTS_SCHEMA, render_weights_json, weights_to_dict
+from fakexport.report.weights_text import render_weights
 
 __all__ = [
     "SCHEMA",
+    "WEIGHTS_SCHEMA",
     "Progress",
     "Report",
     "Stage",
@@ -26,5 +29,8 @@ __all__ = [
     "render_modules",
     "render_report",
     "render_rules",
+    "render_weights",
+    "render_weights_json",
     "to_dict",
+    "weights_to_dict",
 ]

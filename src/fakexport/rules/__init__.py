@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from fakexport.rules import (
+    broken_tie,
     constant_from_draw,
     constant_from_parameter,
     constant_not_computed,
@@ -12,13 +13,19 @@ from fakexport.rules import (
     data_dependent_branch,
     data_dependent_shape,
     data_dependent_value,
+    duplicate_entry,
     dynamic_dim_specialised,
     forward_failed,
     internal_fault,
     missing_fake_kernel,
+    missing_weight,
+    not_finite_weight,
     tensors_on_different_devices,
+    unexpected_entry,
     unreplayable_read,
     weights_exceed_memory,
+    wrong_weight_dtype,
+    wrong_weight_shape,
 )
 from fakexport.rules.rule import FailsOn, Rule
 
@@ -40,6 +47,13 @@ _MODULES = (
     constant_from_parameter,
     constant_from_draw,
     constant_not_computed,
+    missing_weight,
+    wrong_weight_shape,
+    wrong_weight_dtype,
+    unexpected_entry,
+    broken_tie,
+    not_finite_weight,
+    duplicate_entry,
 )
 
 

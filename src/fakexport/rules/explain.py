@@ -26,17 +26,25 @@ def _sections(known: Rule) -> Iterator[str]:
     yield f"    {known.severity}[{known.code}]: {known.message}"
     yield known.why.strip()
     if known.failing_model is not None:
-        yield f"## A model that {'shows it' if known.fails_on == 'never' else 'fails'}"
+        yield f"## {_TITLES.get(known.fails_on, 'A model that fails')}"
         yield _code_block(known.failing_model)
-        yield f"Save it as `model.py` and run `{_command(known)}`."
+        yield f"Save it as `model.py` and run {_how_to_run(known)}."
     yield "## How to repair it"
     yield known.how_to_repair.strip()
     if known.repaired_model is not None:
-        yield "## The repaired model"
+        yield f"## The repaired {'checkpoint' if known.fails_on == 'weights' else 'model'}"
         yield _code_block(known.repaired_model)
     if known.links:
         yield "## See also"
         yield "\n".join(f"- <{link}>" for link in known.links)
+
+
+_TITLES = {"never": "A model that shows it", "weights": "A model and a checkpoint that show it"}
+_IN_PYTHON = "fe.bind(fe.export(factory), checkpoint())"
+
+
+def _how_to_run(known: Rule) -> str:
+    return f"`{_IN_PYTHON}`" if known.fails_on == "weights" else f"`{_command(known)}`"
 
 
 def _command(known: Rule) -> str:

@@ -1,0 +1,126 @@
+"""The parts of an `ExportedProgram` that only private torch can put together. Seen on torch 2.11 to 2.13.
+
+Source: `torch/export/exported_program.py`, `torch/_export/verifier.py`, `torch/_subclasses/fake_tensor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._export.verifier import load_verifier
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram, ExportGraphSignature
+from torch.export.exported_program import _create_graph_module_for_export
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree
+
+__all__ = [
+    "DIALECTS",
+    "as_parameter",
+    "assemble",
+    "fake_of",
+    "guards_code",
+    "leaf_spec",
+    "new_subgraph",
+    "plain_meta",
+    "tree_spec",
+    "tree_spec_text",
+]
+
+DIALECTS = ("ATEN", "TRAINING")
+"""Names of the checks that a program may ask for."""
+
+
+def guards_code(program: ExportedProgram) -> list[str]:
+    """The conditions on inputs that `program.module()` checks, as Python expressions."""
+    return list(program._guards_code)
+
+
+def plain_meta(sizes: Sequence[Any], strides: Sequence[Any], offset: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor without data for `fake_of`.
+
+    A symbolic offset into the storage is left out where telling how large the storage is would need the value
+    of a symbol that has none.
+    """
+    sizes, strides = tuple(sizes), tuple(strides)
+    if type(offset) is not int or offset != 0:
+        try:
+            last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+            flat = torch.empty_strided((offset + last + 1,), (1,), dtype=dtype, device="meta")
+            return flat.as_strided(sizes, strides, offset)
+        except GuardOnDataDependentSymNode:
+            pass
+    return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
+
+
+def fake_of(
+    mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requires_grad: bool
+) -> torch.Tensor:
+    """A new fake tensor that shares its (empty) storage with `meta`; any device, without emulation.
+
+    Some 20 times faster than `torch.empty_strided` under the mode where sizes are symbolic, since what torch
+    concludes from strides (contiguity) is taken over from `meta`.
+    """
+    fake = FakeTensor(mode, meta, device)
+    return fake.requires_grad_() if requires_grad else fake
+
+
+def as_parameter(fake: torch.Tensor) -> torch.Tensor:
+    """The same fake tensor, which is a `torch.nn.Parameter` from now on."""
+    fake._is_param = True
+    return fake
+
+
+def new_subgraph(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """The graph module of a subgraph; its code is generated when it is first asked for."""
+    with _use_lazy_graph_module(True):
+        module: torch.fx.GraphModule = _create_graph_module_for_export(root, graph)
+    return module
+
+
+def assemble(
+    *,
+    root: torch.nn.Module,
+    graph: torch.fx.Graph,
+    signature: ExportGraphSignature,
+    state_dict: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    range_constraints: dict[Any, Any],
+    module_call_graph: list[Any],
+    dialects: Sequence[str],
+    guards: list[str],
+    meta: Mapping[str, Any],
+) -> ExportedProgram:
+    """The program, validated. `root` holds the subgraphs."""
+    with _use_lazy_graph_module(True):
+        program = ExportedProgram(
+            root=root,
+            graph=graph,
+            graph_signature=signature,
+            state_dict=dict(state_dict),
+            range_constraints=range_constraints,
+            module_call_graph=module_call_graph,
+            constants=dict(constants),
+            verifiers=[load_verifier(dialect) for dialect in dialects],
+        )
+    program.graph_module.meta.update(meta)
+    program._guards_code = guards
+    return program
+
+
+def tree_spec(kind: type, context: Any, children: list[Any]) -> Any:
+    """The structure of a container. `context` is what torch keeps of it: for a dict, the list of its keys."""
+    return _pytree.TreeSpec(kind, context, children)
+
+
+def leaf_spec() -> Any:
+    """The structure of what is no container."""
+    return _pytree.treespec_leaf()
+
+
+def tree_spec_text(spec: Any, version: int) -> str:
+    """Torch's own JSON of a structure."""
+    return _pytree.treespec_dumps(spec, version)

@@ -1,0 +1,72 @@
+"""The versions and the number codes of torch's own JSON schema of a program. Seen on torch 2.11 to 2.13.
+
+Source: `torch/_export/serde/schema.py` and `serialize.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._functorch.predispatch
+from torch._export.serde.schema import SCHEMA_VERSION, TREESPEC_VERSION
+from torch._export.serde.serialize import (
+    _SYM_OPS,
+    _TORCH_TO_SERIALIZE_DTYPE,
+    _TORCH_TO_SERIALIZE_LAYOUT,
+    _TORCH_TO_SERIALIZE_MEMORY_FORMAT,
+)
+from torch.amp import autocast_mode
+
+__all__ = [
+    "DTYPE_CODES",
+    "LAYOUT_CODES",
+    "MEMORY_FORMAT_CODES",
+    "PYTHON_FUNCTIONS",
+    "SCHEMA_VERSION",
+    "SYMBOLIC_OPERATORS",
+    "TREESPEC_VERSION",
+    "aten_version",
+]
+
+DTYPE_CODES: dict[torch.dtype, int] = {key: int(code) for key, code in _TORCH_TO_SERIALIZE_DTYPE.items()}
+LAYOUT_CODES: dict[torch.layout, int] = {key: int(code) for key, code in _TORCH_TO_SERIALIZE_LAYOUT.items()}
+MEMORY_FORMAT_CODES: dict[torch.memory_format, int] = {
+    key: int(code) for key, code in _TORCH_TO_SERIALIZE_MEMORY_FORMAT.items()
+}
+
+SYMBOLIC_OPERATORS: dict[str, Callable[..., Any]] = {
+    f"{function.__module__}.{function.__name__}": function
+    for function in sorted(_SYM_OPS, key=lambda function: (function.__module__, function.__name__))
+}
+"""Python functions on symbolic numbers that may stand in a program, by the name torch writes."""
+
+
+def aten_version() -> int:
+    """The version of the aten operator set that this torch writes into a program."""
+    version: int = torch._C._get_max_operator_version()
+    return version
+
+
+def _python_functions() -> dict[str, Callable[..., Any]]:
+    """What torch's verifier lets stand in a program beside operators and symbolic arithmetic."""
+    found: list[Callable[..., Any]] = [operator.getitem, operator.abs, operator.index, torch.sym_sum]
+    found += [getattr(math, name) for name in ("ceil", "floor", "sqrt", "log2", "exp") if hasattr(math, name)]
+    found += [torch._C._set_grad_enabled, autocast_mode._enter_autocast, autocast_mode._exit_autocast]
+    predispatch = torch._functorch.predispatch
+    names = [
+        "_add_batch_dim",
+        "_remove_batch_dim",
+        "_vmap_increment_nesting",
+        "_vmap_decrement_nesting",
+        "lazy_load_decompositions",
+    ]
+    found += [getattr(predispatch, name) for name in names if hasattr(predispatch, name)]
+    return {f"{function.__module__}.{function.__name__}": function for function in found}
+
+
+PYTHON_FUNCTIONS = _python_functions()
+"""Python functions that may stand in a program, by the name torch writes."""

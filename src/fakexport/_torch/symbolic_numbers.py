@@ -1,0 +1,201 @@
+"""Symbolic numbers: their expressions, and how to make them again. Seen on torch 2.11 to 2.13.
+
+Source: `torch/fx/experimental/symbolic_shapes.py`, `torch/utils/_sympy/functions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, _free_unbacked_symbols_with_path
+from torch.utils._sympy import functions
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils._traceback import CapturedTraceback
+
+__all__ = [
+    "SymbolTable",
+    "expression_of",
+    "finite_bound",
+    "hint_of",
+    "infinite_integer",
+    "shape_functions",
+    "unbacked_index",
+    "value_range",
+]
+
+_NAMES = [
+    "BitwiseFn_bitwise_and",
+    "BitwiseFn_bitwise_or",
+    "BitwiseFn_bitwise_xor",
+    "CeilDiv",
+    "CeilToInt",
+    "CleanDiv",
+    "FloatPow",
+    "FloatTrueDiv",
+    "FloorDiv",
+    "FloorToInt",
+    "Identity",
+    "IntTrueDiv",
+    "IsNonOverlappingAndDenseIndicator",
+    "LShift",
+    "Max",
+    "Min",
+    "Mod",
+    "ModularIndexing",
+    "OpaqueUnaryFn_acos",
+    "OpaqueUnaryFn_asin",
+    "OpaqueUnaryFn_atan",
+    "OpaqueUnaryFn_cos",
+    "OpaqueUnaryFn_cosh",
+    "OpaqueUnaryFn_exp",
+    "OpaqueUnaryFn_log",
+    "OpaqueUnaryFn_log2",
+    "OpaqueUnaryFn_sin",
+    "OpaqueUnaryFn_sinh",
+    "OpaqueUnaryFn_sqrt",
+    "OpaqueUnaryFn_tan",
+    "OpaqueUnaryFn_tanh",
+    "PowByNatural",
+    "PythonMod",
+    "RShift",
+    "RoundDecimal",
+    "RoundToInt",
+    "ToFloat",
+    "TruncToFloat",
+    "TruncToInt",
+    "Where",
+]
+
+
+def shape_functions() -> dict[str, Any]:
+    """The functions of shape expressions that torch adds to sympy's, by the name that it writes."""
+    return {name: getattr(functions, name) for name in _NAMES if hasattr(functions, name)}
+
+
+def infinite_integer() -> Any:
+    """Torch's integer infinity, the bound of a symbol without a bound."""
+    return int_oo
+
+
+def expression_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
+    """The sympy expression behind a symbolic number, simplified by what its shape environment knows."""
+    return number.node.expr
+
+
+def hint_of(number: torch.SymInt | torch.SymFloat) -> Any:
+    """The value that the number had in the example inputs, or None."""
+    return number.node.hint
+
+
+def finite_bound(bound: Any) -> int | None:
+    """A bound of a range as an integer; None for infinity.
+
+    Raises:
+        ValueError: the bound is finite and no integer.
+    """
+    if bound in (sympy.oo, -sympy.oo, int_oo, -int_oo):
+        return None
+    if not isinstance(bound, (int, sympy.Integer)):
+        raise ValueError(f"the bound {bound} is no integer")
+    return int(bound)
+
+
+def value_range(lower: int | None, upper: int | None) -> Any:
+    """A range of integers; None is infinity."""
+    return ValueRanges(
+        -int_oo if lower is None else sympy.Integer(lower), int_oo if upper is None else sympy.Integer(upper)
+    )
+
+
+def unbacked_index(name: str) -> tuple[str, int] | None:
+    """`("u", 3)` for the symbol `u3`, whose value only running the program tells; None for other symbols."""
+    for prefix in ("zuf", "u"):
+        if name.startswith(prefix) and name[len(prefix) :].isdecimal():
+            return prefix, int(name[len(prefix) :])
+    return None
+
+
+class SymbolTable:
+    """The symbols of one program that is being read, in one shape environment and one fake mode.
+
+    Args:
+        ranges: Symbol name -> range. Applied when the symbol is first declared.
+    """
+
+    def __init__(self, ranges: Mapping[str, Any]) -> None:
+        self.environment = ShapeEnv(assume_static_by_default=True)
+        self.mode = FakeTensorMode(
+            allow_fallback_kernels=False, allow_non_fake_inputs=True, shape_env=self.environment
+        )
+        self.symbols: dict[str, Any] = {}
+        self._pending: set[Any] = set()
+        self._ranges = ranges
+        self._stack = CapturedTraceback.extract(skip=1)
+        self.reserve(ranges)
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """New unbacked symbols of the environment shall not take these names."""
+        for name in names:
+            match unbacked_index(name):
+                case ("u", index):
+                    counter = max(self.environment.unbacked_symint_counter, index + 1)
+                    self.environment.unbacked_symint_counter = counter
+                case ("zuf", index):
+                    counter = max(self.environment.unbacked_symfloat_counter, index + 1)
+                    self.environment.unbacked_symfloat_counter = counter
+
+    def declare(self, symbol: Any) -> None:
+        """Makes a symbol known, with its range. Does nothing for one that is known."""
+        if symbol.name in self.symbols:
+            return
+        self.symbols[symbol.name] = symbol
+        self.environment.var_to_stack[symbol] = self._stack
+        if unbacked_index(symbol.name):
+            self._pending.add(symbol)
+            self.reserve([symbol.name])
+        if symbol.name in self._ranges:
+            bounds = self._ranges[symbol.name]
+            self.environment.constrain_symbol_range(
+                symbol, compiler_min=bounds.lower, compiler_max=bounds.upper
+            )
+
+    def remember_hint(self, expression: Any, hint: int | float) -> None:
+        """What a symbol, or an expression, was in the example inputs."""
+        if expression not in self.environment.backed_var_to_val:
+            self.environment.add_backed_var_to_val(expression, hint)  # type: ignore[arg-type]
+
+    def integer(self, expression: Any, hint: int | None) -> int | torch.SymInt:
+        return self.environment.create_symintnode(expression, hint=hint)
+
+    def floating(self, expression: Any, hint: float | None) -> float | torch.SymFloat:
+        return self.environment.create_symfloatnode(expression, hint=hint)
+
+    def boolean(self, expression: Any) -> bool | torch.SymBool:
+        return self.environment.create_symboolnode(expression)
+
+    def unbacked_bindings(self, value: Any) -> dict[Any, Any]:
+        """Where in a value the unbacked symbols stand that no earlier value had."""
+        if not self._pending:
+            return {}
+        return _free_unbacked_symbols_with_path(
+            value, (), shape_env=self.environment, pending=self._pending, simplify=True
+        )
+
+    def unbound_symbols(self) -> list[str]:
+        """Unbacked symbols that no value has brought so far."""
+        return sorted(symbol.name for symbol in self._pending)
+
+    def keep_promise(self, node: torch.fx.Node) -> None:
+        """Tells the shape environment what an assertion in the graph promises about symbols."""
+        argument = node.args[0] if node.args else None
+        value = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
+        if node.target is torch.ops.aten._assert_scalar.default and isinstance(value, torch.SymBool):
+            self.environment.guard_or_defer_runtime_assert(value.node.expr, "", node)
+        is_size = node.target is torch.ops.aten.sym_constrain_range_for_size.default
+        if is_size and isinstance(value, torch.SymInt):
+            self.environment._constrain_range_for_size(value.node.expr)

@@ -1,0 +1,129 @@
+"""An argument of a call as JSON: one kind per type, as torch's schema has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import CustomObjArgument
+from torch.fx import GraphModule, Node
+
+from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload, operator_text
+from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES, MEMORY_FORMAT_CODES
+from fakexport.program.walk import attribute
+
+from .value_encoder import Json, device_json, float_json
+
+__all__ = ["ArgumentEncoder"]
+
+_SYMBOLIC_KINDS = {"as_sym_int": ("as_int", int), "as_sym_float": ("as_float", float)} | {
+    "as_sym_bool": ("as_bool", bool)
+}
+
+
+class ArgumentEncoder:
+    """Encodes the arguments in one graph.
+
+    Args:
+        subgraph: Encodes the graph of a module that is an argument.
+    """
+
+    def __init__(self, subgraph: Callable[[GraphModule], Json]) -> None:
+        self._subgraph = subgraph
+        self.symbolic: dict[str, dict[str, Json]] = {kind: {} for kind in _SYMBOLIC_KINDS}
+        """Kind -> name -> value of the symbolic numbers that the graph has so far."""
+        self.same_as: dict[str, str] = {}
+        """Name of a node -> name of an earlier node for the same value."""
+
+    def of(self, value: Any, empty_list_kind: str | None = None) -> Json:
+        """One argument.
+
+        Args:
+            value: A node, or a literal.
+            empty_list_kind: What an empty list is here, such as `as_ints`; by default it is one of tensors.
+        """
+        if isinstance(value, Node):
+            return self._node(value)
+        if value is None:
+            return {"as_none": True}
+        kind = type(value)
+        if kind in _SCALARS:
+            return _SCALARS[kind](value)
+        if isinstance(value, (list, tuple)):
+            return self._list(value, empty_list_kind)
+        if isinstance(value, dict):
+            if not all(type(key) is str for key in value):
+                raise ValueError("a dictionary with a key that is no string")
+            return {"as_string_to_argument": {key: self.of(entry) for key, entry in value.items()}}
+        if isinstance(value, (OpOverload, HigherOrderOperator)):
+            return {"as_operator": operator_text(value)}
+        raise ValueError(f"an argument of type {kind.__name__} cannot be stored")
+
+    def _node(self, node: Node) -> Json:
+        name = node.name
+        if node.op == "get_attr":
+            held = attribute(node.graph.owning_module, str(node.target))
+            if not isinstance(held, GraphModule):
+                raise ValueError(f"{node.target}, a {type(held).__name__} that is no input, cannot be stored")
+            return {"as_graph": {"name": node.target, "graph": self._subgraph(held)}}
+        for kind, names in self.symbolic.items():
+            if name in names:
+                return {kind: {"as_name": name}}
+        if isinstance(node.meta.get("val"), CustomObjArgument):
+            raise ValueError("an object of a native class cannot be stored")
+        return {"as_tensor": self._tensor(node)}
+
+    def _tensor(self, node: Node) -> Json:
+        if node.op == "get_attr":
+            raise ValueError(f"{node.target}, a tensor that is no input, cannot be stored")
+        return {"name": self.same_as.get(node.name, node.name)}
+
+    def _list(self, values: Sequence[Any], empty_list_kind: str | None) -> Json:
+        if not values:
+            return {empty_list_kind or "as_tensors": []}
+        kinds = set(map(type, values))
+        if len(kinds) == 1 and (literal := _LITERAL_LISTS.get(next(iter(kinds)))):
+            entries = map(float_json, values) if literal == "as_floats" else values
+            return {literal: list(entries)}
+        for kind, (fixed, number) in _SYMBOLIC_KINDS.items():
+            names = self.symbolic[kind]
+            if all(type(v) is number or (isinstance(v, Node) and v.name in names) for v in values):
+                return {
+                    f"{kind}s": [{"as_name": v.name} if isinstance(v, Node) else {fixed: v} for v in values]
+                }
+        if all(isinstance(value, Node) for value in values):
+            return {"as_tensors": [self._tensor(value) for value in values]}
+        if all(value is None or isinstance(value, Node) for value in values):
+            return {"as_optional_tensors": [self._optional_tensor(value) for value in values]}
+        if all(isinstance(value, (list, tuple)) for value in values):
+            return self._nested(values)
+        raise ValueError(f"a list of {', '.join(sorted(kind.__name__ for kind in kinds))} cannot be stored")
+
+    def _optional_tensor(self, node: Node | None) -> Json:
+        return {"as_none": True} if node is None else {"as_tensor": self._tensor(node)}
+
+    def _nested(self, values: Sequence[Sequence[Any]]) -> Json:
+        kinds = {type(entry) for inner in values for entry in inner}
+        if all(issubclass(kind, Node) for kind in kinds):
+            return {"as_nested_tensors": [[self._tensor(node) for node in inner] for inner in values]}
+        if kinds == {int} and all(isinstance(inner, tuple) for inner in values):
+            return {"as_int_lists": [list(inner) for inner in values]}
+        if kinds == {float}:
+            return {"as_float_lists": [[float_json(entry) for entry in inner] for inner in values]}
+        raise ValueError("a list of lists of this kind cannot be stored")
+
+
+_LITERAL_LISTS = {bool: "as_bools", int: "as_ints", float: "as_floats", str: "as_strings"}
+
+_SCALARS: dict[type, Callable[[Any], Json]] = {
+    bool: lambda value: {"as_bool": value},
+    int: lambda value: {"as_int": value},
+    float: lambda value: {"as_float": float_json(value)},
+    str: lambda value: {"as_string": value},
+    complex: lambda value: {"as_complex": {"real": float_json(value.real), "imag": float_json(value.imag)}},
+    torch.dtype: lambda value: {"as_scalar_type": DTYPE_CODES[value]},
+    torch.device: lambda value: {"as_device": device_json(value)},
+    torch.layout: lambda value: {"as_layout": LAYOUT_CODES[value]},
+    torch.memory_format: lambda value: {"as_memory_format": MEMORY_FORMAT_CODES[value]},
+}

@@ -1,0 +1,277 @@
+"""The entries of a zip that may be hostile: every byte outside the records is accounted for.
+
+A zip says most things twice, and readers differ in which place they believe. Here both places must say the
+same, and must say it in the bytes that torch or fakexport write; see `framing`.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fakexport.archive.error import ArchiveError
+from fakexport.archive.framing import (
+    ALIGNMENT,
+    CENTRAL,
+    DEFLATED,
+    END,
+    END_64,
+    ENDS_BYTES,
+    FIRST_OF_1980,
+    FLAG_UTF8,
+    LOCAL,
+    LOCATOR,
+    NO_DATE,
+    SATURATED,
+    STORED,
+    Entry,
+    aligned_data,
+    central_record,
+    descriptor,
+    end_records,
+    local_header,
+)
+from fakexport.archive.limits import MIB, Limits
+from fakexport.archive.record_name import fault_of_name, fault_of_names
+
+__all__ = ["read_entries"]
+
+ReadAt = Callable[[int, int], bytes]
+
+_ENCRYPTED = 0x2041
+_MOST_PADDING = 4096
+_KINDS = {stat.S_IFLNK: "is a symbolic link", stat.S_IFDIR: "is a folder", stat.S_IFREG: "has a file mode"}
+_SIGNATURES = (b"PK\5\6", b"PK\6\6", b"PK\6\7")
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """A record of the central directory as it stands there, not yet believed."""
+
+    flags: int
+    method: int
+    attributes: int
+    entry: Entry
+    found: bytes
+    has_comment: bool
+    disk: int
+
+
+def read_entries(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tuple[Entry, ...]:
+    """The records in the order of the file.
+
+    Args:
+        path: The file's name for error texts.
+        read_at: Reads exactly so many bytes at an offset.
+        file_bytes: Size of the file.
+        limits: Checked before anything is allocated.
+    Raises:
+        ArchiveError: The file is no zip, or one that two readers could see differently, or exceeds a limit.
+    """
+    count, directory_bytes, directory = _read_end(path, read_at, file_bytes, limits)
+    text = read_at(directory, directory_bytes)
+    date = int.from_bytes(text[14:16], "little")
+    if date not in (NO_DATE, FIRST_OF_1980):
+        raise ArchiveError(path, "its records carry a date: another program than torch or fakexport wrote it")
+    position = 0
+    raws = []
+    for number in range(count):
+        raw, position = _parse(path, text, position, number, limits)
+        _check_kind(path, raw)
+        raws.append(raw)
+    if position != len(text):
+        raise ArchiveError(path, f"{len(text) - position} bytes follow the last entry", "central directory")
+    _check_names(path, [raw.entry.name for raw in raws])
+    _check_sizes(path, [raw.entry for raw in raws], limits)
+    return _place(path, read_at, raws, directory, date)
+
+
+def _read_end(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tuple[int, int, int]:
+    """Number of entries, size and offset of the central directory."""
+    if file_bytes < ENDS_BYTES:
+        raise ArchiveError(path, f"{file_bytes} bytes are too few for an archive: empty or truncated")
+    text = read_at(file_bytes - ENDS_BYTES, ENDS_BYTES)
+    end_64, rest = text[: END_64.size], text[END_64.size :]
+    locator, end = rest[: LOCATOR.size], rest[LOCATOR.size :]
+    if end[:4] != _SIGNATURES[0]:
+        raise ArchiveError(path, "does not end as a zip does: no archive, truncated, or data follows it")
+    if END.unpack(end)[1:3] != (0, 0):
+        raise ArchiveError(path, "is one part of an archive over several disks", "end record")
+    if end[-2:] != b"\0\0":
+        raise ArchiveError(path, "has a comment", "end record")
+    if (end_64[:4], locator[:4]) != _SIGNATURES[1:]:
+        legacy = _legacy_name(read_at, end, file_bytes)
+        if legacy:
+            what = f"legacy layout ({legacy}), from before torch 2.8: save it again with a newer torch"
+            raise ArchiveError(path, what)
+        what = "has no zip64 end record: another program than torch or fakexport wrote it"
+        raise ArchiveError(path, what)
+    *_, disk, disk_of_directory, on_disk, count, size, offset = END_64.unpack(end_64)
+    if (disk, disk_of_directory, on_disk) != (0, 0, count):
+        raise ArchiveError(path, "is one part of an archive over several disks", "zip64 end record")
+    if count > limits.entries:
+        raise ArchiveError(path, f"declares {count} entries; the limit is {limits.entries}")
+    if size > limits.directory_bytes:
+        raise ArchiveError(path, f"declares {size} bytes; the limit is {limits.directory_bytes}", "directory")
+    if offset + size + ENDS_BYTES != file_bytes:
+        what = "does not end where the end records begin: data before, after or between, or truncated"
+        raise ArchiveError(path, what, "central directory")
+    if text != end_records(count, size, offset):
+        raise ArchiveError(path, "the end records disagree with each other", "end record")
+    if count == 0:
+        raise ArchiveError(path, "is an archive without records")
+    if size < count * CENTRAL.size:
+        raise ArchiveError(path, f"{size} bytes are too few for {count} entries", "central directory")
+    return count, size, offset
+
+
+def _legacy_name(read_at: ReadAt, end: bytes, file_bytes: int) -> str | None:
+    """A record of the layout before torch 2.8, if the plain end record leads to one. For the message only."""
+    *_, size, offset, _ = END.unpack(end)
+    if offset + size > file_bytes:
+        return None
+    text = read_at(offset, min(size, MIB))
+    names = ("serialized_exported_program.json", "serialized_state_dict.pt", "serialized_state_dict.json")
+    return next((name for name in names if name.encode() in text), None)
+
+
+def _parse(path: str, text: bytes, start: int, number: int, limits: Limits) -> tuple[_Raw, int]:
+    """The entry that begins at `start` of the central directory, and where the next one begins."""
+    where = f"central directory, entry {number}"
+    if start + CENTRAL.size > len(text):
+        raise ArchiveError(path, "is truncated", where)
+    fields = CENTRAL.unpack_from(text, start)
+    signature, _, _, flags, method, _, _, crc, packed, size = fields[:10]
+    name_bytes, extra_bytes, comment_bytes, disk, _, attributes, header = fields[10:]
+    if signature != b"PK\1\2":
+        raise ArchiveError(path, "does not begin as an entry does", where)
+    name_end = start + CENTRAL.size + name_bytes
+    end = name_end + extra_bytes + comment_bytes
+    if end > len(text):
+        raise ArchiveError(path, "is truncated", where)
+    if name_bytes > limits.name_bytes:
+        what = f"the name has {name_bytes} bytes; the limit is {limits.name_bytes}"
+        raise ArchiveError(path, what, where)
+    try:
+        name = text[start + CENTRAL.size : name_end].decode()
+    except UnicodeDecodeError:
+        raise ArchiveError(path, "the name is not UTF-8", where) from None
+    extra = text[name_end : name_end + extra_bytes]
+    size, packed, header = _widen(path, name, extra, [size, packed, header])
+    entry = Entry(name, method, crc, size, packed, header, 0)
+    return _Raw(flags, method, attributes, entry, text[start:end], comment_bytes > 0, disk), end
+
+
+def _widen(path: str, name: str, extra: bytes, values: list[int]) -> list[int]:
+    """The values with those that did not fit into 32 bits taken from the zip64 extra field."""
+    wide = values.count(SATURATED)
+    if not wide:
+        if extra:
+            raise ArchiveError(path, "carries an extra field that nothing needs", name)
+        return values
+    if len(extra) != 4 + 8 * wide or struct.unpack_from("<2H", extra) != (1, 8 * wide):
+        raise ArchiveError(path, "its zip64 field does not hold what the entry leaves to it", name)
+    replacements = iter(struct.unpack_from(f"<{wide}Q", extra, 4))
+    return [next(replacements) if value == SATURATED else value for value in values]
+
+
+def _check_kind(path: str, raw: _Raw) -> None:
+    """Refuses an entry that is no plain record: encrypted, a link, packed in an unknown way."""
+    name = raw.entry.name
+    if fault := fault_of_name(name):
+        raise ArchiveError(path, fault, name)
+    if raw.flags & _ENCRYPTED:
+        raise ArchiveError(path, "is encrypted", name)
+    if raw.method not in (STORED, DEFLATED):
+        raise ArchiveError(path, f"is compressed by the unknown method {raw.method}", name)
+    if raw.disk:
+        raise ArchiveError(path, f"lies on disk {raw.disk}", name)
+    if raw.has_comment:
+        raise ArchiveError(path, "has a comment", name)
+    if kind := stat.S_IFMT(raw.attributes >> 16):
+        raise ArchiveError(path, _KINDS.get(kind, "is a special file"), name)
+    if not raw.flags & FLAG_UTF8:
+        raise ArchiveError(path, "does not say that its name is UTF-8", name)
+
+
+def _check_names(path: str, names: list[str]) -> None:
+    folder = names[0].partition("/")[0]
+    for name in names:
+        if "/" not in name:
+            raise ArchiveError(path, "lies in no folder", name)
+        if name.partition("/")[0] != folder:
+            raise ArchiveError(path, f"lies in another folder than `{folder}`", name)
+    if found := fault_of_names(names):
+        raise ArchiveError(path, found[1], found[0])
+
+
+def _check_sizes(path: str, entries: list[Entry], limits: Limits) -> None:
+    inflated = 0
+    for entry in entries:
+        if entry.method == STORED:
+            if entry.packed != entry.size:
+                what = f"is stored, and {entry.size} bytes are said to take {entry.packed}"
+                raise ArchiveError(path, what, entry.name)
+            continue
+        if not entry.size or not entry.packed:
+            raise ArchiveError(path, "is compressed and empty", entry.name)
+        if entry.size > limits.record_bytes:
+            what = f"declares {entry.size} bytes; the limit is {limits.record_bytes}"
+            raise ArchiveError(path, what, entry.name)
+        if entry.size > max(MIB, entry.packed * limits.ratio):
+            what = f"declares {entry.size} bytes from {entry.packed}, more than {limits.ratio} times as many"
+            raise ArchiveError(path, what, entry.name)
+        inflated += entry.size
+        if inflated > limits.inflated_bytes:
+            what = f"the compressed records declare more than {limits.inflated_bytes} bytes together"
+            raise ArchiveError(path, what)
+
+
+def _place(path: str, read_at: ReadAt, raws: list[_Raw], directory: int, date: int) -> tuple[Entry, ...]:
+    """The entries with the offset of their bytes, once nothing lies between them and all is said twice."""
+    placed = []
+    position = 0
+    for raw in raws:
+        entry = raw.entry
+        if entry.header != position:
+            verb = "overlaps" if entry.header < position else "does not follow"
+            what = f"{verb} the record before: it begins at {entry.header}, not at {position}"
+            raise ArchiveError(path, what, entry.name)
+        entry = replace(entry, data=_data_offset(path, read_at, entry, directory))
+        position = entry.end
+        if position > directory:
+            what = "reaches into the central directory: truncated or overlapping"
+            raise ArchiveError(path, what, entry.name)
+        if raw.found != central_record(entry, date):
+            what = "its entry in the central directory is not as torch or fakexport writes it"
+            raise ArchiveError(path, what, entry.name)
+        header = read_at(entry.header, entry.data - entry.header)
+        if header != local_header(entry, date):
+            what = "its local header disagrees with the central directory"
+            raise ArchiveError(path, what, entry.name)
+        behind = read_at(entry.data + entry.packed, position - entry.data - entry.packed)
+        if behind != descriptor(entry):
+            raise ArchiveError(path, "what stands behind it disagrees with the central directory", entry.name)
+        placed.append(entry)
+    if position != directory:
+        what = f"{directory - position} bytes lie between the last record and the central directory"
+        raise ArchiveError(path, what)
+    return tuple(placed)
+
+
+def _data_offset(path: str, read_at: ReadAt, entry: Entry, directory: int) -> int:
+    """Where the bytes of a record begin, as its local header says."""
+    if entry.header + LOCAL.size > directory:
+        raise ArchiveError(path, "its local header reaches into the central directory", entry.name)
+    fields = LOCAL.unpack(read_at(entry.header, LOCAL.size))
+    name_bytes, extra_bytes = fields[-2:]
+    if fields[0] != b"PK\3\4" or name_bytes != len(entry.name.encode()):
+        raise ArchiveError(path, "its local header disagrees with the central directory", entry.name)
+    data = entry.header + LOCAL.size + int(name_bytes) + int(extra_bytes)
+    least = aligned_data(entry.name, entry.header, entry.size, entry.packed)
+    if data % ALIGNMENT or not least <= data < least + _MOST_PADDING:
+        what = f"its bytes begin at {data}, not at {least}, after torch's padding"
+        raise ArchiveError(path, what, entry.name)
+    return data

@@ -1,0 +1,245 @@
+"""The zip of a `.pt2` archive as a set of named records, opened without believing it."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Mapping
+from io import FileIO
+from types import TracebackType
+from typing import Any
+
+from fakexport.archive.central_directory import read_entries
+from fakexport.archive.contents import FRAME_RECORDS, is_payload_config, legacy_layout, refused_names
+from fakexport.archive.error import ArchiveError
+from fakexport.archive.framing import STORED, Entry
+from fakexport.archive.inflate import InflateError, inflate
+from fakexport.archive.json_text import JsonError, parse_json
+from fakexport.archive.limits import MIB, Limits
+
+__all__ = ["Container", "Limits", "read_container"]
+
+_VERSIONS = {b"6\n", b"5\n", b"4\n", b"3\n"}
+
+
+class Container:
+    """An open archive whose layout is checked; `read_container` makes it, and `with` closes it.
+
+    Records are read when asked for. Names are those inside the archive's folder: `models/model.json`.
+
+    Args:
+        path: The file, as the caller named it.
+        folder: The one folder that holds every record.
+        entries: The records by name, in the order of the file.
+    """
+
+    def __init__(self, path: str, file: FileIO, limits: Limits) -> None:
+        self.path = path
+        self.limits = limits
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        self._map: mmap.mmap | None = None
+        self._digests: Mapping[str, str] = {}
+        entries = read_entries(path, self._read_at, self._size, limits)
+        self.folder = entries[0].name.partition("/")[0]
+        self.entries: Mapping[str, Entry] = {entry.name.partition("/")[2]: entry for entry in entries}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the records, in the order of the file."""
+        return tuple(self.entries)
+
+    def size(self, name: str) -> int:
+        """Bytes of a record's content."""
+        return self._entry(name).size
+
+    def record(self, name: str) -> bytes:
+        """The content of a record, checked against its CRC and against `expect`.
+
+        Raises:
+            ArchiveError: No such record, larger than `limits.record_bytes`, or damaged.
+        """
+        entry = self._entry(name)
+        if entry.size > self.limits.record_bytes:
+            what = f"has {entry.size} bytes, and {self.limits.record_bytes} is the most that is read at once"
+            raise self._error(what, name)
+        content = b"".join(self._checked_chunks(name, entry))
+        return content
+
+    def json(self, name: str) -> Any:
+        """The value of a JSON record, of plain Python types; see `parse_json` for what is refused."""
+        if self.size(name) > self.limits.json_bytes:
+            raise self._error(f"has more than {self.limits.json_bytes} bytes", name)
+        try:
+            return parse_json(self.record(name), self.limits)
+        except JsonError as error:
+            raise self._error(str(error), name) from None
+
+    def extent(self, name: str) -> tuple[int, int]:
+        """Offset and length in the file of a stored record."""
+        entry = self._entry(name)
+        if entry.method != STORED:
+            raise self._error("is compressed and cannot be mapped", name)
+        return entry.data, entry.size
+
+    def mapped(self, name: str) -> memoryview:
+        """A stored record as memory of the file: no byte is read before it is used, none is checked.
+
+        Call `verify` first to have it checked. The memory is private: writing to it changes no file. It
+        stays valid after `close`, and lasts as long as the view does.
+        """
+        offset, length = self.extent(name)
+        if self._map is None:
+            self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY)
+        return memoryview(self._map)[offset : offset + length]
+
+    def verify(self, name: str) -> str:
+        """Reads a record through, in small steps, and checks it; the sha256 of its content, in hex.
+
+        Raises:
+            ArchiveError: No such record, or damaged.
+        """
+        digest = hashlib.sha256()
+        for chunk in self._checked_chunks(name, self._entry(name)):
+            digest.update(chunk)
+        return digest.hexdigest()
+
+    def expect(self, digests: Mapping[str, str]) -> None:
+        """From now on a record is refused whose sha256 is not the one given here by its name."""
+        self._digests = dict(digests)
+
+    def close(self) -> None:
+        """Closes the file. Views that `mapped` gave stay valid."""
+        self._map = None
+        self._file.close()
+
+    def __enter__(self) -> Container:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _entry(self, name: str) -> Entry:
+        if name not in self.entries:
+            raise self._error("is missing", name)
+        return self.entries[name]
+
+    def _error(self, what: str, where: str = "", *, is_trust_missing: bool = False) -> ArchiveError:
+        return ArchiveError(self.path, what, where, is_trust_missing=is_trust_missing)
+
+    def _checked_chunks(self, name: str, entry: Entry) -> Iterator[bytes]:
+        """The content in steps; raises at the end if it was not what the file says of it."""
+        expected = self._digests.get(name)
+        crc, digest = 0, hashlib.sha256()
+        try:
+            for chunk in self._chunks(entry):
+                crc = zlib.crc32(chunk, crc)
+                if expected is not None:
+                    digest.update(chunk)
+                yield chunk
+        except InflateError as error:
+            raise self._error(str(error), name) from None
+        if crc != entry.crc:
+            raise self._error(f"is damaged: its CRC-32 is {crc:08x}, not {entry.crc:08x}", name)
+        if expected is not None and digest.hexdigest() != expected:
+            raise self._error("is damaged: its sha256 is not the one in the manifest", name)
+
+    def _chunks(self, entry: Entry) -> Iterator[bytes]:
+        pieces = (
+            self._read_at(start, min(MIB, entry.data + entry.packed - start))
+            for start in range(entry.data, entry.data + entry.packed, MIB)
+        )
+        return pieces if entry.method == STORED else inflate(pieces, entry.size)
+
+    def _read_at(self, offset: int, length: int) -> bytes:
+        if offset + length > self._size:
+            raise self._error(f"is truncated: bytes {offset} to {offset + length} are not there")
+        self._file.seek(offset)
+        text = self._file.read(length)
+        if len(text) != length:
+            raise self._error(f"is truncated: bytes {offset} to {offset + length} are not there")
+        return text
+
+
+def read_container(
+    path: str | os.PathLike[str], *, limits: Limits | None = None, trust: bool = False
+) -> Container:
+    """Opens an archive that torch or fakexport wrote, and refuses everything else.
+
+    Nothing is executed, unpickled, written, or opened besides the file. Memory and time stay below 1 GiB and
+    20 s whatever the file holds, with the default limits. Where it is accepted, Python's zipfile and torch's
+    reader see the same records.
+
+    Args:
+        path: The file.
+        limits: What it may ask for; `Limits()` by default.
+        trust: Accept pickled records, native libraries and records of unknown purpose. They are not read.
+    Returns:
+        The open container; the caller closes it. Contents are checked when they are read, or by `verify`.
+    Raises:
+        ArchiveError: The file is refused.
+        OSError: It is not there, or may not be read.
+    """
+    name = os.fspath(path)
+    file = FileIO(name, opener=_open_plainly)
+    try:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ArchiveError(name, "is not a regular file")
+        container = Container(name, file, limits or Limits())
+        _check_layout(container)
+        if not trust:
+            _check_trust(container)
+    except BaseException:
+        file.close()
+        raise
+    return container
+
+
+def _open_plainly(path: str, flags: int) -> int:
+    """Opens without waiting for whoever writes to a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+
+
+def _check_layout(container: Container) -> None:
+    if legacy := legacy_layout(container.names):
+        raise container._error(legacy.what, legacy.name)
+    for name, expected in FRAME_RECORDS.items():
+        if container.size(name) > 64:
+            raise container._error(f"has {container.size(name)} bytes, for a word", name)
+        found = container.record(name)
+        if found != expected and not (name == ".data/version" and found in _VERSIONS):
+            raise container._error(f"says {found!r}, and only {expected!r} can be read", name)
+
+
+def _check_trust(container: Container) -> None:
+    refused = refused_names((name, entry.size) for name, entry in container.entries.items())
+    if refused:
+        more = f"; and {len(refused) - 1} more records" if len(refused) > 1 else ""
+        what = f"{refused[0].what}, refused unless the file is trusted{more}"
+        raise container._error(what, refused[0].name, is_trust_missing=True)
+    configs = [name for name in container.names if is_payload_config(name)]
+    if sum(container.size(name) for name in configs) > container.limits.json_bytes:
+        raise container._error(f"the payload configurations exceed {container.limits.json_bytes} bytes")
+    for name in configs:
+        if pickled := _pickled_payload(container, name):
+            what = f"`{pickled}` is a pickled payload, refused unless the file is trusted"
+            raise container._error(what, name, is_trust_missing=True)
+
+
+def _pickled_payload(container: Container, name: str) -> str | None:
+    """The first payload of a configuration that torch would unpickle."""
+    payloads = container.json(name)
+    config = payloads.get("config") if isinstance(payloads, dict) else None
+    if not isinstance(config, dict):
+        raise container._error("is no payload configuration: it has no object `config`", name)
+    for payload, meta in config.items():
+        if not isinstance(meta, dict):
+            raise container._error(f"`{payload}` is no object", name)
+        if meta.get("use_pickle") is not False:
+            return str(payload)
+    return None

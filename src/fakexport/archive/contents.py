@@ -1,0 +1,94 @@
+"""What the records of a program archive are, and which of them are refused without trust."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["FRAME_RECORDS", "Refused", "is_payload_config", "legacy_layout", "refused_names"]
+
+FRAME_RECORDS = {
+    ".data/version": b"6\n",
+    "archive_format": b"pt2",
+    "archive_version": b"0",
+    "byteorder": b"little",
+}
+"""What torch's readers ask an archive before anything else, with the only answers that are accepted."""
+
+_PAYLOAD_CONFIG = re.compile(r"data/(weights/.+_weights_config|constants/.+_constants_config)\.json")
+_SAMPLE_INPUTS = re.compile(r"data/sample_inputs/[^/]+\.pt")
+_NATIVE = re.compile(r"so(\.[0-9.]+)?|dll|dylib|pyd|exe|o|a|lib|cubin|fatbin|hsaco|metallib|cpp|cu|py|pyc|sh")
+_PICKLED = re.compile(r"(pt|pth|pkl|pickle|bin|ckpt|joblib)")
+_KNOWN = re.compile(
+    r"\.data/serialization_id|models/[^/]+\.json|extra/.+"
+    r"|data/weights/(weight_[0-9]+|[^/]+_weights_config\.json)"
+    r"|data/constants/(tensor_[0-9]+|[^/]+_constants_config\.json)"
+)
+_COMPILED = ("data/aotinductor/", "data/mtia/", "data/executorch/", "xl_model_weights/")
+_LEGACY = re.compile(r"serialized_(exported_program|state_dict|constants|example_inputs)\.(json|pt)")
+_SCRIPTED = re.compile(r"code/.+|data\.pkl|constants\.pkl|data/[0-9]+|constants/[0-9]+|version")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A record that only a trusted file may have.
+
+    Args:
+        name: Without the archive's folder.
+        what: What it is.
+    """
+
+    name: str
+    what: str
+
+
+def legacy_layout(names: Iterable[str]) -> Refused | None:
+    """The record that shows another layout than `.pt2` of torch 2.8 and later; trust does not help there."""
+    names = set(names)
+    if legacy := sorted(name for name in names if _LEGACY.fullmatch(name)):
+        return Refused(legacy[0], "legacy layout, from before torch 2.8: save it again with a newer torch")
+    if "archive_format" in names:
+        return None
+    if scripted := sorted(name for name in names if _SCRIPTED.fullmatch(name)):
+        if any(name.startswith("code/") for name in scripted):
+            return Refused(scripted[0], "TorchScript archive, not an exported program")
+        return Refused(scripted[0], "pickled archive of `torch.save`, not an exported program")
+    return None
+
+
+def refused_names(sizes: Iterable[tuple[str, int]]) -> list[Refused]:
+    """The records that may run code when torch reads or runs them, and those of unknown purpose.
+
+    Args:
+        sizes: Name without the folder, and size in bytes.
+    """
+    found = []
+    for name, size in sizes:
+        if what := _danger(name, size):
+            found.append(Refused(name, what))
+    return found
+
+
+def _danger(name: str, size: int) -> str | None:
+    suffix = name.rpartition("/")[2].partition(".")[2].casefold()
+    last = suffix.rpartition(".")[2]
+    file = name.rpartition("/")[2]
+    if name.startswith(_COMPILED):
+        return "compiled code, which runs when it is loaded"
+    if _NATIVE.fullmatch(suffix) or _NATIVE.fullmatch(last) or ".so." in name:
+        return "native library or code"
+    if _SAMPLE_INPUTS.fullmatch(name):
+        return "pickled example inputs" if size else None
+    if file.startswith(("custom_obj_", "opaque_obj_")):
+        return "pickled object"
+    if _PICKLED.fullmatch(last):
+        return "pickled record"
+    if name in FRAME_RECORDS or _KNOWN.fullmatch(name):
+        return None
+    return "record of unknown purpose"
+
+
+def is_payload_config(name: str) -> bool:
+    """Whether the record says where the bytes of weights or constants lie, and which of them are pickled."""
+    return _PAYLOAD_CONFIG.fullmatch(name) is not None

@@ -1,0 +1,86 @@
+"""Containers with a manifest: written with one, and held to it when they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fakexport.archive.container import Container
+from fakexport.archive.error import ArchiveError
+from fakexport.archive.manifest import Manifest
+from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.archive.new_container import Content, Digest, write_container
+from fakexport.archive.typed_value import ValueFault
+
+__all__ = ["MANIFEST", "read_manifest", "verify_records", "write_described"]
+
+MANIFEST = "extra/fakexport/manifest.json"
+"""The manifest's record. torch's loader hands the records below `extra/` on as texts, unread."""
+
+
+def write_described(
+    path: str | os.PathLike[str],
+    records: Mapping[str, Content],
+    manifest: Manifest,
+    *,
+    folder_name: str = "model",
+) -> Manifest:
+    """Writes an archive with its manifest; the hashes are taken while the records are written.
+
+    Args:
+        path: See `write_container`, and for what is raised.
+        records: All but the manifest.
+        manifest: Its own `records` are replaced.
+        folder_name: The one folder in the archive.
+    Returns:
+        The manifest as written.
+    """
+    written = manifest
+
+    def last(digests: tuple[Digest, ...]) -> bytes:
+        nonlocal written
+        written = replace(manifest, records=digests)
+        return encode_manifest(written)
+
+    write_container(path, records, folder_name=folder_name, last=(MANIFEST, last))
+    return written
+
+
+def read_manifest(container: Container) -> Manifest:
+    """The manifest of an archive, which from now on answers for every record that is read from it.
+
+    Raises:
+        ArchiveError: No manifest, one that is refused, or one that describes other records than there are.
+    """
+    try:
+        manifest = decode_manifest(container.record(MANIFEST), container.limits)
+    except ValueFault as fault:
+        where = f"{MANIFEST}: {fault.where}" if fault.where else MANIFEST
+        raise ArchiveError(container.path, fault.what, where) from None
+    described = {record.name: record for record in manifest.records}
+    present = set(container.names) - {MANIFEST}
+    if missing := sorted(described.keys() - present):
+        raise ArchiveError(container.path, "is missing; the manifest has it", missing[0])
+    if extra := sorted(present - described.keys()):
+        raise ArchiveError(container.path, "is not in the manifest", extra[0])
+    for name in sorted(present):
+        if container.size(name) != described[name].size:
+            what = f"has {container.size(name)} bytes, and {described[name].size} in the manifest"
+            raise ArchiveError(container.path, what, name)
+    container.expect({name: record.sha256 for name, record in described.items()})
+    return manifest
+
+
+def verify_records(container: Container, manifest: Manifest) -> None:
+    """Reads every record through and refuses the archive if one bit of it is not as it was written.
+
+    Args:
+        container: Any size: nothing is held in memory.
+        manifest: From `read_manifest`.
+    Raises:
+        ArchiveError: The first record that is damaged.
+    """
+    container.expect({record.name: record.sha256 for record in manifest.records})
+    for name in container.names:
+        container.verify(name)

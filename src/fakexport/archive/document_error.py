@@ -1,0 +1,37 @@
+"""What is wrong with a file or a document that somebody else wrote."""
+
+from __future__ import annotations
+
+__all__ = ["DocumentError"]
+
+
+class DocumentError(ValueError):
+    """A document, or a part of it, that cannot be read; the text is one line.
+
+    Args:
+        reason: What is wrong, without saying where.
+        place: Steps from the inside to the outside: `["name", "[0]", "inputs"]` is `inputs[0].name`.
+    """
+
+    def __init__(self, reason: str, place: list[str] | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self._steps = place or []
+
+    def within(self, step: str) -> DocumentError:
+        """The same fault, seen from one step further out; `step` is a field name or `[index]`."""
+        self._steps.append(step)
+        return self
+
+    @property
+    def place(self) -> str:
+        """Where in the document: `graph.nodes[12].inputs[0].arg`; "" where that is unknown."""
+        text = ""
+        for step in reversed(self._steps):
+            text += step if step.startswith("[") or not text else f".{step}"
+        return text
+
+    def __str__(self) -> str:
+        line = " ".join(self.reason.split())
+        line = line if len(line) <= 500 else f"{line[:500]}..."
+        return f"{self.place}: {line}" if self._steps else line

@@ -1,0 +1,43 @@
+"""What goes wrong with an archive."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["ArchiveError", "ArchiveWriteError"]
+
+
+class ArchiveError(ValueError):
+    """A file is refused. The text is one line: the path, what is wrong, and where in the file.
+
+    Args:
+        path: The file, as the caller named it.
+        what: What is wrong, as a sentence without capital and period.
+        where: The record or field at fault; empty where the whole file is.
+        is_trust_missing: Whether the file would be read with `trust=True`.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], what: str, where: str = "", *, is_trust_missing: bool = False
+    ) -> None:
+        self.path = os.fspath(path)
+        self.what = what
+        self.where = where
+        self.is_trust_missing = is_trust_missing
+        line = f"{self.path}: {where}: {what}" if where else f"{self.path}: {what}"
+        super().__init__(one_line(line))
+
+
+class ArchiveWriteError(OSError):
+    """A file was not written; what stood at its path before still stands there. The text is one line."""
+
+    def __init__(self, path: str | os.PathLike[str], cause: OSError) -> None:
+        super().__init__(cause.errno, cause.strerror or str(cause), os.fspath(path))
+
+    def __str__(self) -> str:
+        return one_line(f"cannot write {self.filename}: {self.strerror}")
+
+
+def one_line(text: str) -> str:
+    """The text with every character that is not printable written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)

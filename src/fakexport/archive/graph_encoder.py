@@ -1,0 +1,270 @@
+"""A graph as JSON in torch's schema."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch.export.graph_signature import CustomObjArgument
+from torch.fx import GraphModule, Node
+
+from fakexport._torch.operator_registry import (
+    HigherOrderOperator,
+    OpOverload,
+    has_tensor_list_return,
+    operator_text,
+    return_count,
+    schema_arguments,
+)
+from fakexport._torch.program_schema import SYMBOLIC_OPERATORS
+
+from .argument_encoder import ArgumentEncoder
+from .node_metadata import GRAPH_NAMES, MetadataEncoder
+from .value_encoder import Json, ValueEncoder
+
+__all__ = ["GraphEncoder"]
+
+_POSITIONAL, _KEYWORD = 1, 2
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_SYMBOLIC_FUNCTIONS = frozenset(SYMBOLIC_OPERATORS.values())
+# They refer to what stands outside of the program: compiled kernels, native objects, other backends.
+_OUTSIDE = frozenset(
+    (
+        "call_torchbind",
+        "aoti_call_delegate",
+        "executorch_call_delegate",
+        "triton_kernel_wrapper_functional",
+        "triton_kernel_wrapper_mutation",
+    )
+)
+
+
+class GraphEncoder:
+    """Encodes one graph, and with encoders of its own the graphs inside of it.
+
+    Args:
+        values: Shared by the graphs of a program, as is `metadata`.
+    """
+
+    def __init__(self, values: ValueEncoder, metadata: MetadataEncoder) -> None:
+        self._values = values
+        self._metadata = metadata
+        self._arguments = ArgumentEncoder(self._subgraph)
+        self._schemas: dict[OpOverload, tuple[tuple[str, bool, str | None], ...]] = {}
+        self._texts: dict[Any, str] = {}
+        self._tensors: dict[str, Json] = {}
+
+    def encode(self, module: GraphModule) -> Json:
+        """The graph of `module`.
+
+        Raises:
+            ValueError: names the node that cannot be encoded, and why.
+        """
+        inputs: list[Json] = []
+        outputs: list[Json] = []
+        nodes: list[Json] = []
+        is_single = False
+        for node in module.graph.nodes:
+            with _named(node):
+                if node.op == "placeholder":
+                    inputs.append(self._placeholder(node))
+                elif node.op == "call_function":
+                    if node.target is not operator.getitem:
+                        nodes.append(self._call(node))
+                elif node.op == "output":
+                    is_single = isinstance(node.args[0], Node)
+                    returned = [node.args[0]] if is_single else cast("Iterable[Any]", node.args[0])
+                    outputs.extend(self._arguments.of(value) for value in returned)
+                elif node.op != "get_attr":
+                    raise ValueError(f"a {node.op} is no part of an exported program")
+        names = self._arguments.symbolic
+        return {
+            "inputs": inputs,
+            "outputs": outputs,
+            "nodes": nodes,
+            "tensor_values": self._tensors,
+            "sym_int_values": names["as_sym_int"],
+            "sym_bool_values": names["as_sym_bool"],
+            "is_single_tensor_return": is_single,
+            "custom_obj_values": {},
+            "sym_float_values": names["as_sym_float"],
+        }
+
+    def _subgraph(self, module: GraphModule) -> Json:
+        return GraphEncoder(self._values, self._metadata).encode(module)
+
+    def _placeholder(self, node: Node) -> Json:
+        value = node.meta["val"]
+        if isinstance(value, (torch.Tensor, torch.SymInt)):
+            return self._output(node.name, value)
+        if isinstance(value, (*_SYMBOLIC, CustomObjArgument)):
+            raise ValueError(f"an input that is a {type(value).__name__} cannot be stored")
+        return self._arguments.of(value)
+
+    def _call(self, node: Node) -> Json:
+        target = node.target
+        value = node.meta.get("val")
+        is_single: bool | None = None
+        if target in _SYMBOLIC_FUNCTIONS or isinstance(value, _SYMBOLIC):
+            inputs, outputs = self._symbolic_inputs(node), [self._output(node.name, value)]
+        elif isinstance(target, OpOverload):
+            inputs, outputs = self._schema_inputs(node, target), self._schema_outputs(node, target)
+        elif isinstance(target, HigherOrderOperator):
+            if target.name() in _OUTSIDE:
+                raise ValueError(f"{target.name()} refers to what is not in the program")
+            inputs, outputs = self._free_inputs(node), self._free_outputs(node)
+            is_single = isinstance(value, torch.Tensor)
+        elif callable(target):
+            inputs, outputs = self._free_inputs(node), self._free_outputs(node)
+        else:
+            raise ValueError(f"the target {target!r} cannot be stored")
+        text = self._texts.get(target)
+        if text is None:
+            text = self._texts[target] = operator_text(target)
+        metadata = self._metadata.of(node)
+        if isinstance(target, HigherOrderOperator) and (names := _graph_names(node)):
+            metadata[GRAPH_NAMES] = names
+        return {
+            "target": text,
+            "inputs": inputs,
+            "outputs": outputs,
+            "metadata": metadata,
+            "is_hop_single_tensor_return": is_single,
+            "name": node.name,
+        }
+
+    def _symbolic_inputs(self, node: Node) -> list[Json]:
+        if node.kwargs:
+            raise ValueError("keywords for an operator on symbolic numbers")
+        names: Iterable[str]
+        if isinstance(node.target, OpOverload):
+            names = (name for name, _, _ in self._schema(node.target))
+        else:
+            names = inspect.signature(cast("Any", node.target)).parameters
+        pairs = zip(names, node.args, strict=False)
+        return [_input(name, self._arguments.of(argument), _POSITIONAL) for name, argument in pairs]
+
+    def _schema(self, target: OpOverload) -> tuple[tuple[str, bool, str | None], ...]:
+        found = self._schemas.get(target)
+        if found is None:
+            found = self._schemas[target] = schema_arguments(target)
+        return found
+
+    def _schema_inputs(self, node: Node, target: OpOverload) -> list[Json]:
+        """The arguments that were given, in the order of the schema; defaults are not written."""
+        args, kwargs, encode = node.args, node.kwargs, self._arguments.of
+        inputs = []
+        for index, (name, is_keyword_only, empty) in enumerate(self._schema(target)):
+            if name in kwargs:
+                inputs.append(_input(name, encode(kwargs[name], empty), _KEYWORD))
+            elif index < len(args) and not is_keyword_only:
+                inputs.append(_input(name, encode(args[index], empty), _POSITIONAL))
+        return inputs
+
+    def _free_inputs(self, node: Node) -> list[Json]:
+        positional = [_input("", self._arguments.of(argument), _POSITIONAL) for argument in node.args]
+        keywords = node.kwargs.items()
+        return positional + [_input(name, self._arguments.of(value), _KEYWORD) for name, value in keywords]
+
+    def _schema_outputs(self, node: Node, target: OpOverload) -> list[Json]:
+        count = return_count(target)
+        if count == 0:
+            return []
+        value = node.meta["val"]
+        if count == 1 and not has_tensor_list_return(target):
+            return [self._output(node.name, value)]
+        names = self._part_names(node)
+        return [self._tensor_list(value, names, node.name)] if count == 1 else self._parts(node, value, names)
+
+    def _free_outputs(self, node: Node) -> list[Json]:
+        value = node.meta.get("val")
+        if isinstance(value, tuple):
+            return self._parts(node, value, self._part_names(node))
+        if isinstance(value, list):
+            raise ValueError("an operator without schema that returns a list cannot be stored")
+        if isinstance(value, dict):
+            names = self._part_names(node)
+            return [self._tensor_list(list(value.values()), [names.get(key) for key in value], node.name)]
+        return [self._output(node.name, value)]
+
+    def _parts(self, node: Node, value: Iterable[Any], names: Mapping[Any, Node]) -> list[Json]:
+        outputs = []
+        for index, part in enumerate(value):
+            user = names.get(index)
+            unused = f"{node.name}_unused_{index}"
+            if isinstance(part, (list, tuple)):
+                inner = {} if user is None else self._part_names(user)
+                outputs.append(self._tensor_list([p for p in part if p is not None], inner, unused, "_"))
+            else:
+                outputs.append(self._output(unused if user is None else user.name, part))
+        return outputs
+
+    def _part_names(self, node: Node) -> dict[Any, Node]:
+        """Of each part that is used, the node that takes it out; a second one for it is the same value."""
+        found: dict[Any, Node] = {}
+        for user in node.users:
+            if user.target is not operator.getitem:
+                raise ValueError(f"its parts are used other than by taking one out: {user.name}")
+            first = found.setdefault(user.args[1], user)
+            if first is not user:
+                self._arguments.same_as[user.name] = first.name
+        return found
+
+    def _tensor_list(
+        self,
+        value: Any,
+        users: Mapping[Any, Node] | list[Node | None],
+        owner: str,
+        separator: str = "_unused_",
+    ) -> Json:
+        named = dict(enumerate(users)) if isinstance(users, list) else users
+        parts = []
+        for index, part in enumerate(value):
+            if not isinstance(part, torch.Tensor):
+                raise ValueError(f"a list with a {type(part).__name__} as a result")
+            user = named.get(index)
+            name = f"{owner}{separator}{index}" if user is None else user.name
+            parts.append(self._output(name, part)["as_tensor"])
+        return {"as_tensors": parts}
+
+    def _output(self, name: str, value: Any) -> Json:
+        if isinstance(value, torch.Tensor):
+            self._tensors[name] = self._values.tensor(value)
+            return {"as_tensor": {"name": name}}
+        if value is None:
+            return {"as_none": True}
+        symbolic = self._arguments.symbolic
+        if isinstance(value, (bool, torch.SymBool)):
+            symbolic["as_sym_bool"][name] = self._values.boolean(value)
+            return {"as_sym_bool": {"as_name": name}}
+        if isinstance(value, (int, torch.SymInt)):
+            symbolic["as_sym_int"][name] = self._values.integer(value)
+            return {"as_sym_int": {"as_name": name}}
+        if isinstance(value, (float, torch.SymFloat)):
+            symbolic["as_sym_float"][name] = self._values.floating(value)
+            return {"as_sym_float": {"as_name": name}}
+        raise ValueError(f"a result that is a {type(value).__name__} cannot be stored")
+
+
+def _input(name: str, argument: Json, kind: int) -> Json:
+    return {"name": name, "arg": argument, "kind": kind}
+
+
+def _graph_names(node: Node) -> str:
+    """Names of the nodes for the graphs among the arguments; empty where they are those of the graphs."""
+    graphs = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node) and a.op == "get_attr"]
+    return ";".join(graph.name for graph in graphs) if any(g.name != g.target for g in graphs) else ""
+
+
+@contextmanager
+def _named(node: Node) -> Any:
+    try:
+        yield
+    except ValueError as error:
+        if str(error).startswith("cannot store node "):
+            raise
+        raise ValueError(f"cannot store node {node.name} ({node.target}): {error}") from error

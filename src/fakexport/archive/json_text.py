@@ -1,0 +1,76 @@
+"""JSON of an unknown author: parsed only once its text shows that the values will be small enough."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fakexport.archive.limits import Limits
+
+__all__ = ["JsonError", "parse_json"]
+
+
+class JsonError(ValueError):
+    """The text is refused; the message is a sentence without capital and period."""
+
+
+def parse_json(text: bytes, limits: Limits) -> Any:
+    """The value of a JSON text: dicts with unique keys, lists, strings, numbers, booleans, None.
+
+    Numbers are as Python reads them: integers of any size, `1e999` as infinity. The schema bounds them.
+
+    Raises:
+        JsonError: Not UTF-8, not JSON, larger than a limit, too deep, a key twice in one object, NaN
+            or infinity by name, an integer of more digits than Python converts.
+    """
+    if len(text) > limits.json_bytes:
+        raise JsonError(f"{len(text)} bytes of JSON; the limit is {limits.json_bytes}")
+    if (needed := _memory_bytes(text)) > limits.json_memory_bytes:
+        raise JsonError(f"its values may take {needed} bytes; the limit is {limits.json_memory_bytes}")
+    try:
+        return json.loads(
+            text.decode(),
+            object_pairs_hook=_unique,
+            parse_constant=_constant,
+        )
+    except JsonError:
+        raise
+    except UnicodeDecodeError as error:
+        raise JsonError(f"not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise JsonError(f"not JSON at character {error.pos}: {error.msg}") from None
+    except RecursionError:
+        raise JsonError("nested too deep") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise JsonError(str(error).partition(";")[0]) from None
+
+
+def _memory_bytes(text: bytes) -> int:
+    """An upper bound of the memory that parsing takes, from the signs that begin a value.
+
+    Measured on CPython 3.11: an object takes 232 bytes with its one entry and 136 more while it is read, a
+    list 88, a string 49 and its characters, an integer 32, and each a pointer in what holds it.
+    """
+    width = 3 if text.isascii() else 9
+    return (
+        width * len(text)
+        + 380 * text.count(b"{")
+        + 100 * text.count(b"[")
+        + 110 * text.count(b":")
+        + 80 * text.count(b",")
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise JsonError(f"an object has the key {key[:80]!r} twice")
+            seen.add(key)
+    return found
+
+
+def _constant(name: str) -> float:
+    raise JsonError(f"{name} is no JSON")

@@ -1,0 +1,212 @@
+"""Writing a container: the same records give the same bytes, there as a whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BufferedWriter
+from pathlib import Path
+
+from fakexport.archive.contents import FRAME_RECORDS
+from fakexport.archive.framing import (
+    DEFLATED,
+    FIRST_OF_1980,
+    STORED,
+    Entry,
+    aligned_data,
+    central_record,
+    descriptor,
+    end_records,
+    local_header,
+)
+from fakexport.archive.limits import MIB
+from fakexport.archive.new_file import new_file
+from fakexport.archive.record_name import fault_of_name, fault_of_names
+
+__all__ = ["Content", "Digest", "FileSlice", "Streamed", "write_container"]
+
+_LEVEL = 6
+_WORTH_DEFLATING = 0.9
+
+
+@dataclass(frozen=True)
+class FileSlice:
+    """Bytes of another file, copied when the container is written.
+
+    Args:
+        path: The file.
+        offset: Where they begin.
+        length: How many they are.
+    """
+
+    path: str | os.PathLike[str]
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Bytes that come in pieces, of which no two need be in memory at once.
+
+    Args:
+        length: How many they are together.
+        pieces: Gives them; it is used once.
+    """
+
+    length: int
+    pieces: Iterable[bytes | memoryview]
+
+
+Content = bytes | FileSlice | Streamed
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What identifies a record.
+
+    Args:
+        name: Without the archive's folder.
+        size: Bytes of the content.
+        sha256: Of the content, in hex.
+    """
+
+    name: str
+    size: int
+    sha256: str
+
+
+def write_container(
+    path: str | os.PathLike[str],
+    records: Mapping[str, Content],
+    *,
+    folder_name: str = "model",
+    last: tuple[str, Callable[[tuple[Digest, ...]], bytes]] | None = None,
+) -> tuple[Digest, ...]:
+    """Writes an archive that torch's reader, Python's zipfile and `read_container` open.
+
+    Records come in the order of their names. Those called `*.json` are deflated; all begin at a multiple of
+    64 bytes, so that the stored ones can be mapped. What torch asks of every archive (`FRAME_RECORDS`) is
+    added. The bytes follow from the arguments alone, for one version of zlib.
+
+    Args:
+        path: Replaced when all is written; its folder must exist.
+        records: Content by name, without the folder.
+        folder_name: The one folder in the archive.
+        last: Name and maker of a record that is written last and told of all others: the manifest.
+    Returns:
+        A digest of every record, in the order of the file.
+    Raises:
+        ValueError: A name that no archive may have, or two that readers would confuse.
+        ArchiveWriteError: The file could not be written, or a source gave another length than announced;
+            what stood at `path` still does.
+    """
+    contents: dict[str, Content] = {**FRAME_RECORDS, **records}
+    names = [*contents, *([last[0]] if last else [])]
+    _check_names(folder_name, names)
+    with new_file(path) as file:
+        writer = _Writer(file, folder_name)
+        for name in sorted(contents):
+            writer.add(name, contents[name])
+        if last:
+            writer.add(last[0], last[1](tuple(writer.digests)))
+        writer.finish()
+    return tuple(writer.digests)
+
+
+class _Writer:
+    def __init__(self, file: BufferedWriter, folder: str) -> None:
+        self._file = file
+        self._folder = folder
+        self._position = 0
+        self._entries: list[Entry] = []
+        self.digests: list[Digest] = []
+
+    def add(self, name: str, content: Content) -> None:
+        """Writes one record with what stands before and behind it."""
+        method, packed = STORED, content
+        if isinstance(content, bytes) and name.endswith(".json"):
+            method, packed = _packed(content)
+        size = _length(content)
+        packed_size = _length(packed)
+        full_name = f"{self._folder}/{name}"
+        data = aligned_data(full_name, self._position, size, packed_size)
+        entry = Entry(full_name, method, 0, size, packed_size, self._position, data)
+        self._write(local_header(entry, FIRST_OF_1980))
+        crc, sha256 = self._copy(name, packed, packed_size)
+        if isinstance(content, bytes):
+            crc, sha256 = zlib.crc32(content), hashlib.sha256(content).hexdigest()
+        entry = Entry(full_name, method, crc, size, packed_size, entry.header, data)
+        self._write(descriptor(entry))
+        self._entries.append(entry)
+        self.digests.append(Digest(name, size, sha256))
+
+    def finish(self) -> None:
+        """Writes the central directory and the end."""
+        directory = self._position
+        for entry in self._entries:
+            self._write(central_record(entry, FIRST_OF_1980))
+        self._write(end_records(len(self._entries), self._position - directory, directory))
+
+    def _copy(self, name: str, content: Content, length: int) -> tuple[int, str]:
+        """Writes the content; CRC-32 and sha256 of what was written."""
+        crc, digest, copied = 0, hashlib.sha256(), 0
+        for piece in _pieces(content):
+            copied += len(piece)
+            if copied > length:
+                break
+            crc = zlib.crc32(piece, crc)
+            digest.update(piece)
+            self._write(piece)
+        if copied != length:
+            given = "more" if copied > length else f"only {copied}"
+            raise OSError(f"{length} bytes were announced for `{name}` and {given} came")
+        return crc, digest.hexdigest()
+
+    def _write(self, piece: bytes | memoryview) -> None:
+        self._position += self._file.write(piece)
+
+
+def _packed(content: bytes) -> tuple[int, bytes]:
+    """The method and the bytes that take less room; what hardly shrinks is stored."""
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packed = packer.compress(content) + packer.flush()
+    if len(packed) > _WORTH_DEFLATING * len(content):
+        return STORED, content
+    return DEFLATED, packed
+
+
+def _length(content: Content) -> int:
+    return len(content) if isinstance(content, bytes) else content.length
+
+
+def _pieces(content: Content) -> Iterator[bytes | memoryview]:
+    match content:
+        case bytes():
+            yield content
+        case Streamed():
+            for piece in content.pieces:
+                yield piece.cast("B") if isinstance(piece, memoryview) else piece
+        case FileSlice():
+            yield from _read(content)
+
+
+def _read(piece: FileSlice) -> Iterator[bytes]:
+    left = piece.length
+    with Path(piece.path).open("rb") as file:
+        file.seek(piece.offset)
+        while left and (content := file.read(min(left, MIB))):
+            left -= len(content)
+            yield content
+
+
+def _check_names(folder: str, names: list[str]) -> None:
+    if "/" in folder:
+        raise ValueError(f"`{folder}` is no name of one folder")
+    for name in (f"{folder}/{name}" for name in names):
+        if fault := fault_of_name(name):
+            raise ValueError(f"{name!r}: {fault}")
+    if found := fault_of_names(names):
+        raise ValueError(f"{found[0]!r}: {found[1]}")

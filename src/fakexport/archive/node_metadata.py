@@ -1,0 +1,139 @@
+"""What a node remembers of the code it came from: written, and read with care."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import Node
+
+from fakexport._torch.operator_registry import operator_text
+
+from .document_error import DocumentError
+from .source_path import SourcePaths
+from .typed_json import named_items, text
+
+__all__ = ["GRAPH_NAMES", "MetadataDecoder", "MetadataEncoder", "custom_from_json", "custom_json"]
+
+# The code that torch generates from a graph may carry these texts in comments, which a line break would end.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
+_MAX_MODULES = 1000
+
+GRAPH_NAMES = "graph_names"
+"""Our own key, which torch skips: names of the nodes for the graphs that a higher-order operator runs."""
+
+
+class MetadataEncoder:
+    """Encodes the metadata of the nodes of one program.
+
+    `from_node`, the history of a node over passes, is left out: it names graphs by their address.
+    """
+
+    def __init__(self, paths: SourcePaths) -> None:
+        self._paths = paths
+
+    def of(self, node: Node) -> dict[str, str]:
+        meta = node.meta
+        found: dict[str, str] = {}
+        if trace := meta.get("stack_trace"):
+            found["stack_trace"] = _CONTROL.sub(" ", self._paths.in_trace(trace))
+        if modules := meta.get("nn_module_stack"):
+            found["nn_module_stack"] = ";".join(
+                f"{key},{path},{kind}" for key, (path, kind) in modules.items()
+            )
+        if sources := meta.get("source_fn_stack"):
+            found["source_fn_stack"] = ";".join(
+                f"{name},{_function_text(function)}" for name, function in sources
+            )
+        if function := meta.get("torch_fn"):
+            found["torch_fn"] = ";".join(function)
+        if custom := meta.get("custom"):
+            found["custom"] = custom_json(custom)
+        return found
+
+
+def custom_json(custom: Any) -> str:
+    try:
+        return json.dumps(custom)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"its custom metadata is no JSON: {error}") from error
+
+
+def _function_text(function: Any) -> str:
+    return function if isinstance(function, str) else operator_text(function)
+
+
+class MetadataDecoder:
+    """Decodes the metadata of nodes; equal texts, which repeat from block to block, are read once.
+
+    Args:
+        function: Looks up a name in `source_fn_stack`; gives the name back where it knows nothing.
+    """
+
+    def __init__(self, function: Callable[[str], Any]) -> None:
+        self._function = function
+        self._stacks: dict[str, dict[str, tuple[str, str]]] = {}
+        self._readers: dict[str, Callable[[str], Any]] = {
+            "stack_trace": str,
+            "nn_module_stack": self._module_stack,
+            "source_fn_stack": self._source_functions,
+            "torch_fn": lambda joined: tuple(joined.split(";")),
+            "custom": custom_from_json,
+        }
+
+    def read(self, value: Any) -> dict[str, Any]:
+        meta: dict[str, Any] = {}
+        for key, entry in named_items(value):
+            try:
+                written = text(entry)
+                if not written.isprintable() and _CONTROL.search(written):
+                    raise DocumentError("a control character")
+                if written and key in self._readers:
+                    meta[key] = self._readers[key](written)
+            except DocumentError as error:
+                raise error.within(key[:80]) from None
+        return meta
+
+    def _module_stack(self, joined: str) -> dict[str, tuple[str, str]]:
+        stack = self._stacks.get(joined)
+        if stack is None:
+            stack = self._stacks[joined] = dict(_module_entry(entry) for entry in joined.split(";"))
+            if len(stack) > _MAX_MODULES:
+                raise DocumentError(f"a module within {len(stack)} modules")
+        return dict(stack)
+
+    def _source_functions(self, joined: str) -> list[tuple[str, Any]]:
+        found = []
+        for entry in joined.split(";"):
+            name, comma, function = entry.partition(",")
+            if not comma:
+                raise DocumentError("expected pairs of a name and a function")
+            found.append((name, self._function(function)))
+        return found
+
+
+def custom_from_json(written: str) -> Any:
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        raise DocumentError("the text is no JSON that can be read") from None
+
+
+def _module_entry(entry: str) -> tuple[str, tuple[str, str]]:
+    parts = entry.split(",") if "(" not in entry and "[" not in entry else _split_outside_brackets(entry)
+    if len(parts) != 3:
+        raise DocumentError("expected a key, a path and a type for each module")
+    return parts[0], (parts[1], parts[2])
+
+
+def _split_outside_brackets(entry: str) -> list[str]:
+    parts, depth = [""], 0
+    for character in entry:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts

@@ -1,0 +1,104 @@
+"""The operators that a document may name: those that are registered, and a fixed list of functions."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from fakexport._torch.operator_registry import higher_order_operator, registered_overload
+from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
+
+from .document_error import DocumentError
+
+__all__ = ["Operators"]
+
+_OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.ASCII)
+_HIGHER_ORDER = re.compile(r"torch\.ops\.higher_order\.([A-Za-z_]\w*)", re.ASCII)
+_HIGHER_ORDER_NAMES = frozenset(
+    [
+        "associative_scan",
+        "auto_functionalized",
+        "auto_functionalized_v2",
+        "cond",
+        "flex_attention",
+        "foreach_map",
+        "hints_wrapper",
+        "invoke_subgraph",
+        "map_impl",
+        "out_dtype",
+        "run_const_graph",
+        "scan",
+        "strict_mode",
+        "tag_activation_checkpoint",
+        "while_loop",
+        "while_loop_stack_output",
+        "with_effects",
+        "wrap",
+        "wrap_activation_checkpoint",
+        "wrap_with_autocast",
+        "wrap_with_set_grad_enabled",
+    ]
+)
+
+
+class Operators:
+    """Looks up operators by the names that torch writes; each name once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def target(self, name: str) -> Any:
+        """The operator or function of this name.
+
+        Raises:
+            DocumentError: it is not registered in this process, or not one that a program may call.
+        """
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = _target(name)
+        return found
+
+    def remembered_function(self, name: str) -> Any:
+        """What a node remembers that it was traced from: an operator, something of torch, or just the name.
+
+        Only looks into modules that are loaded, and never runs a module's own attribute lookup.
+        """
+        try:
+            return self.target(name)
+        except DocumentError:
+            return _loaded_name(name)
+
+
+def _target(name: str) -> Any:
+    if name in SYMBOLIC_OPERATORS:
+        return SYMBOLIC_OPERATORS[name]
+    if name in PYTHON_FUNCTIONS:
+        return PYTHON_FUNCTIONS[name]
+    if match := _HIGHER_ORDER.fullmatch(name):
+        found = higher_order_operator(match[1]) if match[1] in _HIGHER_ORDER_NAMES else None
+        if found is None:
+            raise DocumentError(f"the higher-order operator {match[1][:80]} is not one that can be read")
+        return found
+    if match := _OVERLOAD.fullmatch(name):
+        overload = registered_overload(match[1], match[2], match[3])
+        if overload is None:
+            library = f"import the operator library `{match[1][:80]}` first"
+            reason = "this torch has no such operator" if match[1] in ("aten", "prim", "prims") else library
+            raise DocumentError(f"the operator {name[10:200]} is not registered: {reason}")
+        return overload
+    raise DocumentError(f"{name[:200]!r} is no operator")
+
+
+def _loaded_name(name: str) -> Any:
+    first, *rest = name.split(".")
+    if first != "torch":
+        return name
+    found: Any = torch
+    for part in rest:
+        if not isinstance(found, ModuleType) or part not in vars(found):
+            return name
+        found = vars(found)[part]
+    return name if isinstance(found, ModuleType) or not callable(found) else found

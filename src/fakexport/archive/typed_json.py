@@ -1,0 +1,154 @@
+"""Values out of a JSON document that nobody vouches for: of the right type, within limits, or an error."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from .document_error import DocumentError
+
+__all__ = [
+    "MAX_INTEGER",
+    "boolean",
+    "decimal",
+    "entries",
+    "field",
+    "identifier",
+    "integer",
+    "items",
+    "mapping",
+    "named_items",
+    "optional",
+    "sequence",
+    "text",
+    "union",
+]
+
+T = TypeVar("T")
+
+MAX_INTEGER = 2**63 - 1
+MAX_COUNT = 2_000_000
+MAX_TEXT = 1_000_000
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_MAX_NAME = 1000
+_NO_NAME = frozenset(
+    (*keyword.kwlist, "__debug__", "torch", "inf", "nan", "NoneType", "fx_pytree", "pytree", "self")
+)
+
+
+def _wrong(expected: str, value: object) -> DocumentError:
+    return DocumentError(f"expected {expected}, got {'null' if value is None else type(value).__name__}")
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise _wrong("an object", value)
+    return value
+
+
+def sequence(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise _wrong("a list", value)
+    if len(value) > MAX_COUNT:
+        raise DocumentError(f"a list of {len(value)} entries; at most {MAX_COUNT} are read")
+    return value
+
+
+def text(value: Any, limit: int = MAX_TEXT) -> str:
+    if type(value) is not str:
+        raise _wrong("a string", value)
+    if len(value) > limit:
+        raise DocumentError(f"a string of {len(value)} characters; at most {limit} are read")
+    return value
+
+
+def identifier(value: Any) -> str:
+    """A name that may stand in the Python code that torch generates from a graph."""
+    name = text(value)
+    if not _IDENTIFIER.fullmatch(name) or name in _NO_NAME or len(name) > _MAX_NAME:
+        raise DocumentError(f"{name[:80]!r} is no name for a value")
+    return name
+
+
+def integer(value: Any, lowest: int = -MAX_INTEGER - 1, highest: int = MAX_INTEGER) -> int:
+    if type(value) is not int:
+        raise _wrong("an integer", value)
+    if not lowest <= value <= highest:
+        raise DocumentError(f"an integer out of the range from {lowest} to {highest}")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise _wrong("true or false", value)
+    return value
+
+
+def decimal(value: Any) -> float:
+    """A floating-point number; torch writes those that JSON cannot as strings."""
+    if type(value) is float:
+        return value
+    if type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER:
+        return float(value)
+    if value in ("Infinity", "-Infinity", "NaN"):
+        return {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}[value]
+    raise _wrong("a number", value)
+
+
+def optional(value: Any, read: Callable[[Any], T]) -> T | None:
+    return None if value is None else read(value)
+
+
+def field(owner: dict[str, Any], name: str, read: Callable[[Any], T], default: Any = ...) -> T:
+    """The field `name`, read; a fault inside is reported with its name."""
+    if name not in owner:
+        if default is ...:
+            raise DocumentError("this field is missing").within(name)
+        value = default
+    else:
+        value = owner[name]
+    try:
+        return read(value)
+    except DocumentError as error:
+        raise error.within(name) from None
+
+
+def items(value: Any, read: Callable[[Any], T]) -> list[T]:
+    """The entries of a list, each read; a fault inside is reported with its index."""
+    result: list[T] = []
+    try:
+        for entry in sequence(value):
+            result.append(read(entry))
+    except DocumentError as error:
+        raise (error.within(f"[{len(result)}]") if type(value) is list else error) from None
+    return result
+
+
+def entries(value: Any, read: Callable[[Any], T]) -> dict[str, T]:
+    """The values of an object, each read; a fault inside is reported with its key."""
+    result: dict[str, T] = {}
+    for key, entry in named_items(value):
+        try:
+            result[key] = read(entry)
+        except DocumentError as error:
+            raise error.within(f"[{key[:80]!r}]") from None
+    return result
+
+
+def named_items(value: Any) -> Iterator[tuple[str, Any]]:
+    owner = mapping(value)
+    if len(owner) > MAX_COUNT:
+        raise DocumentError(f"an object of {len(owner)} entries; at most {MAX_COUNT} are read")
+    for key, entry in owner.items():
+        yield text(key, 10_000), entry
+
+
+def union(value: Any) -> tuple[str, Any]:
+    """An object with one field, whose name tells what its value is: `{"as_int": 3}`."""
+    if type(value) is not dict or len(value) != 1:
+        raise DocumentError("expected an object with exactly one field")
+    return next(iter(value.items()))

@@ -1,0 +1,99 @@
+"""What a program knows of its values, as JSON: tensors without data, symbolic numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import sympy
+import torch
+
+from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES
+from fakexport._torch.symbolic_numbers import expression_of, hint_of
+
+__all__ = ["Json", "ValueEncoder", "device_json", "float_json"]
+
+Json = dict[str, Any]
+
+
+class ValueEncoder:
+    """Encodes the metadata of values; prints each distinct expression once, as it is slow to print.
+
+    Equal parts are the same object in the result.
+    """
+
+    def __init__(self) -> None:
+        self._integers: dict[Any, Json] = {}
+        self._texts: dict[Any, str] = {}
+        self._fixed: dict[int, Json] = {}
+        self._devices: dict[torch.device, Json] = {}
+
+    def tensor(self, value: torch.Tensor) -> Json:
+        if value.layout not in LAYOUT_CODES or value.dtype not in DTYPE_CODES:
+            raise ValueError(f"torch's format has no {value.layout} tensors of {value.dtype}")
+        device = value.device
+        if device not in self._devices:
+            self._devices[device] = device_json(device)
+        return {
+            "dtype": DTYPE_CODES[value.dtype],
+            "sizes": [self.integer(size) for size in value.shape],
+            "requires_grad": value.requires_grad,
+            "device": self._devices[device],
+            "strides": [self.integer(stride) for stride in value.stride()],
+            "storage_offset": self.integer(value.storage_offset()),
+            "layout": LAYOUT_CODES[value.layout],
+        }
+
+    def integer(self, value: int | torch.SymInt) -> Json:
+        if type(value) is int:
+            known = self._fixed.get(value)
+            if known is None:
+                known = self._fixed[value] = {"as_int": value}
+            return known
+        if not isinstance(value, torch.SymInt):
+            return {"as_int": int(value)}
+        expression = expression_of(value)
+        found = self._integers.get(expression)
+        if found is None:
+            found = self._integers[expression] = self._new_integer(value, expression)
+        return found
+
+    def _new_integer(self, value: torch.SymInt, expression: Any) -> Json:
+        if isinstance(expression, (int, sympy.Integer)):
+            return {"as_int": int(expression)}
+        hint = hint_of(value)
+        return self._expression(expression, None if hint is None else {"as_int": int(hint)})
+
+    def floating(self, value: float | torch.SymFloat) -> Json:
+        if not isinstance(value, torch.SymFloat):
+            return {"as_float": float_json(float(value))}
+        expression = expression_of(value)
+        if isinstance(expression, (float, sympy.Float)):
+            return {"as_float": float_json(float(expression))}
+        hint = hint_of(value)
+        return self._expression(expression, None if hint is None else {"as_float": float_json(float(hint))})
+
+    def boolean(self, value: bool | torch.SymBool) -> Json:
+        if not isinstance(value, torch.SymBool):
+            return {"as_bool": value}
+        expression = expression_of(value)
+        if expression in (True, False):
+            return {"as_bool": bool(expression)}
+        return self._expression(expression, None)
+
+    def _expression(self, expression: Any, hint: Json | None) -> Json:
+        text = self._texts.get(expression)
+        if text is None:
+            text = self._texts[expression] = sympy.srepr(expression)
+        return {"as_expr": {"expr_str": text, "hint": hint}}
+
+
+def device_json(device: torch.device) -> Json:
+    return {"type": device.type, "index": device.index}
+
+
+def float_json(value: float) -> float | str:
+    """A float as torch's format has it: what JSON cannot say is a string."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

@@ -1,0 +1,78 @@
+"""`fakexport export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Source
+from fakexport.cli.progress_display import progress_on_stderr
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import output_width, write_error_line, write_output
+
+__all__ = ["export_command"]
+
+
+def export_command(
+    source: Source,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .pt2 to write.")
+    ],
+    target: Annotated[
+        str, typer.Option(metavar="TOPOLOGY", help="Devices of the target, such as cpu, H100 or 8xH100.")
+    ] = "cpu",
+    device_map: DeviceMap = None,
+    dtype: Dtype = None,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=DTYPE[DIMS]", show_default=False, help="As for `check`."),
+    ] = None,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME.DIM=MIN..MAX", show_default=False, help="As for `check`."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="As for `check`.")] = False,
+    use_cache: Annotated[bool, typer.Option("--use-cache", help="As for `check`.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Writes the program for one target as a weight-less archive, and reports as `check` does.
+
+    Exit code 0: written, and there is no error. 1: there are findings; of a model that does not export,
+    nothing is written. 2: bad usage, or the file cannot be written.
+    """
+    with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
+        from fakexport.archive import save
+        from fakexport.check import check
+
+        report = check(
+            source,
+            targets=[target],
+            device_map=device_map,
+            dtype=dtype,
+            inputs=input_ or [],
+            dynamic_shapes=dynamic or None,
+            strict=strict,
+            use_cache=use_cache,
+            on_progress=on_progress,
+        )
+        (verdict,) = report.verdicts
+        if verdict.program is not None:
+            save(
+                verdict.program,
+                output,
+                topology=verdict.target.topology,
+                dtype=verdict.target.dtype,
+                dynamic_shapes=", ".join(dynamic) if dynamic else None,
+                unbound=() if verdict.recovered is None else verdict.recovered.unbound,
+                root=Path.cwd(),
+            )
+    from fakexport.report import render_report
+
+    write_output(render_report(report, width=output_width()))
+    if verdict.program is not None:
+        write_error_line(f"{output}: {output.stat().st_size:,} bytes, without weights")
+    if not report.is_clean:
+        raise typer.Exit(1)

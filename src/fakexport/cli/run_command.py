@@ -1,0 +1,52 @@
+"""`fakexport run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fakexport.cli.options import Archive, BoundDevices, Debug, device_pairs
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import write_output
+
+__all__ = ["run_command"]
+
+
+def run_command(
+    archive: Archive,
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(metavar="[CHECKPOINT]", show_default=False, help="The weights, if ARCHIVE has none."),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="The inputs by name, as .safetensors."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The outputs' .safetensors."),
+    ] = None,
+    device_map: BoundDevices = None,
+    debug: Debug = False,
+) -> None:
+    """Runs a program on the inputs of a file, and writes or describes its outputs."""
+    with quiet(is_debug=debug):
+        from safetensors.torch import save_file
+
+        from fakexport.archive import bind, load
+        from fakexport.deploy import run
+        from fakexport.weights import open_checkpoint
+
+        program = load(archive)
+        if checkpoint is not None:
+            program = bind(program, checkpoint, device_map=device_pairs(device_map))
+        given = open_checkpoint({} if inputs is None else inputs)
+        named = {name: given.tensor(name).clone() for name in given.entries}
+        outputs = run(program, named)
+        if output is not None:
+            save_file({name: tensor.contiguous() for name, tensor in outputs.items()}, output)
+    for name, tensor in outputs.items():
+        shape = ", ".join(map(str, tensor.shape))
+        write_output(f"{name}  {str(tensor.dtype).removeprefix('torch.')}[{shape}]\n")

@@ -1,0 +1,42 @@
+"""The verification of a checkpoint as text for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fakexport.diagnostics import render_text
+from fakexport.report.quantity import bytes_text, plural
+from fakexport.report.table import escaped
+
+if TYPE_CHECKING:
+    from fakexport.weights import WeightsReport
+
+__all__ = ["render_weights"]
+
+
+def render_weights(report: WeightsReport) -> str:
+    """Returns what was compared, the diagnostics, and one line of summary.
+
+    Plain text without colours; the same report gives the same text. Names of repeated layers are folded,
+    `render_weights_json` has all of them.
+
+    Args:
+        report: What the verification found.
+    Returns:
+        Text that ends in one line end.
+    """
+    entries = f"{report.entries:,} entries, {bytes_text(report.entry_bytes)}"
+    converted = f"; {report.converted} of them are converted by transformers" if report.converted else ""
+    head = [
+        escaped(f"model       {report.source}: {plural(report.weights, 'weight')}"),
+        escaped(f"checkpoint  {report.checkpoint}: {entries}{converted}"),
+    ]
+    severities = [diagnostic.severity for diagnostic in report.diagnostics]
+    errors = plural(severities.count("error"), "error")
+    warnings = plural(severities.count("warning"), "warning")
+    parts = [
+        "\n".join(head),
+        *map(render_text, report.diagnostics),
+        f"{report.summary}; {errors}, {warnings}",
+    ]
+    return "\n\n".join(parts) + "\n"

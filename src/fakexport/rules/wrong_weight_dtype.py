@@ -1,0 +1,53 @@
+"""FE703: an entry has another dtype than its weight."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE703",
+    name="wrong_weight_dtype",
+    severity="error",
+    message="an entry of the checkpoint has another dtype than the weight",
+    why="""
+The dtype of every weight is written into a program: into the operators that were recorded for it, and often
+into conversions next to them. A weight of another dtype makes it fail, or run with other numbers.
+Checkpoints are mostly bfloat16, and a model that is built without a dtype is float32. `load_state_dict`
+would copy into what is there and convert without a word, at the price of a copy of everything in memory.
+""",
+    how_to_repair="""
+Export in the dtype of the checkpoint (`--dtype bfloat16`, or `dtype=torch.bfloat16`): then the weights are
+mapped from the file and none is copied. Or convert while binding, `bind(program, checkpoint,
+dtype=torch.float32)`, which takes memory for the converted weights.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+def factory():
+    return nn.Linear(8, 4), (torch.zeros(2, 8),)
+
+
+def checkpoint():
+    return {
+        "weight": torch.zeros(4, 8, dtype=torch.bfloat16),  # <- FE703
+        "bias": torch.zeros(4),
+    }
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+def factory():
+    return nn.Linear(8, 4), (torch.zeros(2, 8),)
+
+
+def checkpoint():
+    return {
+        "weight": torch.zeros(4, 8, dtype=torch.float32),
+        "bias": torch.zeros(4),
+    }
+""",
+    fails_on="weights",
+    fault="checkpoint",
+)

@@ -1,0 +1,55 @@
+"""FE702: an entry has another shape than its weight."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE702",
+    name="wrong_weight_shape",
+    severity="error",
+    message="an entry of the checkpoint has another shape than the weight",
+    why="""
+The name is there, the shape is another one. The shapes of the weights are written into a program: its
+operators were chosen and its symbolic sizes were solved for them, so a weight of another shape would fail
+in the middle of a run, or broadcast and give wrong numbers. The cause is told where the shapes show it: a
+transposed matrix (`nn.Linear` keeps `[out, in]`, the Conv1D of GPT-2 and Flax keep `[in, out]`), a
+vocabulary that was padded or resized, one shard of a tensor-parallel checkpoint, or the configuration of
+another size of the model.
+""",
+    how_to_repair="""
+Build the model with the configuration that belongs to the checkpoint, or convert the entry (transpose it,
+put the shards together) and save the checkpoint again. fakexport does not guess: a square matrix would hide
+a transposition.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+def factory():
+    return nn.Linear(8, 4), (torch.zeros(2, 8),)
+
+
+def checkpoint():
+    return {
+        "weight": torch.zeros(8, 4),  # <- FE702
+        "bias": torch.zeros(4),
+    }
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+def factory():
+    return nn.Linear(8, 4), (torch.zeros(2, 8),)
+
+
+def checkpoint():
+    return {
+        "weight": torch.zeros(8, 4).T,
+        "bias": torch.zeros(4),
+    }
+""",
+    fails_on="weights",
+    fault="checkpoint",
+)

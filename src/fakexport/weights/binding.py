@@ -1,0 +1,248 @@
+"""Real weights for a program that has none."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport._torch.pytree import tree_map
+from fakexport._torch.real_execution import real_execution
+from fakexport.fake import is_fake, value_of
+from fakexport.program.tensor_identity import tensor_identity
+from fakexport.weights.bound_weights import BoundWeights, read_weights
+from fakexport.weights.checkpoint import Checkpoint
+from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
+from fakexport.weights.opening import open_checkpoint
+from fakexport.weights.relocation import (
+    DeviceMove,
+    copied_graph,
+    devices_of_program,
+    exists_here,
+    relocate,
+)
+from fakexport.weights.torch_file import entries_of
+from fakexport.weights.verification import CheckpointSource, verified
+from fakexport.weights.weights_report import WeightsReport
+
+__all__ = ["LARGEST_CHECKED_BYTES", "BindError", "WeightsWarning", "bind"]
+
+LARGEST_CHECKED_BYTES = 2**30
+"""A mapped checkpoint that is larger is looked through for NaN only where `check_finite=True` asks for it."""
+
+
+class BindError(ValueError):
+    """A checkpoint that does not fit the program: nothing was bound. The text is one line.
+
+    Args:
+        report: Everything that does not fit.
+    """
+
+    def __init__(self, report: WeightsReport) -> None:
+        super().__init__(f"{report.checkpoint} does not fit {report.source}: {report.summary}")
+        self.report = report
+
+
+class WeightsWarning(UserWarning):
+    """Weights are bound, and something about them is worth a look: FE704 or FE706."""
+
+
+def bind(
+    program: ExportedProgram,
+    checkpoint: CheckpointSource,
+    *,
+    device_map: str | Mapping[str, str] | None = None,
+    dtype: torch.dtype | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    source: ModelSource | None = None,
+    check_finite: bool | None = None,
+) -> ExportedProgram:
+    """The program with the weights of a checkpoint: all of them, exactly, or none.
+
+    Names, shapes and dtypes must fit; names of one weight stay one tensor. Weights on the CPU stay mapped to
+    their file until they are used, so that binding takes no memory for them; those that must be converted or
+    merged, or that go to another device, are copied. Constants that have values become real.
+
+    Args:
+        program: A weight-less program, from `export`; it is not changed.
+        checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
+            shared with the bound program.
+        device_map: For a program of devices that are not here: `{"cuda:0": "cpu"}`, or one device for all.
+            Every device that the graph names is replaced.
+        dtype: Converts floating weights to what the program has. It must be that dtype: a graph in
+            another one has to be exported anew.
+        constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.
+        source: As for `verify_weights`.
+        check_finite: Whether to look through the weights for NaN and infinity, which reads all data.
+            Default: yes up to 1 GiB.
+    Returns:
+        A new program, which runs. Its example inputs are zeros, in place of the fake ones: who compiles or
+        saves it needs real ones.
+    Raises:
+        BindError: the checkpoint does not fit; `report` has everything, with causes.
+        CheckpointError: no checkpoint, or one that is refused.
+        ValueError: a device that is not here, a dtype that the program has not, a constant that it has not.
+    Warns:
+        WeightsWarning: entries that nothing wants (FE704); NaN or infinity (FE706).
+    Reports:
+        FE701, FE702, FE703, FE705, FE707 in `BindError.report`.
+
+    Example:
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
+        >>> bound = bind(program, {"weight": torch.ones(2, 4), "bias": torch.zeros(2)})
+        >>> bound.module()(torch.ones(1, 4))
+        tensor([[4., 4.]])
+    """
+    move = _move(program, device_map)
+    expected = expected_of_program(program)
+    _check_dtype(expected, dtype)
+    opened = _with_constants(open_checkpoint(checkpoint), constants or {}, expected)
+    found = verified(expected, opened, name="the program", source=source, is_converting=dtype is not None)
+    if not found.report.is_bindable:
+        raise BindError(found.report)
+    is_small = opened.folder is None or opened.nbytes <= LARGEST_CHECKED_BYTES
+    weights = read_weights(
+        opened,
+        found.match,
+        expected,
+        {**program.constants, **program.state_dict},
+        is_checking_finite=is_small if check_finite is None else check_finite,
+    )
+    seen = {(finding.code, finding.names) for finding in weights.findings}
+    before = (finding for finding in found.report.findings if (finding.code, finding.names) not in seen)
+    report = replace(found.report, findings=(*weights.findings, *before))
+    if not report.is_bindable:
+        raise BindError(report)
+    _warn(report)
+    return _bound(program, weights, move)
+
+
+def _move(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> DeviceMove:
+    present = devices_of_program(program)
+    move = DeviceMove.parse(device_map, present)
+    for device in present:
+        target = str(move.of(device))
+        if not exists_here(target):
+            hint = (
+                f"device_map={{{device!r}: 'cpu'}} would bind it here"
+                if target == device
+                else "choose another"
+            )
+            raise ValueError(f"the device {target} is not on this machine; {hint}")
+    return move
+
+
+def _check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
+    present = {w.dtype for w in expected.weights.values() if w.dtype.is_floating_point}
+    if dtype is not None and present and dtype not in present:
+        names = ", ".join(sorted(str(found).removeprefix("torch.") for found in present))
+        asked = str(dtype).removeprefix("torch.")
+        raise ValueError(f"the graph of the program is in {names}, not in {asked}: export it with that dtype")
+
+
+def _with_constants(
+    checkpoint: Checkpoint, constants: Mapping[str, torch.Tensor], expected: ExpectedWeights
+) -> Checkpoint:
+    """The checkpoint with the values of constants that the caller gives."""
+    if not constants:
+        return checkpoint
+    for name in constants:
+        if name not in expected.constants:
+            known = ", ".join(expected.constants) or "none"
+            raise ValueError(f"{name!r} is no constant without a value; those of the program: {known}")
+    entries = {**checkpoint.entries, **entries_of(constants, None)}
+
+    def read(name: str) -> torch.Tensor:
+        return constants[name] if name in constants else checkpoint.read(name)
+
+    return replace(checkpoint, entries=MappingProxyType(entries), read=read)
+
+
+def _warn(report: WeightsReport) -> None:
+    for diagnostic in report.diagnostics:
+        if diagnostic.severity == "warning" and diagnostic.code in ("FE704", "FE706"):
+            names = ", ".join(diagnostic.notes[0].splitlines()[:3])
+            times = "" if diagnostic.count == 1 else f" ({diagnostic.count} times)"
+            warnings.warn(
+                WeightsWarning(f"{diagnostic.code}: {diagnostic.message}{times}: {names}"), stacklevel=3
+            )
+
+
+def _bound(program: ExportedProgram, weights: BoundWeights, move: DeviceMove) -> ExportedProgram:
+    graph_module = copied_graph(program)
+    relocate(graph_module, move)
+    on_device = _Placed(move)
+    parameters = set(program.graph_signature.parameters)
+    state: dict[str, torch.Tensor | nn.Parameter] = {}
+    for name, old in program.state_dict.items():
+        is_parameter = name in parameters or isinstance(old, nn.Parameter)
+        state[name] = on_device.weight(weights.tensors[name], old, is_parameter=is_parameter)
+    return ExportedProgram(
+        root=graph_module,
+        graph=graph_module.graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=state,
+        range_constraints=dict(program.range_constraints),
+        module_call_graph=[copy.copy(entry) for entry in program.module_call_graph],
+        example_inputs=_zero_inputs(program, move),
+        constants={
+            name: on_device.constant(old, weights.tensors.get(name))
+            for name, old in program.constants.items()
+        },
+        verifiers=program.verifiers,
+    )
+
+
+def _zero_inputs(program: ExportedProgram, move: DeviceMove) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The example inputs without fakes: `torch.export.load` would unpickle those by running code."""
+
+    def real(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        device = move.of(value.device)
+        if not is_fake(value):
+            return value.to(device)
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device).zero_()
+
+    if program.example_inputs is None:
+        return None
+    with real_execution():
+        args, kwargs = tree_map(real, program.example_inputs)
+    return args, kwargs
+
+
+class _Placed:
+    """Puts tensors on their devices, one tensor for all names that share one."""
+
+    def __init__(self, move: DeviceMove) -> None:
+        self._move = move
+        self._weights: dict[tuple[int, str, bool], torch.Tensor] = {}
+        self._constants: dict[Hashable, torch.Tensor] = {}
+        self._kept: list[torch.Tensor] = []
+
+    def weight(self, real: torch.Tensor, old: torch.Tensor, *, is_parameter: bool) -> torch.Tensor:
+        device = self._move.of(old.device)
+        key = id(real), str(device), is_parameter
+        if key not in self._weights:
+            self._kept.append(real)
+            placed = real.to(device)
+            self._weights[key] = (
+                nn.Parameter(placed, requires_grad=old.requires_grad) if is_parameter else placed
+            )
+        return self._weights[key]
+
+    def constant(self, old: Any, given: torch.Tensor | None) -> Any:
+        if not isinstance(old, torch.Tensor):
+            return old
+        key = tensor_identity(old)
+        if key not in self._constants:
+            value = given if given is not None else value_of(old) if is_fake(old) else old
+            self._constants[key] = value.to(self._move.of(old.device))
+        return self._constants[key]

@@ -1,0 +1,112 @@
+"""The real tensors of a program's weights, out of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from fakexport._torch.real_execution import real_execution
+from fakexport.fake import is_fake
+from fakexport.weights.checkpoint import Checkpoint
+from fakexport.weights.expectation import ExpectedWeights, Weight
+from fakexport.weights.finite import are_equal, is_finite
+from fakexport.weights.likely_cause import Cause
+from fakexport.weights.matching import Match
+from fakexport.weights.weights_report import WeightFinding
+
+__all__ = ["BoundWeights", "read_weights"]
+
+
+@dataclass
+class BoundWeights:
+    """Real tensors by name, those of tied names being one tensor; and what their data showed."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    findings: list[WeightFinding] = field(default_factory=list)
+
+
+def read_weights(
+    checkpoint: Checkpoint,
+    match: Match,
+    expected: ExpectedWeights,
+    like: Mapping[str, torch.Tensor],
+    *,
+    is_checking_finite: bool,
+) -> BoundWeights:
+    """Every weight that is wanted, on the CPU, in the dtype and with the strides that the program has.
+
+    A mapped tensor that has both already stays mapped. What transformers merges takes memory.
+
+    Args:
+        checkpoint, match, expected: As they were verified: nothing is missing, every shape fits.
+        like: The program's own tensors.
+        is_checking_finite: Whether to look through all data.
+    """
+    bound = BoundWeights()
+    with real_execution():
+        made = _made(checkpoint, match, expected)
+        bound.findings.extend(_without_data(made))
+        if bound.findings:
+            return bound
+        if is_checking_finite:
+            bound.findings.extend(_not_finite(made))
+        for name, (tensor, weight) in made.items():
+            bound.tensors[name] = _fitted(tensor, weight, like[name])
+        bound.findings.extend(_differing_ties(bound.tensors, expected))
+    for names in expected.tied:
+        one = next(bound.tensors[name] for name in names if name in bound.tensors)
+        bound.tensors.update(dict.fromkeys(names, one))
+    return bound
+
+
+Made = dict[str, tuple[torch.Tensor, Weight]]
+
+
+def _made(checkpoint: Checkpoint, match: Match, expected: ExpectedWeights) -> Made:
+    made: Made = {}
+    for conversion in dict.fromkeys(match.conversions.values()):
+        for name, tensor in conversion.convert(checkpoint.tensor).items():
+            if name in expected.all and match.conversions.get(name) is conversion:
+                made[name] = tensor.detach(), expected.all[name]
+    return made
+
+
+def _without_data(made: Made) -> list[WeightFinding]:
+    names = tuple(name for name, (tensor, _) in made.items() if is_fake(tensor) or tensor.is_meta)
+    return (
+        [WeightFinding("FE701", names, cause=Cause("the entries are fake tensors, without data"))]
+        if names
+        else []
+    )
+
+
+def _not_finite(made: Made) -> list[WeightFinding]:
+    names = tuple(name for name, (tensor, _) in made.items() if not is_finite(tensor))
+    return [WeightFinding("FE706", names)] if names else []
+
+
+def _fitted(tensor: torch.Tensor, weight: Weight, like: torch.Tensor) -> torch.Tensor:
+    """The tensor in the program's dtype and strides; itself where it has both."""
+    converted = tensor.to(weight.dtype)
+    if like.layout is not torch.strided or _is_laid_out(converted, like.stride()):
+        return converted
+    fitted = torch.empty_strided(like.shape, like.stride(), dtype=weight.dtype)
+    return fitted.copy_(converted)
+
+
+def _is_laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
+    sized = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    return tensor.numel() == 0 or all(size == 1 or own == other for size, own, other in sized)
+
+
+def _differing_ties(tensors: Mapping[str, torch.Tensor], expected: ExpectedWeights) -> list[WeightFinding]:
+    """Several entries for one tied weight, and their data is not the same."""
+    findings = []
+    for names in expected.tied:
+        present = [name for name in names if name in tensors]
+        if not all(are_equal(tensors[present[0]], tensors[name]) for name in present[1:]):
+            cause = Cause("their data differs: the checkpoint comes from weights that are not tied")
+            findings.append(WeightFinding("FE705", tuple(present), cause=cause, severity="error"))
+    return findings

@@ -1,0 +1,173 @@
+"""What a model or a program wants from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport.devices import emulate
+from fakexport.fake import UnreplayableRead, build, is_fake, value_of
+from fakexport.program.tensor_identity import tensor_identity
+from fakexport.sources import Source, SourceError, callable_source, resolve
+
+__all__ = [
+    "ExpectedWeights",
+    "ModelNotBuilt",
+    "Weight",
+    "dtype_named",
+    "expected_of_module",
+    "expected_of_program",
+    "fake_model",
+]
+
+ModelSource = str | nn.Module | Callable[[], Any]
+
+
+class ModelNotBuilt(ValueError):
+    """The model's own constructor raised; `__cause__` is the error."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Shape and dtype of a tensor that a checkpoint must bring, or brings."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class ExpectedWeights:
+    """The weights of a model, by name.
+
+    Args:
+        weights: Parameters and persistent buffers.
+        constants: Constants of a program that have no value, because the model's code determines none.
+        tied: Groups of names that are one tensor.
+        transient: Names of non-persistent buffers, which no checkpoint needs to have.
+        model: The fake module, where there is one.
+    """
+
+    weights: Mapping[str, Weight]
+    constants: Mapping[str, Weight] = field(default_factory=dict)
+    tied: tuple[tuple[str, ...], ...] = ()
+    transient: frozenset[str] = frozenset()
+    model: nn.Module | None = None
+
+    @property
+    def all(self) -> dict[str, Weight]:
+        """Weights and constants without a value."""
+        return {**self.weights, **self.constants}
+
+    def aliases(self) -> dict[str, tuple[str, ...]]:
+        """The group of each name that is tied."""
+        return {name: names for names in self.tied for name in names}
+
+
+def expected_of_module(module: nn.Module) -> ExpectedWeights:
+    """What a module wants, real or fake: the tensors of its state dict."""
+    state = {
+        name: tensor
+        for name, tensor in module.state_dict(keep_vars=True).items()
+        if isinstance(tensor, torch.Tensor)
+    }
+    buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    return ExpectedWeights(
+        weights={name: _weight(tensor) for name, tensor in state.items()},
+        tied=_tied(state),
+        transient=frozenset(buffers - state.keys()),
+        model=module,
+    )
+
+
+def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
+    """What a program wants: its state dict, and the constants that have no value."""
+    state = program.state_dict
+    constants = {name: c for name, c in program.constants.items() if isinstance(c, torch.Tensor)}
+    missing = {name: _weight(c) for name, c in constants.items() if not has_value(c)}
+    return ExpectedWeights(
+        weights={name: _weight(tensor) for name, tensor in state.items()},
+        constants=missing,
+        tied=_tied({**state, **{name: constants[name] for name in missing}}),
+        transient=frozenset(constants.keys() - missing.keys()),
+    )
+
+
+def has_value(constant: torch.Tensor) -> bool:
+    """Whether a constant is real, or a fake whose value is known."""
+    if not is_fake(constant):
+        return not constant.is_meta
+    try:
+        value_of(constant)
+    except UnreplayableRead:
+        return False
+    return True
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The floating dtype of a name, `bfloat16` or `torch.bfloat16`.
+
+    Raises:
+        ValueError: no such dtype.
+    """
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"unknown floating dtype {name!r}: write float32, bfloat16, float16 or float64")
+    return dtype
+
+
+def fake_model(source: ModelSource, *, topology: str = "cpu", dtype: torch.dtype | None = None) -> nn.Module:
+    """The module of a source, built without data.
+
+    Args:
+        source: As for `check`: a text, a factory or a module.
+        topology: Devices that the constructor may name.
+        dtype: Default floating dtype of the construction; default: what the source says.
+    Raises:
+        ValueError, TypeError: no such source or topology.
+        ModelNotBuilt: the constructor raised.
+    """
+    if isinstance(source, nn.Module):
+        return source
+    found = resolve(source) if isinstance(source, str) else callable_source(source)
+    with emulate(topology) as devices:
+        default = None if found.kind == "python" else devices.default_device
+        return build(
+            lambda: _constructed(found),
+            device_map=default,
+            dtype=dtype or found.dtype,
+            default_device=devices.default_device,
+        ).module
+
+
+def _constructed(source: Source) -> Any:
+    try:
+        return source.factory()
+    except SourceError:
+        raise
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        reason = f"{type(error).__name__}: {first}; `fakexport check {source.spec}` says more"
+        raise ModelNotBuilt(f"{source.spec} cannot be built: {reason}") from error
+
+
+def _weight(tensor: torch.Tensor) -> Weight:
+    return Weight(tuple(tensor.shape), tensor.dtype)
+
+
+def _tied(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(names) for names in _groups(tensors.items()).values() if len(names) > 1)
+
+
+def _groups(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[Any, list[str]]:
+    groups: dict[Any, list[str]] = {}
+    for name, tensor in tensors:
+        groups.setdefault(tensor_identity(tensor), []).append(name)
+    return groups

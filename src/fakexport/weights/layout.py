@@ -1,0 +1,131 @@
+"""How the entries of a checkpoint become the weights of a model: as they are, or by transformers' tables."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["Conversion", "ConversionFailed", "as_it_is", "hub_layout", "is_transformers_model"]
+
+Read = Callable[[str], torch.Tensor]
+Convert = Callable[[Read], dict[str, torch.Tensor]]
+
+
+class ConversionFailed(ValueError):
+    """transformers could not make a weight of these entries; one line."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """One step from entries to weights.
+
+    Args:
+        entries: Names in the checkpoint, all of which are used up.
+        target: The weight, or the first of several, that comes out.
+        convert: Makes the weights by name, from what gives the tensor of an entry. Tensors without data
+            give tensors without data.
+        operations: What is done: `MergeModulelist(dim=0)`, `Concatenate(dim=1)`; empty for a mere renaming.
+    """
+
+    entries: tuple[str, ...]
+    target: str
+    convert: Convert = field(repr=False)
+    operations: tuple[str, ...] = ()
+
+
+def as_it_is(names: Collection[str]) -> list[Conversion]:
+    """Each entry is the weight of the same name."""
+    return [_renamed(name, name) for name in names]
+
+
+def is_transformers_model(model: nn.Module | None) -> bool:
+    """Whether transformers has conversion tables for the module."""
+    library = sys.modules.get("transformers")
+    return library is not None and isinstance(model, library.PreTrainedModel)
+
+
+def hub_layout(names: Collection[str], model: Any, wanted: Mapping[str, object]) -> list[Conversion]:
+    """The steps by which transformers loads these entries: its own tables, its own operations.
+
+    This is the first half of `transformers.core_model_loading.convert_and_load_state_dict_in_model`
+    (5.23), without the half that casts dtypes, starts threads and changes the model.
+
+    Args:
+        names: Names of the entries.
+        model: The transformers model, fake.
+        wanted: The names of the weights that are wanted; of a program, or of the model.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [step for step in mapping if isinstance(step, WeightRenaming)]
+    converters = [step for step in mapping if isinstance(step, WeightConverter)]
+    by_pattern = {pattern: step for step in converters for pattern in step.source_patterns}
+    state = dict.fromkeys(wanted, True)
+    single: list[Conversion] = []
+    collected: dict[str, list[tuple[str, str]]] = {}
+    for name in sorted(names, key=dot_natural_key):
+        target, pattern = _target(name, renamings, converters, model.base_model_prefix, state)
+        if pattern is None or target not in state:
+            single.append(_renamed(name, target if target in state else name))
+        else:
+            collected.setdefault(target, []).append((name, pattern))
+    return [*single, *_converted(collected, by_pattern, model)]
+
+
+def _target(
+    name: str, renamings: list[Any], converters: list[Any], prefix: str, state: dict[str, bool]
+) -> tuple[str, str | None]:
+    from transformers.core_model_loading import rename_source_key
+
+    target, pattern = rename_source_key(name, renamings, converters, prefix, state)
+    if target not in state and name in state:
+        return str(name), None
+    return target, pattern
+
+
+def _converted(
+    collected: Mapping[str, list[tuple[str, str]]], by_pattern: Mapping[str, Any], model: Any
+) -> Iterator[Conversion]:
+    for target, sources in collected.items():
+        step = by_pattern[sources[0][1]]
+        yield Conversion(
+            entries=tuple(name for name, _ in sources),
+            target=target,
+            convert=_Converter(target, tuple(sources), step, model),
+            operations=tuple(map(repr, step.operations)),
+        )
+
+
+@dataclass(frozen=True)
+class _Converter:
+    """Runs one of transformers' converters."""
+
+    target: str
+    sources: tuple[tuple[str, str], ...]
+    step: Any
+    model: Any
+
+    def __call__(self, read: Read) -> dict[str, torch.Tensor]:
+        step = copy.deepcopy(self.step)
+        for name, pattern in self.sources:
+            step.add_tensor(self.target, name, pattern, read(name))
+        try:
+            with torch.no_grad():
+                made = step.convert(self.target, model=self.model, config=self.model.config)
+        except Exception as error:
+            first = (str(error).splitlines() or [""])[0]
+            operations = ", ".join(map(repr, self.step.operations))
+            raise ConversionFailed(f"{operations} of transformers fails: {first}") from error
+        return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
+
+
+def _renamed(name: str, target: str) -> Conversion:
+    return Conversion((name,), target, lambda read: {target: read(name)})

@@ -1,0 +1,211 @@
+"""Why a weight and an entry may have missed each other, guessed from names and shapes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+
+from fakexport.weights.expectation import Weight
+
+__all__ = ["Cause", "cause_of_shape", "causes_of_names"]
+
+_QUANTIZED = re.compile(
+    r"(_scale_inv|\.weight_scale|\.input_scale|\.scales|\.qweight|\.qzeros|\.g_idx|_blocks|_scales|\.absmax"
+    r"|\.quant_map|\.SCB|\.weight_packed)$"
+)
+_RENAMED = (
+    (re.compile(r"\.gamma$"), ".weight"),
+    (re.compile(r"\.beta$"), ".bias"),
+    (re.compile(r"\.weight_g$"), ".parametrizations.weight.original0"),
+    (re.compile(r"\.weight_v$"), ".parametrizations.weight.original1"),
+)
+_VOCABULARY = re.compile(r"(embed|lm_head|wte|shared|vocab|cls|classifier|score)")
+_MAX_SIBLINGS = 8
+_EXPERTS = re.compile(r"(?:^|(.*)\.)experts\.(\d+\.)?")
+
+Shapes = Mapping[str, Weight]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A guess.
+
+    Args:
+        text: As a clause; `{}` stands for the names.
+        names: Entries or weights on the other side, where the clause has a place for them.
+        is_harmless: Nothing needs to be done about it.
+    """
+
+    text: str
+    names: tuple[str, ...] = ()
+    is_harmless: bool = False
+
+
+def causes_of_names(missing: Shapes, unexpected: Shapes, transient: frozenset[str]) -> dict[str, Cause]:
+    """The likely cause of missing weights and of unexpected entries, by name, where there is one.
+
+    Args:
+        missing: Weights that nothing makes.
+        unexpected: Entries of which nothing is wanted.
+        transient: Names of non-persistent buffers and other constants that have their values.
+    """
+    found: dict[str, Cause] = {}
+    rest_missing, rest_unexpected = dict(missing), dict(unexpected)
+    for finder in (_prefixes, _renamings, _projections, _experts, _neighbours):
+        for name, cause in finder(rest_missing, rest_unexpected):
+            found.setdefault(name, cause)
+        rest_missing = {name: weight for name, weight in rest_missing.items() if name not in found}
+        rest_unexpected = {name: weight for name, weight in rest_unexpected.items() if name not in found}
+    for name in rest_unexpected:
+        if _QUANTIZED.search(name):
+            found[name] = Cause("the checkpoint is quantized, the model is not: dequantize it first")
+        elif name in transient:
+            found[name] = Cause("it is a constant that the program carries", is_harmless=True)
+    return found
+
+
+def cause_of_shape(name: str, wanted: tuple[int, ...], found: tuple[int, ...]) -> Cause | None:
+    """Why an entry may have another shape than the weight of its name."""
+    if len(wanted) > 1 and found == wanted[::-1]:
+        return Cause("it is transposed")
+    if len(wanted) == len(found):
+        other = [index for index, (a, b) in enumerate(zip(wanted, found, strict=True)) if a != b]
+        if len(other) == 1:
+            return _cause_of_size(name, other[0], wanted[other[0]], found[other[0]])
+        if sorted(wanted) == sorted(found):
+            return Cause("its dimensions are in another order")
+    if prod(wanted) == prod(found):
+        return Cause("it has as many elements, in another layout")
+    return None
+
+
+def _cause_of_size(name: str, axis: int, wanted: int, found: int) -> Cause | None:
+    if axis == 0 and _VOCABULARY.search(name):
+        return Cause("the vocabulary, or the number of classes, has another size")
+    if found and wanted % found == 0:
+        return Cause(f"it may be one of {wanted // found} tensor-parallel shards along dimension {axis}")
+    if wanted and found % wanted == 0:
+        return Cause(f"{found // wanted} projections may be merged along dimension {axis}")
+    return Cause("the configuration may be that of another size of the model")
+
+
+def _prefixes(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
+    """One name ends as the other does; the prefix that explains the most names is told."""
+    pairs = [*_suffix_pairs(missing, unexpected, True), *_suffix_pairs(unexpected, missing, False)]
+    votes = Counter((prefix, is_extra) for _, _, prefix, is_extra in pairs)
+    pairs.sort(key=lambda pair: -votes[pair[2], pair[3]])
+    seen: set[str] = set()
+    for weight, entry, prefix, is_extra in pairs:
+        if weight in seen or entry in seen:
+            continue
+        seen |= {weight, entry}
+        verb = "have the prefix" if is_extra else "lack the prefix"
+        cause = Cause(f"the names in the checkpoint {verb} `{prefix}`")
+        yield weight, cause
+        yield entry, cause
+
+
+def _suffix_pairs(short: Shapes, long: Shapes, is_extra: bool) -> Iterator[tuple[str, str, str, bool]]:
+    for name, weight in long.items():
+        parts = name.split(".")
+        for start in range(1, min(len(parts), 12)):
+            end = ".".join(parts[start:])
+            if end in short and short[end].shape == weight.shape:
+                prefix = ".".join(parts[:start]) + "."
+                yield (end, name, prefix, True) if is_extra else (name, end, prefix, False)
+
+
+def _renamings(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
+    for entry in unexpected:
+        for old, new in _RENAMED:
+            weight = old.sub(new, entry)
+            if weight != entry and weight in missing:
+                yield weight, Cause("it has its old name {} in the checkpoint", (entry,))
+                yield entry, Cause("it is called {} today", (weight,))
+
+
+def _projections(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
+    """Several tensors of one module on one side, their concatenation on the other."""
+    for parts, wholes, is_merged in ((missing, unexpected, True), (unexpected, missing, False)):
+        siblings: dict[tuple[str, str], list[str]] = {}
+        for name in parts:
+            siblings.setdefault(_family(name), []).append(name)
+        for whole, weight in wholes.items():
+            chosen = _concatenated(weight.shape, siblings.get(_family(whole), [])[:_MAX_SIBLINGS], parts)
+            if chosen is None:
+                continue
+            verb = "merged into" if is_merged else "split into"
+            other = "merges" if is_merged else "is merged from"
+            if is_merged:
+                yield whole, Cause(f"it {other} {{}}", chosen)
+                yield from (
+                    (name, Cause(f"it is {verb} {{}} in the checkpoint", (whole,))) for name in chosen
+                )
+            else:
+                yield whole, Cause(f"it is {verb} {{}} in the checkpoint", chosen)
+                yield from ((name, Cause("it is a part of {} in the model", (whole,))) for name in chosen)
+
+
+def _family(name: str) -> tuple[str, str]:
+    """The module above the projection, and what of it: `attn.q_proj.weight` -> `attn`, `weight`."""
+    name = re.sub(r"_(weight|bias)$", r".\1", name)  # nn.MultiheadAttention: in_proj_weight
+    above, _, leaf = name.rpartition(".")
+    return above.rpartition(".")[0], leaf
+
+
+def _concatenated(whole: tuple[int, ...], names: Sequence[str], parts: Shapes) -> tuple[str, ...] | None:
+    for count in (3, 2):
+        for chosen in combinations(names, count):
+            shapes = [parts[name].shape for name in chosen]
+            for axis in {0, len(whole) - 1}:
+                if (
+                    whole
+                    and all(len(shape) == len(whole) for shape in shapes)
+                    and whole == _cat(shapes, axis)
+                ):
+                    return chosen
+    return None
+
+
+def _cat(shapes: Sequence[tuple[int, ...]], axis: int) -> tuple[int, ...] | None:
+    first = shapes[0]
+    if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) != 1:
+        return None
+    return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
+
+
+def _experts(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
+    """One tensor per expert on one side, all experts in one tensor on the other."""
+    for separate, merged, where, other in (
+        (unexpected, missing, "checkpoint", "model"),
+        (missing, unexpected, "model", "checkpoint"),
+    ):
+        cause = Cause(f"the experts are separate tensors in the {where} and merged in the {other}")
+        single = {name: home for name in separate if (home := _home_of_experts(name, is_single=True))}
+        whole = {name: home for name in merged if (home := _home_of_experts(name, is_single=False))}
+        met = set(single.values()) & set(whole.values())
+        yield from ((name, cause) for name, home in {**single, **whole}.items() if home in met)
+
+
+def _home_of_experts(name: str, *, is_single: bool) -> str | None:
+    """The module that has the experts, where the name is of one expert, or of all of them."""
+    match = _EXPERTS.match(name)
+    if match is None or (match[2] is not None) != is_single:
+        return None
+    return f"{match[1]}.experts"
+
+
+def _neighbours(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
+    """The only tensor of its shape that a module misses, and the only one too many there."""
+    places: dict[tuple[tuple[str, str], tuple[int, ...]], tuple[list[str], list[str]]] = {}
+    for side, names in enumerate((missing, unexpected)):
+        for name, weight in names.items():
+            places.setdefault((_family(name), weight.shape), ([], []))[side].append(name)
+    for weights, entries in places.values():
+        if len(weights) == len(entries) == 1:
+            yield weights[0], Cause("it may be called {} in the checkpoint", (entries[0],))
+            yield entries[0], Cause("it may be what the model calls {}", (weights[0],))

@@ -1,0 +1,114 @@
+"""Which entry becomes which weight, told from the headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fakexport.weights.checkpoint import Checkpoint, Entry
+from fakexport.weights.expectation import ExpectedWeights, Weight
+from fakexport.weights.layout import (
+    Conversion,
+    ConversionFailed,
+    as_it_is,
+    hub_layout,
+    is_transformers_model,
+)
+
+__all__ = ["Match", "match"]
+
+
+@dataclass(frozen=True)
+class Match:
+    """The weights that a checkpoint gives, and how.
+
+    Args:
+        made: Shape and dtype of every weight that comes out, by name.
+        conversions: What makes it.
+        twice: Entries that make a weight which another one has made, by name of the weight.
+        failed: Why transformers' conversion fails, by name of the weight.
+        missing: Wanted names that nothing makes, not even under the name of an alias.
+        unexpected: Entries of which nothing is wanted.
+    """
+
+    made: Mapping[str, Weight]
+    conversions: Mapping[str, Conversion]
+    twice: Mapping[str, tuple[str, ...]]
+    failed: Mapping[str, tuple[Conversion, str]]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+    def faults(self, expected: ExpectedWeights) -> tuple[int, int]:
+        """How many weights cannot be bound, and how many entries are left over: the fewer the better."""
+        wanted = expected.all
+        shapes = sum(
+            weight.shape != wanted[name].shape for name, weight in self.made.items() if name in wanted
+        )
+        return len(self.missing) + shapes + len(self.twice), len(self.unexpected)
+
+
+def match(checkpoint: Checkpoint, expected: ExpectedWeights, model: nn.Module | None = None) -> Match:
+    """The reading of a checkpoint that leaves the fewest faults.
+
+    Entries are weights as they are, or in the layout of the Hugging Face hub, which transformers converts
+    when it loads. A folder with a `config.json` is in the hub's layout where both readings fit: some
+    conversions keep name and shape.
+
+    Args:
+        checkpoint: Its headers are looked at, its data is not.
+        expected: What is wanted.
+        model: The transformers model whose conversions count; default: the one that expects.
+    """
+    model = expected.model if model is None else model
+    plain = _matched(checkpoint, expected, as_it_is(checkpoint.entries))
+    if not is_transformers_model(model):
+        return plain
+    hub = _matched(checkpoint, expected, hub_layout(checkpoint.entries, model, expected.all))
+    is_from_hub = checkpoint.folder is not None and (checkpoint.folder / "config.json").is_file()
+    readings = (hub, plain) if is_from_hub else (plain, hub)
+    return min(readings, key=lambda reading: reading.faults(expected))
+
+
+def _matched(checkpoint: Checkpoint, expected: ExpectedWeights, conversions: Iterable[Conversion]) -> Match:
+    wanted = expected.all
+    made: dict[str, Weight] = {}
+    by_name: dict[str, Conversion] = {}
+    twice: dict[str, tuple[str, ...]] = {}
+    failed: dict[str, tuple[Conversion, str]] = {}
+    unexpected: list[str] = []
+    for conversion in conversions:
+        try:
+            weights = _weights(conversion, checkpoint.entries)
+        except ConversionFailed as error:
+            failed[conversion.target] = conversion, str(error)
+            continue
+        for name, weight in weights.items():
+            if name not in wanted:
+                continue
+            if name in made:
+                twice[name] = (*twice.get(name, by_name[name].entries), *conversion.entries)
+                continue
+            made[name], by_name[name] = weight, conversion
+        if not weights.keys() & wanted.keys():
+            unexpected.extend(conversion.entries)
+    aliases = expected.aliases()
+    missing = tuple(name for name in wanted if not any(alias in made for alias in aliases.get(name, (name,))))
+    order = {name: index for index, name in enumerate(checkpoint.entries)}
+    unexpected.sort(key=order.__getitem__)
+    return Match(made, by_name, twice, failed, missing, tuple(unexpected))
+
+
+def _weights(conversion: Conversion, entries: Mapping[str, Entry]) -> dict[str, Weight]:
+    """What comes out of a conversion, without data."""
+    if not conversion.operations:
+        entry = entries[conversion.entries[0]]
+        return {conversion.target: Weight(entry.shape, entry.dtype)}
+
+    def empty(name: str) -> torch.Tensor:
+        return torch.empty(entries[name].shape, dtype=entries[name].dtype, device="meta")
+
+    made = conversion.convert(empty)
+    return {name: Weight(tuple(tensor.shape), tensor.dtype) for name, tensor in made.items()}

@@ -1,0 +1,151 @@
+"""Opening a checkpoint, whatever form it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
+from fakexport.weights.mapped_file import MappedFile
+from fakexport.weights.safetensors_header import read_header
+from fakexport.weights.shard_index import read_index
+from fakexport.weights.torch_file import entries_of, load_torch_file, shared_names
+
+__all__ = ["open_checkpoint"]
+
+_SAFETENSORS = ".safetensors"
+_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+# In a folder: the first form of which there is exactly one file is taken.
+_IN_A_FOLDER = (
+    ("model.safetensors.index.json",),
+    ("model.safetensors",),
+    ("*.safetensors.index.json",),
+    ("*.safetensors",),
+    ("pytorch_model.bin.index.json",),
+    ("pytorch_model.bin",),
+    ("*.bin.index.json",),
+    ("*.bin", "*.pt", "*.pth"),
+)
+
+
+def open_checkpoint(checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkpoint) -> Checkpoint:
+    """The tensors of a checkpoint by name; of safetensors files only the headers are read.
+
+    Args:
+        checkpoint: A `.safetensors` file; a folder with such a file, or with shards and their index; a
+            file that `torch.save` wrote (`.pt`, `.pth`, `.bin`), or a folder with one or with shards of
+            that kind; an index file; tensors by name, real or fake; a checkpoint that is open already.
+    Returns:
+        The checkpoint. Tensors of files are mapped, those of a mapping are kept as they are.
+    Raises:
+        CheckpointError: there is no checkpoint there, or one that is refused; one line.
+
+    Example:
+        >>> open_checkpoint({"weight": torch.zeros(4, 2)}).entries["weight"].shape
+        (4, 2)
+    """
+    if isinstance(checkpoint, Checkpoint):
+        return checkpoint
+    if isinstance(checkpoint, Mapping):
+        return _in_memory(checkpoint)
+    path = Path(checkpoint)
+    try:
+        found = _file_in(path) if path.is_dir() else path
+        opened = _of_file(found)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or path}: {error.strerror or error}") from error
+    return Checkpoint(
+        location=str(checkpoint),
+        entries=MappingProxyType(opened.entries),
+        read=opened.read,
+        metadata=MappingProxyType(opened.metadata),
+        shared=opened.shared,
+        folder=found.parent,
+    )
+
+
+def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise CheckpointError(f"a checkpoint is tensors by name; {name!r} is {type(tensor).__name__}")
+    kept = dict(tensors)
+    entries = MappingProxyType(entries_of(kept, None))
+    return Checkpoint("a mapping", entries, kept.__getitem__, shared=shared_names(kept))
+
+
+def _file_in(folder: Path) -> Path:
+    """The one file of a folder with which to begin."""
+    for patterns in _IN_A_FOLDER:
+        found = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+        if len(found) == 1:
+            return found[0]
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found[:3])
+            raise CheckpointError(f"{folder} has {len(found)} files without an index, name one: {names}, ...")
+    raise CheckpointError(f"{folder} has no .safetensors file, no index and no .bin or .pt file")
+
+
+class _Opened:
+    """The parts of a checkpoint, while its files are read one after the other."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.metadata: dict[str, str] = {}
+        self.shared: tuple[tuple[str, ...], ...] = ()
+        self._readers: dict[str, Callable[[str], torch.Tensor]] = {}
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._readers[name](name)
+
+    def add(self, path: Path) -> list[str]:
+        """Takes the tensors of one file in; returns their names."""
+        return self._add_safetensors(path) if path.name.endswith(_SAFETENSORS) else self._add_torch(path)
+
+    def _add_safetensors(self, path: Path) -> list[str]:
+        header = read_header(path)
+        mapped = MappedFile(path, path.stat().st_size)
+        self._take(path, header.entries, lambda name: mapped.tensor(name, header.entries[name]))
+        self.metadata.update(header.metadata)
+        return list(header.entries)
+
+    def _add_torch(self, path: Path) -> list[str]:
+        tensors = load_torch_file(path)
+        self._take(path, entries_of(tensors, path.name), tensors.__getitem__)
+        self.shared += shared_names(tensors)
+        return list(tensors)
+
+    def _take(self, path: Path, entries: Mapping[str, Entry], read: Callable[[str], torch.Tensor]) -> None:
+        if twice := self.entries.keys() & entries.keys():
+            name = min(twice)
+            raise CheckpointError(f"{name!r} is in {self.entries[name].file} and in {path.name}")
+        self.entries.update(entries)
+        self._readers.update(dict.fromkeys(entries, read))
+
+
+def _of_file(path: Path) -> _Opened:
+    opened = _Opened()
+    if path.name.endswith(".index.json"):
+        _open_shards(path, opened)
+    elif path.name.endswith((_SAFETENSORS, *_TORCH)):
+        opened.add(path)
+    else:
+        raise CheckpointError(
+            f"{path} is no checkpoint: give a .safetensors, .pt, .pth or .bin file, an index or a folder"
+        )
+    return opened
+
+
+def _open_shards(index: Path, opened: _Opened) -> None:
+    """Every shard must hold exactly what the index says of it."""
+    suffixes = (_SAFETENSORS,) if _SAFETENSORS in index.name else _TORCH
+    for shard, names in read_index(index, suffixes=suffixes).items():
+        held, said = set(opened.add(index.parent / shard)), set(names)
+        if absent := said - held:
+            raise CheckpointError(f"{index.name}: {min(absent)!r} is not in {shard}, where it should be")
+        if extra := held - said:
+            raise CheckpointError(
+                f"{index.name}: {shard} holds {min(extra)!r}, which the index does not name there"
+            )

@@ -1,0 +1,152 @@
+"""The header of a safetensors file, read as input that may be hostile.
+
+Source: the format's description in the README of huggingface/safetensors, and its reader in Rust, which
+refuses the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fakexport.weights.checkpoint import CheckpointError, Entry
+from fakexport.weights.strict_json import StrictJsonError, parse_object
+
+__all__ = ["DTYPES", "MAX_HEADER_BYTES", "Header", "read_header"]
+
+MAX_HEADER_BYTES = 100_000_000
+"""Upstream's own limit."""
+
+_MAX_NAME = 4096
+_MAX_DIMENSIONS = 64
+_LENGTH_BYTES = 8
+_FIELDS = {"dtype", "shape", "data_offsets"}
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F64": torch.float64,
+}
+"""Names of the format, and what they are in torch. Dtypes smaller than a byte are refused."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a safetensors file holds: its tensors in the order of their data, and text by name."""
+
+    entries: dict[str, Entry]
+    metadata: dict[str, str]
+
+
+def read_header(path: Path) -> Header:
+    """The header of a file; nothing of the tensors is read, and nothing is allocated for them.
+
+    Raises:
+        CheckpointError: the file breaks a rule of the format; one line.
+        OSError: the file cannot be opened.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if size < _LENGTH_BYTES:
+            raise _refused(path, f"it has {size} bytes, too few for a header")
+        if length > MAX_HEADER_BYTES:
+            raise _refused(path, f"its header claims {length:,} bytes, more than {MAX_HEADER_BYTES:,}")
+        start = _LENGTH_BYTES + length
+        if start > size:
+            raise _refused(path, f"its header claims {length:,} bytes, the file has {size:,}")
+        text = file.read(length)
+    if not text.startswith(b"{"):
+        raise _refused(path, "its header does not start with {")
+    try:
+        fields = parse_object(text)
+    except StrictJsonError as error:
+        raise _refused(path, f"its header is refused: {error}") from error
+    metadata = _metadata(path, fields.pop("__metadata__", {}))
+    found = {name: _entry(path, name, field, start) for name, field in fields.items()}
+    ordered = dict(sorted(found.items(), key=lambda item: (item[1].offset or 0, item[1].nbytes)))
+    _check_layout(path, ordered, start, size)
+    return Header(ordered, metadata)
+
+
+def _metadata(path: Path, field: Any) -> dict[str, str]:
+    if not isinstance(field, dict) or not all(isinstance(value, str) for value in field.values()):
+        raise _refused(path, "its __metadata__ is not text by name")
+    return field
+
+
+def _entry(path: Path, name: str, field: Any, start: int) -> Entry:
+    def refused(reason: str) -> CheckpointError:
+        return _refused(path, f"{_shown(name)}: {reason}")
+
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+        raise refused("a name must be printable text of at most 4,096 characters")
+    if not isinstance(field, dict) or field.keys() != _FIELDS:
+        raise refused("an entry has dtype, shape and data_offsets, and nothing else")
+    kind, shape, offsets = field["dtype"], field["shape"], field["data_offsets"]
+    if not isinstance(kind, str) or kind not in DTYPES:
+        raise refused(f"the dtype {str(kind)[:40]!r} is not supported")
+    if not _is_sizes(shape) or len(shape) > _MAX_DIMENSIONS:
+        raise refused("the shape is not a list of sizes")
+    if not _is_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise refused("data_offsets is not a begin and an end")
+    dtype, nbytes = DTYPES[kind], offsets[1] - offsets[0]
+    if prod(shape) * dtype.itemsize != nbytes:
+        raise refused(f"{kind}{shape} does not take the {nbytes:,} bytes that the offsets give it")
+    return Entry(tuple(shape), dtype, path.name, start + offsets[0], nbytes)
+
+
+def _is_sizes(value: Any) -> bool:
+    """Whether the value is a list of integers from 0 to 2**63 - 1."""
+    return isinstance(value, list) and all(type(size) is int and 0 <= size < 2**63 for size in value)
+
+
+def _check_layout(path: Path, entries: dict[str, Entry], start: int, size: int) -> None:
+    """The data must follow the header without a hole or an overlap, and end where the file ends."""
+    for name, begin, end, expected in _places(entries, start):
+        if begin != expected:
+            fault = "overlaps the tensor before it" if begin < expected else "leaves a hole before it"
+            raise _refused(path, f"{_shown(name)}: its data {fault}")
+        if end > size:
+            raise _refused(path, f"{_shown(name)}: its data ends at {end:,}, the file at {size:,}")
+    end = start + sum(entry.nbytes for entry in entries.values())
+    if end != size:
+        raise _refused(path, f"its tensors end at {end:,}, the file at {size:,}")
+
+
+def _places(entries: dict[str, Entry], start: int) -> Iterator[tuple[str, int, int, int]]:
+    expected = start
+    for name, entry in entries.items():
+        begin = entry.offset or 0
+        yield name, begin, begin + entry.nbytes, expected
+        expected = begin + entry.nbytes
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= 80 else f"{name[:80]}...")
+
+
+def _refused(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path.name} is no safetensors file that can be trusted: {reason}")

@@ -1,0 +1,77 @@
+"""Checkpoints that `torch.save` wrote, and tensors that are in memory already."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fakexport.program.tensor_identity import tensor_identity
+from fakexport.weights.checkpoint import CheckpointError, Entry
+
+__all__ = ["entries_of", "load_torch_file", "shared_names"]
+
+# Under which key training scripts put the state dict, next to optimizer and epoch.
+_NESTED = ("state_dict", "model_state_dict", "model", "module")
+
+
+def load_torch_file(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file that `torch.save` wrote: mapped, on the CPU, without running its pickle.
+
+    Raises:
+        CheckpointError: the file is refused, or holds no tensors by name; one line.
+    """
+    try:
+        loaded = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
+    except OSError:
+        raise
+    except pickle.UnpicklingError as error:
+        reason = "it holds more than tensors, and loading that could run code of the file"
+        raise CheckpointError(f"{path.name} is refused: {reason}") from error
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise CheckpointError(f"{path.name} cannot be loaded: {type(error).__name__}: {first}") from error
+    tensors = _tensors(loaded)
+    if not tensors and isinstance(loaded, Mapping):
+        nested = [found for key in _NESTED if (found := _tensors(loaded.get(key)))]
+        tensors = nested[0] if len(nested) == 1 else {}
+    if not tensors:
+        raise CheckpointError(f"{path.name} holds no tensors by name")
+    return tensors
+
+
+def entries_of(tensors: Mapping[str, torch.Tensor], file: str | None) -> dict[str, Entry]:
+    """The entries of tensors that are in memory, or mapped by torch.
+
+    Raises:
+        CheckpointError: a sparse or quantized tensor.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise CheckpointError(f"{name} is not a plain tensor: its layout is {tensor.layout}")
+        nbytes = tensor.numel() * tensor.itemsize
+        found[name] = Entry(tuple(tensor.shape), tensor.dtype, file, None, nbytes)
+    return found
+
+
+def shared_names(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], ...]:
+    """The groups of at least two names whose tensors are one memory."""
+    groups: dict[Any, list[str]] = {}
+    for name, tensor in tensors.items():
+        groups.setdefault(tensor_identity(tensor), []).append(name)
+    return tuple(tuple(names) for names in groups.values() if len(names) > 1)
+
+
+def _tensors(loaded: object) -> dict[str, torch.Tensor]:
+    """The tensors by name; other values, such as an epoch or `_extra_state`, are left out."""
+    if not isinstance(loaded, Mapping):
+        return {}
+    return {
+        name: tensor.detach()
+        for name, tensor in loaded.items()
+        if isinstance(name, str) and isinstance(tensor, torch.Tensor)
+    }

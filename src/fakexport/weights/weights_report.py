@@ -1,0 +1,119 @@
+"""What fits, and what does not, between a model and a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from fakexport.diagnostics import Diagnostic, Fix, Severity
+from fakexport.rules import rule
+from fakexport.weights.likely_cause import Cause
+from fakexport.weights.name_folding import fold_names
+
+__all__ = ["WeightFinding", "WeightsReport"]
+
+_LINES = 12
+
+
+@dataclass(frozen=True)
+class WeightFinding:
+    """One fault that weights have in common.
+
+    Args:
+        code: Of its rule, `FE701`.
+        names: The weights; of FE704 the entries. All of them, in the order of the model or of the files.
+        expected: Dtype and shape of the weight, `float32[4, 8]`, where they are the fault.
+        found: Those of the entry.
+        cause: The likely cause.
+        fix: What to do about it.
+        severity: Where it is not that of the rule.
+    """
+
+    code: str
+    names: tuple[str, ...]
+    expected: str | None = None
+    found: str | None = None
+    cause: Cause | None = None
+    fix: str | None = None
+    severity: Severity | None = None
+
+    @property
+    def diagnostic(self) -> Diagnostic:
+        """The finding for people: repeated layers are one line."""
+        known = rule(self.code)
+        made = known.diagnostic(
+            notes=tuple(self._notes()),
+            fix=None if self.fix is None else Fix(self.fix),
+            count=len(self.names),
+        )
+        return replace(made, severity=self.severity or known.severity)
+
+    @property
+    def cause_text(self) -> str | None:
+        """The likely cause with its names, folded."""
+        if self.cause is None:
+            return None
+        return self.cause.text.replace("{}", ", ".join(_shortened(fold_names(self.cause.names))))
+
+    def _notes(self) -> Iterator[str]:
+        names = "\n".join(_shortened(fold_names(self.names)))
+        if self.expected is None and self.found is None:
+            yield names
+        elif self.expected is None:
+            yield f"{names}\n{self.found}"
+        else:
+            yield f"{names}\nexpected {self.expected}, the checkpoint has {self.found}"
+        if (cause := self.cause_text) is not None:
+            yield f"likely cause: {cause}"
+
+
+@dataclass(frozen=True)
+class WeightsReport:
+    """What a checkpoint is to a model.
+
+    Args:
+        source: The model or program, as it was named.
+        checkpoint: Where the checkpoint is.
+        weights: How many tensors the model wants; tied ones are counted once.
+        entries: How many the checkpoint has.
+        entry_bytes: Bytes of these.
+        converted: How many entries transformers merges, splits or turns around.
+        findings: What does not fit: errors, then warnings.
+    """
+
+    source: str
+    checkpoint: str
+    weights: int
+    entries: int
+    entry_bytes: int
+    converted: int
+    findings: tuple[WeightFinding, ...]
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """One diagnostic per finding."""
+        return tuple(finding.diagnostic for finding in self.findings)
+
+    @property
+    def is_bindable(self) -> bool:
+        """Whether nothing is known that prevents the binding."""
+        return all(diagnostic.severity != "error" for diagnostic in self.diagnostics)
+
+    @property
+    def summary(self) -> str:
+        """One line: `2 of 9 weights do not fit: FE701 (1), FE702 (1)`."""
+        errors = [f for f in self.findings if f.diagnostic.severity == "error"]
+        if not errors:
+            return f"all {self.weights} weights fit"
+        count = len({name for finding in errors for name in finding.names})
+        codes: dict[str, int] = {}
+        for finding in errors:
+            codes[finding.code] = codes.get(finding.code, 0) + len(finding.names)
+        listed = ", ".join(f"{code} ({number})" for code, number in codes.items())
+        return f"{count} of {self.weights} weights do not fit: {listed}"
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    if len(lines) <= _LINES:
+        return lines
+    return [*lines[:_LINES], f"and {len(lines) - _LINES} more"]

@@ -1,0 +1,84 @@
+"""What `fakexport._torch.program_assembly` relies on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fakexport._torch.fake_tensors import new_fake_mode
+from fakexport._torch.program_assembly import (
+    DIALECTS,
+    as_parameter,
+    fake_of,
+    guards_code,
+    leaf_spec,
+    plain_meta,
+    tree_spec,
+    tree_spec_text,
+)
+
+
+@pytest.mark.parametrize(("offset", "strides"), [(0, (3, 1)), (4, (6, 2))])
+def test_a_fake_has_the_sizes_strides_offset_and_device_it_was_given(offset, strides):
+    meta = plain_meta((2, 3), strides, offset, torch.bfloat16)
+
+    fake = fake_of(new_fake_mode(), meta, torch.device("cuda:1"), True)
+
+    assert (fake.shape, fake.stride(), fake.storage_offset()) == ((2, 3), strides, offset)
+    assert (fake.device, fake.dtype) == (torch.device("cuda:1"), torch.bfloat16)
+    assert fake.requires_grad
+    assert fake.is_leaf
+    assert not fake._is_view()
+
+
+def test_a_fake_becomes_a_parameter():
+    fake = fake_of(new_fake_mode(), plain_meta((2,), (1,), 0, torch.float32), torch.device("cpu"), True)
+
+    assert isinstance(as_parameter(fake), torch.nn.Parameter)
+
+
+def test_fakes_of_one_meta_are_two_objects():
+    mode, meta = new_fake_mode(), plain_meta((2,), (1,), 0, torch.float32)
+
+    one, other = (fake_of(mode, meta, torch.device("cpu"), False) for _ in range(2))
+
+    assert one is not other
+    assert one.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
+def test_a_fake_that_requires_a_gradient_needs_no_device_guard():
+    """Exporting such a fake aborts the interpreter where none is registered; making one must not."""
+    code = (
+        "import torch\n"
+        "from torch._subclasses.fake_tensor import FakeTensorMode\n"
+        "from fakexport._torch.program_assembly import fake_of, plain_meta\n"
+        "for kind in ('cuda', 'xpu', 'mps'):\n"
+        "    meta = plain_meta((2,), (1,), 0, torch.float32)\n"
+        "    fake = fake_of(FakeTensorMode(), meta, torch.device(kind), True)\n"
+        "    assert fake.requires_grad and fake.device.type == kind\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_structure_is_built_and_written_as_torch_does():
+    spec = tree_spec(tuple, None, [leaf_spec(), tree_spec(dict, ["a"], [leaf_spec()])])
+
+    assert spec == torch.utils._pytree.tree_structure((1, {"a": 2}))
+    assert tree_spec_text(spec, 1) == torch.utils._pytree.treespec_dumps(spec)
+
+
+def test_a_programs_conditions_are_python_texts():
+    class Add(torch.nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    rows = torch.export.Dim("rows", min=2, max=8)
+    inputs = (torch.ones(3, 2), torch.ones(3, 2))
+    program = torch.export.export(Add(), inputs, dynamic_shapes=({0: rows}, {0: rows}))
+
+    assert all(isinstance(guard, str) for guard in guards_code(program))
+    assert {verifier.dialect for verifier in program.verifiers} <= set(DIALECTS)

@@ -1,0 +1,61 @@
+"""A small archive with a manifest, for the tests that damage one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fakexport.archive.container import read_container
+from fakexport.archive.described_container import read_manifest, verify_records, write_described
+from fakexport.archive.manifest import Manifest, TensorEntry, UnboundName
+
+RECORDS = {
+    "models/model.json": b'{"graph": "%s"}' % (b"aten.linear " * 30),
+    "data/weights/model_weights_config.json": b'{"config": {}}',
+    "data/constants/model_constants_config.json": b'{"config": {}}',
+    "data/constants/tensor_0": bytes(range(64)),
+    "data/sample_inputs/model.pt": b"",
+}
+
+
+def tensor(name: str = "lm_head.weight", **changes: object) -> TensorEntry:
+    fields = {
+        "name": name,
+        "aliases": (),
+        "shape": (4, 3),
+        "stride": (3, 1),
+        "storage_offset": 0,
+        "dtype": "bfloat16",
+        "device": "cuda:0",
+        "is_parameter": True,
+        "requires_grad": True,
+        "persistent": True,
+        "source": name,
+    }
+    return TensorEntry(**(fields | changes))
+
+
+def manifest(**changes: object) -> Manifest:
+    fields = {
+        "versions": {"fakexport": "0.1.0", "torch": "2.13.0+cpu", "transformers": "5.23.0"},
+        "source": "hf:configs/gpt2.json",
+        "topology": "8xH100",
+        "profiles": ("H100-80GB",) * 8,
+        "device_map": {"": "cuda:0", "model.layers.1": "cuda:1"},
+        "dtype": "bfloat16",
+        "dynamic_shapes": "input_ids.1=1..4096",
+        "skipped_checks": ("guards were not compared with a second input",),
+        "unbound_constants": (UnboundName("scale", "parameter", "it comes from a weight", weight="w"),),
+        "tensors": (tensor(aliases=("model.wte.weight",)), tensor("model.rotary", source=None)),
+    }
+    return Manifest(**(fields | changes))
+
+
+def write_sample(path: Path) -> Manifest:
+    return write_described(path, RECORDS, manifest())
+
+
+def read_all(path: Path) -> dict[str, bytes]:
+    """Everything that an archive says, or the refusal."""
+    with read_container(path) as container:
+        verify_records(container, read_manifest(container))
+        return {name: container.record(name) for name in container.names}

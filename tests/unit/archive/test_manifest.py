@@ -1,0 +1,232 @@
+"""The manifest: the same bytes for the same facts, and nothing accepted that it cannot mean."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakexport.archive.container import read_container
+from fakexport.archive.described_container import MANIFEST, read_manifest, verify_records, write_described
+from fakexport.archive.error import ArchiveError
+from fakexport.archive.manifest import Location, Manifest, UnboundName
+from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.archive.new_container import Digest, write_container
+from fakexport.archive.typed_value import ValueFault
+from fakexport.capture.recovered import UnboundConstant
+from fakexport.diagnostics import Span
+from tests.unit.archive.described import RECORDS, manifest, read_all, tensor, write_sample
+
+SPAN = Span("/home/me/x.py", 3)
+SHA = "0123456789abcdef" * 4
+
+
+def changed(path: str, value: object) -> bytes:
+    """The sample's JSON with one value replaced, or removed where the value is `...`."""
+    text = json.loads(encode_manifest(manifest()))
+    *parents, last = path.split(".")
+    place = text
+    for key in parents:
+        place = place[int(key) if key.isdigit() else key]
+    if value is ...:
+        del place[last]
+    else:
+        place[int(last) if last.isdigit() else last] = value
+    return json.dumps(text).encode()
+
+
+def test_an_unbound_constant_is_kept_without_its_span():
+    constant = UnboundConstant(
+        "scale", "random", "it was drawn", operator="aten.rand", span=Span("/home/me/x.py", 3)
+    )
+
+    kept = UnboundName.of(constant)
+
+    assert kept == UnboundName("scale", "random", "it was drawn", operator="aten.rand")
+    assert b"/home/me" not in encode_manifest(manifest(unbound_constants=(kept,)))
+
+
+def test_it_comes_back_as_it_was():
+    assert decode_manifest(encode_manifest(manifest())) == manifest()
+
+
+def test_the_order_of_mappings_does_not_matter():
+    one = manifest(versions={"torch": "2.13.0", "fakexport": "0.1"}, device_map={"a": "cpu", "": "cuda:0"})
+    other = manifest(versions={"fakexport": "0.1", "torch": "2.13.0"}, device_map={"": "cuda:0", "a": "cpu"})
+
+    assert encode_manifest(one) == encode_manifest(other)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("format", "fakexport.archive/2", "format: version 'fakexport.archive/2'; this fakexport reads"),
+        ("format", "zip", "format: 'zip' is no format of fakexport"),
+        ("format", ..., "the key `format` is missing"),
+        ("tensors", ..., "the key `tensors` is missing"),
+        ("date", "2026-01-01", "the key 'date' is unknown"),
+        ("tensors.0.stride", ..., "tensors[0]: the key `stride` is missing"),
+        ("tensors.1.data", "x", "tensors[1]: the key 'data' is unknown"),
+        ("tensors.1.shape", [4, "s0"], "tensors[1].shape[1]: is a string, not an integer"),
+        ("tensors.1.shape", [4, -3], "tensors[1].shape[1]: -3 is not between 0 and"),
+        ("tensors.1.shape", [4, True], "tensors[1].shape[1]: is a boolean, not an integer"),
+        ("tensors.1.shape", [4, 3.0], "tensors[1].shape[1]: is a number, not an integer"),
+        ("tensors.1.shape", [4], "tensors[1]: `model.rotary` has 1 dimensions and 2 strides"),
+        ("tensors.1.shape", [1] * 65, "tensors[1].shape: has 65 items; the limit is 64"),
+        ("tensors.1.shape", [1 << 62, 1 << 62], "needs more bytes than 63 bits"),
+        ("tensors.1.storage_offset", -1, "tensors[1].storage_offset: -1"),
+        ("tensors.1.dtype", "float31", "tensors[1].dtype: 'float31' is no dtype"),
+        ("tensors.1.device", "../cpu", "tensors[1].device: '../cpu' is no device"),
+        ("tensors.1.is_parameter", 1, "tensors[1].is_parameter: is a number, not true or false"),
+        ("tensors.1.name", "lm_head.weight", "the tensors name `lm_head.weight` twice"),
+        ("tensors.1.name", "model.wte.weight", "the tensors name `model.wte.weight` twice"),
+        ("tensors.1.name", "x" * 5000, "tensors[1].name: has 5000 characters"),
+        ("tensors.1.location", {"file": "x"}, "tensors[1].location: the key `length` is missing"),
+        ("weights", "borrowed", "weights: 'borrowed' is no kind of weights"),
+        ("weights", "inside", "has no location in a bound archive"),
+        ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is no version"),
+        ("device_map", [], "device_map: is a list, not an object"),
+        ("unbound_constants.0.reason", "magic", "unbound_constants[0].reason: 'magic' is no reason"),
+        ("records", [{"name": "x", "size": 1, "sha256": "abc"}], "records[0].sha256: 'abc' is no sha256"),
+        ("source", "/home/me/model.py:factory", "absolute path"),
+        ("source", "hf:/home/me/config.json", "absolute path"),
+        ("source", "C:\\models\\x.py", "absolute path"),
+        ("source", "~/x.py:f", "absolute path"),
+    ],
+)
+def test_a_fault_is_named_with_its_path(path, value, message):
+    with pytest.raises(ValueFault) as caught:
+        decode_manifest(changed(path, value))
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"null", b"{}", b"\xff", b"[" * 10_000, b'{"a":1,"a":1}', b"1e400"]
+)
+def test_what_is_no_manifest(text):
+    with pytest.raises(ValueFault):
+        decode_manifest(text)
+
+
+@pytest.mark.parametrize(
+    "source", ["hf:llama", "https://example.org/x", "model.py:factory", "a/b.py:f", "timm:vit"]
+)
+def test_a_relative_source_is_kept(source):
+    assert decode_manifest(encode_manifest(manifest(source=source))).source == source
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        (Location("../checkpoint.safetensors", 0, 24, SHA), "leaves its folder"),
+        (Location("/checkpoint.safetensors", 0, 24, SHA), "absolute"),
+        (Location("checkpoint.safetensors", 0, 24), "has no sha256"),
+    ],
+)
+def test_a_link_leads_nowhere_else(location, message):
+    with pytest.raises(ValueError, match=message):
+        manifest(weights="linked", tensors=(tensor(location=location),))
+
+
+def test_a_weight_must_fit_into_its_bytes():
+    with pytest.raises(ValueError, match="needs 24 bytes and `x` gives it 23"):
+        tensor(location=Location("x", 0, 23, SHA))
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        (Location("data/weights/weight_9", 0, 24), "is no record"),
+        (Location("data/weights/weight_0", 10, 24), "beyond the end"),
+    ],
+)
+def test_a_bound_weight_lies_in_a_record(location, message):
+    records = (Digest("data/weights/weight_0", 30, SHA),)
+
+    with pytest.raises(ValueError, match=message):
+        manifest(weights="inside", tensors=(tensor(location=location),), records=records)
+
+
+def test_an_archive_answers_for_every_record(tmp_path):
+    written = write_sample(tmp_path / "a.pt2")
+
+    with read_container(tmp_path / "a.pt2") as container:
+        found = read_manifest(container)
+        verify_records(container, found)
+        names = {record.name for record in found.records}
+        assert found == written
+        assert names == set(container.names) - {MANIFEST}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda digest: replace(digest, sha256=SHA), "sha256 is not the one in the manifest"),
+        (lambda digest: replace(digest, size=digest.size + 1), "in the manifest"),
+        (lambda digest: replace(digest, name="models/other.json"), "is missing; the manifest has it"),
+    ],
+)
+def test_a_manifest_of_other_records_is_refused(tmp_path, spoil, message):
+    def last(digests: tuple[Digest, ...]) -> bytes:
+        spoiled = tuple(spoil(d) if d.name == "models/model.json" else d for d in digests)
+        return encode_manifest(manifest(records=spoiled))
+
+    write_container(tmp_path / "a.pt2", RECORDS, last=(MANIFEST, last))
+
+    with pytest.raises(ArchiveError, match=message):
+        read_all(tmp_path / "a.pt2")
+
+
+def test_a_record_that_the_manifest_leaves_out_is_refused(tmp_path):
+    def last(digests: tuple[Digest, ...]) -> bytes:
+        return encode_manifest(manifest(records=digests[1:]))
+
+    write_container(tmp_path / "a.pt2", RECORDS, last=(MANIFEST, last))
+
+    with read_container(tmp_path / "a.pt2") as container, pytest.raises(ArchiveError, match="is not in the"):
+        read_manifest(container)
+
+
+def test_an_archive_without_a_manifest_says_so(tmp_path):
+    write_container(tmp_path / "a.pt2", RECORDS)
+
+    with read_container(tmp_path / "a.pt2") as container, pytest.raises(ArchiveError) as caught:
+        read_manifest(container)
+
+    assert str(caught.value) == f"{tmp_path}/a.pt2: {MANIFEST}: is missing"
+
+
+def test_the_same_archive_is_written_twice(tmp_path):
+    write_described(tmp_path / "a.pt2", RECORDS, manifest())
+    write_described(tmp_path / "b.pt2", RECORDS, manifest())
+
+    assert (tmp_path / "a.pt2").read_bytes() == (tmp_path / "b.pt2").read_bytes()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=10,
+)
+PATHS = [
+    *(f"tensors.0.{name}" for name in vars(tensor())),
+    *(name for name in Manifest.__dataclass_fields__),
+    *("tensors.0", "tensors.0.aliases.0", "unbound_constants.0.detail", "device_map.a", "versions.torch"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(path=st.sampled_from(PATHS), value=JSON)
+def test_any_value_anywhere_is_taken_or_refused(path, value):
+    text = changed(path, value)
+
+    try:
+        found = decode_manifest(text)
+    except ValueFault:
+        return
+
+    assert decode_manifest(encode_manifest(found)) == found

@@ -1,0 +1,162 @@
+"""Programs to archives and back, with and without weights."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.archive import ArchiveError, UnboundProgram, load_archive, save
+from fakexport.fake import UnreplayableRead, is_fake, value_of
+
+
+class Tied(nn.Module):
+    """Tied weights, a persistent and a non-persistent buffer, a plain attribute and a literal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.arange(4.0), persistent=False)
+        self.shift = torch.tensor([3.0, 2.0, 1.0, 0.0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.embed(x)) * self.scale + self.shift
+        return self.head(hidden + torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device))
+
+
+def factory() -> nn.Module:
+    return Tied().eval()
+
+
+def exported(topology: str) -> torch.export.ExportedProgram:
+    ids = torch.zeros(5, dtype=torch.long)
+    return fe.export(factory, (ids,), topology=topology, dynamic_shapes=["x.0=2..64"])
+
+
+@pytest.fixture(params=["cpu", "H100"])
+def topology(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_weightless_program_comes_back_the_same(topology: str, tmp_path: Path) -> None:
+    program = exported(topology)
+    save(program, tmp_path / "model.pt2", topology=topology)
+
+    loaded = load_archive(tmp_path / "model.pt2")
+
+    assert fe.diff(program, loaded.program).is_identical
+    assert loaded.manifest.topology == topology
+    assert list(loaded.program.state_dict) == list(program.state_dict)
+    assert all(is_fake(tensor) for tensor in loaded.program.state_dict.values())
+    assert loaded.program.state_dict["head.weight"] is loaded.program.state_dict["embed.weight"]
+    for name, constant in program.constants.items():
+        assert torch.equal(value_of(loaded.program.constants[name]), value_of(constant)), name
+
+
+def test_the_same_program_gives_the_same_bytes(topology: str, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        save(exported(topology), tmp_path / name)
+    save(fe.load(tmp_path / "one"), tmp_path / "again")
+
+    one, other, again = ((tmp_path / name).read_bytes() for name in ("one", "other", "again"))
+    assert one == other == again
+
+
+def test_nothing_of_this_machine_is_in_the_file(tmp_path: Path) -> None:
+    save(exported("cpu"), tmp_path / "model.pt2")
+
+    with zipfile.ZipFile(tmp_path / "model.pt2") as archive:
+        text = b"".join(archive.read(name) for name in archive.namelist())
+    assert str(Path(__file__).parent).encode() not in text
+    assert str(Path(torch.__file__).parent).encode() not in text
+    assert b"pickle" not in text.replace(b'"use_pickle":false', b"")
+
+
+def test_it_refuses_to_run_before_it_is_bound(topology: str, tmp_path: Path) -> None:
+    save(exported(topology), tmp_path / "model.pt2")
+    program = fe.load(tmp_path / "model.pt2")
+
+    with pytest.raises(UnboundProgram, match=r"no weights, bind them first.*7 missing: embed\.weight, "):
+        program.module()
+
+
+def test_stock_torch_refuses_it_loudly(tmp_path: Path) -> None:
+    save(exported("cpu"), tmp_path / "model.pt2")
+
+    with pytest.raises(RuntimeError):
+        torch.export.load(tmp_path / "model.pt2")
+
+
+def test_bound_it_gives_what_eager_gives_here_and_in_stock_torch(topology: str, tmp_path: Path) -> None:
+    eager = factory()
+    save(exported(topology), tmp_path / "model.pt2")
+    bound = fe.bind(
+        tmp_path / "model.pt2", dict(eager.state_dict()), device_map=None if topology == "cpu" else "cpu"
+    )
+    save(bound, tmp_path / "bound.pt2")
+
+    for program in (bound, fe.load(tmp_path / "bound.pt2"), torch.export.load(tmp_path / "bound.pt2")):
+        for ids in (torch.tensor([1, 2, 3]), torch.arange(9)):
+            assert torch.equal(program.module()(ids), eager(ids))
+        assert program.state_dict["head.weight"].data_ptr() == program.state_dict["embed.weight"].data_ptr()
+
+
+def test_half_of_the_weights_is_not_saved(tmp_path: Path) -> None:
+    program = exported("cpu")
+    program.state_dict["norm.bias"] = torch.zeros(4)
+
+    with pytest.raises(ValueError, match=r"some weights are real, and embed\.weight is fake"):
+        save(program, tmp_path / "model.pt2")
+    assert not (tmp_path / "model.pt2").exists()
+
+
+class Drawn(nn.Module):
+    """A constant that nobody can know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("noise", torch.randn(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.noise
+
+
+def test_an_unbound_constant_is_named_and_refuses(tmp_path: Path) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.seed()
+        with pytest.warns(UserWarning, match="FE602"):
+            program = fe.export(Drawn, (torch.zeros(4),))
+    save(program, tmp_path / "model.pt2")
+
+    loaded = load_archive(tmp_path / "model.pt2")
+
+    assert [constant.name for constant in loaded.manifest.unbound_constants] == ["noise"]
+    with pytest.raises(UnreplayableRead):
+        value_of(loaded.program.constants["noise"])
+    with pytest.raises(UnboundProgram, match="noise"):
+        loaded.program.module()
+    bound = fe.bind(loaded.program, {}, constants={"noise": torch.ones(4)})
+    assert bound.module()(torch.zeros(4)).tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("record", ["models/model.json", "data/constants/model_constants_config.json"])
+def test_a_damaged_archive_is_refused_in_one_line(record: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    save(exported("cpu"), path)
+    with zipfile.ZipFile(path) as archive:
+        place = archive.getinfo(f"model/{record}").header_offset + 200
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(ArchiveError) as caught:
+        fe.load(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)

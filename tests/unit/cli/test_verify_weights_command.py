@@ -1,0 +1,91 @@
+"""`fakexport verify-weights`: exit codes, streams, formats."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fakexport.cli import main
+
+MODEL = """
+import torch
+from torch import nn
+
+def factory():
+    print("constructed")
+    return nn.Linear(4, 2)
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    return f"{tmp_path / 'model.py'}:factory"
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, path)
+    return str(path)
+
+
+def test_a_checkpoint_that_fits_is_exit_code_0(source, checkpoint, capsys):
+    assert main(["verify-weights", source, checkpoint]) == 0
+
+    out, err = capsys.readouterr()
+    assert out.startswith(f"model       {source}: 2 weights\ncheckpoint  {checkpoint}: 2 entries, 40 B\n")
+    assert err == "constructed\n"
+
+
+def test_findings_are_exit_code_1_and_json_has_them(source, tmp_path, capsys):
+    torch.save({"weight": torch.zeros(4, 2)}, tmp_path / "old.pt")
+
+    assert main(["verify-weights", source, str(tmp_path / "old.pt"), "--format", "json"]) == 1
+
+    data = json.loads(capsys.readouterr().out)
+    assert [finding["code"] for finding in data["findings"]] == ["FE701", "FE702"]
+
+
+def test_a_dtype_is_that_of_the_model(source, checkpoint, capsys):
+    assert main(["verify-weights", source, checkpoint, "--dtype", "bfloat16"]) == 1
+
+    assert "error[FE703]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["nothing.safetensors"], "nothing.safetensors: No such file or directory"),
+        (["."], "has no .safetensors file"),
+        (["CHECKPOINT", "--dtype", "int8"], "unknown floating dtype 'int8'"),
+        (["CHECKPOINT", "--target", "H1000000"], "H1000000"),
+    ],
+)
+def test_a_bad_call_is_exit_code_2_and_one_line(
+    arguments, reason, source, checkpoint, capsys, tmp_path, monkeypatch
+):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    arguments = [checkpoint if argument == "CHECKPOINT" else argument for argument in arguments]
+
+    assert main(["verify-weights", source, *arguments]) == 2
+
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if line != "constructed"]
+    assert out == ""
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert reason in lines[0]
+
+
+def test_a_hostile_file_is_exit_code_2(source, tmp_path, capsys):
+    path = tmp_path / "bad.safetensors"
+    path.write_bytes(b"\xff" * 16)
+
+    assert main(["verify-weights", source, str(path)]) == 2
+
+    assert "no safetensors file that can be trusted" in capsys.readouterr().err

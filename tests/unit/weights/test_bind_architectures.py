@@ -1,0 +1,142 @@
+"""Fake export, bind, run: what eager gives, bit for bit, for two sizes that the export did not see."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fakexport as fe
+from fakexport.weights import BindError, WeightsWarning
+from tests.unit.weights.real_models import real_model, tensors_in
+
+
+def tokens(batch, length, *, extra=()):
+    generator = torch.Generator().manual_seed(batch * length)
+    ids = {name: torch.randint(3, 60, (batch, length), generator=generator) for name in ("input_ids", *extra)}
+    return {**ids, "attention_mask": torch.ones(batch, length, dtype=torch.int64)}
+
+
+def text(*extra):
+    return [tokens(1, 7, extra=extra), tokens(3, 20, extra=extra)]
+
+
+def images(name="pixel_values", shape=(3, 32, 32)):
+    generator = torch.Generator().manual_seed(0)
+    return [{name: torch.randn(batch, *shape, generator=generator)} for batch in (1, 5)]
+
+
+CASES = {
+    "llama": text(),
+    "gpt2": text(),
+    "mixtral": text(),
+    "qwen3_moe": text(),
+    "gpt_oss": text(),
+    "bert": text(),
+    "distilbert": text(),
+    "bart": text("decoder_input_ids"),
+    "vit": images(),
+    "resnet": images(shape=(1, 64, 64)),
+    "wav2vec2": images("input_values", (1280,)),
+}
+
+
+QUICK = {("llama", "cpu"), ("mixtral", "cpu"), ("bart", "cpu"), ("gpt2", "H100"), ("vit", "H100")}
+# Their code branches on the device: the program of a GPU calls what the CPU has no kernel for.
+BRANCH_ON_THE_DEVICE = ["mixtral", "qwen3_moe", "gpt_oss"]
+RUNS = [
+    pytest.param(model_type, target, marks=[] if (model_type, target) in QUICK else pytest.mark.slow)
+    for model_type in CASES
+    for target in ("cpu", "H100")
+    if target == "cpu" or model_type not in BRANCH_ON_THE_DEVICE
+]
+
+
+@pytest.mark.parametrize(("model_type", "target"), RUNS)
+def test_a_bound_program_gives_what_eager_gives(model_type, target, tmp_path):
+    model = real_model(model_type, tmp_path)
+    program = model.program(target, dynamic_shapes="auto")
+
+    bound = fe.bind(program, model.checkpoint, device_map="cpu")
+
+    run = bound.module()
+    for inputs in CASES[model_type]:
+        expected, found = model.eager(inputs), tensors_in(run(**inputs))
+        assert len(expected) == len(found) > 0
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True)), inputs.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", BRANCH_ON_THE_DEVICE)
+def test_a_program_that_branched_on_its_device_binds_on_the_cpu_and_says_what_is_missing(
+    model_type, tmp_path
+):
+    model = real_model(model_type, tmp_path)
+
+    bound = fe.bind(model.program("H100"), model.checkpoint, device_map="cpu")
+
+    with pytest.raises(NotImplementedError, match="histogram_cpu"):
+        bound.module()(**tokens(2, 16))
+
+
+# Their programs differ from eager in the last bit, whoever exports them: stock export is the reference.
+@pytest.mark.parametrize("model_type", ["t5", "wav2vec2-bert"])
+def test_a_bound_program_gives_what_the_stock_program_of_the_real_model_gives(model_type, tmp_path):
+    model = real_model(model_type, tmp_path)
+    inputs = model.source.example_inputs(model.module, "cpu", None)
+    with torch.no_grad(), model.source.tracing(model.module, inputs):
+        stock = torch.export.export(model.module, inputs.args, dict(inputs.kwargs))
+
+    bound = fe.bind(model.program(), model.checkpoint)
+
+    expected = tensors_in(stock.module()(*inputs.args, **inputs.kwargs))
+    found = tensors_in(bound.module()(*inputs.args, **inputs.kwargs))
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_the_head_that_is_tied_is_read_under_one_name_and_bound_under_all(tmp_path):
+    model = real_model("gpt2", tmp_path)
+    program = model.program()
+
+    bound = fe.bind(program, model.checkpoint)
+
+    assert bound.state_dict["lm_head.weight"] is bound.state_dict["transformer.wte.weight"]
+
+
+def test_the_base_model_takes_its_part_of_the_whole_models_checkpoint(tmp_path):
+    model = real_model("mixtral", tmp_path)
+    model.spec += ":MixtralModel"
+
+    with pytest.warns(WeightsWarning, match=r"FE704: .*: lm_head\.weight"):
+        bound = fe.bind(model.program(), model.checkpoint)
+
+    inputs = tokens(2, 16)
+    with torch.no_grad():
+        expected = model.module.model(**inputs).last_hidden_state
+    assert torch.equal(bound.module()(**inputs)["last_hidden_state"], expected)
+
+
+def test_without_the_config_the_model_is_named(tmp_path):
+    model = real_model("mixtral", tmp_path)
+    (model.checkpoint / "config.json").unlink()
+    program = model.program()
+
+    with pytest.raises(BindError, match="FE701"):
+        fe.bind(program, model.checkpoint)
+
+    bound = fe.bind(program, model.checkpoint, source=model.spec)
+    assert torch.equal(
+        bound.state_dict["model.layers.1.mlp.experts.down_proj"],
+        model.module.state_dict()["model.layers.1.mlp.experts.down_proj"],
+    )
+
+
+def test_a_shard_of_one_tensor_each_binds_as_well(tmp_path):
+    model = real_model("mixtral", tmp_path)
+    model.module.save_pretrained(tmp_path / "shards", max_shard_size="4KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 5
+
+    bound = fe.bind(model.program(), tmp_path / "shards")
+
+    inputs = tokens(2, 16)
+    expected, found = model.eager(inputs), tensors_in(bound.module()(**inputs))
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
