@@ -82,11 +82,20 @@ class Held:
 def held_tensors(module: nn.Module, check_fn: Callable[[nn.Module], bool] | None = None) -> Iterator[Held]:
     """Every place that holds a tensor: parameters, buffers, attributes, and containers that are attributes.
 
+    A module that stands in a list, tuple or dict without being registered is looked into as well.
+
     Args:
         module: The root.
         check_fn: Says which modules are meant. Default: all.
     """
-    for module_path, owner in module.named_modules():
+    yield from _held_below(module, "", check_fn, {id(part) for part in module.modules()})
+
+
+def _held_below(
+    module: nn.Module, path: str, check_fn: Callable[[nn.Module], bool] | None, seen: set[int]
+) -> Iterator[Held]:
+    """What a module and its registered submodules hold; `seen` are the modules that somebody looks into."""
+    for module_path, owner in module.named_modules(prefix=path):
         if check_fn is not None and not check_fn(owner):
             continue
         prefix = f"{module_path}." if module_path else ""
@@ -94,7 +103,25 @@ def held_tensors(module: nn.Module, check_fn: Callable[[nn.Module], bool] | None
             yield from _held_in(held, prefix, is_parameter)
         attributes = {name: value for name, value in vars(owner).items() if name not in _REGISTRIES}
         for name, value in attributes.items():
-            yield from _held_at(prefix + name, value, _setter(vars(owner), name), False)
+            if not isinstance(value, nn.Module):
+                yield from _held_at(prefix + name, value, _setter(vars(owner), name), False)
+            for inner_path, inner in _unregistered(prefix + name, value, seen):
+                yield from _held_below(inner, inner_path, check_fn, seen)
+
+
+def _unregistered(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+    """The modules in nested lists, tuples and dicts that nobody looked into yet."""
+    match value:
+        case nn.Module():
+            if id(value) not in seen:
+                seen.update(id(part) for part in value.modules())
+                yield path, value
+        case dict():
+            for key, item in value.items():
+                yield from _unregistered(f"{path}[{key!r}]", item, seen)
+        case list() | tuple():
+            for index, item in enumerate(value):
+                yield from _unregistered(f"{path}[{index}]", item, seen)
 
 
 _REGISTRIES = frozenset(vars(nn.Module()))

@@ -10,9 +10,6 @@ from tests.architectures.construction import Construction, assert_same, construc
 
 pytest.importorskip("transformers")
 
-# Their modules in plain lists are found neither by `state_dict` nor by `materialize_module`.
-UNREGISTERED_MODULES = ("oneformer",)
-
 
 @dataclass(frozen=True)
 class Both:
@@ -44,10 +41,7 @@ def both(request: pytest.FixtureRequest, comparable_memory: None) -> Both:
     return Both(architecture, constructed(architecture.build), constructed(deferred(architecture.build)))
 
 
-def test_a_deferred_model_is_the_eager_one(both, request):
-    if both.architecture.model_type in UNREGISTERED_MODULES:
-        request.applymarker(pytest.mark.xfail(reason="modules in a plain list stay fake"))
-
+def test_a_deferred_model_is_the_eager_one(both):
     assert_same(both.deferred.state, both.eager.state)
 
 

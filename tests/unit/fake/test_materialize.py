@@ -302,3 +302,21 @@ def test_a_module_made_in_fake_mode_is_materialised_too() -> None:
         model = mlp()
     materialize_module(model)
     assert_same_module(model, eager)
+
+
+def test_modules_in_a_plain_list_are_materialised_and_cycles_end() -> None:
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+            self.parts = [nn.Linear(2, 3), {"more": (nn.Linear(3, 1), self.fc)}]
+            self.parts[0].owners = [self]
+
+    torch.manual_seed(0)
+    eager = Listed()
+    torch.manual_seed(0)
+    model = deferred_init(Listed)
+    materialize_module(model)
+    assert torch.equal(model.parts[0].weight, eager.parts[0].weight)
+    assert torch.equal(model.parts[1]["more"][0].weight, eager.parts[1]["more"][0].weight)
+    assert not is_fake(model.fc.weight)
