@@ -18,6 +18,8 @@ CONFIGS = ROOT / "examples" / "configs"
 
 # Billions of parameters as published with the model, to the digits that its makers give.
 PUBLISHED = {
+    "llama-2-13b": 13.02,
+    "llama-3.2-1b": 1.24,
     "llama-3.1-8b": 8.03,
     "llama-3.1-70b": 70.6,
     "mixtral-8x22b": 140.6,
