@@ -19,6 +19,7 @@ from .container import Container, read_container
 from .described_container import read_manifest, verify_records
 from .document_error import DocumentError
 from .error import ArchiveError
+from .extent import extent
 from .manifest import Manifest, TensorEntry
 from .program_decoder import program_from_json
 from .saving import MODEL
@@ -211,8 +212,7 @@ def _constant(container: Container, record: str, payload: dict[str, Any], fake: 
     if (tuple(shape), dtype) != (tuple(fake.shape), fake.dtype):
         raise ArchiveError(container.path, "has another shape or dtype in the graph", record)
     content = bytearray(container.record(record))
-    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    needed = 0 if 0 in shape else (last + 1) * dtype.itemsize
+    needed = extent(shape, strides) * dtype.itemsize
     if needed != len(content):
         raise ArchiveError(container.path, f"has {len(content)} bytes, and its tensor takes {needed}", record)
     with real_execution():

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from fakexport.archive.extent import extent
 from fakexport.archive.new_container import Digest
 from fakexport.archive.record_name import fault_of_name
 
@@ -106,10 +107,8 @@ class TensorEntry:
     @property
     def extent_bytes(self) -> int:
         """Bytes from the beginning of its storage to the end of its last element; 0 where it has none."""
-        if 0 in self.shape:
-            return 0
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
-        return (self.storage_offset + last + 1) * DTYPE_BYTES[self.dtype]
+        elements = extent(self.shape, self.stride)
+        return (self.storage_offset + elements) * DTYPE_BYTES[self.dtype] if elements else 0
 
 
 @dataclass(frozen=True)

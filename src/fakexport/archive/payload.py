@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.export import ExportedProgram
@@ -12,6 +12,7 @@ from fakexport.capture import UnboundConstant
 from fakexport.fake import UnreplayableRead, is_fake, value_of
 from fakexport.program.tensor_identity import tensor_identity
 
+from .extent import extent
 from .manifest import Location, TensorEntry, UnboundName
 from .new_container import Content, Streamed
 from .value_encoder import Json, ValueEncoder
@@ -24,50 +25,48 @@ UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
 _CHUNK_BYTES = 16 * 2**20
 
 
-@dataclass
+@dataclass(frozen=True)
 class Payload:
     """Tensors of one kind, ready to be written.
 
     Args:
-        config: torch's `PayloadConfig` as JSON: which record is whose, and how it looks.
-        records: The content of each record, by name in the archive.
+        config: torch's `PayloadConfig` as JSON: whose each record is, and how it looks. In program order.
+        records: The content of each record, by name in the archive; none for what has no data.
         tensors: Descriptions for the manifest, tied names together.
         unbound: Constants without a value.
-        names_with_data, names_without_data: Which names have data.
     """
 
-    config: dict[str, Json] = field(default_factory=dict)
-    records: dict[str, Content] = field(default_factory=dict)
-    tensors: list[TensorEntry] = field(default_factory=list)
-    unbound: list[UnboundName] = field(default_factory=list)
-    names_with_data: list[str] = field(default_factory=list)
-    names_without_data: list[str] = field(default_factory=list)
+    config: dict[str, Json]
+    records: dict[str, Content]
+    tensors: tuple[TensorEntry, ...] = ()
+    unbound: tuple[UnboundName, ...] = ()
 
 
 def weights_payload(program: ExportedProgram) -> Payload:
     """The parameters and persistent buffers of a program; fake ones are described and have no record."""
-    payload = Payload()
-    parameters = set(program.graph_signature.parameters)
-    groups: dict[object, list[str]] = {}
-    for name, tensor in program.state_dict.items():
-        groups.setdefault(tensor_identity(tensor), []).append(name)
-    for index, names in enumerate(groups.values()):
-        tensor = program.state_dict[names[0]]
+    state, parameters = program.state_dict, set(program.graph_signature.parameters)
+    encoder = ValueEncoder()
+    config: dict[str, Json] = {}
+    records: dict[str, Content] = {}
+    tensors: list[TensorEntry] = []
+    for index, names in enumerate(_names_by_tensor(state)):
+        tensor = state[names[0]]
+        data = None if is_fake(tensor) else tensor
         is_parameter = any(name in parameters for name in names) or isinstance(tensor, torch.nn.Parameter)
-        record = UNBOUND if is_fake(tensor) else f"weight_{index}"
-        described = _add(payload, names, tensor, None if is_fake(tensor) else tensor, record, is_parameter)
+        record = UNBOUND if data is None else f"weight_{index}"
+        config |= dict.fromkeys(names, _described(encoder, tensor, data, record, is_parameter))
         location = None
-        if not is_fake(tensor):
-            length = _extent(tensor) * tensor.itemsize
-            location = Location(f"data/weights/{record}", 0, length)
-            payload.records[f"data/weights/{record}"] = _content(tensor)
-        payload.tensors.append(
+        if data is not None:
+            content = _content(data)
+            location = Location(f"data/weights/{record}", 0, content.length)
+            records[location.file] = content
+        tensors.append(
             TensorEntry(
                 name=names[0],
                 aliases=tuple(sorted(names[1:])),
                 shape=tuple(tensor.shape),
                 stride=tuple(tensor.stride()),
-                storage_offset=described,
+                storage_offset=int(tensor.storage_offset()) if data is None else 0,
                 dtype=str(tensor.dtype).removeprefix("torch."),
                 device=str(tensor.device),
                 is_parameter=is_parameter,
@@ -77,9 +76,7 @@ def weights_payload(program: ExportedProgram) -> Payload:
                 location=location,
             )
         )
-    order = {name: index for index, name in enumerate(program.state_dict)}
-    payload.config = dict(sorted(payload.config.items(), key=lambda item: order[item[0]]))
-    return payload
+    return Payload({name: config[name] for name in state}, records, tuple(tensors))
 
 
 def constants_payload(program: ExportedProgram, reasons: Sequence[UnboundConstant] = ()) -> Payload:
@@ -91,85 +88,56 @@ def constants_payload(program: ExportedProgram, reasons: Sequence[UnboundConstan
     Raises:
         ValueError: a constant is no tensor.
     """
-    payload = Payload()
-    known = {constant.name: constant for constant in reasons}
-    groups: dict[object, list[str]] = {}
-    for name, constant in program.constants.items():
+    constants = program.constants
+    for name, constant in constants.items():
         if not isinstance(constant, torch.Tensor):
             raise ValueError(f"the constant {name} is a {type(constant).__name__}; only tensors can be saved")
-        groups.setdefault(tensor_identity(constant), []).append(name)
-    for index, names in enumerate(groups.values()):
-        constant = program.constants[names[0]]
+    known = {reason.name: UnboundName.of(reason) for reason in reasons}
+    encoder = ValueEncoder()
+    config: dict[str, Json] = {}
+    records: dict[str, Content] = {}
+    unbound: list[UnboundName] = []
+    for index, names in enumerate(_names_by_tensor(constants)):
+        constant, record = constants[names[0]], f"tensor_{index}"
+        value = None
         try:
             value = value_of(constant)
+            records[f"data/constants/{record}"] = _content(value)
         except UnreplayableRead as error:
-            payload.unbound.extend(_unbound(name, known.get(name), error.reason) for name in names)
-            _add(payload, names, constant, None, f"tensor_{UNBOUND}", False)
-            continue
-        _add(payload, names, constant, value, f"tensor_{index}", False)
-        payload.records[f"data/constants/tensor_{index}"] = _content(value)
-    order = {name: index for index, name in enumerate(program.constants)}
-    payload.config = dict(sorted(payload.config.items(), key=lambda item: order[item[0]]))
-    return payload
+            record = f"tensor_{UNBOUND}"
+            unbound.extend(known.get(name) or UnboundName(name, "unknown", error.reason) for name in names)
+        config |= dict.fromkeys(names, _described(encoder, constant, value, record, False))
+    return Payload({name: config[name] for name in constants}, records, unbound=tuple(unbound))
 
 
-def _unbound(name: str, constant: UnboundConstant | None, reason: str) -> UnboundName:
-    if constant is None:
-        return UnboundName(name, "unknown", reason)
-    return UnboundName(name, constant.reason, constant.detail, constant.weight, constant.operator)
+def _names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """The names, those of one tensor together."""
+    names: dict[Hashable, list[str]] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(tensor_identity(tensor), []).append(name)
+    return list(names.values())
 
 
-def _add(
-    payload: Payload,
-    names: Sequence[str],
-    like: torch.Tensor,
-    data: torch.Tensor | None,
-    record: str,
-    is_parameter: bool,
-) -> int:
-    """Adds the names of one tensor to the config; its storage offset in the record."""
-    meta = ValueEncoder().tensor(like)
-    offset = int(like.storage_offset())
-    if data is not None:
-        offset = 0  # The record begins with the tensor's first element.
-        meta["strides"] = [{"as_int": stride} for stride in data.stride()]
-        meta["storage_offset"] = {"as_int": offset}
-    for name in names:
-        payload.config[name] = {
-            "path_name": record,
-            "is_param": is_parameter,
-            "use_pickle": False,
-            "tensor_meta": meta,
-        }
-        (payload.names_without_data if data is None else payload.names_with_data).append(name)
-    return offset
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last."""
-    if tensor.numel() == 0:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+def _described(
+    encoder: ValueEncoder, like: torch.Tensor, data: torch.Tensor | None, record: str, is_parameter: bool
+) -> Json:
+    """A name's entry in torch's config."""
+    meta = encoder.tensor(like)
+    if data is not None:  # The record begins with the tensor's first element.
+        meta["strides"] = [encoder.integer(stride) for stride in data.stride()]
+        meta["storage_offset"] = encoder.integer(0)
+    return {"path_name": record, "is_param": is_parameter, "use_pickle": False, "tensor_meta": meta}
 
 
 def _content(tensor: torch.Tensor) -> Streamed:
     """The bytes of a real tensor, from its first to its last element, read when they are written."""
-    length = _extent(tensor) * tensor.itemsize
+    elements = extent(tensor.shape, tensor.stride())
+    length = elements * tensor.itemsize
 
     def pieces() -> Iterator[memoryview]:
-        flat = tensor.detach().as_strided((_extent(tensor),), (1,), tensor.storage_offset()).cpu()
+        flat = tensor.detach().as_strided((elements,), (1,), tensor.storage_offset()).cpu()
         raw: memoryview = flat.view(torch.uint8).numpy().data
         for start in range(0, length, _CHUNK_BYTES):
             yield raw[start : start + _CHUNK_BYTES]
 
-    return Streamed(length, _Once(pieces))
-
-
-class _Once:
-    """An iterable that begins when it is asked to: a mapped weight is not touched before."""
-
-    def __init__(self, make: Callable[[], Iterator[memoryview]]) -> None:
-        self._make = make
-
-    def __iter__(self) -> Iterator[memoryview]:
-        return self._make()
+    return Streamed(length, pieces())

@@ -17,7 +17,7 @@ from .collection_pause import collection_paused
 from .described_container import write_described
 from .manifest import Manifest
 from .new_container import Content
-from .payload import constants_payload, weights_payload
+from .payload import UNBOUND, constants_payload, weights_payload
 from .program_encoder import program_to_json
 
 __all__ = ["MODEL", "save"]
@@ -66,9 +66,10 @@ def save(
     """
     weights = weights_payload(program)
     constants = constants_payload(program, unbound)
-    is_bound = bool(weights.names_with_data)
-    if is_bound and weights.names_without_data:
-        raise ValueError(f"some weights are real, and {weights.names_without_data[0]} is fake")
+    is_bound = bool(weights.records)
+    fake = next((name for name, entry in weights.config.items() if entry["path_name"] == UNBOUND), None)
+    if is_bound and fake is not None:
+        raise ValueError(f"some weights are real, and {fake} is fake")
     if is_bound and constants.unbound:
         raise ValueError(f"the weights are bound, and the constant {constants.unbound[0].name} has no value")
     with collection_paused():
