@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import remember_value, withhold_value
+from fakexport.weights.relocation import exists_here
 
 from .collection_pause import collection_paused
 from .container import Container, read_container
@@ -20,7 +21,7 @@ from .described_container import read_manifest, verify_records
 from .document_error import DocumentError
 from .error import ArchiveError
 from .extent import extent
-from .manifest import Manifest, TensorEntry
+from .manifest import Location, Manifest, TensorEntry
 from .program_decoder import program_from_json
 from .saving import MODEL
 from .typed_json import entries, field, items, mapping, text
@@ -149,7 +150,7 @@ def _put_weights(
         ):
             raise ArchiveError(container.path, "has another shape or dtype in the graph", entry.name)
         if entry.location is not None:
-            tensor = _mapped(container, entry)
+            tensor = _mapped(container, entry, entry.location)
         else:
             tensor = taken if taken is not None else _fake(entry, mode)
         if entry.is_parameter and not isinstance(tensor, torch.nn.Parameter):
@@ -163,14 +164,16 @@ def _put_weights(
     program.state_dict.update({name: state[name] for name in config})
 
 
-def _mapped(container: Container, entry: TensorEntry) -> torch.Tensor:
+def _mapped(container: Container, entry: TensorEntry, location: Location) -> torch.Tensor:
     """A weight of the archive, in memory of the file: no byte is read before it is used."""
-    assert entry.location is not None
+    if not exists_here(entry.device):
+        raise ArchiveError(container.path, f"is on {entry.device}, which is not on this machine", entry.name)
     dtype = getattr(torch, entry.dtype)
+    content = container.mapped(location.file)[location.offset :][: entry.extent_bytes]
     with real_execution():
-        if entry.location.length == 0:
+        if not content:
             return torch.empty(entry.shape, dtype=dtype, device=entry.device)
-        flat = torch.frombuffer(container.mapped(entry.location.file), dtype=dtype)
+        flat = torch.frombuffer(content, dtype=dtype)
         return flat.as_strided(entry.shape, entry.stride, entry.storage_offset).to(entry.device)
 
 

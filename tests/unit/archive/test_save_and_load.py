@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.archive import ArchiveError, UnboundProgram, load_archive, save
+from fakexport.archive.container import read_container
+from fakexport.archive.contents import FRAME_RECORDS
+from fakexport.archive.described_container import MANIFEST, write_described
 from fakexport.fake import UnreplayableRead, is_fake, value_of
 
 
@@ -160,3 +164,33 @@ def test_a_damaged_archive_is_refused_in_one_line(record: str, tmp_path: Path) -
         fe.load(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def rewritten(path: Path, change: dict[str, object]) -> Path:
+    """The archive of one bound `nn.Linear(2, 1, bias=False)`, its weight described with these changes."""
+    program = fe.export(lambda: nn.Linear(2, 1, bias=False), (torch.zeros(1, 2),))
+    manifest = save(fe.bind(program, {"weight": torch.tensor([[5.0, 6.0]])}), path)
+    with read_container(path) as container:
+        kept = {name: container.record(name) for name in container.names}
+    (weight,) = manifest.tensors
+    assert weight.location is not None
+    location = replace(weight.location, offset=change.pop("offset", 0))
+    kept = {name: content for name, content in kept.items() if name not in FRAME_RECORDS | {MANIFEST: b""}}
+    kept[location.file] = bytes(location.offset) + kept[location.file]
+    write_described(
+        path, kept, replace(manifest, records=(), tensors=(replace(weight, location=location, **change),))
+    )
+    return path
+
+
+def test_a_weight_is_read_where_the_manifest_says(tmp_path: Path) -> None:
+    program = fe.load(rewritten(tmp_path / "moved.pt2", {"offset": 8}))
+
+    assert program.state_dict["weight"].tolist() == [[5.0, 6.0]]
+
+
+def test_a_bound_archive_of_an_absent_device_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = rewritten(tmp_path / "far.pt2", {"device": "cuda:0"})
+
+    with pytest.raises(ArchiveError, match=r"weight: is on cuda:0, which is not on this machine$"):
+        fe.load(path)
