@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -23,7 +24,7 @@ from .error import ArchiveError
 from .extent import extent
 from .manifest import Location, Manifest, TensorEntry
 from .program_decoder import program_from_json
-from .saving import MODEL
+from .saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
 from .typed_json import entries, field, items, mapping, text
 from .value_decoder import read_dtype
 
@@ -92,22 +93,29 @@ def load_archive(path: str | os.PathLike[str]) -> LoadedArchive:
     with read_container(path) as container:
         manifest = read_manifest(container)
         verify_records(container, manifest)
-        try:
-            return LoadedArchive(_program(container, manifest), manifest)
-        except DocumentError as error:
-            raise ArchiveError(container.path, str(error), MODEL) from error
+        return LoadedArchive(_program(container, manifest), manifest)
+
+
+@contextmanager
+def _reading(container: Container, record: str) -> Iterator[None]:
+    """Names the archive and the record in what is wrong with a document."""
+    try:
+        yield
+    except DocumentError as error:
+        raise ArchiveError(container.path, str(error), record) from error
 
 
 def _program(container: Container, manifest: Manifest) -> ExportedProgram:
-    with collection_paused():
+    with _reading(container, MODEL), collection_paused():
         program = program_from_json(container.json(MODEL), state_dict=None, constants=None)
-    weights = _config(container, "data/weights/model_weights_config.json")
-    constants = _config(container, "data/constants/model_constants_config.json")
+    weights = _config(container, WEIGHTS_CONFIG)
+    constants = _config(container, CONSTANTS_CONFIG)
     mode = mode_of(
         node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), FakeTensor)
     )
     _put_weights(container, program, manifest, weights, mode or new_fake_mode())
-    missing = _put_constants(container, program, manifest, constants)
+    with _reading(container, CONSTANTS_CONFIG):
+        missing = _put_constants(container, program, manifest, constants)
     if manifest.weights == "none" or missing:
         names = (*(program.state_dict if manifest.weights == "none" else ()), *missing)
         if names:
@@ -126,10 +134,8 @@ class _Refusal:
 
 
 def _config(container: Container, name: str) -> dict[str, dict[str, Any]]:
-    try:
+    with _reading(container, name):
         return field(mapping(container.json(name)), "config", lambda v: entries(v, mapping))
-    except DocumentError as error:
-        raise ArchiveError(container.path, str(error), name) from error
 
 
 def _put_weights(
@@ -191,7 +197,7 @@ def _put_constants(
     if program.constants.keys() != config.keys():
         raise ArchiveError(container.path, "the graph and the constants' config name other constants")
     reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
-    shared: dict[str, torch.Tensor] = {}
+    shared: dict[tuple[str, torch.device], torch.Tensor] = {}
     fakes = dict(program.constants)
     program.constants.clear()  # To fill it in the order of the archive.
     for name, payload in config.items():
@@ -199,20 +205,22 @@ def _put_constants(
         if name in reasons:
             withhold_value(fake, reasons[name])
             continue
-        record = f"data/constants/{field(payload, 'path_name', text)}"
-        if record not in shared:
-            shared[record] = _constant(container, record, payload, fake)
-        program.constants[name] = shared[record]
+        key = (f"data/constants/{field(payload, 'path_name', text)}", fake.device)
+        if key not in shared:
+            shared[key] = _constant(container, key[0], payload, fake)
+        if (shared[key].shape, shared[key].dtype) != (fake.shape, fake.dtype):
+            raise ArchiveError(container.path, "has another shape or dtype in the graph", key[0])
+        program.constants[name] = shared[key]
     return tuple(name for name in config if name in reasons)
 
 
 def _constant(container: Container, record: str, payload: dict[str, Any], fake: FakeTensor) -> torch.Tensor:
-    """The real tensor for the CPU; for a device that may not be here, a fake one that has the value."""
+    """The real tensor for the CPU; for a device that may not be here, the fake one with the value."""
     meta = field(payload, "tensor_meta", mapping)
     dtype = field(meta, "dtype", read_dtype)
     shape = field(meta, "sizes", lambda v: items(v, _plain_int))
     strides = field(meta, "strides", lambda v: items(v, _plain_int))
-    if (tuple(shape), dtype) != (tuple(fake.shape), fake.dtype):
+    if (tuple(shape), dtype, len(strides)) != (tuple(fake.shape), fake.dtype, fake.dim()):
         raise ArchiveError(container.path, "has another shape or dtype in the graph", record)
     content = bytearray(container.record(record))
     needed = extent(shape, strides) * dtype.itemsize

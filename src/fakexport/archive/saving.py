@@ -20,9 +20,11 @@ from .new_container import Content
 from .payload import UNBOUND, constants_payload, weights_payload
 from .program_encoder import program_to_json
 
-__all__ = ["MODEL", "save"]
+__all__ = ["CONSTANTS_CONFIG", "MODEL", "WEIGHTS_CONFIG", "save"]
 
 MODEL = "models/model.json"
+WEIGHTS_CONFIG = "data/weights/model_weights_config.json"
+CONSTANTS_CONFIG = "data/constants/model_constants_config.json"
 _SAMPLE_INPUTS = "data/sample_inputs/model.pt"
 
 
@@ -76,8 +78,8 @@ def save(
         model = _json(program_to_json(program, root=root))
     records: dict[str, Content] = {
         MODEL: model,
-        "data/weights/model_weights_config.json": _json({"config": weights.config}),
-        "data/constants/model_constants_config.json": _json({"config": constants.config}),
+        WEIGHTS_CONFIG: _json({"config": weights.config}),
+        CONSTANTS_CONFIG: _json({"config": constants.config}),
         _SAMPLE_INPUTS: b"",  # Stock torch wants the record; empty, it stands for no inputs.
         **weights.records,
         **constants.records,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from fakexport.archive import ArchiveError, UnboundProgram, load_archive, save
 from fakexport.archive.container import read_container
 from fakexport.archive.contents import FRAME_RECORDS
 from fakexport.archive.described_container import MANIFEST, write_described
+from fakexport.archive.saving import CONSTANTS_CONFIG
 from fakexport.fake import UnreplayableRead, is_fake, value_of
 
 
@@ -194,3 +198,40 @@ def test_a_bound_archive_of_an_absent_device_is_refused_in_one_line(tmp_path: Pa
 
     with pytest.raises(ArchiveError, match=r"weight: is on cuda:0, which is not on this machine$"):
         fe.load(path)
+
+
+def with_config(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The weight-less archive of `Tied`, with another config of its constants and a manifest that fits it."""
+    manifest = save(exported("cpu"), path)
+    with read_container(path) as container:
+        kept = {name: container.record(name) for name in container.names}
+    kept = {name: content for name, content in kept.items() if name not in FRAME_RECORDS | {MANIFEST: b""}}
+    document = json.loads(kept[CONSTANTS_CONFIG])
+    change(document["config"])
+    kept[CONSTANTS_CONFIG] = json.dumps(document).encode()
+    write_described(path, kept, manifest)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["scale"]["tensor_meta"].update(strides=[]), "tensor_.: has another shape or dtype"),
+        (lambda c: c["scale"]["tensor_meta"].update(sizes=[{"as_int": 2}]), "tensor_.: has another shape"),
+        (lambda c: c["scale"]["tensor_meta"].update(strides=[{"as_int": 9}]), "has 16 bytes, and its tensor"),
+        (
+            lambda c: c["scale"].pop("path_name"),
+            "constants_config.json: path_name: this field is missing",
+        ),
+        (lambda c: c["scale"].update(path_name="../weights/x"), "data/constants/../weights/x: is missing"),
+        (lambda c: c.pop("scale"), "name other constants"),
+    ],
+)
+def test_a_bent_config_is_refused_in_one_line(
+    change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
+) -> None:
+    path = with_config(tmp_path / "bent.pt2", change)
+
+    with pytest.raises(ArchiveError, match=message) as caught:
+        fe.load(path)
+    assert "\n" not in str(caught.value)
