@@ -10,7 +10,6 @@ anything; both loaded programs must have the operators of the first.
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 import tempfile
 import time
@@ -35,9 +34,7 @@ def main() -> int:
 
     program = exported(options.config)
     nodes = len(program.graph.nodes)
-    print(
-        f"{options.config}, {nodes} nodes, {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB"
-    )
+    print(f"{options.config}, {nodes} nodes, {peak_rss_bytes() / 1e6:.0f} MB")
     with tempfile.TemporaryDirectory() as folder:
         ours, stock = Path(folder, "ours.pt2"), Path(folder, "stock.pt2")
         save, _ = timed("fakexport save", lambda: fe.save(program, ours))

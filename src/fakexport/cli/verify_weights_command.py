@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.options import Debug, Dtype, Source
+from fakexport.cli.options import Checkpoint, Debug, Dtype, Source
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -15,14 +15,7 @@ __all__ = ["verify_weights_command"]
 
 def verify_weights_command(
     source: Source,
-    checkpoint: Annotated[
-        str,
-        typer.Argument(
-            metavar="CHECKPOINT",
-            show_default=False,
-            help="A .safetensors, .pt or .bin file, an index, or the folder of one.",
-        ),
-    ],
+    checkpoint: Checkpoint,
     target: Annotated[
         str, typer.Option(metavar="TOPOLOGY", help="Devices that the constructor may name, such as 8xH100.")
     ] = "cpu",

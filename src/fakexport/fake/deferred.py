@@ -16,7 +16,7 @@ from fakexport.devices import Topology, emulated_topology
 
 from .edits import note_edit, remember_memory
 from .history import Output
-from .module_tensors import plain_tensors, slots
+from .module_tensors import held_tensors
 from .recording import recording
 from .references import record_of
 
@@ -70,7 +70,7 @@ def is_deferred(obj: torch.Tensor | nn.Module) -> bool:
     """Whether a tensor, or any tensor of a module, is fake and has a record that can be replayed.
 
     Args:
-        obj: A tensor, or a module: its parameters, buffers and plain tensor attributes.
+        obj: A tensor, or a module: all that `materialize_module` would materialise.
     Raises:
         ValueError: `obj` is neither.
     Source: torchdistx `is_deferred`.
@@ -84,8 +84,7 @@ def _tensors_of(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, nn.Module):
-        yield from (slot.tensor for slot in slots(value))
-        yield from (tensor for _, tensor in plain_tensors(value))
+        yield from (held.tensor for held in held_tensors(value))
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors_of(item)

@@ -253,20 +253,16 @@ class Draws:
             elements: How many elements it fills.
         """
         if generator is None and device is not None and device.type != "cpu":
-            position = self._elsewhere.get(device) or Position(self._position(torch.default_generator).origin)
+            position = self._elsewhere.get(device) or Position(self.position(torch.default_generator).origin)
             draw, self._elsewhere[device] = _drawn_at(position, drawn, elements)
             return draw
         generator = torch.default_generator if generator is None else generator
-        draw, position = _drawn_at(self._position(generator), drawn, elements)
+        draw, position = _drawn_at(self.position(generator), drawn, elements)
         if position.origin is not draw.start.origin:
             self._origins.append(position.origin)
         raw = position.origin.mark(generator, position.words, position.pair_at)
         self._last[id(generator)] = (raw, position)
         return draw
-
-    def position(self, generator: torch.Generator | None = None) -> Position:
-        """Where a generator stands. Default: the default one of the CPU."""
-        return self._position(torch.default_generator if generator is None else generator)
 
     def finish(self, resolve: Callable[[Origin], bool] | None) -> None:
         """Takes the marks out of the generators.
@@ -294,7 +290,8 @@ class Draws:
         self._entered.clear()
         self._origins.clear()
 
-    def _position(self, generator: torch.Generator) -> Position:
+    def position(self, generator: torch.Generator) -> Position:
+        """Where a generator stands."""
         state = generator.get_state()
         last = self._last.get(id(generator))
         if last is not None and last[0] == raw_mark(state):

@@ -159,7 +159,7 @@ class Recording:
     def _answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs the operator for real, on the values of its fake inputs."""
         if effects_of(operator).is_random:
-            self._draw_for_real(kwargs.get("generator"))
+            self._draw_for_real(kwargs.get("generator") or torch.default_generator)
         records = [record_of(t) for t in leaves((args, dict(kwargs))) if isinstance(t, FakeTensor)]
         values = iter(self._replay.values(records))
 
@@ -196,11 +196,11 @@ class Recording:
         generator.set_state(place)  # Only the shapes were asked for; the draw itself is noted afterwards.
         return fake(result)
 
-    def _draw_for_real(self, generator: torch.Generator | None) -> None:
+    def _draw_for_real(self, generator: torch.Generator) -> None:
         """Puts a generator where eager construction has it, for a draw that is not deferred."""
         position = self._draws.position(generator)
         resolve_origin(position.origin)
-        (torch.default_generator if generator is None else generator).set_state(position.state())
+        generator.set_state(position.state())
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """The value for `.numpy()` and `.tolist()`; the fake tensor shares its memory from now on."""

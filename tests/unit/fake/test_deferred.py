@@ -374,3 +374,16 @@ def test_a_fake_mode_after_many_numbers_that_were_not_drawn_leaves_the_place(
     second = deferred_init(torch.randn, 3)  # The read above drew what leads there: no warning any more.
     assert torch.equal(materialize_tensor(second), eager[1])
     assert torch.equal(materialize_tensor(first), eager[0])
+
+
+def test_tensors_in_containers_are_deferred_and_watched_too() -> None:
+    model = deferred_init(Block)
+    materialize_module(model, check_fn=lambda part: part is not model)
+    for registry in (model._parameters, model._buffers):
+        registry.update({name: torch.ones(1) for name in registry})
+    model.scale, model.pair = torch.ones(()), ()
+    assert is_deferred(model)  # What stands in `masks` is fake still.
+
+    model.masks[0].data = torch.empty_like(model.masks[0])
+    with pytest.raises(MaterializeError, match=r"masks\[0\] cannot be materialised: it was given other data"):
+        materialize_module(model)
