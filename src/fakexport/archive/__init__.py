@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .binding import bind
     from .error import ArchiveError, ArchiveWriteError
-    from .loading import LoadedArchive, UnboundProgram, load, load_archive
+    from .loading import LoadedArchive, load, load_archive
     from .manifest import Manifest
     from .saving import save
 
@@ -18,7 +18,6 @@ __all__ = [
     "ArchiveWriteError",
     "LoadedArchive",
     "Manifest",
-    "UnboundProgram",
     "bind",
     "load",
     "load_archive",
@@ -30,7 +29,6 @@ _HOMES = {
     "ArchiveWriteError": "error",
     "LoadedArchive": "loading",
     "Manifest": "manifest",
-    "UnboundProgram": "loading",
     "bind": "binding",
     "load": "loading",
     "load_archive": "loading",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -16,6 +16,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import entries, field, items, mapping, text
 from fakexport.fake import remember_value, withhold_value
+from fakexport.program import WeightlessProgram
 from fakexport.weights.relocation import exists_here
 
 from .codec.collection_pause import collection_paused
@@ -28,27 +29,7 @@ from .extent import extent
 from .manifest import Location, Manifest, TensorEntry
 from .saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
 
-__all__ = ["LoadedArchive", "UnboundProgram", "load", "load_archive"]
-
-_SHOWN = 5
-
-
-class UnboundProgram(RuntimeError):
-    """A program was asked to run, or for a module that runs, and has no weights.
-
-    Args:
-        names: Of the weights and constants that are missing.
-    """
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        shown = ", ".join(names[:_SHOWN]) + (
-            f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        )
-        super().__init__(
-            f"this program has no weights, bind them first: `fakexport.bind(program, checkpoint)`; "
-            f"{len(names)} missing: {shown}"
-        )
-        self.names = names
+__all__ = ["LoadedArchive", "load", "load_archive"]
 
 
 @dataclass(frozen=True)
@@ -115,22 +96,8 @@ def _program(container: Container, manifest: Manifest) -> ExportedProgram:
     )
     _put_weights(container, program, manifest, weights, mode or new_fake_mode())
     with _reading(container, CONSTANTS_CONFIG):
-        missing = _put_constants(container, program, manifest, constants)
-    if manifest.weights == "none" or missing:
-        names = (*(program.state_dict if manifest.weights == "none" else ()), *missing)
-        if names:
-            vars(program)["module"] = _Refusal(names)
-    return program
-
-
-class _Refusal:
-    """Stands in for `program.module`, which whoever runs or compiles a program calls first."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise UnboundProgram(self._names)
+        _put_constants(container, program, manifest, constants)
+    return WeightlessProgram.of(program)
 
 
 def _config(container: Container, name: str) -> dict[str, dict[str, Any]]:
@@ -192,8 +159,8 @@ def _fake(entry: TensorEntry, mode: FakeTensorMode) -> torch.Tensor:
 
 def _put_constants(
     container: Container, program: ExportedProgram, manifest: Manifest, config: Mapping[str, dict[str, Any]]
-) -> tuple[str, ...]:
-    """Gives the constants their values; the names of those without one."""
+) -> None:
+    """Gives the constants their values."""
     if program.constants.keys() != config.keys():
         raise ArchiveError(container.path, "the graph and the constants' config name other constants")
     reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
@@ -211,7 +178,6 @@ def _put_constants(
         if (shared[key].shape, shared[key].dtype) != (fake.shape, fake.dtype):
             raise ArchiveError(container.path, "has another shape or dtype in the graph", key[0])
         program.constants[name] = shared[key]
-    return tuple(name for name in config if name in reasons)
 
 
 def _constant(container: Container, record: str, payload: dict[str, Any], fake: FakeTensor) -> torch.Tensor:

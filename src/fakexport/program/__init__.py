@@ -24,6 +24,7 @@ from fakexport.program.symbol_range import SymbolRange
 from fakexport.program.tensor_spec import TensorSpec
 from fakexport.program.transfers import Transfer, transfers
 from fakexport.program.walk import Visit, walk
+from fakexport.program.weightless import UnboundProgram, WeightlessProgram
 
 __all__ = [
     "ConstantDifference",
@@ -42,8 +43,10 @@ __all__ = [
     "TensorSpec",
     "TensorTotals",
     "Transfer",
+    "UnboundProgram",
     "ValueSummary",
     "Visit",
+    "WeightlessProgram",
     "canonical_lines",
     "devices",
     "diff",

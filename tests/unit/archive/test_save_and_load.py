@@ -14,12 +14,13 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, UnboundProgram, load_archive, save
+from fakexport.archive import ArchiveError, load_archive, save
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.described_container import MANIFEST, write_described
 from fakexport.archive.saving import CONSTANTS_CONFIG
 from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.program import UnboundProgram
 
 
 class Tied(nn.Module):
