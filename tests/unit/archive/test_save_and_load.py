@@ -217,12 +217,12 @@ def with_config(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c["scale"]["tensor_meta"].update(strides=[]), "tensor_.: has another shape or dtype"),
+        (lambda c: c["scale"]["tensor_meta"].update(strides=[]), "scale.tensor_meta: 1 sizes and 0 strides"),
         (lambda c: c["scale"]["tensor_meta"].update(sizes=[{"as_int": 2}]), "tensor_.: has another shape"),
         (lambda c: c["scale"]["tensor_meta"].update(strides=[{"as_int": 9}]), "has 16 bytes, and its tensor"),
         (
             lambda c: c["scale"].pop("path_name"),
-            "constants_config.json: path_name: this field is missing",
+            "constants_config.json: scale.path_name: this field is missing",
         ),
         (lambda c: c["scale"].update(path_name="../weights/x"), "data/constants/../weights/x: is missing"),
         (lambda c: c.pop("scale"), "name other constants"),
