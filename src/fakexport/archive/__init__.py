@@ -8,28 +8,35 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .binding import bind
+    from .description import ArchiveDescription, StoredConstant, describe
     from .error import ArchiveError, ArchiveWriteError
     from .loading import LoadedArchive, load, load_archive
     from .manifest import Manifest
     from .saving import save
 
 __all__ = [
+    "ArchiveDescription",
     "ArchiveError",
     "ArchiveWriteError",
     "LoadedArchive",
     "Manifest",
+    "StoredConstant",
     "bind",
+    "describe",
     "load",
     "load_archive",
     "save",
 ]
 
 _HOMES = {
+    "ArchiveDescription": "description",
     "ArchiveError": "error",
     "ArchiveWriteError": "error",
     "LoadedArchive": "loading",
     "Manifest": "manifest",
+    "StoredConstant": "description",
     "bind": "binding",
+    "describe": "description",
     "load": "loading",
     "load_archive": "loading",
     "save": "saving",

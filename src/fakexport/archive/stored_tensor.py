@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,11 @@ class StoredTensor:
             offset=field(meta, "storage_offset", _plain_int),
             requires_grad=field(meta, "requires_grad", boolean),
         )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def needed_bytes(self) -> int:
