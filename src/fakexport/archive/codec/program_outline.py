@@ -22,7 +22,6 @@ from .value_decoder import ValueDecoder
 __all__ = ["ProgramOutline", "outline"]
 
 _MAX_DEPTH = 30
-_PREFIX = "torch.ops."
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class ProgramOutline:
     Args:
         torch_version: Of the torch that wrote it; None where it does not say.
         call_count: Nodes that call an operator, those of subgraphs included.
-        operators: Operator name to number of calls, sorted by name.
+        operators: Operator name to number of calls, sorted by name. Taking a tuple apart is no call here.
         missing_operators: Operator name to the reason why this process cannot call it.
         inputs: What the caller passes, in order.
         outputs: What the program returns, preceded by the buffers and inputs that it changes.
@@ -67,7 +66,7 @@ def outline(document: Any) -> ProgramOutline:
     return ProgramOutline(
         torch_version=field(owner, "torch_version", lambda v: optional(v, lambda t: text(t, 100)), None),
         call_count=operators.total(),
-        operators={name.removeprefix(_PREFIX): count for name, count in sorted(operators.items())},
+        operators={_short(name): count for name, count in sorted(operators.items())},
         missing_operators=dict(_missing(operators)),
         inputs=tuple(value for value in inputs if value is not None),
         outputs=tuple(_named(outputs, _structure_names(module))),
@@ -186,7 +185,12 @@ def _missing(operators: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         try:
             known.target(name)
         except DocumentError as error:
-            yield name.removeprefix(_PREFIX), error.reason
+            yield _short(name), error.reason
+
+
+def _short(name: str) -> str:
+    """The name as `program.summarise` has it: `aten.mul.Tensor`, `operator.add`."""
+    return name.removeprefix("torch.ops.").removeprefix("_" if name.startswith("_operator.") else "")
 
 
 def _bounds(value: Any) -> SymbolRange:
