@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
+from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.fake import remember_value, withhold_value
@@ -144,12 +145,11 @@ def _put_weights(
             f"torch.{entry.dtype}",
         ):
             raise ArchiveError(container.path, "has another shape or dtype in the graph", entry.name)
-        if entry.location is not None:
-            tensor = _mapped(container, entry, entry.location)
-        else:
-            tensor = taken if taken is not None else _fake(entry, mode)
-        if entry.is_parameter and not isinstance(tensor, torch.nn.Parameter):
-            tensor = torch.nn.Parameter(tensor, requires_grad=entry.requires_grad)
+        try:
+            tensor = _tensor(container, entry, taken, mode)
+        except RuntimeError as error:  # a device or a combination of properties that torch does not know
+            reason = f"torch makes no such tensor: {str(error).splitlines()[0]}"
+            raise ArchiveError(container.path, reason, entry.name) from error
         state.update(dict.fromkeys(names, tensor))
     if state.keys() != config.keys() or not program.state_dict.keys() <= state.keys():
         raise ArchiveError(
@@ -157,6 +157,19 @@ def _put_weights(
         )
     program.state_dict.clear()
     program.state_dict.update({name: state[name] for name in config})
+
+
+def _tensor(
+    container: Container, entry: TensorEntry, taken: torch.Tensor | None, mode: FakeTensorMode
+) -> torch.Tensor:
+    """The weight of an entry, from the archive where it has it; `taken` is the fake that the graph has."""
+    if entry.location is not None:
+        tensor = _mapped(container, entry, entry.location)
+    else:
+        tensor = taken if taken is not None else _fake(entry, mode)
+    if entry.is_parameter and not isinstance(tensor, torch.nn.Parameter):
+        tensor = torch.nn.Parameter(tensor, requires_grad=entry.requires_grad)
+    return tensor
 
 
 def _mapped(container: Container, entry: TensorEntry, location: Location) -> torch.Tensor:
@@ -173,10 +186,10 @@ def _mapped(container: Container, entry: TensorEntry, location: Location) -> tor
 
 
 def _fake(entry: TensorEntry, mode: FakeTensorMode) -> torch.Tensor:
-    with mode:
-        return torch.empty_strided(
-            entry.shape, entry.stride, dtype=getattr(torch, entry.dtype), device=entry.device
-        )
+    dtype = getattr(torch, entry.dtype)
+    meta = plain_meta(entry.shape, entry.stride, 0, dtype)
+    fake = fake_of(mode, meta, torch.device(entry.device), entry.requires_grad)
+    return as_parameter(fake) if entry.is_parameter else fake
 
 
 def _put_constants(

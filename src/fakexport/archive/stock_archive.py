@@ -80,8 +80,13 @@ def _stored(container: Container, config: str) -> dict[str, _Stored]:
             raise DocumentError(f"there is no record {name[:200]!r}").within("path_name")
         return _Stored(tensor, name, container.size(name))
 
+    def all_of(value: object) -> dict[str, _Stored]:
+        if len(mapping(value)) > container.limits.entries:
+            raise DocumentError(f"more than {container.limits.entries} tensors")
+        return entries(value, one)
+
     with faults_named(container.path, config):
-        return field(mapping(container.json(config)), "config", lambda value: entries(value, one))
+        return field(mapping(container.json(config)), "config", all_of)
 
 
 def _manifest(weights: Mapping[str, _Stored], lost: Sequence[str], *, is_bound: bool) -> Manifest:
