@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 CHECK := $(VENV)/bin/fakexport check
 PYTHON ?=
 
-.PHONY: demo test test-slow lint gpu-fidelity bench clean
+.PHONY: demo test test-slow fuzz lint gpu-fidelity bench clean
 
 demo: $(VENV)/.with-transformers
 	$(CHECK) examples/mlp.py:cpu --target cpu
@@ -19,6 +19,15 @@ test: $(VENV)/.with-test
 
 test-slow: $(VENV)/.with-test
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "slow and not gpu"
+
+# Coverage-guided, where a wheel of atheris exists. What a fuzzer finds is left in the file fuzz-crash-*.
+FUZZ_S ?= 60
+FUZZ_TARGETS ?= archive manifest program safetensors index
+fuzz: $(VENV)/.with-fuzz
+	set -e; for target in $(FUZZ_TARGETS); do \
+		$(RUN) -m tests.fuzz.guided $$target -max_total_time=$(FUZZ_S) -artifact_prefix=fuzz- \
+			-print_final_stats=1 -verbosity=0; \
+	done
 
 lint: $(VENV)/.with-lint
 	$(RUN) -m ruff check .

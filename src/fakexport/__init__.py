@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fakexport.archive import bind, load, save
+    from fakexport.archive import bind, load, save, verify_weights
     from fakexport.capture import export
     from fakexport.check import check
     from fakexport.devices import emulate
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     )
     from fakexport.program import diff, transfers
     from fakexport.program import summary_of as summary
-    from fakexport.weights import verify_weights
 
 __all__ = [
     "bind",
@@ -68,7 +67,7 @@ _HOMES = {
     "save": "fakexport.archive:save",
     "summary": "fakexport.program:summary_of",
     "transfers": "fakexport.program:transfers",
-    "verify_weights": "fakexport.weights:verify_weights",
+    "verify_weights": "fakexport.archive:verify_weights",
 }
 
 

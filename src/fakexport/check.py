@@ -230,6 +230,7 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
                     transfers=transfers(captured.program),
                     recovered=captured.recovered,
                     notes=built.notes,
+                    placement=built.placement.device_map,
                     program=captured.program,
                 )
         verdict = replace(verdict, timings=_timings(request, clock))

@@ -6,19 +6,37 @@ from importlib import resources
 
 import jsonschema
 import pytest
+import torch
 
-from fakexport.report import SCHEMA, WEIGHTS_SCHEMA, to_dict, weights_to_dict
+from fakexport.archive import describe, diff_archives, save
+from fakexport.report import (
+    DIFF_SCHEMA,
+    INSPECT_SCHEMA,
+    SCHEMA,
+    WEIGHTS_SCHEMA,
+    archive_difference_to_dict,
+    archive_to_dict,
+    to_dict,
+    weights_to_dict,
+)
 from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
+from tests.unit.archive.test_save_and_load import exported, factory
 from tests.unit.report.sample_reports import full_report, report, verdict
 
 CHECK_SCHEMA = json.loads((resources.files("fakexport.report") / "check.schema.json").read_text())
 WEIGHTS = json.loads((resources.files("fakexport.report") / "weights.schema.json").read_text())
+INSPECT = json.loads((resources.files("fakexport.report") / "inspect.schema.json").read_text())
+DIFF = json.loads((resources.files("fakexport.report") / "diff.schema.json").read_text())
 OBJECTS = {
     "report": CHECK_SCHEMA,
     **CHECK_SCHEMA["$defs"],
     "weights_report": WEIGHTS,
     **WEIGHTS["$defs"],
+    "archive": INSPECT,
+    **INSPECT["$defs"],
+    "archive_difference": DIFF,
+    **DIFF["$defs"],
 }
 _SECTION = re.compile(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| .+ \|$", re.MULTILINE)
@@ -102,3 +120,48 @@ def test_a_weights_report_is_valid_and_in_the_order_of_the_docs():
 
 def test_the_version_in_the_schema_is_the_one_that_is_written():
     assert CHECK_SCHEMA["properties"]["schema"] == {"const": SCHEMA}
+    assert INSPECT["properties"]["schema"] == {"const": INSPECT_SCHEMA}
+    assert DIFF["properties"]["schema"] == {"const": DIFF_SCHEMA}
+
+
+@pytest.mark.parametrize("schema", [INSPECT, DIFF], ids=["inspect", "diff"])
+def test_what_several_formats_have_is_the_same_in_all(schema):
+    shared = schema["$defs"].keys() & CHECK_SCHEMA["$defs"].keys()
+
+    assert shared
+    assert all(schema["$defs"][name] == CHECK_SCHEMA["$defs"][name] for name in shared)
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory):
+    """A weight-less archive for a device, one of torch, and a bound one."""
+    folder = tmp_path_factory.mktemp("archives")
+    save(exported("H100"), folder / "device.pt2", topology="H100", skipped_checks=["something"])
+    program = torch.export.export(factory(), (torch.arange(5),))
+    program.example_inputs = None
+    torch.export.save(program, folder / "stock.pt2")
+    save(program, folder / "bound.pt2")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["device.pt2", "stock.pt2", "bound.pt2"])
+def test_a_description_is_valid_and_in_the_order_of_the_docs(name, archives):
+    data = archive_to_dict(describe(archives / name))
+
+    jsonschema.Draft202012Validator(INSPECT).validate(data)
+
+    parts = {"archive": data, "outline": data["program"], "archive_weights": data["weights"]}
+    parts |= {"archive_weight": data["weights"]["tensors"][0], "archive_constant": data["constants"][0]}
+    for part, found in {**parts, "archive_record": data["records"][0]}.items():
+        assert list(found) == [field for field, _ in documented()[part]]
+
+
+def test_a_comparison_is_valid_and_in_the_order_of_the_docs(archives):
+    data = archive_difference_to_dict(diff_archives(archives / "device.pt2", archives / "stock.pt2"))
+
+    jsonschema.Draft202012Validator(DIFF).validate(data)
+
+    parts = {"archive_difference": data, "difference": data["program"]}
+    parts |= {"weight_difference": data["weights"][0], "fact_difference": data["facts"][0]}
+    for part, found in parts.items():
+        assert list(found) == [field for field, _ in documented()[part]]

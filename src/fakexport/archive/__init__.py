@@ -7,34 +7,55 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .archive_difference import ArchiveDifference, FactDifference, WeightDifference, diff_archives
     from .binding import bind
+    from .description import ArchiveDescription, StoredConstant, describe
     from .error import ArchiveError, ArchiveWriteError
-    from .loading import LoadedArchive, UnboundProgram, load, load_archive
+    from .loading import LoadedArchive, load, load_archive
     from .manifest import Manifest
     from .saving import save
+    from .verification import is_archive, verify_archived_weights, verify_weights
 
 __all__ = [
+    "ArchiveDescription",
+    "ArchiveDifference",
     "ArchiveError",
     "ArchiveWriteError",
+    "FactDifference",
     "LoadedArchive",
     "Manifest",
-    "UnboundProgram",
+    "StoredConstant",
+    "WeightDifference",
     "bind",
+    "describe",
+    "diff_archives",
+    "is_archive",
     "load",
     "load_archive",
     "save",
+    "verify_archived_weights",
+    "verify_weights",
 ]
 
 _HOMES = {
+    "ArchiveDescription": "description",
+    "ArchiveDifference": "archive_difference",
+    "FactDifference": "archive_difference",
+    "WeightDifference": "archive_difference",
+    "diff_archives": "archive_difference",
     "ArchiveError": "error",
     "ArchiveWriteError": "error",
     "LoadedArchive": "loading",
     "Manifest": "manifest",
-    "UnboundProgram": "loading",
+    "StoredConstant": "description",
     "bind": "binding",
+    "describe": "description",
     "load": "loading",
     "load_archive": "loading",
+    "is_archive": "verification",
     "save": "saving",
+    "verify_archived_weights": "verification",
+    "verify_weights": "verification",
 }
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["ArchiveError", "ArchiveWriteError"]
+from fakexport.documents.document_error import DocumentError
+
+__all__ = ["ArchiveError", "ArchiveWriteError", "faults_named"]
 
 
 class ArchiveError(ValueError):
@@ -36,6 +40,15 @@ class ArchiveWriteError(OSError):
 
     def __str__(self) -> str:
         return one_line(f"cannot write {self.filename}: {self.strerror}")
+
+
+@contextmanager
+def faults_named(path: str, record: str) -> Iterator[None]:
+    """Names the archive and the record in what is wrong with a document."""
+    try:
+        yield
+    except DocumentError as error:
+        raise ArchiveError(path, str(error), record) from error
 
 
 def one_line(text: str) -> str:

@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
+from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import entries, field, items, mapping, text
+from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.fake import remember_value, withhold_value
+from fakexport.program import WeightlessProgram
 from fakexport.weights.relocation import exists_here
 
 from .codec.collection_pause import collection_paused
 from .codec.program_decoder import program_from_json
-from .codec.value_decoder import read_dtype
 from .container.reader import Container, read_container
-from .described_container import read_manifest, verify_records
-from .error import ArchiveError
-from .extent import extent
+from .described_container import MANIFEST, read_manifest, verify_records
+from .error import ArchiveError, faults_named
 from .manifest import Location, Manifest, TensorEntry
 from .saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
+from .stock_archive import has_fakes, stock_manifest
+from .stored_tensor import StoredTensor
+from .trusted_archive import load_with_torch
 
-__all__ = ["LoadedArchive", "UnboundProgram", "load", "load_archive"]
-
-_SHOWN = 5
-
-
-class UnboundProgram(RuntimeError):
-    """A program was asked to run, or for a module that runs, and has no weights.
-
-    Args:
-        names: Of the weights and constants that are missing.
-    """
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        shown = ", ".join(names[:_SHOWN]) + (
-            f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        )
-        super().__init__(
-            f"this program has no weights, bind them first: `fakexport.bind(program, checkpoint)`; "
-            f"{len(names)} missing: {shown}"
-        )
-        self.names = names
+__all__ = ["LoadedArchive", "load", "load_archive"]
 
 
 @dataclass(frozen=True)
@@ -57,24 +38,30 @@ class LoadedArchive:
 
     Args:
         program: With fake weights, or with real ones if the archive has them.
-        manifest: Where it came from, what it needs.
+        manifest: Where it came from, what it needs. Of an archive that `torch.export.save` wrote: what its
+            records show.
+        notes: What could not be checked or is not there, as sentences; nothing for a manifest of fakexport.
     """
 
     program: ExportedProgram
     manifest: Manifest
+    notes: tuple[str, ...] = ()
 
 
-def load(path: str | os.PathLike[str]) -> ExportedProgram:
+def load(path: str | os.PathLike[str], *, trust: bool = False) -> ExportedProgram:
     """The program of an archive, on any machine, whatever devices it names.
 
     Nothing that the file names is run, imported or unpickled. Weights are fake where the archive has none:
     the program can be read, compared and bound, and refuses to run before. Constants have their values.
 
     Args:
-        path: A `.pt2` file that `save` or `fakexport bind` wrote.
+        path: A `.pt2` file that `save` or `fakexport bind` wrote; or `torch.export.save`, which adds no
+            hashes. Fake weights that torch saved are fakes, where `torch.export.load` would read zeros.
+        trust: Hands a file with pickled records or native libraries, or in the layout before torch 2.8, to
+            `torch.export.load`. That runs what the file says: only for files of your own.
     Raises:
         ArchiveError: the file is refused: damaged, hostile, of another kind or version; or an operator's
-            library is not loaded. One line.
+            library is not loaded. One line; `is_trust_missing` tells whether `trust` would help.
         OSError: it cannot be opened.
 
     Example:
@@ -85,28 +72,45 @@ def load(path: str | os.PathLike[str]) -> ExportedProgram:
         >>> load("/tmp/linear.pt2").state_dict["weight"].shape
         torch.Size([2, 4])
     """
-    return load_archive(path).program
+    return load_archive(path, trust=trust).program
 
 
-def load_archive(path: str | os.PathLike[str]) -> LoadedArchive:
-    """As `load`, with the manifest."""
-    with read_container(path) as container:
-        manifest = read_manifest(container)
-        verify_records(container, manifest)
-        return LoadedArchive(_program(container, manifest), manifest)
-
-
-@contextmanager
-def _reading(container: Container, record: str) -> Iterator[None]:
-    """Names the archive and the record in what is wrong with a document."""
+def load_archive(path: str | os.PathLike[str], *, trust: bool = False) -> LoadedArchive:
+    """As `load`, with what the archive says of the program."""
     try:
-        yield
-    except DocumentError as error:
-        raise ArchiveError(container.path, str(error), record) from error
+        with read_container(path) as container:
+            return _loaded(container)
+    except ArchiveError as error:
+        if trust and error.is_trust_missing:
+            return _trusted(path)
+        raise
+
+
+def _trusted(path: str | os.PathLike[str]) -> LoadedArchive:
+    """What only torch can read is left to torch, once the records are known to be whole."""
+    try:
+        with read_container(path, trust=True) as container:
+            for name in container.names:
+                container.verify(name)
+            is_ours = MANIFEST in container.entries or has_fakes(container)
+            if is_ours:  # Of fakes torch would make zeros.
+                return _loaded(container)
+    except ArchiveError as error:
+        if not error.is_trust_missing:
+            raise
+    program, manifest, note = load_with_torch(path)
+    return LoadedArchive(WeightlessProgram.of(program), manifest, (note,))
+
+
+def _loaded(container: Container) -> LoadedArchive:
+    is_ours = MANIFEST in container.entries
+    manifest, notes = (read_manifest(container), ()) if is_ours else stock_manifest(container)
+    verify_records(container, manifest)
+    return LoadedArchive(_program(container, manifest), manifest, notes)
 
 
 def _program(container: Container, manifest: Manifest) -> ExportedProgram:
-    with _reading(container, MODEL), collection_paused():
+    with faults_named(container.path, MODEL), collection_paused():
         program = program_from_json(container.json(MODEL), state_dict=None, constants=None)
     weights = _config(container, WEIGHTS_CONFIG)
     constants = _config(container, CONSTANTS_CONFIG)
@@ -114,27 +118,13 @@ def _program(container: Container, manifest: Manifest) -> ExportedProgram:
         node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), FakeTensor)
     )
     _put_weights(container, program, manifest, weights, mode or new_fake_mode())
-    with _reading(container, CONSTANTS_CONFIG):
-        missing = _put_constants(container, program, manifest, constants)
-    if manifest.weights == "none" or missing:
-        names = (*(program.state_dict if manifest.weights == "none" else ()), *missing)
-        if names:
-            vars(program)["module"] = _Refusal(names)
-    return program
-
-
-class _Refusal:
-    """Stands in for `program.module`, which whoever runs or compiles a program calls first."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise UnboundProgram(self._names)
+    with faults_named(container.path, CONSTANTS_CONFIG):
+        _put_constants(container, program, manifest, constants)
+    return WeightlessProgram.of(program)
 
 
 def _config(container: Container, name: str) -> dict[str, dict[str, Any]]:
-    with _reading(container, name):
+    with faults_named(container.path, name):
         return field(mapping(container.json(name)), "config", lambda v: entries(v, mapping))
 
 
@@ -155,12 +145,11 @@ def _put_weights(
             f"torch.{entry.dtype}",
         ):
             raise ArchiveError(container.path, "has another shape or dtype in the graph", entry.name)
-        if entry.location is not None:
-            tensor = _mapped(container, entry, entry.location)
-        else:
-            tensor = taken if taken is not None else _fake(entry, mode)
-        if entry.is_parameter and not isinstance(tensor, torch.nn.Parameter):
-            tensor = torch.nn.Parameter(tensor, requires_grad=entry.requires_grad)
+        try:
+            tensor = _tensor(container, entry, taken, mode)
+        except RuntimeError as error:  # a device or a combination of properties that torch does not know
+            reason = f"torch makes no such tensor: {str(error).splitlines()[0]}"
+            raise ArchiveError(container.path, reason, entry.name) from error
         state.update(dict.fromkeys(names, tensor))
     if state.keys() != config.keys() or not program.state_dict.keys() <= state.keys():
         raise ArchiveError(
@@ -168,6 +157,19 @@ def _put_weights(
         )
     program.state_dict.clear()
     program.state_dict.update({name: state[name] for name in config})
+
+
+def _tensor(
+    container: Container, entry: TensorEntry, taken: torch.Tensor | None, mode: FakeTensorMode
+) -> torch.Tensor:
+    """The weight of an entry, from the archive where it has it; `taken` is the fake that the graph has."""
+    if entry.location is not None:
+        tensor = _mapped(container, entry, entry.location)
+    else:
+        tensor = taken if taken is not None else _fake(entry, mode)
+    if entry.is_parameter and not isinstance(tensor, torch.nn.Parameter):
+        tensor = torch.nn.Parameter(tensor, requires_grad=entry.requires_grad)
+    return tensor
 
 
 def _mapped(container: Container, entry: TensorEntry, location: Location) -> torch.Tensor:
@@ -184,20 +186,20 @@ def _mapped(container: Container, entry: TensorEntry, location: Location) -> tor
 
 
 def _fake(entry: TensorEntry, mode: FakeTensorMode) -> torch.Tensor:
-    with mode:
-        return torch.empty_strided(
-            entry.shape, entry.stride, dtype=getattr(torch, entry.dtype), device=entry.device
-        )
+    dtype = getattr(torch, entry.dtype)
+    meta = plain_meta(entry.shape, entry.stride, 0, dtype)
+    fake = fake_of(mode, meta, torch.device(entry.device), entry.requires_grad)
+    return as_parameter(fake) if entry.is_parameter else fake
 
 
 def _put_constants(
     container: Container, program: ExportedProgram, manifest: Manifest, config: Mapping[str, dict[str, Any]]
-) -> tuple[str, ...]:
-    """Gives the constants their values; the names of those without one."""
+) -> None:
+    """Gives the constants their values."""
     if program.constants.keys() != config.keys():
         raise ArchiveError(container.path, "the graph and the constants' config name other constants")
     reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
-    shared: dict[tuple[str, torch.device], torch.Tensor] = {}
+    shared: dict[tuple[StoredTensor, torch.device], torch.Tensor] = {}
     fakes = dict(program.constants)
     program.constants.clear()  # To fill it in the order of the archive.
     for name, payload in config.items():
@@ -205,40 +207,29 @@ def _put_constants(
         if name in reasons:
             withhold_value(fake, reasons[name])
             continue
-        key = (f"data/constants/{field(payload, 'path_name', text)}", fake.device)
+        stored = field({name: payload}, name, StoredTensor.read)
+        key = (stored, fake.device)
         if key not in shared:
-            shared[key] = _constant(container, key[0], payload, fake)
-        if (shared[key].shape, shared[key].dtype) != (fake.shape, fake.dtype):
-            raise ArchiveError(container.path, "has another shape or dtype in the graph", key[0])
+            shared[key] = _constant(container, stored, fake)
         program.constants[name] = shared[key]
-    return tuple(name for name in config if name in reasons)
 
 
-def _constant(container: Container, record: str, payload: dict[str, Any], fake: FakeTensor) -> torch.Tensor:
+def _constant(container: Container, stored: StoredTensor, fake: FakeTensor) -> torch.Tensor:
     """The real tensor for the CPU; for a device that may not be here, the fake one with the value."""
-    meta = field(payload, "tensor_meta", mapping)
-    dtype = field(meta, "dtype", read_dtype)
-    shape = field(meta, "sizes", lambda v: items(v, _plain_int))
-    strides = field(meta, "strides", lambda v: items(v, _plain_int))
-    if (tuple(shape), dtype, len(strides)) != (tuple(fake.shape), fake.dtype, fake.dim()):
+    record = f"data/constants/{stored.record}"
+    if (stored.shape, stored.dtype, len(stored.stride)) != (tuple(fake.shape), fake.dtype, fake.dim()):
         raise ArchiveError(container.path, "has another shape or dtype in the graph", record)
     content = bytearray(container.record(record))
-    needed = extent(shape, strides) * dtype.itemsize
-    if needed != len(content):
+    needed = stored.needed_bytes
+    if needed > len(content):
         raise ArchiveError(container.path, f"has {len(content)} bytes, and its tensor takes {needed}", record)
     with real_execution():
         if needed:
-            value = torch.frombuffer(content, dtype=dtype).as_strided(shape, strides)
+            flat = torch.frombuffer(content, dtype=stored.dtype, count=needed // stored.dtype.itemsize)
+            value = flat.as_strided(stored.shape, stored.stride, stored.offset)
         else:
-            value = torch.empty(shape, dtype=dtype)
+            value = torch.empty(stored.shape, dtype=stored.dtype)
     if fake.device.type == "cpu":
         return value
     remember_value(fake, value)
     return fake
-
-
-def _plain_int(value: Any) -> int:
-    number = mapping(value).get("as_int")
-    if type(number) is not int or number < 0:
-        raise DocumentError("expected a size that is a plain number")
-    return number

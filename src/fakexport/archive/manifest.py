@@ -145,12 +145,12 @@ class Manifest:
     Args:
         versions: Of the packages that took part, by name: fakexport, torch, transformers.
         source: The source as the user wrote it: `hf:config.json`, `model.py:factory`.
-        topology: The target's devices as the user wrote them; None where none were chosen.
+        topology: The target's devices in full, `8xH100-80GB`; None where none were chosen.
         profiles: The device profiles' names, in the order of the devices.
         device_map: Device by module path; `""` is the whole model.
         dtype: The dtype that was asked for; None for the model's own.
         dynamic_shapes: The user's wording; None where every dimension is fixed.
-        skipped_checks: The checks that were not made, as sentences.
+        skipped_checks: What was assumed and which checks were not made, as sentences.
         unbound_constants: The constants without a value.
         weights: `none`: a weight-less archive; `inside`: bound; `linked`: bound to files beside it.
         tensors: The parameters and buffers, sorted by name.
@@ -171,9 +171,10 @@ class Manifest:
     records: tuple[Digest, ...] = ()
 
     def __post_init__(self) -> None:
-        for what, text in (("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")):
+        texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]
+        for what, text in (*texts, *(("skipped check", check) for check in self.skipped_checks)):
             if _MACHINE_PATH.search(text):
-                raise ValueError(f"the {what} {text!r} name an absolute path; give it relative to a folder")
+                raise ValueError(f"the {what} {text!r} names an absolute path; give it relative to a folder")
         _refuse_twice("records", [record.name for record in self.records])
         names = [name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)]
         _refuse_twice("tensors", names)

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
+from fakexport.devices import Topology
 
 from .codec.collection_pause import collection_paused
 from .codec.program_encoder import program_to_json
@@ -19,6 +20,7 @@ from .container.writer import Content
 from .described_container import write_described
 from .manifest import Manifest
 from .payload import UNBOUND, constants_payload, weights_payload
+from .portable_text import portable
 
 __all__ = ["CONSTANTS_CONFIG", "MODEL", "WEIGHTS_CONFIG", "save"]
 
@@ -34,9 +36,12 @@ def save(
     *,
     source: str = "",
     topology: str | None = None,
+    profiles: Sequence[str] | None = None,
     device_map: Mapping[str, str] | None = None,
     dtype: str | None = None,
     dynamic_shapes: str | None = None,
+    skipped_checks: Sequence[str] = (),
+    versions: Mapping[str, str] | None = None,
     unbound: Sequence[UnboundConstant] = (),
     root: str | Path | None = None,
 ) -> Manifest:
@@ -49,15 +54,22 @@ def save(
     Args:
         program: Not changed. Its example inputs are not written.
         path: The file; one that is there is replaced.
-        source, topology, device_map, dtype, dynamic_shapes: What the program was exported from and for; for
-            the manifest alone.
+        source: What the program was exported from, `hf:config.json`, `model.py:factory`. This and the
+            following are for the manifest alone. Absolute paths are shortened.
+        topology: The devices it was exported for, `8xH100`; written in full, `8xH100-80GB`.
+        profiles: Names of the devices' profiles in order. Default: those of the topology.
+        device_map: Device by module path.
+        dtype: The floating dtype that was asked for, `bfloat16`.
+        dynamic_shapes: The dimensions that may vary, as you put it. The ranges are in the program itself.
+        skipped_checks: What was assumed and what was not checked, one sentence each.
+        versions: Of packages that took part besides fakexport and torch, by name.
         unbound: Why constants have no value, as `capture` found out.
-        root: Folder of the user's project: source files below it are named relative to it.
+        root: Folder of the user's project: files below it are named relative to it, others by their name.
     Returns:
         The manifest as written.
     Raises:
-        ValueError: some weights are real and some fake; bound weights with unbound constants; or the program
-            has what the format cannot say.
+        ValueError: some weights are real and some fake; bound weights with unbound constants; a topology
+            that nobody knows; or the program has what the format cannot say.
         ArchiveWriteError: the file cannot be written; what was there before is there still.
 
     Example:
@@ -84,13 +96,18 @@ def save(
         **weights.records,
         **constants.records,
     }
+    if topology is not None and profiles is None:
+        devices = Topology.parse(topology)
+        topology, profiles = devices.canonical, [device.profile.name for device in devices.devices]
     manifest = Manifest(
-        versions={"fakexport": __version__, "torch": str(torch.__version__)},
-        source=source,
+        versions={**(versions or {}), "fakexport": __version__, "torch": str(torch.__version__)},
+        source=portable(source, root),
         topology=topology,
+        profiles=tuple(profiles or ()),
         device_map=dict(device_map or {}),
         dtype=dtype,
         dynamic_shapes=dynamic_shapes,
+        skipped_checks=tuple(portable(check, root) for check in skipped_checks),
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
         weights="inside" if is_bound else "none",
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),

@@ -10,6 +10,7 @@ from fakexport import __version__
 from fakexport.cli.bind_command import bind_command
 from fakexport.cli.check_command import check_command
 from fakexport.cli.devices_command import devices_command
+from fakexport.cli.diff_command import diff_command
 from fakexport.cli.explain_command import explain_command
 from fakexport.cli.export_command import export_command
 from fakexport.cli.inspect_command import inspect_command
@@ -63,7 +64,8 @@ app.command("check", short_help="Does the model export for each target?")(check_
 app.command("export", short_help="Writes a target's program without weights.")(export_command)
 app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bind_command)
 app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
-app.command("inspect", short_help="The model's modules, parameters and bytes.")(inspect_command)
+app.command("inspect", short_help="What an archive holds, or a model.")(inspect_command)
+app.command("diff", short_help="What differs between two archives.")(diff_command)
 app.command("verify-weights", short_help="Does a checkpoint have every weight?")(verify_weights_command)
 app.command("explain", short_help="What a diagnostic means, and its repair.")(explain_command)
 app.command("devices", short_help="The device profiles.")(devices_command)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, BoundDevices, Checkpoint, Debug, device_pairs
+from fakexport.cli.options import Archive, BoundDevices, Checkpoint, Debug, Trust, device_pairs
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -21,6 +21,7 @@ def bind_command(
         Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .pt2 to write.")
     ],
     device_map: BoundDevices = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Puts the weights of a checkpoint into an archive, all of them or none.
@@ -31,7 +32,7 @@ def bind_command(
     with quiet(is_debug=debug):
         from fakexport.archive import bind, load_archive, save
 
-        loaded = load_archive(archive)
+        loaded = load_archive(archive, trust=trust)
         bound = bind(loaded.program, checkpoint, device_map=device_pairs(device_map))
         about = loaded.manifest
         save(
@@ -39,7 +40,11 @@ def bind_command(
             output,
             source=about.source,
             topology=about.topology,
+            profiles=about.profiles,
+            device_map=about.device_map,
             dtype=about.dtype,
             dynamic_shapes=about.dynamic_shapes,
+            skipped_checks=about.skipped_checks,
+            versions=about.versions,
         )
     write_output(f"{output}: {output.stat().st_size:,} bytes, {len(bound.state_dict)} weights bound\n")

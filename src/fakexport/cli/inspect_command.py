@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Source
+from fakexport.cli.options import Debug, DeviceMap, Dtype
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -14,22 +15,56 @@ __all__ = ["inspect_command"]
 
 
 def inspect_command(
-    source: Source,
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|SOURCE", show_default=False, help="A .pt2 archive; or a model, as for `check`."
+        ),
+    ],
     target: Annotated[
         str,
         typer.Option(metavar="TOPOLOGY", help="Devices that the device map may name, such as 8xH100."),
     ] = "cpu",
     device_map: DeviceMap = None,
     dtype: Dtype = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Describe a file with pickled records or native libraries; none is run."
+        ),
+    ] = False,
+    format_: Annotated[
+        Literal["text", "json"],
+        typer.Option("--format", help="Text for people, JSON for programs (of an archive)."),
+    ] = "text",
     debug: Debug = False,
 ) -> None:
-    """The model's modules with parameters, bytes and devices; nothing is loaded.
+    """What an archive holds; or the model's modules with parameters, bytes and devices. Nothing is loaded.
 
-    The model need not fit this machine. Rows of equal blocks are one line.
+    Of an archive: where it came from, its target, inputs, outputs, weights, constants and records. Operator
+    libraries that it needs are named if they are not there. A model need not fit this machine; rows of equal
+    blocks are one line.
     """
+    if subject.endswith(".pt2") or Path(subject).is_file():
+        if (target, device_map, dtype) != ("cpu", None, None):
+            raise typer.BadParameter("--target, --device-map and --dtype are for models, not for archives")
+        _inspect_archive(subject, trust=trust, output_format=format_, debug=debug)
+        return
+    if trust or format_ != "text":
+        raise typer.BadParameter("--trust and --format json are for archives, not for models")
     with quiet(is_debug=debug):
         from fakexport.check import inspect
         from fakexport.report import render_modules
 
-        root = inspect(source, topology=target, device_map=device_map, dtype=dtype)
+        root = inspect(subject, topology=target, device_map=device_map, dtype=dtype)
     write_output(render_modules(root, width=output_width()))
+
+
+def _inspect_archive(path: str, *, trust: bool, output_format: str, debug: bool) -> None:
+    with quiet(is_debug=debug):
+        from fakexport.archive import describe
+        from fakexport.report import render_archive, render_archive_json
+
+        found = describe(path, trust=trust)
+    is_json = output_format == "json"
+    write_output(render_archive_json(found) if is_json else render_archive(found, width=output_width()))

@@ -16,6 +16,7 @@ __all__ = [
     "Dtype",
     "OutputFormat",
     "Source",
+    "Trust",
     "device_pairs",
 ]
 
@@ -55,7 +56,15 @@ Debug = Annotated[
     typer.Option(DEBUG, help="Show tracebacks, and the warnings and logs of torch and transformers."),
 ]
 Archive = Annotated[
-    str, typer.Argument(metavar="ARCHIVE", show_default=False, help="A .pt2 that `fakexport` wrote.")
+    str,
+    typer.Argument(metavar="ARCHIVE", show_default=False, help="A .pt2 of fakexport or torch.export.save."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Let torch read pickled records, native libraries and old layouts, which runs what they say.",
+    ),
 ]
 Checkpoint = Annotated[
     str,

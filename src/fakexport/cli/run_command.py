@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, BoundDevices, Debug, device_pairs
+from fakexport.cli.options import Archive, BoundDevices, Debug, Trust, device_pairs
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -29,24 +29,23 @@ def run_command(
         typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The outputs' .safetensors."),
     ] = None,
     device_map: BoundDevices = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Runs a program on the inputs of a file, and writes or describes its outputs."""
     with quiet(is_debug=debug):
-        from safetensors.torch import save_file
-
         from fakexport.archive import bind, load
-        from fakexport.deploy import run
+        from fakexport.deploy import run, write_outputs
         from fakexport.weights import open_checkpoint
 
-        program = load(archive)
+        program = load(archive, trust=trust)
         if checkpoint is not None:
             program = bind(program, checkpoint, device_map=device_pairs(device_map))
         given = open_checkpoint({} if inputs is None else inputs)
         named = {name: given.tensor(name).clone() for name in given.entries}
         outputs = run(program, named)
         if output is not None:
-            save_file({name: tensor.contiguous() for name, tensor in outputs.items()}, output)
+            write_outputs(output, outputs)
     for name, tensor in outputs.items():
         shape = ", ".join(map(str, tensor.shape))
         write_output(f"{name}  {str(tensor.dtype).removeprefix('torch.')}[{shape}]\n")

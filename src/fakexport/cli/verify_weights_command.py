@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.options import Checkpoint, Debug, Dtype, Source
+from fakexport.cli.options import Debug, Dtype, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -14,27 +14,48 @@ __all__ = ["verify_weights_command"]
 
 
 def verify_weights_command(
-    source: Source,
-    checkpoint: Checkpoint,
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE|ARCHIVE", show_default=False, help="A model, as for `check`; or a .pt2 archive."
+        ),
+    ],
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CHECKPOINT]",
+            show_default=False,
+            help="A .safetensors, .pt or .bin file, an index, or the folder of one. Without it: the weights "
+            "in ARCHIVE.",
+        ),
+    ] = None,
     target: Annotated[
         str, typer.Option(metavar="TOPOLOGY", help="Devices that the constructor may name, such as 8xH100.")
     ] = "cpu",
     dtype: Dtype = None,
+    trust: Trust = False,
     format_: Annotated[
         Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
     ] = "text",
     debug: Debug = False,
 ) -> None:
-    """Does a checkpoint have every weight of the model? Only headers are read.
+    """Does a checkpoint have every weight of a model or an archive? Only headers are read.
 
-    Exit code 0: it can be bound. 1: it cannot; names, shapes, dtypes and the likely causes are listed.
-    2: bad usage, or a file that is refused.
+    Without a checkpoint the weights of a bound archive are read through. Exit code 0: it can be bound, or is
+    whole. 1: it cannot; names, shapes, dtypes and the likely causes are listed. 2: bad usage, or a file that
+    is refused.
     """
     with quiet(is_debug=debug):
-        from fakexport.weights import dtype_named, verify_weights
+        from fakexport.archive import is_archive, verify_archived_weights, verify_weights
+        from fakexport.weights import dtype_named
 
-        wanted = None if dtype is None else dtype_named(dtype)
-        report = verify_weights(source, checkpoint, topology=target, dtype=wanted)
+        if checkpoint is not None:
+            wanted = None if dtype is None else dtype_named(dtype)
+            report = verify_weights(subject, checkpoint, topology=target, dtype=wanted, trust=trust)
+        elif is_archive(subject):
+            report = verify_archived_weights(subject, trust=trust)
+        else:
+            raise typer.BadParameter("a model has no weights of its own: name a checkpoint to verify")
     from fakexport.report import render_weights, render_weights_json
 
     write_output(render_weights_json(report) if format_ == "json" else render_weights(report))

@@ -26,6 +26,7 @@ from fakexport.program.tensor_spec import TensorSpec
 from fakexport.program.training_mode import TrainingOperator, training_operators
 from fakexport.program.transfers import Transfer, transfers
 from fakexport.program.walk import Visit, walk
+from fakexport.program.weightless import UnboundProgram, WeightlessProgram
 
 __all__ = [
     "ConstantDifference",
@@ -46,8 +47,10 @@ __all__ = [
     "TensorTotals",
     "TrainingOperator",
     "Transfer",
+    "UnboundProgram",
     "ValueSummary",
     "Visit",
+    "WeightlessProgram",
     "WrittenInput",
     "canonical_lines",
     "devices",

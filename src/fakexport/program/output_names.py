@@ -6,14 +6,17 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-__all__ = ["output_names"]
+__all__ = ["leaf_names", "output_names"]
 
 
 def output_names(program: ExportedProgram) -> tuple[str, ...]:
     """Path of each returned leaf: `logits`, `past_key_values.0.1`; `("output",)` for a single value."""
     structure = program.call_spec.out_spec
-    if structure is None:
-        return ()
+    return () if structure is None else leaf_names(structure)
+
+
+def leaf_names(structure: Any) -> tuple[str, ...]:
+    """The same for a structure, as torch describes it."""
     return tuple(".".join(path) or "output" for path in _leaf_paths(structure, ()))
 
 

@@ -1,5 +1,13 @@
 """What a check found, as values, as text, as JSON and as GitHub annotations. Does not import torch."""
 
+from fakexport.report.archive_difference_json import (
+    DIFF_SCHEMA,
+    archive_difference_to_dict,
+    render_archive_difference_json,
+)
+from fakexport.report.archive_difference_text import render_archive_difference
+from fakexport.report.archive_json import INSPECT_SCHEMA, archive_to_dict, render_archive_json
+from fakexport.report.archive_text import render_archive
 from fakexport.report.as_json import SCHEMA, render_json, to_dict
 from fakexport.report.device_listing import render_device, render_devices
 from fakexport.report.github import render_github
@@ -12,6 +20,8 @@ from fakexport.report.weights_json import WEIGHTS_SCHEMA, render_weights_json, w
 from fakexport.report.weights_text import render_weights
 
 __all__ = [
+    "DIFF_SCHEMA",
+    "INSPECT_SCHEMA",
     "SCHEMA",
     "WEIGHTS_SCHEMA",
     "Progress",
@@ -22,6 +32,12 @@ __all__ = [
     "TargetSpec",
     "Timings",
     "Verdict",
+    "archive_difference_to_dict",
+    "archive_to_dict",
+    "render_archive",
+    "render_archive_difference",
+    "render_archive_difference_json",
+    "render_archive_json",
     "render_device",
     "render_devices",
     "render_github",

@@ -13,7 +13,7 @@ from fakexport.report.verdict import Report, TargetDifference, Verdict
 if TYPE_CHECKING:
     from fakexport.capture import Recovered
 
-__all__ = ["SCHEMA", "render_json", "to_dict"]
+__all__ = ["SCHEMA", "plain", "render_json", "to_dict"]
 
 SCHEMA = "fakexport.check/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
@@ -49,18 +49,18 @@ def to_dict(report: Report) -> dict[str, Any]:
         "targets": [_target(verdict) for verdict in report.verdicts],
         "differences": [_difference(difference) for difference in report.differences],
         "diagnostics": [diagnostics.to_dict(diagnostic) for diagnostic in report.diagnostics],
-        "measured": [{"target": v.target.name, **_plain(v.timings)} for v in report.verdicts],
+        "measured": [{"target": v.target.name, **plain(v.timings)} for v in report.verdicts],
     }
 
 
 def _target(verdict: Verdict) -> dict[str, Any]:
     return {
-        **_plain(verdict.target),
+        **plain(verdict.target),
         "is_exportable": verdict.is_exportable,
         "failed_stage": verdict.failed_stage,
         "notes": list(verdict.notes),
-        "summary": _plain(verdict.summary),
-        "transfers": _plain(verdict.transfers),
+        "summary": plain(verdict.summary),
+        "transfers": plain(verdict.transfers),
         "recovered": _recovered(verdict.recovered),
     }
 
@@ -71,20 +71,20 @@ def _recovered(recovered: Recovered | None) -> dict[str, Any] | None:
     return {
         "names": list(recovered.names),
         "bytes": recovered.bytes,
-        "unbound": [{"code": constant.code, **_plain(constant)} for constant in recovered.unbound],
+        "unbound": [{"code": constant.code, **plain(constant)} for constant in recovered.unbound],
     }
 
 
 def _difference(difference: TargetDifference) -> dict[str, Any]:
-    return {"first": difference.first, "second": difference.second, **_plain(difference.difference)}
+    return {"first": difference.first, "second": difference.second, **plain(difference.difference)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Dataclasses as dicts of their fields, in their order; mappings and sequences likewise."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

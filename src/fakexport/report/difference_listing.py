@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Transfer,
     )
 
-__all__ = ["difference_listing"]
+__all__ = ["difference_listing", "paragraph"]
 
 _MOST_ITEMS = 12
 _TITLE_WIDTH = 13
@@ -38,7 +38,7 @@ def difference_listing(difference: TargetDifference, *, width: int) -> list[str]
     found = difference.difference
     lines = [escaped(f"  {difference.first} -> {difference.second}: {_headline(found)}")]
     for title, items in _paragraphs(found):
-        lines += _paragraph(title, items, width)
+        lines += paragraph(title, items, width)
     return lines
 
 
@@ -73,8 +73,8 @@ def _paragraphs(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
     yield "ranges", [_range(item) for item in found.ranges]
 
 
-def _paragraph(title: str, items: Sequence[str], width: int) -> Iterator[str]:
-    """The items, one per line, the title in front of the first one."""
+def paragraph(title: str, items: Sequence[str], width: int) -> Iterator[str]:
+    """At most 12 items, one per line, the title in front of the first one."""
     shown = list(items[:_MOST_ITEMS])
     if len(items) > _MOST_ITEMS:
         shown.append(f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all")

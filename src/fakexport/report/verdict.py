@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -70,7 +71,8 @@ class Verdict:
         notes: Observations that are no findings, one sentence each.
         recovered: The program's constants that have their values and those that have none, or None where
             there is no program.
-        program: The program itself, for saving; not part of any rendering.
+        placement: Device by module path, as it was used; with the program, for saving.
+        program: The program itself; neither is part of any rendering.
     """
 
     target: TargetSpec
@@ -81,6 +83,7 @@ class Verdict:
     timings: Timings
     notes: tuple[str, ...] = ()
     recovered: Recovered | None = None
+    placement: Mapping[str, str] = field(default_factory=dict, repr=False)
     program: ExportedProgram | None = field(default=None, repr=False, compare=False)
 
 

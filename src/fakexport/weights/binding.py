@@ -17,6 +17,7 @@ from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake, value_of
 from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program.weightless import example_inputs_of
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
@@ -211,10 +212,11 @@ def _zero_inputs(program: ExportedProgram, move: DeviceMove) -> tuple[tuple[Any,
             return value.to(device)
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device).zero_()
 
-    if program.example_inputs is None:
+    inputs = example_inputs_of(program)
+    if inputs is None:
         return None
     with real_execution():
-        args, kwargs = tree_map(real, program.example_inputs)
+        args, kwargs = tree_map(real, inputs)
     return args, kwargs
 
 

@@ -11,8 +11,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.devices import emulate
-from fakexport.fake import UnreplayableRead, build, is_fake, value_of
+from fakexport.fake import build
 from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program.weightless import has_value
 from fakexport.sources import Source, SourceError, callable_source, resolve
 
 __all__ = [
@@ -98,17 +99,6 @@ def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
         tied=_tied({**state, **{name: constants[name] for name in missing}}),
         transient=frozenset(constants.keys() - missing.keys()),
     )
-
-
-def has_value(constant: torch.Tensor) -> bool:
-    """Whether a constant is real, or a fake whose value is known."""
-    if not is_fake(constant):
-        return not constant.is_meta
-    try:
-        value_of(constant)
-    except UnreplayableRead:
-        return False
-    return True
 
 
 def dtype_named(name: str) -> torch.dtype:

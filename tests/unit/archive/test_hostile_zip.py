@@ -171,9 +171,9 @@ def test_the_layout_before_torch_2_8_is_named(tmp_path):
         zipped.writestr("version", "1")
         zipped.writestr("serialized_exported_program.json", "{}")
 
-    assert "legacy layout (serialized_exported_program.json)" in refusal(
-        tmp_path / "a.pt2", content.getvalue()
-    )
+    line = refusal(tmp_path / "a.pt2", content.getvalue())
+
+    assert "legacy layout, from before torch 2.8 (serialized_exported_program.json), refused unless" in line
 
 
 def test_what_torch_save_writes_is_named(tmp_path):

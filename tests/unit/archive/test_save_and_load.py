@@ -14,12 +14,14 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, UnboundProgram, load_archive, save
+from fakexport.archive import ArchiveError, load_archive, save
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.described_container import MANIFEST, write_described
-from fakexport.archive.saving import CONSTANTS_CONFIG
+from fakexport.archive.manifest import Manifest
+from fakexport.archive.saving import CONSTANTS_CONFIG, WEIGHTS_CONFIG
 from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.program import UnboundProgram
 
 
 class Tied(nn.Module):
@@ -60,7 +62,7 @@ def test_a_weightless_program_comes_back_the_same(topology: str, tmp_path: Path)
     loaded = load_archive(tmp_path / "model.pt2")
 
     assert fe.diff(program, loaded.program).is_identical
-    assert loaded.manifest.topology == topology
+    assert loaded.manifest.topology == {"cpu": "cpu", "H100": "H100-80GB"}[topology]
     assert list(loaded.program.state_dict) == list(program.state_dict)
     assert all(is_fake(tensor) for tensor in loaded.program.state_dict.values())
     assert loaded.program.state_dict["head.weight"] is loaded.program.state_dict["embed.weight"]
@@ -75,6 +77,35 @@ def test_the_same_program_gives_the_same_bytes(topology: str, tmp_path: Path) ->
 
     one, other, again = ((tmp_path / name).read_bytes() for name in ("one", "other", "again"))
     assert one == other == again
+
+
+def test_the_manifest_says_what_the_caller_says_without_the_folders_of_the_machine(tmp_path: Path) -> None:
+    facts = {
+        "source": f"{tmp_path}/my models/model.py:factory",
+        "topology": "cpu+2xa100",
+        "device_map": {"": "cuda:0"},
+        "dtype": "bfloat16",
+        "dynamic_shapes": "x.0=2..64",
+        "skipped_checks": [f"{tmp_path}/notes.txt was not read", "'a100' names no model"],
+        "versions": {"transformers": "5.23.0"},
+    }
+    for name in ("one", "other"):
+        save(exported("H100"), tmp_path / name, root=tmp_path, **facts)
+
+    manifest = load_archive(tmp_path / "one").manifest
+    assert manifest.source == "my models/model.py:factory"
+    assert (manifest.topology, manifest.profiles[0]) == ("cpu+2xA100-80GB", "cpu")
+    assert manifest.profiles[1:] == ("A100-80GB", "A100-80GB")
+    assert manifest.device_map == {"": "cuda:0"}
+    assert (manifest.dtype, manifest.dynamic_shapes) == ("bfloat16", "x.0=2..64")
+    assert manifest.skipped_checks == ("notes.txt was not read", "'a100' names no model")
+    assert manifest.versions.keys() == {"fakexport", "torch", "transformers"}
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_a_topology_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Q100"):
+        save(exported("cpu"), tmp_path / "model.pt2", topology="8xQ100")
 
 
 def test_nothing_of_this_machine_is_in_the_file(tmp_path: Path) -> None:
@@ -200,6 +231,49 @@ def test_a_bound_archive_of_an_absent_device_is_refused_in_one_line(tmp_path: Pa
         fe.load(path)
 
 
+def test_a_device_that_torch_does_not_know_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match=r"weight: torch makes no such tensor: .*nowhere") as caught:
+        fe.load(rewritten(tmp_path / "far.pt2", {"device": "nowhere:0"}))
+    assert "\n" not in str(caught.value)
+
+
+def with_manifest(path: Path, manifest: Manifest) -> Path:
+    """The same archive under another manifest, and a config of its weights that fits that."""
+    with read_container(path) as container:
+        kept = {name: container.record(name) for name in container.names if name != MANIFEST}
+    document = json.loads(kept[WEIGHTS_CONFIG])
+    names = {name for tensor in manifest.tensors for name in (tensor.name, *tensor.aliases)}
+    one = next(iter(document["config"].values()))
+    document["config"] = {name: document["config"].get(name, one) for name in sorted(names)}
+    kept[WEIGHTS_CONFIG] = json.dumps(document).encode()
+    kept = {name: content for name, content in kept.items() if name not in FRAME_RECORDS}
+    write_described(path, kept, replace(manifest, records=()))
+    return path
+
+
+@pytest.mark.parametrize("change", [{"device": "nowhere:0"}, {"dtype": "int64", "requires_grad": True}])
+def test_an_unused_weight_that_torch_cannot_make_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    manifest = save(exported("cpu"), tmp_path / "model.pt2")
+    unused = replace(manifest.tensors[0], name="unused", aliases=(), **change)
+    path = with_manifest(tmp_path / "model.pt2", replace(manifest, tensors=(*manifest.tensors, unused)))
+
+    with pytest.raises(ArchiveError, match="unused: torch makes no such tensor"):
+        fe.load(path)
+
+
+def test_an_unused_weight_is_a_fake_like_the_others(tmp_path: Path) -> None:
+    manifest = save(exported("H100"), tmp_path / "model.pt2")
+    (first, *_) = (tensor for tensor in manifest.tensors if tensor.is_parameter)
+    unused = replace(first, name="unused", aliases=())
+
+    path = with_manifest(tmp_path / "model.pt2", replace(manifest, tensors=(*manifest.tensors, unused)))
+
+    weight = fe.load(path).state_dict["unused"]
+    assert isinstance(weight, nn.Parameter)
+    assert fe.is_fake(weight)
+    assert (str(weight.device), tuple(weight.shape), weight.requires_grad) == ("cuda:0", first.shape, True)
+
+
 def with_config(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     """The weight-less archive of `Tied`, with another config of its constants and a manifest that fits it."""
     manifest = save(exported("cpu"), path)
@@ -216,12 +290,12 @@ def with_config(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c["scale"]["tensor_meta"].update(strides=[]), "tensor_.: has another shape or dtype"),
+        (lambda c: c["scale"]["tensor_meta"].update(strides=[]), "scale.tensor_meta: 1 sizes and 0 strides"),
         (lambda c: c["scale"]["tensor_meta"].update(sizes=[{"as_int": 2}]), "tensor_.: has another shape"),
         (lambda c: c["scale"]["tensor_meta"].update(strides=[{"as_int": 9}]), "has 16 bytes, and its tensor"),
         (
             lambda c: c["scale"].pop("path_name"),
-            "constants_config.json: path_name: this field is missing",
+            "constants_config.json: scale.path_name: this field is missing",
         ),
         (lambda c: c["scale"].update(path_name="../weights/x"), "data/constants/../weights/x: is missing"),
         (lambda c: c.pop("scale"), "name other constants"),

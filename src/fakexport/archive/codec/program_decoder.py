@@ -47,7 +47,7 @@ from .operator_lookup import Operators
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
 
-__all__ = ["program_from_json"]
+__all__ = ["check_version", "program_from_json", "read_range"]
 
 
 def program_from_json(
@@ -84,8 +84,8 @@ class _Reading:
         self, document: Any, state_dict: Mapping[str, Any] | None, constants: Mapping[str, Any] | None
     ) -> ExportedProgram:
         owner = mapping(document)
-        field(owner, "schema_version", _check_version)
-        ranges = field(owner, "range_constraints", lambda v: entries(v, _range))
+        field(owner, "schema_version", check_version)
+        ranges = field(owner, "range_constraints", lambda v: entries(v, read_range))
         dialects = field(owner, "verifiers", lambda v: items(v, _dialect), ["ATEN"])
         guards = field(owner, "guards_code", lambda v: items(v, lambda g: checked_guard(text(g))), [])
         table = SymbolTable(ranges)
@@ -213,7 +213,8 @@ def _no_graph(value: Any) -> Any:
     raise DocumentError("a graph outside of the graph")
 
 
-def _check_version(value: Any) -> None:
+def check_version(value: Any) -> None:
+    """Refuses a schema version that this torch does not read."""
     owner = mapping(value)
     major, minor = field(owner, "major", integer), field(owner, "minor", integer)
     if major != SCHEMA_VERSION[0]:
@@ -223,7 +224,8 @@ def _check_version(value: Any) -> None:
         )
 
 
-def _range(value: Any) -> Any:
+def read_range(value: Any) -> Any:
+    """The range of a symbol, as torch has it."""
     owner = mapping(value)
     lower, upper = (field(owner, name, lambda v: optional(v, integer)) for name in ("min_val", "max_val"))
     if lower is not None and upper is not None and lower > upper:

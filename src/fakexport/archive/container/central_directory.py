@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from fakexport.archive.container.contents import LEGACY, UNTRUSTED
 from fakexport.archive.container.framing import (
     ALIGNMENT,
     CENTRAL,
@@ -104,8 +105,7 @@ def _read_end(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tu
     if (end_64[:4], locator[:4]) != _SIGNATURES[1:]:
         legacy = _legacy_name(read_at, end, file_bytes)
         if legacy:
-            what = f"legacy layout ({legacy}), from before torch 2.8: save it again with a newer torch"
-            raise ArchiveError(path, what)
+            raise ArchiveError(path, f"{LEGACY} ({legacy}), {UNTRUSTED}", is_trust_missing=True)
         what = "has no zip64 end record: another program than torch or fakexport wrote it"
         raise ArchiveError(path, what)
     *_, disk, disk_of_directory, on_disk, count, size, offset = END_64.unpack(end_64)

@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["FRAME_RECORDS", "Refused", "is_payload_config", "legacy_layout", "refused_names"]
+__all__ = [
+    "FRAME_RECORDS",
+    "LEGACY",
+    "UNTRUSTED",
+    "Refused",
+    "is_payload_config",
+    "legacy_layout",
+    "refused_names",
+]
 
 FRAME_RECORDS = {
     ".data/version": b"6\n",
@@ -15,6 +23,9 @@ FRAME_RECORDS = {
     "byteorder": b"little",
 }
 """What torch's readers ask an archive before anything else, with the only answers that are accepted."""
+
+UNTRUSTED = "refused unless the file is trusted: --trust lets torch read it, which runs what it says"
+LEGACY = "legacy layout, from before torch 2.8"
 
 _PAYLOAD_CONFIG = re.compile(r"data/(weights/.+_weights_config|constants/.+_constants_config)\.json")
 _SAMPLE_INPUTS = re.compile(r"data/sample_inputs/[^/]+\.pt")
@@ -37,23 +48,25 @@ class Refused:
     Args:
         name: Without the archive's folder.
         what: What it is.
+        is_trust_missing: Whether torch reads the file if it is trusted.
     """
 
     name: str
     what: str
+    is_trust_missing: bool = True
 
 
 def legacy_layout(names: Iterable[str]) -> Refused | None:
-    """The record that shows another layout than `.pt2` of torch 2.8 and later; trust does not help there."""
+    """The record that shows another layout than `.pt2` of torch 2.8 and later."""
     names = set(names)
     if legacy := sorted(name for name in names if _LEGACY.fullmatch(name)):
-        return Refused(legacy[0], "legacy layout, from before torch 2.8: save it again with a newer torch")
+        return Refused(legacy[0], f"{LEGACY}, {UNTRUSTED}")
     if "archive_format" in names:
         return None
     if scripted := sorted(name for name in names if _SCRIPTED.fullmatch(name)):
         if any(name.startswith("code/") for name in scripted):
-            return Refused(scripted[0], "TorchScript archive, not an exported program")
-        return Refused(scripted[0], "pickled archive of `torch.save`, not an exported program")
+            return Refused(scripted[0], "TorchScript archive, not an exported program", False)
+        return Refused(scripted[0], "pickled archive of `torch.save`, not an exported program", False)
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from fakexport.archive.container.central_directory import read_entries
 from fakexport.archive.container.contents import (
     FRAME_RECORDS,
+    UNTRUSTED,
     is_payload_config,
     legacy_layout,
     refused_names,
@@ -216,7 +217,7 @@ def _open_plainly(path: str, flags: int) -> int:
 
 def _check_layout(container: Container) -> None:
     if legacy := legacy_layout(container.names):
-        raise container._error(legacy.what, legacy.name)
+        raise container._error(legacy.what, legacy.name, is_trust_missing=legacy.is_trust_missing)
     for name, expected in FRAME_RECORDS.items():
         if container.size(name) > 64:
             raise container._error(f"has {container.size(name)} bytes, for a word", name)
@@ -228,15 +229,15 @@ def _check_layout(container: Container) -> None:
 def _check_trust(container: Container) -> None:
     refused = refused_names((name, entry.size) for name, entry in container.entries.items())
     if refused:
-        more = f"; and {len(refused) - 1} more records" if len(refused) > 1 else ""
-        what = f"{refused[0].what}, refused unless the file is trusted{more}"
+        more = f" and {len(refused) - 1} more records" if len(refused) > 1 else ""
+        what = f"{refused[0].what}{more}, {UNTRUSTED}"
         raise container._error(what, refused[0].name, is_trust_missing=True)
     configs = [name for name in container.names if is_payload_config(name)]
     if sum(container.size(name) for name in configs) > container.limits.json_bytes:
         raise container._error(f"the payload configurations exceed {container.limits.json_bytes} bytes")
     for name in configs:
         if pickled := _pickled_payload(container, name):
-            what = f"`{pickled}` is a pickled payload, refused unless the file is trusted"
+            what = f"`{pickled}` is a pickled payload, {UNTRUSTED}"
             raise container._error(what, name, is_trust_missing=True)
 
 

@@ -1,0 +1,202 @@
+"""What a program takes, gives and calls, from its document alone: no operator has to be registered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fakexport._torch.symbolic_numbers import SymbolTable, finite_bound, value_range
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import entries, field, items, mapping, optional, sequence, text, union
+from fakexport.program import SymbolRange, ValueSummary
+from fakexport.program.output_names import leaf_names
+from fakexport.program.tensor_spec import Spelling
+
+from .operator_lookup import Operators
+from .program_decoder import check_version, read_range
+from .tree_spec import tree_spec_from_text
+from .value_decoder import ValueDecoder
+
+__all__ = ["ProgramOutline", "outline"]
+
+_MAX_DEPTH = 30
+
+
+@dataclass(frozen=True)
+class ProgramOutline:
+    """The facts of a program that its document tells without being decoded.
+
+    Args:
+        torch_version: Of the torch that wrote it; None where it does not say.
+        call_count: Nodes that call an operator, those of subgraphs included.
+        operators: Operator name to number of calls, sorted by name. Taking a tuple apart is no call here.
+        missing_operators: Operator name to the reason why this process cannot call it.
+        inputs: What the caller passes, in order.
+        outputs: What the program returns, preceded by the buffers and inputs that it changes.
+        range_constraints: Symbol to range, sorted by name.
+    """
+
+    torch_version: str | None
+    call_count: int
+    operators: Mapping[str, int]
+    missing_operators: Mapping[str, str]
+    inputs: tuple[ValueSummary, ...]
+    outputs: tuple[ValueSummary, ...]
+    range_constraints: Mapping[str, SymbolRange]
+
+
+def outline(document: Any) -> ProgramOutline:
+    """The outline of a `models/model.json`, which may come from anybody.
+
+    Raises:
+        DocumentError: what is shown is not as torch writes it. What is not shown is not looked at.
+    """
+    owner = mapping(document)
+    field(owner, "schema_version", check_version)
+    ranges = field(owner, "range_constraints", lambda v: entries(v, _bounds))
+    module = field(owner, "graph_module", mapping)
+    graph = field(module, "graph", mapping)
+    signature = field(module, "signature", mapping)
+    values = _Values(graph, ranges)
+    inputs = field(signature, "input_specs", lambda v: items(v, values.input))
+    outputs = field(signature, "output_specs", lambda v: items(v, values.output))
+    operators = Counter(_targets(graph, 0))
+    return ProgramOutline(
+        torch_version=field(owner, "torch_version", lambda v: optional(v, lambda t: text(t, 100)), None),
+        call_count=operators.total(),
+        operators={_short(name): count for name, count in sorted(operators.items())},
+        missing_operators=dict(_missing(operators)),
+        inputs=tuple(value for value in inputs if value is not None),
+        outputs=tuple(_named(outputs, _structure_names(module))),
+        range_constraints=dict(sorted(ranges.items())),
+    )
+
+
+class _Values:
+    """Reads the signature of one program; sizes are spelt as `program.summarise` spells them."""
+
+    def __init__(self, graph: dict[str, Any], ranges: Mapping[str, SymbolRange]) -> None:
+        table = SymbolTable(
+            {name: value_range(bounds.lower, bounds.upper) for name, bounds in ranges.items()}
+        )
+        self._decoder = ValueDecoder(table)
+        self._graph = graph
+        self._spelling = Spelling()
+
+    def input(self, value: Any) -> ValueSummary | None:
+        """An input that the caller passes; None for weights, constants and tokens."""
+        kind, content = union(value)
+        owner = mapping(content)
+        if kind == "user_input":
+            return self._argument(field(owner, "arg", union), kind, "")
+        if kind == "constant_input":
+            name, (of, constant) = field(owner, "name", _name), field(owner, "value", union)
+            return _constant(name, "user_input", of, constant)
+        return None
+
+    def output(self, value: Any) -> tuple[str, ValueSummary]:
+        """An output, and what it changes: the name of a buffer or input, "" for what is returned."""
+        kind, content = union(value)
+        owner = mapping(content)
+        if kind == "user_output":
+            return "", self._argument(field(owner, "arg", union), kind, "")
+        changed = next((field(owner, key, _name) for key in owner if key.endswith("_name")), "")
+        return changed, self._argument(("as_tensor", field(owner, "arg", mapping)), kind, changed)
+
+    def _argument(self, argument: tuple[str, Any], kind: str, name: str) -> ValueSummary:
+        of, content = argument
+        owner = content if type(content) is dict else {}
+        if of == "as_tensor":
+            node = field(owner, "name", _name)
+            meta = self._decoder.describe(self._value("tensor_values", node))
+            return ValueSummary(
+                name=name or node,
+                kind=kind,
+                node=node,
+                dtype=str(meta.dtype).removeprefix("torch."),
+                shape=tuple(map(self._spelling.size, meta.sizes)),
+                device=str(meta.device),
+            )
+        if of in _SYMBOLIC and "as_name" in owner:
+            python_type, values, read = _SYMBOLIC[of]
+            node = field(owner, "as_name", _name)
+            number = getattr(self._decoder, read)(self._value(values, node))
+            text_of = self._spelling.size(number)
+            return ValueSummary(name or node, kind, node, python_type, value=text_of)
+        return _constant(name, kind, of, content)
+
+    def _value(self, values: str, name: str) -> Any:
+        return field(self._graph, values, lambda found: field(mapping(found), name, mapping))
+
+
+_SYMBOLIC = {
+    "as_sym_int": ("int", "sym_int_values", "sym_int"),
+    "as_sym_float": ("float", "sym_float_values", "sym_float"),
+    "as_sym_bool": ("bool", "sym_bool_values", "sym_bool"),
+}
+_CONSTANTS = {
+    "as_int": "int",
+    "as_bool": "bool",
+    "as_float": "float",
+    "as_string": "str",
+    "as_none": "NoneType",
+}
+
+
+def _constant(name: str, kind: str, of: str, content: Any) -> ValueSummary:
+    python_type = _CONSTANTS.get(of, of.removeprefix("as_")[:40])
+    plain = str(None if of == "as_none" else content)[:200] if of in _CONSTANTS else None
+    return ValueSummary(name, kind, "", python_type, value=plain)
+
+
+def _named(outputs: list[tuple[str, ValueSummary]], names: tuple[str, ...]) -> Iterator[ValueSummary]:
+    """The returned ones called by their place in the structure, where it has as many."""
+    returned = sum(not changed for changed, _ in outputs)
+    places = iter(names if len(names) == returned else ())
+    for changed, value in outputs:
+        yield value if changed else replace(value, name=next(places, value.name))
+
+
+def _structure_names(module: dict[str, Any]) -> tuple[str, ...]:
+    calls = field(module, "module_call_graph", sequence)
+    signature = mapping(calls[0]).get("signature") if calls else None
+    if signature is None:
+        return ()
+    return leaf_names(field(mapping(signature), "out_spec", tree_spec_from_text))
+
+
+def _targets(graph: Any, depth: int) -> Iterator[str]:
+    """The operators that a graph calls, and those of the graphs that it hands to them."""
+    if depth > _MAX_DEPTH:
+        raise DocumentError(f"a graph within {depth} graphs")
+    for node in field(mapping(graph), "nodes", lambda v: items(v, mapping)):
+        yield field(node, "target", lambda v: text(v, 1000))
+        for argument in field(node, "inputs", lambda v: items(v, mapping)):
+            kind, content = field(argument, "arg", union)
+            if kind == "as_graph":
+                yield from _targets(field(mapping(content), "graph", mapping), depth + 1)
+
+
+def _missing(operators: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    known = Operators()
+    for name in sorted(operators):
+        try:
+            known.target(name)
+        except DocumentError as error:
+            yield _short(name), error.reason
+
+
+def _short(name: str) -> str:
+    """The name as `program.summarise` has it: `aten.mul.Tensor`, `operator.add`."""
+    return name.removeprefix("torch.ops.").removeprefix("_" if name.startswith("_operator.") else "")
+
+
+def _bounds(value: Any) -> SymbolRange:
+    bounds = read_range(value)
+    return SymbolRange(finite_bound(bounds.lower), finite_bound(bounds.upper))
+
+
+def _name(value: Any) -> str:
+    return text(value, 2000)

@@ -1,0 +1,136 @@
+"""Archives of `torch.export.save`, which have no manifest: what one would say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import entries, field, mapping
+
+from .container.reader import Container
+from .error import ArchiveError, faults_named
+from .manifest import Location, Manifest, TensorEntry, UnboundName
+from .saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
+from .stored_tensor import StoredTensor
+
+__all__ = ["NO_MANIFEST", "has_fakes", "stock_manifest"]
+
+NO_MANIFEST = "no manifest: the records are held to their CRC-32, and there are no hashes to check"
+_NO_DATA = "torch saved it from a fake program, without its data"
+
+
+def stock_manifest(container: Container) -> tuple[Manifest, tuple[str, ...]]:
+    """What a manifest would say of the tensors of this archive, and notes on what nobody can know.
+
+    Torch writes a fake weight as a record without data, and reads zeros in its place. A record that is
+    smaller than its tensor is no data here: the weight is a fake, as it was.
+
+    Raises:
+        ArchiveError: no program called `model`, a config that is refused, or some weights with data and
+            some without.
+    """
+    if MODEL not in container.entries:
+        others = [name for name in container.names if name.startswith("models/")]
+        what = (
+            f"is missing; the archive has {others[0]}" if others else "is missing: no program in the archive"
+        )
+        raise ArchiveError(container.path, what, MODEL)
+    weights, constants = (_stored(container, config) for config in (WEIGHTS_CONFIG, CONSTANTS_CONFIG))
+    without = [name for name, stored in weights.items() if not stored.has_data]
+    sized = [name for name, stored in weights.items() if stored.tensor.needed_bytes]
+    if without and len(without) < len(sized):
+        what = f"{len(without)} of {len(sized)} weights have no data, such as {without[0]}"
+        raise ArchiveError(container.path, what, WEIGHTS_CONFIG)
+    lost = [name for name, stored in constants.items() if not stored.has_data]
+    with faults_named(container.path, WEIGHTS_CONFIG):
+        manifest = _manifest(weights, lost, is_bound=bool(weights) and not without)
+    return manifest, tuple(_notes(len(without), len(lost)))
+
+
+def has_fakes(container: Container) -> bool:
+    """Whether `torch.export.load` would make zeros of tensors without data; it reads the rest as we do."""
+    try:
+        manifest, _ = stock_manifest(container)
+    except ArchiveError:
+        return False  # Something is pickled, or there is no program at all: for torch to say.
+    return bool(manifest.unbound_constants) or (manifest.weights == "none" and bool(manifest.tensors))
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor of a config, the name of its record, and the bytes of that."""
+
+    tensor: StoredTensor
+    record: str
+    record_bytes: int
+
+    @property
+    def has_data(self) -> bool:
+        return self.record_bytes >= self.tensor.needed_bytes
+
+
+def _stored(container: Container, config: str) -> dict[str, _Stored]:
+    folder = config.rpartition("/")[0]
+
+    def one(payload: object) -> _Stored:
+        tensor = StoredTensor.read(payload)
+        name = f"{folder}/{tensor.record}"
+        if name not in container.entries:
+            raise DocumentError(f"there is no record {name[:200]!r}").within("path_name")
+        return _Stored(tensor, name, container.size(name))
+
+    def all_of(value: object) -> dict[str, _Stored]:
+        if len(mapping(value)) > container.limits.entries:
+            raise DocumentError(f"more than {container.limits.entries} tensors")
+        return entries(value, one)
+
+    with faults_named(container.path, config):
+        return field(mapping(container.json(config)), "config", all_of)
+
+
+def _manifest(weights: Mapping[str, _Stored], lost: Sequence[str], *, is_bound: bool) -> Manifest:
+    groups: dict[Hashable, list[str]] = {}
+    for name, stored in weights.items():
+        # All fakes are in one empty record: it does not tell which of them are tied.
+        groups.setdefault(stored.tensor if is_bound and stored.tensor.needed_bytes else name, []).append(name)
+    try:
+        return Manifest(
+            versions={},
+            source="",
+            device_map={},
+            unbound_constants=tuple(UnboundName(name, "unknown", _NO_DATA) for name in lost),
+            weights="inside" if is_bound else "none",
+            tensors=tuple(_entry(names, weights[names[0]], is_bound=is_bound) for names in groups.values()),
+        )
+    except ValueError as error:
+        raise DocumentError(str(error)) from None
+
+
+def _entry(names: Sequence[str], stored: _Stored, *, is_bound: bool) -> TensorEntry:
+    tensor = stored.tensor
+    return TensorEntry(
+        name=names[0],
+        aliases=tuple(names[1:]),
+        shape=tensor.shape,
+        stride=tensor.stride,
+        storage_offset=tensor.offset,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        device=str(tensor.device),
+        is_parameter=tensor.is_parameter,
+        requires_grad=tensor.requires_grad,
+        persistent=True,
+        source=names[0],
+        location=Location(stored.record, 0, stored.record_bytes) if is_bound else None,
+    )
+
+
+def _notes(without: int, lost: int) -> Iterator[str]:
+    yield NO_MANIFEST
+    if without:
+        yield (
+            f"{without} weights have no data, as torch saved a fake program: they are fakes here, and torch "
+            "reads zeros; which of them are tied is not recorded"
+        )
+    if lost:
+        yield f"{lost} constants have no data, for the same reason"

@@ -1,0 +1,109 @@
+"""Does a checkpoint fit what an archive wants, and are the weights in an archive whole?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport._torch.real_execution import real_execution
+from fakexport.fake import is_fake
+from fakexport.weights import WeightFinding, WeightsReport, open_checkpoint
+from fakexport.weights import verify_weights as verify_model
+from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight
+from fakexport.weights.finite import is_finite
+from fakexport.weights.verification import CheckpointSource, verified
+
+from .description import ArchiveDescription, describe
+from .loading import load_archive
+
+__all__ = ["is_archive", "verify_archived_weights", "verify_weights"]
+
+
+def is_archive(subject: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether a text or path names an archive and no model: `model.pt2`."""
+    return isinstance(subject, (str, os.PathLike)) and os.fspath(subject).endswith(".pt2")
+
+
+def verify_weights(
+    source_or_program: str | Path | nn.Module | Callable[[], Any] | ExportedProgram,
+    checkpoint: CheckpointSource,
+    *,
+    source: ModelSource | None = None,
+    topology: str = "cpu",
+    dtype: torch.dtype | None = None,
+    trust: bool = False,
+) -> WeightsReport:
+    """As `weights.verify_weights`, also for an archive, whose description is all that is read.
+
+    Args:
+        source_or_program: As for `weights.verify_weights`; or the path of a `.pt2` file. Its operators need
+            not be registered, nor its devices be here.
+        checkpoint, source, topology, dtype: As for `weights.verify_weights`. An archive has its dtypes.
+        trust: Of an archive: whether pickled records and native libraries may be in it. None is run.
+    Raises:
+        ArchiveError: the archive is refused.
+        CheckpointError, ModelNotBuilt, ValueError, TypeError: as for `weights.verify_weights`.
+    Reports:
+        FE701, FE702, FE703, FE704, FE705, FE707.
+    """
+    if not is_archive(source_or_program):
+        model = str(source_or_program) if isinstance(source_or_program, Path) else source_or_program
+        return verify_model(model, checkpoint, source=source, topology=topology, dtype=dtype)
+    if dtype is not None:
+        raise ValueError("the dtypes of an archive are fixed: export the program with another dtype")
+    path = os.fspath(source_or_program)
+    expected = _expected(describe(path, trust=trust))
+    return verified(expected, open_checkpoint(checkpoint), name=path, source=source, topology=topology).report
+
+
+def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False) -> WeightsReport:
+    """Reads all weights of a bound archive through: they are whole, or the archive is refused.
+
+    Args:
+        path, trust: As for `load`.
+    Raises:
+        ArchiveError: a weight is damaged, or there are none.
+    Reports:
+        FE706.
+    """
+    loaded = load_archive(path, trust=trust)
+    state = loaded.program.state_dict
+    if loaded.manifest.weights == "none" or any(map(is_fake, state.values())):
+        raise ValueError(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
+    names = [tensor.name for tensor in loaded.manifest.tensors]
+    with real_execution():
+        bad = tuple(name for name in names if not is_finite(state[name]))
+    return WeightsReport(
+        source=os.fspath(path),
+        checkpoint=os.fspath(path),
+        weights=len(names),
+        entries=len(names),
+        entry_bytes=sum(state[name].nbytes for name in names),
+        converted=0,
+        findings=(WeightFinding("FE706", bad),) if bad else (),
+    )
+
+
+def _expected(found: ArchiveDescription) -> ExpectedWeights:
+    """What the archive wants of a checkpoint: its weights, and values of constants that have none."""
+    tensors = found.manifest.tensors
+    return ExpectedWeights(
+        weights={
+            name: Weight(tensor.shape, getattr(torch, tensor.dtype))
+            for tensor in tensors
+            for name in (tensor.name, *tensor.aliases)
+        },
+        constants={
+            constant.name: Weight(constant.shape, getattr(torch, constant.dtype))
+            for constant in found.constants
+            if constant.reason is not None
+        },
+        tied=tuple((tensor.name, *tensor.aliases) for tensor in tensors if tensor.aliases),
+        transient=frozenset(constant.name for constant in found.constants if constant.reason is None),
+    )

@@ -1,0 +1,43 @@
+"""`fakexport diff`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from fakexport.cli.options import Debug, Trust
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import output_width, write_output
+
+__all__ = ["diff_command"]
+
+
+def diff_command(
+    first: Annotated[str, typer.Argument(metavar="A.pt2", show_default=False, help="The first archive.")],
+    second: Annotated[str, typer.Argument(metavar="B.pt2", show_default=False, help="The other archive.")],
+    trust: Trust = False,
+    format_: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
+    ] = "text",
+    debug: Debug = False,
+) -> None:
+    """What the second archive has otherwise than the first: operators, devices, inputs, constants, weights.
+
+    Exit code 0: the same program and weights. 1: they differ. 2: bad usage, or a file that is refused. Where
+    an archive came from, and with which versions, is shown and does not count.
+    """
+    with quiet(is_debug=debug):
+        from fakexport.archive import diff_archives
+        from fakexport.report import render_archive_difference, render_archive_difference_json
+
+        found = diff_archives(first, second, trust=trust)
+        is_json = format_ == "json"
+        text = (
+            render_archive_difference_json(found)
+            if is_json
+            else render_archive_difference(found, width=output_width())
+        )
+    write_output(text)
+    if not found.is_same:
+        raise typer.Exit(1)

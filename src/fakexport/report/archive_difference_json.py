@@ -1,0 +1,33 @@
+"""The comparison of two archives as data for other programs; `docs/json.md` documents it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fakexport.report.as_json import plain
+
+if TYPE_CHECKING:
+    from fakexport.archive import ArchiveDifference
+
+__all__ = ["DIFF_SCHEMA", "archive_difference_to_dict", "render_archive_difference_json"]
+
+DIFF_SCHEMA = "fakexport.diff/1"
+"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
+
+
+def render_archive_difference_json(found: ArchiveDifference) -> str:
+    """Returns the comparison as JSON text in ASCII, indented by two, ending in one line end."""
+    return json.dumps(archive_difference_to_dict(found), indent=2) + "\n"
+
+
+def archive_difference_to_dict(found: ArchiveDifference) -> dict[str, Any]:
+    """Returns every field as plain data; `diff.schema.json` is its JSON Schema."""
+    return {
+        "schema": DIFF_SCHEMA,
+        "is_same": found.is_same,
+        "notes": list(found.notes),
+        "program": {"first": found.path_a, "second": found.path_b, **plain(found.program)},
+        "weights": plain(found.weights),
+        "facts": plain(found.facts),
+    }

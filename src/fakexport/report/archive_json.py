@@ -1,0 +1,71 @@
+"""What an archive holds as data for other programs; `docs/json.md` documents it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fakexport.report.archive_totals import WeightTotals, weight_bytes
+from fakexport.report.as_json import plain
+
+if TYPE_CHECKING:
+    from fakexport.archive import ArchiveDescription
+    from fakexport.archive.manifest import Manifest, TensorEntry
+
+__all__ = ["INSPECT_SCHEMA", "archive_to_dict", "render_archive_json"]
+
+INSPECT_SCHEMA = "fakexport.inspect/1"
+"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
+
+
+def render_archive_json(found: ArchiveDescription) -> str:
+    """Returns the description as JSON text in ASCII, indented by two, ending in one line end."""
+    return json.dumps(archive_to_dict(found), indent=2) + "\n"
+
+
+def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:
+    """Returns every field as plain data; `inspect.schema.json` is its JSON Schema."""
+    manifest = found.manifest
+    digests = {record.name: record.sha256 for record in manifest.records}
+    return {
+        "schema": INSPECT_SCHEMA,
+        "path": found.path,
+        "file_bytes": found.file_bytes,
+        "has_manifest": found.has_manifest,
+        "notes": list(found.notes),
+        "versions": dict(manifest.versions),
+        "source": manifest.source,
+        "topology": manifest.topology,
+        "profiles": list(manifest.profiles),
+        "device_map": dict(manifest.device_map),
+        "dtype": manifest.dtype,
+        "dynamic_shapes": manifest.dynamic_shapes,
+        "skipped_checks": list(manifest.skipped_checks),
+        "program": plain(found.program),
+        "weights": _weights(manifest),
+        "constants": plain(found.constants),
+        "records": [
+            {"name": name, "bytes": size, "sha256": digests.get(name)} for name, size in found.records.items()
+        ],
+    }
+
+
+def _weights(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "kind": manifest.weights,
+        **plain(WeightTotals.of(manifest.tensors)),
+        "tensors": [_weight(tensor) for tensor in manifest.tensors],
+    }
+
+
+def _weight(tensor: TensorEntry) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "aliases": list(tensor.aliases),
+        "is_parameter": tensor.is_parameter,
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+        "device": tensor.device,
+        "bytes": weight_bytes(tensor),
+        "file": tensor.location.file if tensor.location else None,
+    }

@@ -1,0 +1,133 @@
+"""What an archive holds as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from fakexport.report.archive_totals import WeightTotals
+from fakexport.report.device_sizes import device_sizes
+from fakexport.report.quantity import bytes_text, plural
+from fakexport.report.table import escaped, layout, wrapped
+
+if TYPE_CHECKING:
+    from fakexport.archive import ArchiveDescription
+    from fakexport.program import SymbolRange, ValueSummary
+
+__all__ = ["render_archive"]
+
+_MARGIN = 14
+_MOST_ITEMS = 12
+_WEIGHTS = {
+    "none": "not in the archive: bind a checkpoint",
+    "inside": "in the archive",
+    "linked": "in files beside the archive",
+}
+
+
+def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
+    """Returns one paragraph per thing that the archive says; what it does not say is left out.
+
+    Plain text without colours; the same archive gives the same text. Lists are cut after 12 items,
+    `render_archive_json` has all of them.
+
+    Args:
+        found: From `archive.describe`.
+        width: Columns of text that there is room for.
+    Returns:
+        Text that ends in one line end.
+    """
+    head = escaped(f"{found.path}: {bytes_text(found.file_bytes)}")
+    lines = [head, *(line for note in found.notes for line in wrapped(f"note: {note}", width)), ""]
+    for title, items in _paragraphs(found):
+        for number, item in enumerate(_cut(items)):
+            first = f"{'' if number else title:<{_MARGIN}}"
+            lines += wrapped(item, max(width, 2 * _MARGIN + 20), first=first, later=" " * (_MARGIN + 2))
+    return "\n".join(lines) + "\n"
+
+
+def _cut(items: Sequence[str]) -> Iterator[str]:
+    yield from items[:_MOST_ITEMS]
+    if len(items) > _MOST_ITEMS:
+        yield f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all"
+
+
+def _paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
+    manifest, program = found.manifest, found.program
+    versions = dict(manifest.versions) or ({"torch": program.torch_version} if program.torch_version else {})
+    yield (
+        "written by",
+        [", ".join(f"{name} {version}" for name, version in versions.items())] * bool(versions),
+    )
+    yield "source", [manifest.source] * bool(manifest.source)
+    yield "target", [manifest.topology or ""] * bool(manifest.topology)
+    yield "device map", _device_map(manifest.device_map)
+    yield "dtype", [manifest.dtype or ""] * bool(manifest.dtype)
+    yield "dynamic", [manifest.dynamic_shapes or ""] * bool(manifest.dynamic_shapes)
+    yield "ranges", [_range(symbol, bounds) for symbol, bounds in program.range_constraints.items()]
+    yield "not checked", list(manifest.skipped_checks)
+    yield "inputs", _values(program.inputs)
+    yield "outputs", _values(program.outputs)
+    yield (
+        "operators",
+        [f"{plural(program.call_count, 'call')} of {plural(len(program.operators), 'operator')}"],
+    )
+    yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
+    yield "weights", list(_weights(found))
+    yield "constants", list(_constants(found))
+    yield "records", [_records(found)]
+
+
+def _known(text: str | None) -> list[str]:
+    return [text] if text else []
+
+
+def _device_map(device_map: Mapping[str, str]) -> list[str]:
+    """One line per row of modules on one device: `cuda:0  model.embed_tokens .. model.layers.15`."""
+    rows = [(device, list(row)) for device, row in groupby(device_map, key=lambda path: device_map[path])]
+    cells = [(device, paths[0] or "(all)", f".. {paths[-1]}" * (len(paths) > 1)) for device, paths in rows]
+    return [line.rstrip() for line in layout(cells)]
+
+
+def _range(symbol: str, bounds: SymbolRange) -> str:
+    lower = "" if bounds.lower is None else str(bounds.lower)
+    return f"{symbol} {lower}..{'' if bounds.upper is None else bounds.upper}"
+
+
+def _values(values: Sequence[ValueSummary]) -> list[str]:
+    return layout([_value(value) for value in values])
+
+
+def _value(value: ValueSummary) -> tuple[str, str, str]:
+    name = value.name if value.kind.startswith("user_") else f"{value.name} ({value.kind.replace('_', ' ')})"
+    if value.shape is None:
+        return name, f"{value.dtype} {value.value}" if value.value is not None else value.dtype, ""
+    return name, f"{value.dtype}[{', '.join(value.shape)}]", value.device or ""
+
+
+def _weights(found: ArchiveDescription) -> Iterator[str]:
+    totals = WeightTotals.of(found.manifest.tensors)
+    if not totals.count:
+        yield "none"
+        return
+    tied = sum(bool(tensor.aliases) for tensor in found.manifest.tensors)
+    also = f", {tied} of them tied" if tied else ""
+    where = _WEIGHTS[found.manifest.weights]
+    yield f"{plural(totals.count, 'tensor')}{also}, {bytes_text(totals.bytes)}, {where}"
+    yield ", ".join(f"{dtype} {bytes_text(size)}" for dtype, size in totals.by_dtype.items())
+    yield device_sizes(totals.by_device)
+
+
+def _constants(found: ArchiveDescription) -> Iterator[str]:
+    with_value = [constant for constant in found.constants if constant.reason is None]
+    size = bytes_text(sum(constant.bytes for constant in with_value))
+    yield f"{len(with_value):,} with values, {size}" if found.constants else "none"
+    for constant in found.constants:
+        if constant.reason is not None:
+            yield f"without a value: {constant.name}: {constant.reason}"
+
+
+def _records(found: ArchiveDescription) -> str:
+    held = "each with a sha256 in the manifest" if found.has_manifest else "with CRC-32, without hashes"
+    return f"{len(found.records):,}, {held}; of the weights none was read"

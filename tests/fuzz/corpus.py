@@ -1,0 +1,76 @@
+"""Honest inputs for the fuzzers to begin with: real archives, programs and checkpoints, made anew."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.archive.container.reader import read_container
+from fakexport.archive.manifest_json import encode_manifest
+from fakexport.archive.saving import MODEL
+from tests.unit.archive.described import manifest, write_sample
+from tests.unit.archive.forged_zip import Forged, Part
+from tests.unit.archive.programs import branches, every_kind
+
+
+def corpus(target: str) -> list[bytes]:
+    """The inputs of a target, the smallest first."""
+    with tempfile.TemporaryDirectory() as folder:
+        return sorted(_CORPORA[target](Path(folder)), key=len)
+
+
+def _archives(folder: Path) -> list[bytes]:
+    program = fe.export(lambda: nn.Linear(2, 1), (torch.zeros(3, 2),), dynamic_shapes=["input.0=2..9"])
+    fe.save(program, folder / "weightless.pt2")
+    fe.save(fe.bind(program, dict(nn.Linear(2, 1).state_dict())), folder / "bound.pt2")
+    stock = torch.export.export(nn.Linear(2, 1), (torch.zeros(3, 2),))
+    stock.example_inputs = None
+    torch.export.save(stock, folder / "stock.pt2")
+    write_sample(folder / "sample.pt2")
+    parts = [Part(b"model/extra/x.json", b'{"a": 1}' * 9, method=8), Part(b"model/extra/y", b"y")]
+    return [*(path.read_bytes() for path in folder.glob("*.pt2")), Forged(parts).bytes(), Forged().bytes()]
+
+
+def _manifests(folder: Path) -> list[bytes]:
+    text = encode_manifest(manifest())
+    return [text, json.dumps(json.loads(text), indent=1).encode()]
+
+
+def _programs(folder: Path) -> list[bytes]:
+    programs = [
+        fe.export(lambda: nn.Linear(2, 1), (torch.zeros(3, 2),), dynamic_shapes=["input.0=2..9"]),
+        every_kind(is_dynamic=True),
+        branches(),
+    ]
+    found = []
+    for program in programs:
+        fe.save(program, folder / "model.pt2")
+        with read_container(folder / "model.pt2") as container:
+            found.append(container.record(MODEL))
+    return found
+
+
+def _safetensors(folder: Path) -> list[bytes]:
+    from safetensors.torch import save
+
+    tensors = {"a.weight": torch.ones(2, 3), "b": torch.zeros(0), "c": torch.ones(2, dtype=torch.bfloat16)}
+    return [save(tensors, metadata={"format": "pt"}), save({"x": torch.tensor(1)})]
+
+
+def _indexes(folder: Path) -> list[bytes]:
+    names = {"a.weight": "shard-1.safetensors", "b.weight": "shard-1.safetensors"}
+    return [json.dumps({"metadata": {"total_size": 8}, "weight_map": names}).encode()]
+
+
+_CORPORA = {
+    "archive": _archives,
+    "manifest": _manifests,
+    "program": _programs,
+    "safetensors": _safetensors,
+    "index": _indexes,
+}

@@ -1,0 +1,35 @@
+"""Coverage-guided fuzzing: `python -m tests.fuzz.guided archive -max_total_time=60 [CORPUS]`.
+
+Needs the extra `fuzz`; `make fuzz` runs every target. Options and folders behind the target's name are
+libFuzzer's.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+INSTRUMENTED = ["fakexport.archive", "fakexport.documents", "fakexport.weights"]
+
+
+def main() -> None:
+    import atheris
+    import torch  # noqa: F401 (before the import hook, which need not look at it)
+
+    # What is imported in here reports its branches to the fuzzer.
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        from tests.fuzz.corpus import corpus
+        from tests.fuzz.targets import TARGETS
+    warnings.simplefilter("ignore")
+    target, *options = sys.argv[1:] or ["archive"]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, content in enumerate(corpus(target)):
+            (Path(folder) / f"{number}").write_bytes(content)
+        atheris.Setup([sys.argv[0], *options, folder], TARGETS[target])
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

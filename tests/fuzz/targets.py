@@ -1,0 +1,118 @@
+"""What the fuzzers call with each input: what reads files of strangers, and what may come of it."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fakexport.archive.codec.program_decoder import program_from_json
+from fakexport.archive.codec.program_outline import outline
+from fakexport.archive.container.reader import Limits, read_container
+from fakexport.archive.described_container import MANIFEST, read_manifest, verify_records
+from fakexport.archive.error import ArchiveError
+from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.json_text import parse_json
+from fakexport.weights import CheckpointError
+from fakexport.weights.safetensors_header import read_header
+from fakexport.weights.shard_index import read_index
+
+LIMITS = Limits(record_bytes=1 << 20, inflated_bytes=4 << 20, json_bytes=1 << 20)
+
+
+def open_archive(content: bytes) -> None:
+    """Accepts or raises an `ArchiveError`; what is accepted, zipfile and torch's reader must see alike."""
+    with _file(content, "archive.pt2") as path:
+        try:
+            with read_container(path, limits=LIMITS) as container:
+                records = {name: container.record(name) for name in container.names}
+                folder = container.folder
+                if MANIFEST in records:
+                    verify_records(container, read_manifest(container))
+        except ArchiveError as error:
+            _check_line(error)
+            return
+        with zipfile.ZipFile(io.BytesIO(content)) as zipped:
+            assert zipped.namelist() == [f"{folder}/{name}" for name in records]
+            for name, record in records.items():
+                assert zipped.read(f"{folder}/{name}") == record
+        reader = torch._C.PyTorchFileReader(str(path))
+        assert reader.get_all_records() == list(records)
+        for name, record in records.items():
+            assert reader.get_record(name) == record
+
+
+def open_manifest(content: bytes) -> None:
+    """Gives a manifest that comes back as it was, or raises a `DocumentError`."""
+    try:
+        found = decode_manifest(content, LIMITS)
+    except DocumentError as error:
+        _check_line(error)
+        return
+    assert decode_manifest(encode_manifest(found), LIMITS) == found
+
+
+def open_program(content: bytes) -> None:
+    """Gives a program, and its outline, or raises a `DocumentError`; never what torch or sympy raise."""
+    for read in (_program, outline):
+        try:
+            read(parse_json(content, most_bytes=LIMITS.json_bytes))
+        except DocumentError as error:
+            _check_line(error)
+
+
+def _program(document: Any) -> Any:
+    return program_from_json(document, state_dict=None, constants=None)
+
+
+def open_safetensors(content: bytes) -> None:
+    """Gives entries that lie within the file, or raises a `CheckpointError`."""
+    with _file(content, "model.safetensors") as path:
+        try:
+            header = read_header(path)
+        except CheckpointError as error:
+            _check_line(error)
+            return
+        assert sum(entry.nbytes for entry in header.entries.values()) <= len(content)
+
+
+def open_index(content: bytes) -> None:
+    """Gives shards that are in the folder, or raises a `CheckpointError`."""
+    with _file(content, "model.safetensors.index.json") as path:
+        (path.parent / "shard-1.safetensors").write_bytes(b"")
+        try:
+            shards = read_index(path, suffixes=(".safetensors",))
+        except CheckpointError as error:
+            _check_line(error)
+            return
+        assert list(shards) == ["shard-1.safetensors"]
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "archive": open_archive,
+    "manifest": open_manifest,
+    "program": open_program,
+    "safetensors": open_safetensors,
+    "index": open_index,
+}
+
+
+@contextmanager
+def _file(content: bytes, name: str) -> Iterator[Path]:
+    """The content as a file in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(content)
+        yield path
+
+
+def _check_line(error: ValueError) -> None:
+    assert len(str(error).splitlines()) == 1
+    assert str(error).isprintable()

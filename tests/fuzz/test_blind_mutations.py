@@ -1,0 +1,44 @@
+"""Mutations without a guide, for where atheris is not installed; `make fuzz` is the real thing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.fuzz.corpus import corpus
+from tests.fuzz.targets import TARGETS
+
+MUTATIONS = {"archive": 400, "manifest": 1500, "program": 60, "safetensors": 1500, "index": 1500}
+"""Per input, for about the same time."""
+MARKS = [b"PK\1\2", b"PK\3\4", b"PK\5\6", b"PK\6\6", b"[[[["]
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def mutated(seed: bytes, dice: random.Random) -> bytes:
+    content = bytearray(seed)
+    for _ in range(dice.randint(1, 6)):
+        place = dice.randrange(len(content) + 1)
+        match dice.randrange(5):
+            case 0 if place < len(content):
+                content[place] ^= 1 << dice.randrange(8)
+            case 1:
+                content[place : place + dice.randint(1, 40)] = b""
+            case 2:
+                start = dice.randrange(len(content) + 1)
+                content[place:place] = content[start : start + dice.randint(1, 60)]
+            case 3:
+                content[place : place + 4] = dice.choice([b"\xff" * 4, b"\0" * 4, b"\xff\xff\xff\x7f"])
+            case _:
+                content[place : place + 4] = dice.choice(MARKS)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_blind_mutations(target):
+    dice = random.Random(4)
+    for seed in corpus(target):
+        TARGETS[target](seed)
+        for _ in range(MUTATIONS[target]):
+            TARGETS[target](mutated(seed, dice))

@@ -1,0 +1,111 @@
+"""What `diff` tells of two archives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.archive import diff_archives, save
+from fakexport.report import render_archive_difference
+from tests.unit.archive.test_save_and_load import exported, factory
+
+
+def linear(out: int = 2, *, bias: bool = True, dtype: torch.dtype = torch.float32) -> Callable[[], nn.Module]:
+    return lambda: nn.Linear(4, out, bias=bias, dtype=dtype)
+
+
+def archive(path: Path, make: Callable[[], nn.Module], *, is_bound: bool = False) -> Path:
+    dtype = next(make().parameters()).dtype
+    program = fe.export(make, (torch.zeros(3, 4, dtype=dtype),))
+    save(fe.bind(program, dict(make().state_dict())) if is_bound else program, path)
+    return path
+
+
+def test_the_same_archive_is_the_same(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.pt2", linear())
+
+    found = diff_archives(path, path)
+
+    assert found.is_same
+    assert (found.weights, found.facts, found.notes) == ((), (), ())
+    assert render_archive_difference(found).endswith("identical\n\nthe same program for the same weights\n")
+
+
+def test_devices_and_targets_are_told(tmp_path: Path) -> None:
+    for topology in ("cpu", "H100"):
+        save(exported(topology), tmp_path / f"{topology}.pt2", topology=topology)
+
+    found = diff_archives(tmp_path / "cpu.pt2", tmp_path / "H100.pt2")
+
+    assert not found.is_same
+    assert {(item.field, item.a, item.b) for item in found.weights} == {("device", "cpu", "cuda:0")}
+    assert [(item.field, item.a, item.b) for item in found.facts] == [("topology", "cpu", "H100-80GB")]
+    text = " ".join(render_archive_difference(found).split())
+    assert "device cpu -> cuda:0 in 7 weights: " in text
+    assert "described as topology: cpu -> H100-80GB the archives differ" in text
+
+
+def test_a_bound_archive_has_the_program_of_the_weightless_one(tmp_path: Path) -> None:
+    a, b = archive(tmp_path / "a.pt2", linear()), archive(tmp_path / "b.pt2", linear(), is_bound=True)
+
+    found = diff_archives(a, b)
+
+    assert found.is_same
+    assert [(item.field, item.a, item.b) for item in found.facts] == [("weights", "none", "inside")]
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (linear(3), {("shape", "[2, 4]", "[3, 4]"), ("shape", "[2]", "[3]")}),
+        (linear(bias=False), {("presence", "there", "")}),
+        (linear(dtype=torch.float64), {("dtype", "float32", "float64")}),
+    ],
+)
+def test_weights_that_look_otherwise_are_told(
+    make: Callable[[], nn.Module], changes: set[tuple[str, str, str]], tmp_path: Path
+) -> None:
+    found = diff_archives(archive(tmp_path / "a.pt2", linear()), archive(tmp_path / "b.pt2", make))
+
+    assert not found.is_same
+    assert {(item.field, item.a, item.b) for item in found.weights} == changes
+
+
+@pytest.mark.parametrize("is_stock", [False, True])
+def test_other_data_is_told_with_and_without_hashes(is_stock: bool, tmp_path: Path) -> None:
+    paths = []
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        model = nn.Linear(4, 2)
+        nn.init.constant_(model.weight, value)
+        nn.init.zeros_(model.bias)
+        program = torch.export.export(model, (torch.zeros(3, 4),))
+        program.example_inputs = None
+        paths.append(tmp_path / f"{name}.pt2")
+        (torch.export.save if is_stock else save)(program, paths[-1])
+
+    found = diff_archives(*paths)
+
+    assert [(item.field, item.names) for item in found.weights] == [("data", ("weight",))]
+    assert not found.is_same
+    assert len(found.notes) == (2 if is_stock else 0)
+    assert "other data in 1 weight: weight" in render_archive_difference(found)
+
+
+def test_a_lost_tie_is_told(tmp_path: Path) -> None:
+    def untied() -> nn.Module:
+        model = factory()
+        model.head.weight = nn.Parameter(torch.zeros(10, 4))
+        return model
+
+    for name, make in (("a", factory), ("b", untied)):
+        save(fe.export(make, (torch.zeros(5, dtype=torch.long),)), tmp_path / f"{name}.pt2")
+
+    found = diff_archives(tmp_path / "a.pt2", tmp_path / "b.pt2")
+
+    ties = {(item.a, item.b): item.names for item in found.weights if item.field == "tied"}
+    assert ties == {("embed.weight, head.weight", ""): ("embed.weight", "head.weight")}

@@ -1,0 +1,142 @@
+"""What `inspect` says of archives, compared with the programs themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.archive import ArchiveError, describe, load_archive, save
+from fakexport.program import summarise
+from fakexport.report import render_archive
+from tests.unit.archive.programs import branches, every_kind
+from tests.unit.archive.test_save_and_load import Drawn, exported, factory
+
+
+@pytest.fixture(params=["cpu", "H100"])
+def topology(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_it_says_what_the_program_says(topology: str, tmp_path: Path) -> None:
+    program = exported(topology)
+    save(program, tmp_path / "model.pt2", topology=topology, dynamic_shapes="x.0=2..64")
+
+    found = describe(tmp_path / "model.pt2")
+
+    truth = summarise(program)
+    assert (found.program.inputs, found.program.outputs) == (truth.inputs, truth.outputs)
+    assert found.program.operators == truth.operators
+    assert found.program.call_count == truth.call_count
+    assert found.program.range_constraints == truth.range_constraints
+    assert found.program.missing_operators == {}
+    assert found.manifest.topology == {"cpu": "cpu", "H100": "H100-80GB"}[topology]
+    assert [constant.name for constant in found.constants] == list(program.constants)
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("make", [branches, lambda: every_kind(is_dynamic=True)])
+def test_subgraphs_symbols_and_changed_buffers_are_described(make, tmp_path: Path) -> None:
+    program = make()
+    program.example_inputs = None
+    torch.export.save(program, tmp_path / "stock.pt2")
+
+    found = describe(tmp_path / "stock.pt2").program
+
+    truth = summarise(program)
+    assert [(v.name, v.dtype, v.shape) for v in found.inputs] == [
+        (v.name, v.dtype, v.shape) for v in truth.inputs
+    ]
+    assert [(v.name, v.kind, v.dtype, v.shape, v.value) for v in found.outputs] == [
+        (v.name, v.kind, v.dtype, v.shape, v.value) for v in truth.outputs
+    ]
+    operators = {name: count for name, count in truth.operators.items() if name != "operator.getitem"}
+    assert found.operators == operators
+    assert found.range_constraints == truth.range_constraints
+
+
+def test_a_constant_without_a_value_has_its_reason(tmp_path: Path) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.seed()
+        with pytest.warns(UserWarning, match="FE602"):
+            program = fe.export(Drawn, (torch.zeros(4),))
+    save(program, tmp_path / "model.pt2")
+
+    (constant,) = describe(tmp_path / "model.pt2").constants
+
+    assert constant.name == "noise"
+    assert constant.reason
+    assert f"without a value: noise: {constant.reason}" in " ".join(
+        render_archive(describe(tmp_path / "model.pt2")).split()
+    )
+
+
+def test_an_archive_of_torch_is_marked(tmp_path: Path) -> None:
+    program = torch.export.export(factory(), (torch.arange(5),))
+    program.example_inputs = None
+    torch.export.save(program, tmp_path / "stock.pt2")
+
+    found = describe(tmp_path / "stock.pt2")
+
+    assert not found.has_manifest
+    assert "no manifest: the records are held to their CRC-32" in render_archive(found)
+    assert found.manifest.weights == "inside"
+    (tied,) = (tensor for tensor in found.manifest.tensors if tensor.aliases)
+    assert {tied.name, *tied.aliases} == {"embed.weight", "head.weight"}
+
+
+def test_trust_shows_a_file_with_pickled_records_and_reads_none(tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(nn.Linear(4, 2), (torch.ones(3, 4),)), tmp_path / "stock.pt2")
+
+    with pytest.raises(ArchiveError, match="pickled example inputs"):
+        describe(tmp_path / "stock.pt2")
+    assert describe(tmp_path / "stock.pt2", trust=True).records["data/sample_inputs/model.pt"] > 0
+
+
+LIBRARY = """
+import torch
+@torch.library.custom_op("a_library_of_mine::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return twice(twice(x)) + 1
+import fakexport as fe, sys
+fe.save(fe.export(Twice, (torch.ones(3),)), sys.argv[1])
+"""
+
+
+def test_a_missing_operator_library_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    subprocess.run([sys.executable, "-c", LIBRARY, path], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+    with pytest.raises(ArchiveError, match="import the operator library `a_library_of_mine` first"):
+        load_archive(path)
+    found = describe(path)
+
+    (name,) = found.program.missing_operators
+    assert name == "a_library_of_mine.twice.default"
+    assert found.program.operators[name] == 2
+    text = " ".join(render_archive(found).split())
+    assert "missing a_library_of_mine.twice.default: the operator" in text
+    assert "import the operator library `a_library_of_mine` first" in text
+    assert "inputs x float32[3] cpu" in text
+
+
+def test_the_listing_fits_its_width(tmp_path: Path) -> None:
+    save(exported("H100"), tmp_path / "model.pt2", source="hf:config.json", topology="8xH100")
+
+    text = render_archive(describe(tmp_path / "model.pt2"), width=72)
+
+    assert max(map(len, text.splitlines()[1:])) <= 72
+    assert "target        8xH100-80GB\n" in text
+    assert "2 of them tied" not in text
+    assert "1 of them tied" in text
