@@ -25,6 +25,7 @@ from .container.reader import Container, read_container
 from .described_container import read_manifest, verify_records
 from .error import ArchiveError
 from .extent import extent
+from .linked_files import linked_tensors
 from .manifest import Location, Manifest, TensorEntry
 from .saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
 
@@ -64,17 +65,22 @@ class LoadedArchive:
     manifest: Manifest
 
 
-def load(path: str | os.PathLike[str]) -> ExportedProgram:
+def load(path: str | os.PathLike[str], *, check_weights: bool = True) -> ExportedProgram:
     """The program of an archive, on any machine, whatever devices it names.
 
     Nothing that the file names is run, imported or unpickled. Weights are fake where the archive has none:
     the program can be read, compared and bound, and refuses to run before. Constants have their values.
+    Real weights take no memory before they are used: they are mapped, from the archive or from the files
+    below its folder that it is linked to (`save(link=...)`), which are opened for nothing else.
 
     Args:
         path: A `.pt2` file that `save` or `fakexport bind` wrote.
+        check_weights: Whether to read all weights through and compare their sha256, which takes as long as
+            reading them. Without it weights that have changed, by damage or by whoever wrote to a linked
+            file, are not noticed if their description still fits; everything else is checked as ever.
     Raises:
-        ArchiveError: the file is refused: damaged, hostile, of another kind or version; or an operator's
-            library is not loaded. One line.
+        ArchiveError: the file is refused: damaged, hostile, of another kind or version; an operator's
+            library is not loaded; or a linked file is missing or has changed. One line.
         OSError: it cannot be opened.
 
     Example:
@@ -85,15 +91,20 @@ def load(path: str | os.PathLike[str]) -> ExportedProgram:
         >>> load("/tmp/linear.pt2").state_dict["weight"].shape
         torch.Size([2, 4])
     """
-    return load_archive(path).program
+    return load_archive(path, check_weights=check_weights).program
 
 
-def load_archive(path: str | os.PathLike[str]) -> LoadedArchive:
+def load_archive(path: str | os.PathLike[str], *, check_weights: bool = True) -> LoadedArchive:
     """As `load`, with the manifest."""
     with read_container(path) as container:
         manifest = read_manifest(container)
-        verify_records(container, manifest)
-        return LoadedArchive(_program(container, manifest), manifest)
+        verify_records(container, manifest, unread=() if check_weights else _weight_records(manifest))
+        return LoadedArchive(_program(container, manifest, check_weights), manifest)
+
+
+def _weight_records(manifest: Manifest) -> frozenset[str]:
+    locations = (tensor.location for tensor in manifest.tensors if tensor.location)
+    return frozenset(location.file for location in locations if not location.is_link)
 
 
 @contextmanager
@@ -105,7 +116,7 @@ def _reading(container: Container, record: str) -> Iterator[None]:
         raise ArchiveError(container.path, str(error), record) from error
 
 
-def _program(container: Container, manifest: Manifest) -> ExportedProgram:
+def _program(container: Container, manifest: Manifest, check_weights: bool) -> ExportedProgram:
     with _reading(container, MODEL), collection_paused():
         program = program_from_json(container.json(MODEL), state_dict=None, constants=None)
     weights = _config(container, WEIGHTS_CONFIG)
@@ -113,7 +124,10 @@ def _program(container: Container, manifest: Manifest) -> ExportedProgram:
     mode = mode_of(
         node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), FakeTensor)
     )
-    _put_weights(container, program, manifest, weights, mode or new_fake_mode())
+    linked = linked_tensors(
+        container.path, manifest.tensors, limits=container.limits, check_weights=check_weights
+    )
+    _put_weights(container, program, manifest, weights, linked, mode or new_fake_mode())
     with _reading(container, CONSTANTS_CONFIG):
         missing = _put_constants(container, program, manifest, constants)
     if manifest.weights == "none" or missing:
@@ -143,6 +157,7 @@ def _put_weights(
     program: ExportedProgram,
     manifest: Manifest,
     config: Mapping[str, dict[str, Any]],
+    linked: Mapping[str, torch.Tensor],
     mode: FakeTensorMode,
 ) -> None:
     """Replaces the state dict by the one that the archive describes, ties and unused weights included."""
@@ -156,7 +171,7 @@ def _put_weights(
         ):
             raise ArchiveError(container.path, "has another shape or dtype in the graph", entry.name)
         if entry.location is not None:
-            tensor = _mapped(container, entry, entry.location)
+            tensor = _on_device(container, entry, linked.get(entry.name), entry.location)
         else:
             tensor = taken if taken is not None else _fake(entry, mode)
         if entry.is_parameter and not isinstance(tensor, torch.nn.Parameter):
@@ -170,17 +185,22 @@ def _put_weights(
     program.state_dict.update({name: state[name] for name in config})
 
 
-def _mapped(container: Container, entry: TensorEntry, location: Location) -> torch.Tensor:
-    """A weight of the archive, in memory of the file: no byte is read before it is used."""
+def _on_device(
+    container: Container, entry: TensorEntry, linked: torch.Tensor | None, location: Location
+) -> torch.Tensor:
     if not exists_here(entry.device):
         raise ArchiveError(container.path, f"is on {entry.device}, which is not on this machine", entry.name)
+    with real_execution():
+        return (_mapped(container, entry, location) if linked is None else linked).to(entry.device)
+
+
+def _mapped(container: Container, entry: TensorEntry, location: Location) -> torch.Tensor:
+    """A weight of the archive, in memory of the file: no byte is read before it is used."""
     dtype = getattr(torch, entry.dtype)
     content = container.mapped(location.file)[location.offset :][: entry.extent_bytes]
-    with real_execution():
-        if not content:
-            return torch.empty(entry.shape, dtype=dtype, device=entry.device)
-        flat = torch.frombuffer(content, dtype=dtype)
-        return flat.as_strided(entry.shape, entry.stride, entry.storage_offset).to(entry.device)
+    if not content:
+        return torch.empty(entry.shape, dtype=dtype)
+    return torch.frombuffer(content, dtype=dtype).as_strided(entry.shape, entry.stride, entry.storage_offset)
 
 
 def _fake(entry: TensorEntry, mode: FakeTensorMode) -> torch.Tensor:
