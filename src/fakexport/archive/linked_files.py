@@ -84,9 +84,12 @@ class _LinkedFile:
             raise self.error(f"does not have `{entry.name}` where it was linked: it is another file")
         elements = location.length // dtype.itemsize
         window = Entry((elements,), dtype, self._name, location.offset, elements * dtype.itemsize)
-        with real_execution():
-            flat = self._memory.tensor(entry.name, window)
-            return flat.as_strided(entry.shape, entry.stride, entry.storage_offset)
+        try:
+            with real_execution():
+                flat = self._memory.tensor(entry.name, window)
+                return flat.as_strided(entry.shape, entry.stride, entry.storage_offset)
+        except CheckpointError as error:
+            raise self.error(str(error)) from error
 
     def _has(self, entry: TensorEntry, location: Location, dtype: torch.dtype) -> bool:
         held = self._entries.get(entry.source or "")

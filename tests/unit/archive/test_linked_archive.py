@@ -301,3 +301,20 @@ def test_a_weight_that_was_written_to_is_not_taken_for_the_one_in_the_file(linke
     save(bound, linked, link=checkpoint)
 
     assert "has another `first.bias`" in refusal(linked)
+
+
+def test_experts_that_transformers_merges_are_inside_and_the_rest_is_linked(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tests.unit.weights.real_models import real_model, tensors_in
+
+    model = real_model("mixtral", tmp_path)
+    checkpoint = open_checkpoint(model.checkpoint)
+
+    written = save(fe.bind(model.program(), checkpoint), tmp_path / "linked.pt2", link=checkpoint)
+
+    inside = {t.name for t in written.tensors if t.location and not t.location.is_link}
+    assert inside == {t.name for t in written.tensors if ".experts." in t.name}
+    ids = torch.arange(3, 35).reshape(2, 16)  # the size of the example inputs
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    found = tensors_in(fe.load(tmp_path / "linked.pt2").module()(**inputs))
+    assert all(torch.equal(a, b) for a, b in zip(found, model.eager(inputs), strict=True))
