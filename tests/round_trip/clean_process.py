@@ -75,14 +75,18 @@ def _compared(expected: list[Any], found: list[Any]) -> dict[str, Any]:
 
     shapes = [[list(t.shape), str(t.dtype)] for t in expected]
     if shapes != [[list(t.shape), str(t.dtype)] for t in found]:
-        raise AssertionError(f"outputs are {[list(t.shape) for t in found]}, eager's {[s for s, _ in shapes]}")
+        raise AssertionError(
+            f"outputs are {[list(t.shape) for t in found]}, eager's {[s for s, _ in shapes]}"
+        )
     pairs = list(zip(expected, found, strict=True))
     differences = [(a.double() - b.double()).abs().nan_to_num(0.0, posinf=0.0) for a, b in pairs if a.numel()]
     return {
         "tensors": len(expected),
         "is_equal": all(torch.equal(_bits(a), _bits(b)) for a, b in pairs),
         "max_difference": max((float(d.max()) for d in differences), default=0.0),
-        "largest": max((float(a.double().abs().nan_to_num(0.0).max()) for a in expected if a.numel()), default=0.0),
+        "largest": max(
+            (float(a.double().abs().nan_to_num(0.0).max()) for a in expected if a.numel()), default=0.0
+        ),
         "has_finite": any(bool(torch.isfinite(a).any()) for a in expected if a.numel()),
     }
 

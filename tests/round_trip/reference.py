@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 import fakexport as fe
@@ -35,48 +37,76 @@ def write_case(spec: str, folder: Path) -> None:
             `outputs-N.safetensors`.
     """
     source = resolve(spec)
-    case: dict[str, Any] = {"failures": {}, "dynamic": {}, "sizes": []}
-    programs = []
-    for target in TARGETS:
-        try:
-            report = _exported(spec, target)
-        except SourceError as error:
-            case["failures"][target] = f"SourceError: {error}"
-            continue
-        program = report.verdicts[0].program
-        if program is None:
-            case["failures"][target] = _why(report)
-            continue
+    dtype, failures, programs = "float32", *_programs(spec, "float32")
+    if any(_needs_library(program) for program in programs.values()):
+        dtype, failures, programs = "bfloat16", *_programs(spec, "bfloat16")
+    case: dict[str, Any] = {"dtype": dtype, "failures": failures, "dynamic": {}, "sizes": [], "padded": []}
+    for target, program in programs.items():
         fe.save(program, folder / f"{target}.pt2")
         case["dynamic"][target] = {name: list(dims) for name, dims in dynamic_dims(program).items()}
-        programs.append(program)
     if programs:
-        module = real_model(source)
+        module = real_model(source, dtype)
         case["class"] = type(module).__name__
-        template = _template(source, module, programs[0])
+        template = _template(source, module, next(iter(programs.values())))
         _write_checkpoint(module, folder / "checkpoint")
         example = as_shapes(template)
         case["example"] = example
-        sets = _sizes(module, template, example, programs)
+        sets = _sizes(module, template, example, list(programs.values()))
         for number, shapes in enumerate(sets or [example], start=1):
             inputs, outputs, is_padded = _called(module, template, shapes, number)
             save_file(inputs, folder / f"inputs-{number}.safetensors")
             save_file(_numbered(outputs), folder / f"outputs-{number}.safetensors")
             case["sizes"].append(shapes)
-            case.setdefault("padded", []).append(is_padded)
+            case["padded"].append(is_padded)
     (folder / "case.json").write_text(json.dumps(case))
 
 
-def real_model(source: Source) -> nn.Module:
+def _programs(spec: str, dtype: str) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
+    """Target -> why there is no program, and target -> program."""
+    failures, programs = {}, {}
+    for target in TARGETS:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                report = fe.check(spec, targets=[target], dtype=dtype, dynamic_shapes="auto")
+        except SourceError as error:
+            failures[target] = f"SourceError: {error}"
+            continue
+        program = report.verdicts[0].program
+        if program is None:
+            failures[target] = _why(report)
+        else:
+            programs[target] = program
+    return failures, programs
+
+
+def _needs_library(program: ExportedProgram) -> bool:
+    """Whether it calls an operator that only transformers brings, as its experts in float32 do."""
+    targets = (node.target for node in program.graph.nodes)
+    return any(getattr(target, "namespace", "") == "transformers" for target in targets)
+
+
+def real_model(source: Source, dtype: str) -> nn.Module:
     """The model with real weights, every one of them different, so that a swap of two shows."""
     torch.manual_seed(_SEED)
-    module: nn.Module = source.factory()
+    with _default_dtype(getattr(torch, dtype)):
+        module: nn.Module = source.factory()
     generator = torch.Generator().manual_seed(_SEED)
     with torch.no_grad():
         for parameter in module.parameters():
             noise = torch.randn(parameter.shape, generator=generator) * 0.02
             parameter.copy_(torch.nan_to_num(parameter, 0.0, 0.0, 0.0).clamp(-10, 10) + noise)
     return module
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def eager(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -95,21 +125,13 @@ def _arguments(
     return ((), dict(inputs)) if is_named else (tuple(inputs.values()), {})
 
 
-def _exported(spec: str, target: str) -> Report:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fe.check(spec, targets=[target], dynamic_shapes="auto")
-
-
 def _why(report: Report) -> str:
     found = [d for d in report.diagnostics if d.severity == "error"] or list(report.diagnostics)
     notes = "; ".join(note.splitlines()[0] for note in found[0].notes[:1])
     return f"{found[0].code}: {found[0].message}" + (f" ({notes})" if notes else "")
 
 
-def _template(
-    source: Source, module: nn.Module, program: torch.export.ExportedProgram
-) -> dict[str, torch.Tensor]:
+def _template(source: Source, module: nn.Module, program: ExportedProgram) -> dict[str, torch.Tensor]:
     inputs = source.example_inputs(module, "cpu", None)
     names = list(dynamic_dims(program))
     values = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, torch.Tensor)]
@@ -128,7 +150,7 @@ def _sizes(
     module: nn.Module,
     template: Mapping[str, torch.Tensor],
     example: Shapes,
-    programs: list[torch.export.ExportedProgram],
+    programs: list[ExportedProgram],
 ) -> list[Shapes]:
     def works(shapes: Shapes) -> bool:
         inputs = real_inputs(template, shapes, _config(module), seed=0, is_padded=False)

@@ -16,6 +16,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import entries, field, items, mapping, text
 from fakexport.fake import remember_value, withhold_value
+from fakexport.weights import remember_recipes
 from fakexport.weights.relocation import exists_here
 
 from .codec.collection_pause import collection_paused
@@ -93,7 +94,9 @@ def load_archive(path: str | os.PathLike[str]) -> LoadedArchive:
     with read_container(path) as container:
         manifest = read_manifest(container)
         verify_records(container, manifest)
-        return LoadedArchive(_program(container, manifest), manifest)
+        program = _program(container, manifest)
+    remember_recipes(program, manifest.recipes)
+    return LoadedArchive(program, manifest)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
+from fakexport.weights import recipes_of
 
 from .codec.collection_pause import collection_paused
 from .codec.program_encoder import program_to_json
@@ -94,6 +95,7 @@ def save(
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
         weights="inside" if is_bound else "none",
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
+        recipes=() if is_bound else recipes_of(program),
     )
     return write_described(path, records, manifest)
 
