@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from fakexport._torch.dispatch_observer import observed
-from fakexport._torch.fake_tensors import new_fake_mode
+from fakexport._torch.seen_operators import SeenOperators
 from fakexport.documents.recipe import Numbers, Recipe, Step
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed, Read
@@ -88,13 +87,11 @@ def recipe_of(conversion: Conversion, entries: Mapping[str, Weight]) -> Recipe:
     if not conversion.operations:
         return Recipe(conversion.entries, (), ((conversion.target, 0),))
     log = _Log()
-    mode = new_fake_mode()
-    with mode:
-        for name in conversion.entries:
-            log.add(torch.empty(entries[name].shape, dtype=entries[name].dtype))
-        read = dict(zip(conversion.entries, log.values, strict=True)).__getitem__
-        with observed(mode, log):
-            made = conversion.convert(read)
+    for name in conversion.entries:
+        log.add(torch.empty(entries[name].shape, dtype=entries[name].dtype, device="meta"))
+    read = dict(zip(conversion.entries, log.values, strict=True)).__getitem__
+    with SeenOperators(log):
+        made = conversion.convert(read)
     return Recipe(
         conversion.entries, tuple(log.steps), tuple((name, log.index(value)) for name, value in made.items())
     )
@@ -118,14 +115,9 @@ class _Log:
             raise NotRecordable("a weight comes from nowhere")
         return self._indices[id(value)]
 
-    def __call__(
-        self, run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        result = run()
+    def __call__(self, operator: Any, args: Sequence[Any], result: Any) -> None:
         name = operator.name().partition("::")[2]
-        if name in _QUESTIONS:
-            pass
-        elif name in _SAME:
+        if name in _SAME:
             self._indices[id(result)] = self.index(args[0])
             self._kept.append(result)
         elif name in _WORDS:
@@ -136,11 +128,8 @@ class _Log:
                 self.add(value)
         else:
             raise NotRecordable(f"{name} does more than move data")
-        return result
 
 
-# Ask a tensor for what its data does not tell.
-_QUESTIONS = frozenset({"device"})
 # Give the same elements under the same indices: a recipe's values have no layout.
 _SAME = frozenset({"alias", "clone", "detach"})
 

@@ -89,7 +89,11 @@ def test_the_order_of_mappings_does_not_matter():
         ("recipes.0.entries", [], "a recipe without entries or without weights"),
         ("recipes.0.weights", [], "a recipe without entries or without weights"),
         ("recipes.0.weights.0", ["w"], "recipes[0].weights[0]: expected a name and an index"),
-        ("recipes.0.steps.0.operator", "exec", "recipes[0].steps[0].operator: 'exec' is no operator of a rec"),
+        (
+            "recipes.0.steps.0.operator",
+            "exec",
+            "recipes[0].steps[0].operator: 'exec' is no operator of a",
+        ),
         ("recipes.0.steps.0.values", [], "a recipe's cat of nothing"),
         ("recipes.0.steps.0.values", [-1], "recipes[0].steps[0].values[0]: an integer out of the range"),
         ("recipes.0.steps.0.numbers", ["0"], "recipes[0].steps[0].numbers[0]: expected an integer"),
