@@ -25,6 +25,13 @@ class NotHere(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
+def hide_packages() -> None:
+    """From now on no package of models can be imported in this process."""
+    found = sorted(PACKAGES & sys.modules.keys())
+    assert not found, f"imported already: {found}"
+    sys.meta_path.insert(0, NotHere())
+
+
 def open_case(folder: Path) -> dict[str, Any]:
     """Target -> outcome of each set of sizes; or why there is none.
 
@@ -98,7 +105,7 @@ def _bits(tensor: Any) -> Any:
 
 
 def main(folders: list[str]) -> None:
-    sys.meta_path.insert(0, NotHere())
+    hide_packages()
     import torch
 
     torch.set_num_threads(1)
