@@ -1,6 +1,6 @@
 """The round trip of every architecture, into one folder; what is there already is not done again.
 
-`python -m tests.round_trip --work /tmp/round-trip [--only llama,bert] [--steps write,open,stock,page]`
+`python -m tests.round_trip --work FOLDER [--only llama,timm:resnet18] [--steps write,open,stock,page]`
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import platform
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("/tmp/round-trip"))
     parser.add_argument("--only", default="")
     parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--timm-versions", default="", help="what the timm cases were written with")
     parser.add_argument("--worker", action="store_true", help="of a step, in this process")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else _all_names()
@@ -36,7 +38,22 @@ def main() -> None:
         return
     options.work.mkdir(parents=True, exist_ok=True)
     for step in steps:
-        _in_processes(step, options.work, names)
+        if step != "page":
+            _in_processes(step, options.work, names)
+    if "page" in steps:
+        _write_page(options.work, options.timm_versions)
+
+
+def _write_page(work: Path, timm_versions: str) -> None:
+    import torch
+    import transformers
+
+    from .page import PAGE, render, rows_in
+
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    python = f"Python {platform.python_version()}, no GPU"
+    of = {"transformers": f"{versions}, {python}", "timm": f"{timm_versions}, no GPU"}
+    PAGE.write_text(render(rows_in(work), of), encoding="utf-8")
 
 
 def _all_names() -> list[str]:
@@ -67,22 +84,29 @@ RESULTS = {"write": "case.json", "open": "outcome.json", "stock": "stock.json"}
 
 def _write_cases(work: Path, names: Sequence[str]) -> None:
     import torch
-    import transformers
-
-    from tests.architectures import ARCHITECTURES
 
     from .reference import write_case
 
     torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    known = {str(architecture): architecture for architecture in ARCHITECTURES}
     for name in names:
         folder = work / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         with _recorded(folder / RESULTS["write"]):
-            write_case(known[name].source(folder), folder)
+            write_case(spec_of(name, folder), folder)
+
+
+def spec_of(name: str, folder: Path) -> str:
+    """The source of an architecture: a model of timm, or a small config of transformers in the folder."""
+    if name.startswith("timm:"):
+        return name
+    import transformers
+
+    from tests.architectures import ARCHITECTURES
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return next(one for one in ARCHITECTURES if str(one) == name).source(folder)
 
 
 def _open_cases(work: Path, names: Sequence[str]) -> None:
@@ -96,7 +120,7 @@ def _compare_with_stock(work: Path, names: Sequence[str]) -> None:
 
     for name in names:
         with _recorded(work / name / RESULTS["stock"]):
-            compare_case(work / name)
+            compare_case(work / name, spec_of(name, work / name))
 
 
 _WORKERS = {"write": _write_cases, "open": _open_cases, "stock": _compare_with_stock}

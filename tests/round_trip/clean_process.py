@@ -44,7 +44,7 @@ def open_case(folder: Path) -> dict[str, Any]:
 
     case = json.loads((folder / "case.json").read_text())
     outcome: dict[str, Any] = {}
-    for target in case["dynamic"]:
+    for target in case.get("dynamic", ()):
         archive = folder / f"{target}.pt2"
         try:
             with warnings.catch_warnings(record=True) as caught:

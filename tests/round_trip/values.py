@@ -23,7 +23,7 @@ def real_inputs(
         template: What the source derives for a real module; zeros stand for values that mean nothing, other
             numbers (placeholder tokens, masks) stay.
         shapes: The wanted ones. A size that grows repeats what stands last.
-        config: Of the model: its vocabulary and its special tokens.
+        config: Of the model, with its vocabulary and its special tokens; None where no input is text.
         seed: Of the values.
         is_padded: Whether the last row of `attention_mask` ends in padding.
     """
@@ -61,7 +61,7 @@ def _numbers(name: str, value: torch.Tensor, generator: torch.Generator) -> torc
 
 
 def _plain_tokens(config: Any) -> list[int]:
-    settings = list(_settings(config.to_dict()))
+    settings = [] if config is None else list(_settings(config.to_dict()))
     sizes = [v for name, v in settings if name.endswith("vocab_size") and isinstance(v, int) and v > 0]
     special = {v for name, v in settings if "token_i" in name and isinstance(v, int)}
     size = min(sizes, default=2 * FIRST_TOKEN)

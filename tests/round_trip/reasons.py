@@ -1,0 +1,21 @@
+"""Why a round trip ends, or ends elsewhere than eager: what was raised, in words; verified one by one."""
+
+from __future__ import annotations
+
+__all__ = ["DIFFERENT", "reason_of"]
+
+# What stands in the error -> the reason.
+_RAISED = (
+    ("histogram_cpu", "its experts branch on the device: `histc` of integers has no CPU kernel"),
+    ("GuardOnDataDependentSymNode", "FE301: it needs a size that only the data can give"),
+)
+
+# Architecture -> why its programs differ from eager.
+DIFFERENT = {
+    "aimv2": "eager drops a mask of ones, and its text is then not causal; it is with attention in eager mode",
+}
+
+
+def reason_of(name: str, error: str) -> str:
+    """The reason in words, or the error as it was raised."""
+    return next((text for part, text in _RAISED if part in error), error)
