@@ -12,7 +12,7 @@ _RAISED = (
 
 # Architecture -> why its programs differ from eager.
 DIFFERENT = {
-    "aimv2": "eager drops a mask of ones, and its text is then not causal; it is with attention in eager mode",
+    "aimv2": "eager drops a mask of ones, and its text is not causal then; it is with eager attention",
 }
 
 
