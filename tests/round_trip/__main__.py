@@ -131,17 +131,17 @@ def _recorded(path: Path) -> Iterator[None]:
     """Writes what is raised, or that it took too long, to the file."""
 
     def too_long(*_: object) -> None:
-        raise TimeoutError(f"more than {LIMIT_S} s")
+        raise TimeoutError(f"more than {LIMIT_S} s of processor time")
 
-    signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(LIMIT_S)
+    signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
     try:
         yield
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
         _write(path, {"error": f"{type(error).__name__}: {first}", "trace": traceback.format_exc()})
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _write(path: Path, value: object) -> None:

@@ -51,7 +51,7 @@ def _resized(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _numbers(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    if name == "visual_pos":  # Boxes, in parts of the image.
+    if name in ("visual_pos", "bbox"):  # In parts of the image.
         return torch.rand(value.shape, generator=generator).to(value.dtype)
     drawn = torch.randn(value.shape, generator=generator).to(value.dtype)
     if name == "flattened_patches":  # The first two columns say where a patch lies.
