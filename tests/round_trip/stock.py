@@ -33,16 +33,15 @@ def compare_case(folder: Path, spec: str) -> None:
         source = resolve(spec)
         module = real_model(source, case["dtype"])
         example = source.example_inputs(module, "cpu", None)
-        names = list(example.kwargs)
-        shapes = {name: dict.fromkeys(range(t.dim()), Dim.AUTO) for name, t in example.kwargs.items()}
-        with (
-            warnings.catch_warnings(),
-            source.tracing(module, example),
-            plain_forward(module, (), example.kwargs),
-        ):
+        args, kwargs = example.args, dict(example.kwargs)
+        with warnings.catch_warnings(), source.tracing(module, example), plain_forward(module, args, kwargs):
             warnings.simplefilter("ignore")
             program = torch.export.export(
-                module, (), dict(example.kwargs), dynamic_shapes=shapes, strict=False
+                module,
+                args,
+                kwargs,
+                dynamic_shapes=[_open(t) for t in args] or {name: _open(t) for name, t in kwargs.items()},
+                strict=False,
             )
         run = program.module()
         for path in found:
@@ -50,9 +49,13 @@ def compare_case(folder: Path, spec: str) -> None:
             inputs = load_file(folder / f"inputs-{number}.safetensors")
             torch.manual_seed(0)
             with torch.no_grad():
-                stock = _tensors(run(**{name: inputs[name] for name in names}))
+                stock = _tensors(run(*inputs.values()) if args else run(**inputs))
             differences.setdefault(target, {})[number] = _largest_difference(stock, torch.load(path))
     (folder / "stock.json").write_text(json.dumps(differences))
+
+
+def _open(tensor: torch.Tensor) -> dict[int, Any]:
+    return dict.fromkeys(range(tensor.dim()), Dim.AUTO)
 
 
 def _tensors(outputs: Any) -> list[torch.Tensor]:
