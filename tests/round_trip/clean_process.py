@@ -35,12 +35,10 @@ def hide_packages() -> None:
 def open_case(folder: Path) -> dict[str, Any]:
     """Target -> outcome of each set of sizes; or why there is none.
 
-    An outcome has `tensors`, `is_equal` (bit for bit), `max_difference` and `largest` (of eager's values).
+    An outcome has `tensors`, `is_equal` (bit for bit), `max_difference` and `largest` (of eager's values);
+    where it is not equal, `is_equal_copied` says whether it is with weights copied out of the mapped file.
     """
-    import torch
-
     import fakexport as fe
-    from fakexport.deploy import run
 
     case = json.loads((folder / "case.json").read_text())
     outcome: dict[str, Any] = {}
@@ -54,20 +52,38 @@ def open_case(folder: Path) -> dict[str, Any]:
                     folder / "checkpoint",
                     device_map=None if target == "cpu" else {"cuda:0": "cpu"},
                 )
-            runs = []
-            for number in range(1, len(case["sizes"]) + 1):
-                inputs = _tensors(folder / f"inputs-{number}.safetensors")
-                expected = _tensors(folder / f"outputs-{number}.safetensors")
-                torch.manual_seed(0)
-                found = list(run(bound, inputs).values())
-                runs.append(_compared(list(expected.values()), found))
-                if not runs[-1]["is_equal"]:
-                    torch.save(found, folder / f"found-{target}-{number}.pt")
+            runs = _runs(bound, target, case, folder)
+            if not all(run["is_equal"] for run in runs):
+                _copy_weights(bound)
+                for run, again in zip(runs, _runs(bound, target, case, folder), strict=True):
+                    run["is_equal_copied"] = again["is_equal"]
             outcome[target] = {"runs": runs, "warnings": [str(w.message) for w in caught]}
         except Exception as error:
             lines = str(error).splitlines() or [""]
             outcome[target] = {"error": f"{type(error).__name__}: {lines[0]}"}
     return outcome
+
+
+def _runs(bound: Any, target: str, case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    import torch
+
+    from fakexport.deploy import run
+
+    runs = []
+    for number in range(1, len(case["sizes"]) + 1):
+        expected = _tensors(folder / f"outputs-{number}.safetensors")
+        torch.manual_seed(0)
+        found = list(run(bound, _tensors(folder / f"inputs-{number}.safetensors")).values())
+        runs.append(_compared(list(expected.values()), found))
+        if not runs[-1]["is_equal"]:
+            torch.save(found, folder / f"found-{target}-{number}.pt")
+    return runs
+
+
+def _copy_weights(bound: Any) -> None:
+    """Puts the weights at addresses of torch's own: those in a mapped file are aligned to little."""
+    for name, weight in bound.state_dict.items():
+        bound.state_dict[name] = type(weight)(weight.detach().clone())
 
 
 def _tensors(path: Path) -> Mapping[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["DIFFERENT", "reason_of"]
+__all__ = ["DIFFERENT", "UNALIGNED", "reason_of"]
 
 # What stands in the error -> the reason.
 _RAISED = (
     ("histogram_cpu", "its experts branch on the device: `histc` of integers has no CPU kernel"),
     ("GuardOnDataDependentSymNode", "FE301: it needs a size that only the data can give"),
 )
+
+UNALIGNED = "equal with the weights copied; in the mapped file they are not aligned, and a kernel rounds so"
 
 # Architecture -> why its programs differ from eager.
 DIFFERENT = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .reasons import DIFFERENT, reason_of
+from .reasons import DIFFERENT, UNALIGNED, reason_of
 
 __all__ = ["EQUAL", "Row", "is_difference", "read_row"]
 
@@ -69,6 +69,8 @@ def _cell(name: str, target: str, case: dict[str, Any], outcome: dict[str, Any])
         return EQUAL
     worst = max(runs, key=lambda run: float(run["max_difference"]))
     size = f"differs by {worst['max_difference']:.0e} where values reach {worst['largest']:.0e}"
+    if all(run["is_equal"] or run["is_equal_copied"] for run in runs):
+        return f"{size}: {UNALIGNED}"
     return f"{size}: {DIFFERENT.get(name, 'not known why')}"
 
 
