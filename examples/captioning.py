@@ -5,6 +5,7 @@
         --dynamic input_ids.0=1..64 --dynamic encoder_hidden_states.0=1..64 --dynamic input_ids.1=2..256
 
 The two halves are exported apart, because the decoder runs once for each token of the caption.
+`captioning_export.py` writes both with their weights, `captioning_generate.py` captions images with them.
 """
 
 import torch
@@ -15,14 +16,21 @@ TOKENS, PAD, START, END = 1024, 0, 1, 2
 PATCHES, WIDTH = 197, 768  # 14 * 14 patches of the image and the class token
 
 
-def captioner():
+def captioner(layers=12, width=WIDTH, heads=12):
     """The whole model. It writes without a key-value cache."""
     from transformers import AutoConfig, VisionEncoderDecoderConfig, VisionEncoderDecoderModel
 
     config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(
-        AutoConfig.for_model("vit"),
+        AutoConfig.for_model("vit", num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads),
         AutoConfig.for_model(
-            "gpt2", vocab_size=TOKENS, bos_token_id=START, eos_token_id=END, use_cache=False
+            "gpt2",
+            vocab_size=TOKENS,
+            bos_token_id=START,
+            eos_token_id=END,
+            use_cache=False,
+            n_layer=layers,
+            n_embd=width,
+            n_head=heads,
         ),
         decoder_start_token_id=START,
         pad_token_id=PAD,
@@ -50,10 +58,11 @@ class Decoder(nn.Module):
         return outputs[0]
 
 
-def encoder():
-    return captioner().encoder, (torch.randn(BATCH, 3, 224, 224),)
+def encoder(**sizes):
+    return captioner(**sizes).encoder, (torch.randn(BATCH, 3, 224, 224),)
 
 
-def decoder():
-    input_ids = torch.full((BATCH, LONGEST_CAPTION), START)
-    return Decoder(captioner().decoder).eval(), (input_ids, torch.randn(BATCH, PATCHES, WIDTH))
+def decoder(**sizes):
+    whole = captioner(**sizes)
+    states = torch.randn(BATCH, PATCHES, whole.config.encoder.hidden_size)
+    return Decoder(whole.decoder).eval(), (torch.full((BATCH, LONGEST_CAPTION), START), states)

@@ -84,6 +84,7 @@ OVERRIDES: Mapping[str, Settings] = {
     },
     "blip-2": {"image_token_index": 98},
     "bridgetower": {"vision_config": {"hidden_size": 64}},
+    "bros": {"hidden_size": 64},
     "chameleon": {"vocabulary_map": {"<image>": 4, "IMGIMGA": 5}, "vq_config": VQ},
     "clap": {
         "audio_config": {

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import torch
 
 import fakexport as fe
 from fakexport.program import devices
 
 TARGETS = ["cpu", "H100"]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = {"layers": 2, "width": 48, "heads": 4}
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +61,38 @@ def test_no_position_is_burned_in_on_the_cpu(decoder):
     literals = {literal.device for literal in devices(on_gpu.program)}
     assert literals == {"cuda:0"}
     assert on_gpu.transfers == ()
+
+
+@pytest.mark.parametrize("sizes", [SMALL, pytest.param({}, marks=pytest.mark.slow)], ids=["small", "base"])
+def test_the_archives_write_what_transformers_writes_where_it_is_not(sizes, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import captioning_export
+    from captioning import captioner
+
+    torch.manual_seed(0)
+    model = captioner(**sizes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4)  # An untrained model repeats one token, and then a wrong state would not show.
+    captioning_export.export(tmp_path, **sizes)
+    captioning_export.write_weights(tmp_path, model)
+    captioning_export.write_eager(tmp_path, model, torch.randn(3, 3, 224, 224))
+
+    program = (
+        "import runpy, sys; from tests.round_trip.clean_process import hide_packages; hide_packages();"
+        "sys.argv = ['', sys.argv[1]];"
+        f"runpy.run_path({str(EXAMPLES / 'captioning_generate.py')!r}, run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=EXAMPLES.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    first, *captions = done.stdout.splitlines()
+    assert first == "the same as transformers"
+    assert len(captions) == 3
+    assert all(len(set(caption.split())) > 5 for caption in captions)

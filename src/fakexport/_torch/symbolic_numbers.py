@@ -1,4 +1,4 @@
-"""Symbolic numbers: their expressions, and how to make them again. Seen on torch 2.11 to 2.13.
+"""Symbolic numbers: their expressions, and how to make them again. Seen on torch 2.11 to 2.15.
 
 Source: `torch/fx/experimental/symbolic_shapes.py`, `torch/utils/_sympy/functions.py`.
 """
@@ -165,8 +165,8 @@ class SymbolTable:
             )
 
     def remember_hint(self, expression: Any, hint: int | float) -> None:
-        """What a symbol, or an expression, was in the example inputs."""
-        if expression not in self.environment.backed_var_to_val:
+        """What a symbol was in the example inputs; of other expressions torch takes none since 2.15."""
+        if expression.is_Symbol and expression not in self.environment.backed_var_to_val:
             self.environment.add_backed_var_to_val(expression, hint)  # type: ignore[arg-type]
 
     def integer(self, expression: Any, hint: int | None) -> int | torch.SymInt:

@@ -16,6 +16,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.fake import remember_value, withhold_value
 from fakexport.program import WeightlessProgram
+from fakexport.weights import remember_recipes
 from fakexport.weights.relocation import exists_here
 
 from .codec.collection_pause import collection_paused
@@ -115,7 +116,9 @@ def _loaded(container: Container, check_weights: bool) -> LoadedArchive:
     is_ours = MANIFEST in container.entries
     manifest, notes = (read_manifest(container), ()) if is_ours else stock_manifest(container)
     verify_records(container, manifest, unread=() if check_weights else _weight_records(manifest))
-    return LoadedArchive(_program(container, manifest, check_weights), manifest, notes)
+    program = _program(container, manifest, check_weights)
+    remember_recipes(program, manifest.recipes)
+    return LoadedArchive(program, manifest, notes)
 
 
 def _weight_records(manifest: Manifest) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from fakexport.archive.container.record_name import fault_of_name
 from fakexport.archive.container.writer import Digest
 from fakexport.archive.extent import extent
+from fakexport.documents.recipe import Recipe
 
 if TYPE_CHECKING:
     from fakexport.capture.recovered import UnboundConstant
@@ -160,6 +161,7 @@ class Manifest:
         weights: `none`: a weight-less archive; `inside`: bound; `linked`: bound to files beside it,
             save what none of them has as the program wants it, which is inside.
         tensors: The parameters and buffers, sorted by name.
+        recipes: How entries of a checkpoint that is laid out in another way become these tensors.
         records: A digest of every record but the manifest, sorted by name.
     """
 
@@ -174,6 +176,7 @@ class Manifest:
     unbound_constants: tuple[UnboundName, ...] = ()
     weights: WeightsKind = "none"
     tensors: tuple[TensorEntry, ...] = ()
+    recipes: tuple[Recipe, ...] = ()
     records: tuple[Digest, ...] = ()
 
     def __post_init__(self) -> None:
@@ -191,6 +194,16 @@ class Manifest:
             if has_location and not tensor.location and tensor.persistent:
                 raise ValueError(f"`{tensor.name}` has no location in a bound archive")
         self._check_files()
+        self._check_recipes()
+
+    def _check_recipes(self) -> None:
+        """Refuses a recipe that refers to what is not there yet, or makes nothing."""
+        for recipe in self.recipes:
+            if not recipe.entries or not recipe.weights:
+                raise ValueError("a recipe without entries or without weights")
+            for step in recipe.steps:
+                if not step.values:
+                    raise ValueError(f"a recipe's {step.operator} of nothing")
 
     def _check_files(self) -> None:
         """Refuses a location outside of the archive's records and of the files below its folder."""

@@ -20,6 +20,7 @@ from fakexport.archive.manifest import (
 )
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
+from fakexport.documents.recipe import OPERATORS, Recipe, Step
 from fakexport.documents.typed_json import (
     boolean,
     entries,
@@ -29,6 +30,7 @@ from fakexport.documents.typed_json import (
     one_of,
     optional,
     record,
+    sequence,
     text,
 )
 
@@ -39,6 +41,7 @@ T = TypeVar("T")
 _NAME = 4096
 _SENTENCE = 10_000
 _DIMENSIONS = 64
+_OPERANDS = 100_000
 _REASONS = ("parameter", "random", "unknown")
 
 _sha256 = matching(re.compile(r"[0-9a-f]{64}"), "sha256 in hex")
@@ -95,6 +98,7 @@ def _manifest(value: Any, limits: Limits) -> Manifest:
             "unbound_constants": many(_unbound),
             "weights": one_of(WEIGHTS_KINDS, "kind of weights"),
             "tensors": many(_tensor),
+            "recipes": many(_recipe),
             "records": many(_digest),
         },
     )
@@ -123,6 +127,31 @@ def _tensor(value: Any) -> TensorEntry:
             },
         ),
     )
+
+
+def _recipe(value: Any) -> Recipe:
+    readers = {
+        "entries": lambda value: tuple(items(value, _name, _OPERANDS)),
+        "steps": lambda value: tuple(items(value, _step, _OPERANDS)),
+        "weights": lambda value: tuple(items(value, _made, _OPERANDS)),
+    }
+    return Recipe(**record(value, readers))
+
+
+def _step(value: Any) -> Step:
+    readers = {
+        "operator": one_of(OPERATORS, "operator of a recipe"),
+        "values": lambda value: tuple(items(value, _size, _OPERANDS)),
+        "numbers": lambda value: tuple(items(value, integer, _OPERANDS)),
+    }
+    return Step(**record(value, readers))
+
+
+def _made(value: Any) -> tuple[str, int]:
+    pair = sequence(value, 2)
+    if len(pair) != 2:
+        raise DocumentError("expected a name and an index")
+    return _name(pair[0]), _size(pair[1])
 
 
 def _location(value: Any) -> Location:

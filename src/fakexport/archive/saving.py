@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
 from fakexport.devices import Topology
-from fakexport.weights import Checkpoint
+from fakexport.weights import Checkpoint, recipes_of
 
 from .codec.collection_pause import collection_paused
 from .codec.program_encoder import program_to_json
@@ -124,6 +124,7 @@ def save(
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
         weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
+        recipes=() if is_bound else recipes_of(program),
     )
     return write_described(path, records, manifest)
 

@@ -17,6 +17,7 @@ from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.user_frames import name_user_frames
 from fakexport.diagnostics import Span
 from fakexport.fake import remember_value
+from fakexport.program.origin import remember_origin
 from fakexport.program.source_span import is_user_code
 
 from .constants import recover_constants
@@ -91,6 +92,7 @@ def capture(
             remember_value(program.constants[name], value)
     except Exception as error:
         return Captured(None, CaptureFailure.of(error, guards=_guards(error)))
+    remember_origin(program, module)
     return Captured(program, None, recover_constants(program), tuple(effects))
 
 

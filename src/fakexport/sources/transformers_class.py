@@ -92,7 +92,9 @@ def text_part(config: Any, model_class: Any) -> Any:
 
 
 def _named_class(config: Any, name: str, place: str) -> Any:
-    model_class = _class(name) or _from_auto(name, config)
+    if (registered := _from_auto(name, config)) is not None:
+        return registered  # Some types share the class of another: LlamaForCausalLM is internlm3's.
+    model_class = _class(name)
     if model_class is None:
         if name not in _class_names():
             raise SourceError(

@@ -50,7 +50,7 @@ def _wanted(request: InputRequest) -> set[str]:
     main = request.main_input
     if main == "inputs" and "input_values" in parameters:
         main = "input_values"  # a speech encoder, whose class cannot know which
-    wanted |= {main, *_ALWAYS_GIVEN} & parameters.keys()
+    wanted |= {main, *_ALWAYS_GIVEN, *_GIVEN_TO.get(request.config.model_type, ())} & parameters.keys()
     if wanted.isdisjoint({"decoder_input_ids", "inputs"}) or "qformer_input_ids" in wanted:
         wanted |= {"input_ids"} & parameters.keys()
     if "input_ids" in wanted:
@@ -99,11 +99,15 @@ def _regions(request: InputRequest) -> torch.Tensor:
 
 
 def _boxes(request: InputRequest) -> torch.Tensor:
+    """Where a region or a word stands: left, top, right and bottom, in parts of the page."""
     return request.floats(request.batch, request.sequence, 4)
 
 
 # Inputs that say nothing of being required, and are.
 _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
+
+# The same, where other types do without.
+_GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType({"bros": ("bbox",), "udop": ("bbox",)})
 
 _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
     {
@@ -118,6 +122,7 @@ _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
         "flattened_patches": flattened_patches,
         "visual_feats": _regions,
         "visual_pos": _boxes,
+        "bbox": _boxes,
         "input_values": waveform,
         "input_features": features,
         "past_values": past_values,

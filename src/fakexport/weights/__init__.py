@@ -3,6 +3,7 @@
 from fakexport.weights.binding import BindError, WeightsWarning, bind
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.expectation import ModelNotBuilt, dtype_named
+from fakexport.weights.hub_recipes import recipes_of, remember_recipes
 from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.safetensors_header import read_header
@@ -26,5 +27,7 @@ __all__ = [
     "dtype_named",
     "open_checkpoint",
     "read_header",
+    "recipes_of",
+    "remember_recipes",
     "verify_weights",
 ]

@@ -21,6 +21,7 @@ from fakexport.program.weightless import example_inputs_of
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
+from fakexport.weights.hub_recipes import model_of, remembered_recipes
 from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.relocation import (
     DeviceMove,
@@ -105,7 +106,14 @@ def bind(
     expected = expected_of_program(program)
     _check_dtype(expected, dtype)
     opened = _with_constants(open_checkpoint(checkpoint), constants or {}, expected)
-    found = verified(expected, opened, name="the program", source=source, is_converting=dtype is not None)
+    found = verified(
+        expected,
+        opened,
+        name="the program",
+        source=model_of(program) if source is None else source,
+        recipes=remembered_recipes(program),
+        is_converting=dtype is not None,
+    )
     if not found.report.is_bindable:
         raise BindError(found.report)
     is_small = opened.folder is None or opened.nbytes <= LARGEST_CHECKED_BYTES

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from fakexport.documents.recipe import Recipe
 from fakexport.weights.checkpoint import Checkpoint, Entry
 from fakexport.weights.expectation import ExpectedWeights, Weight
 from fakexport.weights.layout import (
@@ -17,6 +18,7 @@ from fakexport.weights.layout import (
     hub_layout,
     is_transformers_model,
 )
+from fakexport.weights.recipe import by_recipes
 
 __all__ = ["Match", "match"]
 
@@ -50,7 +52,12 @@ class Match:
         return len(self.missing) + shapes + len(self.twice), len(self.unexpected)
 
 
-def match(checkpoint: Checkpoint, expected: ExpectedWeights, model: nn.Module | None = None) -> Match:
+def match(
+    checkpoint: Checkpoint,
+    expected: ExpectedWeights,
+    model: nn.Module | None = None,
+    recipes: Collection[Recipe] = (),
+) -> Match:
     """The reading of a checkpoint that leaves the fewest faults.
 
     Entries are weights as they are, or in the layout of the Hugging Face hub, which transformers converts
@@ -61,12 +68,17 @@ def match(checkpoint: Checkpoint, expected: ExpectedWeights, model: nn.Module | 
         checkpoint: Its headers are looked at, its data is not.
         expected: What is wanted.
         model: The transformers model whose conversions count; default: the one that expects.
+        recipes: Where there is no such model: the conversions as an archive has them.
     """
     model = expected.model if model is None else model
     plain = _matched(checkpoint, expected, as_it_is(checkpoint.entries))
-    if not is_transformers_model(model):
+    if is_transformers_model(model):
+        conversions = hub_layout(checkpoint.entries, model, expected.all)
+    elif recipes:
+        conversions = by_recipes(recipes, checkpoint.entries)
+    else:
         return plain
-    hub = _matched(checkpoint, expected, hub_layout(checkpoint.entries, model, expected.all))
+    hub = _matched(checkpoint, expected, conversions)
     is_from_hub = checkpoint.folder is not None and (checkpoint.folder / "config.json").is_file()
     readings = (hub, plain) if is_from_hub else (plain, hub)
     return min(readings, key=lambda reading: reading.faults(expected))

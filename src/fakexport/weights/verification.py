@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport.documents.recipe import Recipe
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import (
     ExpectedWeights,
@@ -21,6 +22,7 @@ from fakexport.weights.expectation import (
     fake_model,
 )
 from fakexport.weights.findings import findings_of
+from fakexport.weights.hub_recipes import model_of, remembered_recipes
 from fakexport.weights.matching import Match, match
 from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.weights_report import WeightsReport
@@ -48,7 +50,8 @@ def verify_weights(
             module; or a program.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`.
         source: Of a program: the model that it was exported from, for the conversion of a checkpoint in
-            the hub's layout. Default: the `config.json` beside the checkpoint, if the names do not fit.
+            the hub's layout. Default: what is known of it, from the export or from its archive; else the
+            `config.json` beside the checkpoint, if the names do not fit.
         topology: Devices that the model's constructor may name.
         dtype: Floating dtype in which the model is built; default: what the source says, else float32.
     Returns:
@@ -68,7 +71,14 @@ def verify_weights(
     opened = open_checkpoint(checkpoint)
     if isinstance(source_or_program, ExportedProgram):
         expected = expected_of_program(source_or_program)
-        return verified(expected, opened, name="the program", source=source, topology=topology).report
+        return verified(
+            expected,
+            opened,
+            name="the program",
+            source=model_of(source_or_program) if source is None else source,
+            recipes=remembered_recipes(source_or_program),
+            topology=topology,
+        ).report
     model = fake_model(source_or_program, topology=topology, dtype=dtype)
     name = source_or_program if isinstance(source_or_program, str) else type(model).__name__
     return verified(expected_of_module(model), opened, name=name).report
@@ -88,6 +98,7 @@ def verified(
     *,
     name: str,
     source: ModelSource | None = None,
+    recipes: Collection[Recipe] = (),
     topology: str = "cpu",
     is_converting: bool = False,
 ) -> Verified:
@@ -98,11 +109,12 @@ def verified(
         checkpoint: What there is.
         name: Of the model, for the report.
         source: The model that a program was exported from.
+        recipes: What its archive says instead.
         topology: For the construction of that model.
         is_converting: Another floating dtype is no fault.
     """
     model = None if source is None else fake_model(source, topology=topology)
-    found = match(checkpoint, expected, model)
+    found = match(checkpoint, expected, model, recipes)
     is_program_alone = model is None and expected.model is None
     if is_program_alone and any(found.faults(expected)) and (beside := _model_beside(checkpoint)) is not None:
         found = match(checkpoint, expected, beside)

@@ -7,6 +7,7 @@ from pathlib import Path
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.described_container import read_manifest, verify_records, write_described
 from fakexport.archive.manifest import Manifest, TensorEntry, UnboundName
+from fakexport.documents.recipe import Recipe, Step
 
 RECORDS = {
     "models/model.json": b'{"graph": "%s"}' % (b"aten.linear " * 30),
@@ -46,6 +47,7 @@ def manifest(**changes: object) -> Manifest:
         "skipped_checks": ("guards were not compared with a second input",),
         "unbound_constants": (UnboundName("scale", "parameter", "it comes from a weight", weight="w"),),
         "tensors": (tensor(aliases=("model.wte.weight",)), tensor("model.rotary", source=None)),
+        "recipes": (Recipe(("old.0", "old.1"), (Step("cat", (0, 1), (0,)),), (("lm_head.weight", 2),)),),
     }
     return Manifest(**(fields | changes))
 

@@ -72,6 +72,14 @@ def test_a_class_may_be_named(write, name):
     assert type(build(f"{spec}:{name}")).__name__ == "LlamaForSequenceClassification"
 
 
+def test_an_auto_class_gives_what_it_has_for_the_type_though_it_is_anothers():
+    source = resolve("hf:internlm3:AutoModelForCausalLM")
+
+    assert source.assumptions == ()
+    with torch.device("meta"):
+        assert type(source.factory()).__name__ == "LlamaForCausalLM"
+
+
 def test_the_class_comes_from_the_architectures(write):
     spec = write({"model_type": "bert", "architectures": ["BertForTokenClassification"], "hidden_size": 48})
 

@@ -60,6 +60,7 @@ TINY = {
     "gpt2": ({"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}, TOKENS),
     "mamba": ({"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "state_size": 4}, TOKENS),
     "bert": (ENCODER, TOKENS),
+    "bros": ({**ENCODER, "hidden_size": 64}, {**TOKENS, "bbox": (2, 16, 4)}),
     "roberta": ({**ENCODER, "pad_token_id": 1}, TOKENS),
     "distilbert": ({"vocab_size": 64, "dim": 32, "hidden_dim": 48, "n_layers": 1, "n_heads": 4}, TOKENS),
     "t5": (

@@ -115,19 +115,29 @@ def test_the_base_model_takes_its_part_of_the_whole_models_checkpoint(tmp_path):
     assert torch.equal(bound.module()(**inputs)["last_hidden_state"], expected)
 
 
-def test_without_the_config_the_model_is_named(tmp_path):
+def test_without_the_config_the_program_still_knows_its_model(tmp_path):
     model = real_model("mixtral", tmp_path)
     (model.checkpoint / "config.json").unlink()
-    program = model.program()
+
+    bound = fe.bind(model.program(), model.checkpoint)
+
+    assert has_the_experts_of(model, bound)
+
+
+def test_a_program_made_of_another_is_told_its_model(tmp_path):
+    model = real_model("mixtral", tmp_path)
+    (model.checkpoint / "config.json").unlink()
+    program = model.program().run_decompositions({})
 
     with pytest.raises(BindError, match="FE701"):
         fe.bind(program, model.checkpoint)
 
-    bound = fe.bind(program, model.checkpoint, source=model.spec)
-    assert torch.equal(
-        bound.state_dict["model.layers.1.mlp.experts.down_proj"],
-        model.module.state_dict()["model.layers.1.mlp.experts.down_proj"],
-    )
+    assert has_the_experts_of(model, fe.bind(program, model.checkpoint, source=model.spec))
+
+
+def has_the_experts_of(model, bound):
+    name = "model.layers.1.mlp.experts.down_proj"
+    return torch.equal(bound.state_dict[name], model.module.state_dict()[name])
 
 
 def test_a_shard_of_one_tensor_each_binds_as_well(tmp_path):

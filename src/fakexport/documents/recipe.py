@@ -1,0 +1,44 @@
+"""How entries of a checkpoint become weights, as an archive says it: no code, and no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["OPERATORS", "Numbers", "Recipe", "Step"]
+
+Numbers = tuple[int, ...]
+
+OPERATORS = frozenset(
+    {"cat", "permute", "reshape", "select", "slice", "split", "squeeze", "stack", "transpose", "unsqueeze"}
+)
+"""What a recipe may do: move elements. `weights.recipe` has what each of them does."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator.
+
+    Args:
+        operator: One of `OPERATORS`.
+        values: What it is applied to: indices of the entries, and after them of what earlier steps gave.
+        numbers: Its dimensions and sizes.
+    """
+
+    operator: str
+    values: tuple[int, ...]
+    numbers: Numbers
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Makes weights of entries.
+
+    Args:
+        entries: Names in the checkpoint, all of which are used up.
+        steps: In order; none for a mere renaming.
+        weights: The name of each weight that comes out, and the index of its value.
+    """
+
+    entries: tuple[str, ...]
+    steps: tuple[Step, ...]
+    weights: tuple[tuple[str, int], ...]

@@ -1,0 +1,78 @@
+"""How checkpoints in the layout of the Hugging Face hub become the weights of a program, for its archive."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport.documents.recipe import Recipe
+from fakexport.program.origin import origin_of
+from fakexport.weights.expectation import Weight
+from fakexport.weights.layout import ConversionFailed, hub_layout, is_transformers_model
+from fakexport.weights.recipe import NotRecordable, recipe_of
+
+__all__ = ["model_of", "recipes_of", "remember_recipes", "remembered_recipes"]
+
+_RECIPES: weakref.WeakKeyDictionary[ExportedProgram, tuple[Recipe, ...]] = weakref.WeakKeyDictionary()
+
+
+def remember_recipes(program: ExportedProgram, recipes: tuple[Recipe, ...]) -> None:
+    """Notes the recipes that came with a program, as long as it lives."""
+    _RECIPES[program] = recipes
+
+
+def remembered_recipes(program: ExportedProgram) -> tuple[Recipe, ...]:
+    """The recipes that came with a program."""
+    return _RECIPES.get(program, ())
+
+
+def model_of(program: ExportedProgram) -> nn.Module | None:
+    """The model of transformers that a program was captured from, which knows its layouts; or None."""
+    module = origin_of(program)
+    return module if is_transformers_model(module) else None
+
+
+def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
+    """What `from_pretrained` does to a checkpoint that `save_pretrained` writes, for a program's weights.
+
+    Entries that have the name of their weight and stay as they are need no recipe. Of a module of
+    transformers they are derived; a loaded program brings its own; another has none. A conversion that does
+    more than move data has no recipe: binding then needs transformers, and without says what is missing.
+    """
+    if program in _RECIPES:
+        return _RECIPES[program]
+    model = model_of(program)
+    return () if model is None else _derived(model, program.state_dict)
+
+
+def _derived(module: Any, wanted: Mapping[str, object]) -> tuple[Recipe, ...]:
+    entries = _hub_entries(module)
+    recipes = []
+    for conversion in hub_layout(entries, module, wanted):
+        if not conversion.operations and conversion.entries == (conversion.target,):
+            continue
+        try:
+            recipe = recipe_of(conversion, entries)
+        except (NotRecordable, ConversionFailed):
+            continue
+        if any(name in wanted for name, _ in recipe.weights):
+            recipes.append(recipe)
+    return tuple(sorted(recipes, key=lambda recipe: recipe.weights))
+
+
+def _hub_entries(module: Any) -> dict[str, Weight]:
+    """The entries that `save_pretrained` writes, from shapes alone."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    state = {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        for name, tensor in module.state_dict().items()
+        if isinstance(tensor, torch.Tensor)
+    }
+    written = revert_weight_conversion(module, state)
+    return {name: Weight(tuple(tensor.shape), tensor.dtype) for name, tensor in written.items()}

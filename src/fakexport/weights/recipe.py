@@ -1,0 +1,171 @@
+"""How entries of a checkpoint become weights, in words that need no package of models.
+
+transformers converts a checkpoint of the hub when it loads one: it renames entries, stacks experts, splits
+what was fused. What it does to the entries of one model, written down as operators that only move data, can
+be done where transformers is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fakexport._torch.seen_operators import SeenOperators
+from fakexport.documents.recipe import Numbers, Recipe, Step
+from fakexport.weights.expectation import Weight
+from fakexport.weights.layout import Conversion, ConversionFailed, Read
+
+__all__ = ["OPERATORS", "NotRecordable", "by_recipes", "recipe_of"]
+
+Tensors = Sequence[torch.Tensor]
+
+
+class NotRecordable(ValueError):
+    """A conversion does more than move data; one line."""
+
+
+def _split(values: Tensors, numbers: Numbers) -> Tensors:
+    return torch.split(values[0], list(numbers[1:]), dim=numbers[0])
+
+
+OPERATORS: Mapping[str, Callable[[Tensors, Numbers], Tensors]] = {
+    "cat": lambda values, numbers: (torch.cat(list(values), *numbers),),
+    "permute": lambda values, numbers: (values[0].permute(numbers),),
+    "reshape": lambda values, numbers: (values[0].reshape(numbers),),
+    "select": lambda values, numbers: (values[0].select(*numbers),),
+    "slice": lambda values, numbers: (torch.narrow(values[0], *numbers),),
+    "split": _split,
+    "squeeze": lambda values, numbers: (values[0].squeeze(*numbers),),
+    "stack": lambda values, numbers: (torch.stack(list(values), *numbers),),
+    "transpose": lambda values, numbers: (values[0].transpose(*numbers),),
+    "unsqueeze": lambda values, numbers: (values[0].unsqueeze(*numbers),),
+}
+"""What each of `documents.recipe.OPERATORS` does: it moves elements. A dimension stands first."""
+
+
+def by_recipes(recipes: Collection[Recipe], names: Collection[str]) -> list[Conversion]:
+    """The conversions of these entries: by a recipe whose entries are all there, else as they are."""
+    present = set(names)
+    found = [recipe for recipe in recipes if present.issuperset(recipe.entries)]
+    used = {name for recipe in found for name in recipe.entries}
+    same = (Recipe((name,), (), ((name, 0),)) for name in names if name not in used)
+    return [_conversion(recipe) for recipe in (*found, *same)]
+
+
+def _conversion(recipe: Recipe) -> Conversion:
+    return Conversion(
+        entries=recipe.entries,
+        target=recipe.weights[0][0],
+        convert=lambda read: _made(recipe, read),
+        operations=tuple(step.operator for step in recipe.steps),
+    )
+
+
+def _made(recipe: Recipe, read: Read) -> dict[str, torch.Tensor]:
+    values = [read(name) for name in recipe.entries]
+    most = sum(value.numel() for value in values)
+    try:
+        for step in recipe.steps:
+            made = OPERATORS[step.operator]([values[index] for index in step.values], step.numbers)
+            if sum(value.numel() for value in made) > most:  # Somebody repeats entries to fill the memory.
+                raise ConversionFailed(f"{step.operator} gives more elements than the entries have")
+            values.extend(made)
+        return {name: values[index] for name, index in recipe.weights}
+    except (IndexError, RuntimeError, TypeError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise ConversionFailed(f"the archive's recipe does not fit these entries: {first}") from error
+
+
+def recipe_of(conversion: Conversion, entries: Mapping[str, Weight]) -> Recipe:
+    """Writes down what a conversion does, by doing it without data.
+
+    Raises:
+        NotRecordable: it computes, or reads values.
+    """
+    if not conversion.operations:
+        return Recipe(conversion.entries, (), ((conversion.target, 0),))
+    log = _Log()
+    for name in conversion.entries:
+        log.add(torch.empty(entries[name].shape, dtype=entries[name].dtype, device="meta"))
+    read = dict(zip(conversion.entries, log.values, strict=True)).__getitem__
+    with SeenOperators(log):
+        made = conversion.convert(read)
+    return Recipe(
+        conversion.entries, tuple(log.steps), tuple((name, log.index(value)) for name, value in made.items())
+    )
+
+
+class _Log:
+    """Sees the operators that run, and writes them down as steps."""
+
+    def __init__(self) -> None:
+        self.values: list[torch.Tensor] = []
+        self.steps: list[Step] = []
+        self._indices: dict[int, int] = {}
+        self._kept: list[torch.Tensor] = []
+
+    def add(self, value: torch.Tensor) -> None:
+        self._indices[id(value)] = len(self.values)
+        self.values.append(value)
+
+    def index(self, value: torch.Tensor) -> int:
+        if id(value) not in self._indices:
+            raise NotRecordable("a weight comes from nowhere")
+        return self._indices[id(value)]
+
+    def __call__(self, operator: Any, args: Sequence[Any], result: Any) -> None:
+        name = operator.name().partition("::")[2]
+        if name in _SAME:
+            self._indices[id(result)] = self.index(args[0])
+            self._kept.append(result)
+        elif name in _WORDS:
+            word, numbers = _WORDS[name](args, result)
+            values = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
+            self.steps.append(Step(word, tuple(map(self.index, values)), tuple(map(int, numbers))))
+            for value in result if isinstance(result, (list, tuple)) else [result]:
+                self.add(value)
+        else:
+            raise NotRecordable(f"{name} does more than move data")
+
+
+# Give the same elements under the same indices: a recipe's values have no layout.
+_SAME = frozenset({"alias", "clone", "detach"})
+
+
+def _dim(args: Sequence[Any], place: int = 1) -> int:
+    return int(args[place]) if len(args) > place else 0
+
+
+def _sliced(args: Sequence[Any], result: torch.Tensor) -> tuple[str, Numbers]:
+    dim, start = _dim(args), (args[2] if len(args) > 2 else None) or 0
+    if len(args) > 4 and args[4] != 1:
+        raise NotRecordable("slice skips elements")
+    size = args[0].shape[dim]
+    return "slice", (dim, start + size if start < 0 else start, result.shape[dim])
+
+
+def _cut(args: Sequence[Any], result: Tensors) -> tuple[str, Numbers]:
+    dim = _dim(args, 2)
+    return "split", (dim, *(piece.shape[dim] for piece in result))
+
+
+# torch's name of an operator -> its word and numbers, of its arguments and its result.
+_WORDS: Mapping[str, Callable[[Any, Any], tuple[str, Sequence[int]]]] = {
+    "cat": lambda args, result: ("cat", (_dim(args),)),
+    "permute": lambda args, result: ("permute", args[1]),
+    "select.int": lambda args, result: ("select", args[1:3]),
+    "slice.Tensor": _sliced,
+    "split.Tensor": _cut,
+    "split_with_sizes": _cut,
+    "squeeze.dim": lambda args, result: ("squeeze", (args[1],)),
+    "stack": lambda args, result: ("stack", (_dim(args),)),
+    "t": lambda args, result: ("transpose", (0, 1)),
+    "transpose.int": lambda args, result: ("transpose", args[1:3]),
+    "unsqueeze": lambda args, result: ("unsqueeze", (args[1],)),
+    **dict.fromkeys(
+        ("view", "_unsafe_view", "reshape", "_reshape_alias"),
+        lambda args, result: ("reshape", tuple(result.shape)),
+    ),
+}

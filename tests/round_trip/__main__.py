@@ -1,0 +1,153 @@
+"""The round trip of every architecture, into one folder; what is there already is not done again.
+
+`python -m tests.round_trip --work FOLDER [--only llama,timm:resnet18] [--steps write,open,stock,page]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+STEPS = ("write", "open", "stock", "page")
+LIMIT_S = 300
+AT_ONCE = 25
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--work", type=Path, default=Path("/tmp/round-trip"))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--timm-versions", default="", help="what the timm cases were written with")
+    parser.add_argument("--worker", action="store_true", help="of a step, in this process")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else _all_names()
+    steps = options.steps.split(",")
+    if options.worker:
+        (step,) = steps
+        _WORKERS[step](options.work, names)
+        return
+    options.work.mkdir(parents=True, exist_ok=True)
+    for step in steps:
+        if step != "page":
+            _in_processes(step, options.work, names)
+    if "page" in steps:
+        _write_page(options.work, options.timm_versions)
+
+
+def _write_page(work: Path, timm_versions: str) -> None:
+    import torch
+    import transformers
+
+    from .page import PAGE, render, rows_in
+
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    python = f"Python {platform.python_version()}, no GPU"
+    of = {"transformers": f"{versions}, {python}", "timm": f"{timm_versions}, no GPU"}
+    PAGE.write_text(render(rows_in(work), of), encoding="utf-8")
+
+
+def _all_names() -> list[str]:
+    from tests.architectures import ARCHITECTURES
+
+    return [str(architecture) for architecture in ARCHITECTURES]
+
+
+def _in_processes(step: str, work: Path, names: Sequence[str]) -> None:
+    """Runs a step for all names, in one process after the other: one that dies takes no other with it."""
+    done = RESULTS[step]
+    left = [name for name in names if not (work / name / done).exists()]
+    while left:
+        some = left[:AT_ONCE]
+        command = [sys.executable, "-m", __package__, "--worker", "--work", str(work), "--steps", step]
+        status = subprocess.run([*command, "--only", ",".join(some)], check=False).returncode
+        missing = [name for name in some if not (work / name / done).exists()]
+        if missing and status:
+            _write(work / missing[0] / done, {"error": f"the process ended with {status}"})
+        elif missing:
+            raise AssertionError(f"nothing came of {missing}")
+        left = [name for name in left if not (work / name / done).exists()]
+        print(f"{step}: {len(left)} left", file=sys.stderr, flush=True)
+
+
+RESULTS = {"write": "case.json", "open": "outcome.json", "stock": "stock.json"}
+
+
+def _write_cases(work: Path, names: Sequence[str]) -> None:
+    import torch
+
+    from .reference import write_case
+
+    torch.set_num_threads(1)
+    for name in names:
+        folder = work / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        with _recorded(folder / RESULTS["write"]):
+            write_case(spec_of(name, folder), folder)
+
+
+def spec_of(name: str, folder: Path) -> str:
+    """The source of an architecture: a model of timm, or a small config of transformers in the folder."""
+    if name.startswith("timm:"):
+        return name
+    import transformers
+
+    from tests.architectures import ARCHITECTURES
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return next(one for one in ARCHITECTURES if str(one) == name).source(folder)
+
+
+def _open_cases(work: Path, names: Sequence[str]) -> None:
+    from . import clean_process
+
+    clean_process.main([str(work / name) for name in names])
+
+
+def _compare_with_stock(work: Path, names: Sequence[str]) -> None:
+    from .stock import compare_case
+
+    for name in names:
+        with _recorded(work / name / RESULTS["stock"]):
+            compare_case(work / name, spec_of(name, work / name))
+
+
+_WORKERS = {"write": _write_cases, "open": _open_cases, "stock": _compare_with_stock}
+
+
+@contextlib.contextmanager
+def _recorded(path: Path) -> Iterator[None]:
+    """Writes what is raised, or that it took too long, to the file."""
+
+    def too_long(*_: object) -> None:
+        raise TimeoutError(f"more than {LIMIT_S} s of processor time")
+
+    signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+    try:
+        yield
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        _write(path, {"error": f"{type(error).__name__}: {first}", "trace": traceback.format_exc()})
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _write(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Why a round trip ends, or ends elsewhere than eager: what was raised, in words; verified one by one."""
+
+from __future__ import annotations
+
+__all__ = ["DIFFERENT", "UNALIGNED", "reason_of"]
+
+# What stands in the error -> the reason.
+_RAISED = (
+    ("histogram_cpu", "its experts branch on the device: `histc` of integers has no CPU kernel"),
+    ("GuardOnDataDependentSymNode", "FE301: it needs a size that only the data can give"),
+)
+
+UNALIGNED = "equal with the weights copied; in the mapped file they are not aligned, and a kernel rounds so"
+
+# Architecture -> why its programs differ from eager.
+DIFFERENT = {
+    "aimv2": "eager drops a mask of ones, and its text is not causal then; it is with eager attention",
+}
+
+
+def reason_of(name: str, error: str) -> str:
+    """The reason in words, or the error as it was raised."""
+    return next((text for part, text in _RAISED if part in error), error)
