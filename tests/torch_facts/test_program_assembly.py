@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from fakexport._torch.program_assembly import (
     guards_code,
     leaf_spec,
     plain_meta,
+    reassemble,
     tree_spec,
     tree_spec_text,
 )
@@ -82,3 +84,28 @@ def test_a_programs_conditions_are_python_texts():
 
     assert all(isinstance(guard, str) for guard in guards_code(program))
     assert {verifier.dialect for verifier in program.verifiers} <= set(DIALECTS)
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def test_a_reassembled_program_computes_and_guards_like_the_first():
+    dims = {"x": {0: torch.export.Dim("n", min=2, max=8)}}
+    program = torch.export.export(Twice(), (torch.ones(3, 4),), dynamic_shapes=dims)
+
+    made = reassemble(
+        program,
+        graph_module=copy.deepcopy(program.graph_module),
+        state_dict=program.state_dict,
+        constants=program.constants,
+        example_inputs=None,
+    )
+
+    x = torch.randn(5, 4)
+    assert torch.equal(made.module()(x), x * 2)
+    assert guards_code(made) == guards_code(program)
+    assert made.range_constraints == program.range_constraints
+    with pytest.raises(AssertionError, match="Guard failed"):
+        made.module()(torch.randn(9, 4))

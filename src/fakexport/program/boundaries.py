@@ -9,11 +9,14 @@ import torch
 from torch.fx import Node, map_arg
 
 from fakexport._torch.fake_tensors import FakeTensor, fake_elsewhere
+from fakexport._torch.operator_registry import registered_overload
 from fakexport._torch.operator_schema import is_mutating
 from fakexport.program.module_path import module_path
 from fakexport.program.strict_devices import device_clash
 
 __all__ = ["Boundaries"]
+
+_ASSERT_METADATA = registered_overload("aten", "_assert_tensor_metadata", "default")
 
 
 class Boundaries:
@@ -79,8 +82,9 @@ class Boundaries:
             return self._moved[source, device]
         value = now[source]
         with node.graph.inserting_before(node):
+            assert _ASSERT_METADATA is not None
             check = node.graph.call_function(
-                torch.ops.aten._assert_tensor_metadata.default,
+                _ASSERT_METADATA,
                 (source,),
                 {"dtype": value.dtype, "device": value.device, "layout": value.layout},
             )

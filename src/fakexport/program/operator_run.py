@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,11 +49,13 @@ class OperatorRuns:
         before: Values of the nodes on the devices of before.
         now: Values of the nodes on the new ones.
         in_autograd: Nodes whose value a gradient was wanted of.
+        devices_before: Makes the context in which the devices of before exist.
     """
 
     before: Mapping[Node, Any]
     now: Mapping[Node, Any]
     in_autograd: set[Node]
+    devices_before: Callable[[], AbstractContextManager[Any]]
     _known: dict[Any, Outcome] = field(default_factory=dict)
     _keys: ValueKeys = field(default_factory=ValueKeys)
 
@@ -114,7 +116,8 @@ class OperatorRuns:
     def _again(self, node: Node) -> Any:
         """What a node gives on the devices of before; None if it fails there as well."""
         try:
-            return self._call(node, self.before)
+            with self.devices_before():
+                return self._call(node, self.before)
         except Exception:
             return None
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
@@ -78,11 +78,13 @@ class Rerun:
     Args:
         mode: The fake mode of the program's values.
         move: What each device becomes.
+        devices_before: Makes the context in which the devices of the graph exist, as it is now.
         boundaries: Where tensors are brought to the device of a module; None: nowhere.
     """
 
     mode: FakeTensorMode
     move: Move
+    devices_before: Callable[[], AbstractContextManager[Any]]
     boundaries: Boundaries | None = None
     clashes: list[Clash] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -95,7 +97,7 @@ class Rerun:
         self._in_autograd: set[Node] = set()
         self._is_grad_enabled = True
         self._autocast: tuple[Any, ...] = ()
-        self._operators = OperatorRuns(self._before, self._now, self._in_autograd)
+        self._operators = OperatorRuns(self._before, self._now, self._in_autograd, self.devices_before)
         self._finished: dict[GraphModule, list[Any]] = {}
 
     def run(self, graph_module: GraphModule, inputs: dict[Node, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -199,7 +199,8 @@ def rerun_on(
             nodes.append(node)
         inputs[node] = _placeholder(node.meta.get("val"), spec, tensor, move, first)
     boundaries = Boundaries(placed, nodes) if isinstance(move, ModuleMove) else None
-    rerun = Rerun(_mode(program), move, boundaries)
+    present = devices_of_program(program)
+    rerun = Rerun(_mode(program), move, lambda: _existing(present), boundaries)
     rerun.run(graph_module, inputs)
     return rerun
 
@@ -219,10 +220,15 @@ def devices_for(
     if emulated is not None:
         return emulate(emulated)
     needed = {*move.new_devices, *(str(move.of(device)) for device in devices_of_program(program))}
-    if emulated_topology() is not None or all(exists_here(device) for device in needed):
+    return nullcontext() if emulated_topology() is not None else _existing(needed)
+
+
+def _existing(devices: Iterable[str]) -> AbstractContextManager[Any]:
+    """The context in which devices exist for fakes; one that is not here is the usual model of its kind."""
+    if all(exists_here(device) for device in devices):
         return nullcontext()
     counts: Counter[str] = Counter()
-    for wanted in map(torch.device, sorted(needed - {"cpu", "meta"})):
+    for wanted in map(torch.device, sorted({*devices} - {"cpu", "meta"})):
         counts[wanted.type] = max(counts[wanted.type], (wanted.index or 0) + 1)
     return emulate("+".join(f"{count}x{kind}" if count > 1 else kind for kind, count in counts.items()))
 
