@@ -107,5 +107,5 @@ def test_a_reassembled_program_computes_and_guards_like_the_first():
     assert torch.equal(made.module()(x), x * 2)
     assert guards_code(made) == guards_code(program)
     assert made.range_constraints == program.range_constraints
-    with pytest.raises(AssertionError, match="Guard failed"):
+    with pytest.raises((AssertionError, RuntimeError), match=r"Guard failed|to be <= 8"):
         made.module()(torch.randn(9, 4))
