@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         materialize_tensor,
         meta_like,
     )
-    from fakexport.program import diff, transfers
+    from fakexport.program import diff, inspect_devices, retarget, transfers
     from fakexport.program import summary_of as summary
 
 __all__ = [
@@ -37,12 +37,14 @@ __all__ = [
     "emulate",
     "export",
     "fake_mode",
+    "inspect_devices",
     "is_deferred",
     "is_fake",
     "load",
     "materialize_module",
     "materialize_tensor",
     "meta_like",
+    "retarget",
     "save",
     "summary",
     "transfers",
@@ -58,12 +60,14 @@ _HOMES = {
     "emulate": "fakexport.devices:emulate",
     "export": "fakexport.capture:export",
     "fake_mode": "fakexport.fake:fake_mode",
+    "inspect_devices": "fakexport.program:inspect_devices",
     "is_deferred": "fakexport.fake:is_deferred",
     "is_fake": "fakexport.fake:is_fake",
     "load": "fakexport.archive:load",
     "materialize_module": "fakexport.fake:materialize_module",
     "materialize_tensor": "fakexport.fake:materialize_tensor",
     "meta_like": "fakexport.fake:meta_like",
+    "retarget": "fakexport.program:retarget",
     "save": "fakexport.archive:save",
     "summary": "fakexport.program:summary_of",
     "transfers": "fakexport.program:transfers",

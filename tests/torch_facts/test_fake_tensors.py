@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import pytest
 import torch
 
 from fakexport._torch.fake_tensors import (
     NEEDS_VALUES,
+    fake_elsewhere,
     hand_on_hooks,
     is_fake_tensor,
     meta_of,
     mode_of,
     new_fake_mode,
     own_attributes,
+    quiet_fake_mode,
     real_to_fake,
     storage_identity,
 )
@@ -114,3 +117,41 @@ def test_hooks_of_a_fake_act_on_the_real_tensor() -> None:
     assert real.grad is not None
     assert real.grad.tolist() == [3.0, 3.0]
     assert seen[0] is real
+
+
+def test_a_fake_elsewhere_has_the_same_layout_on_another_device() -> None:
+    mode = new_fake_mode()
+    with mode:
+        fake = torch.empty(4, 6, dtype=torch.half).t()[1:]
+
+    moved = fake_elsewhere(fake, torch.device("cuda:1"))
+
+    assert (moved.shape, moved.stride(), moved.storage_offset()) == ((5, 4), (1, 6), 1)
+    assert (moved.device, moved.dtype, moved.fake_mode) == (torch.device("cuda:1"), torch.half, mode)
+    assert fake.device == torch.device("cpu")
+    assert moved.is_leaf
+    assert not moved.requires_grad
+
+
+def test_a_fake_elsewhere_knows_the_value_of_a_literal_on_the_cpu_alone() -> None:
+    with new_fake_mode():
+        fake = torch.tensor([3.0])
+
+    assert fake.constant is not None
+    assert fake_elsewhere(fake, torch.device("cpu")).constant is fake.constant
+    assert fake_elsewhere(fake, torch.device("cuda:0")).constant is None
+
+
+def test_fake_mode_logs_what_an_operator_refuses_unless_it_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    def refused() -> None:
+        with new_fake_mode(), pytest.raises(RuntimeError, match="histogram_cpu"):
+            torch.histc(torch.zeros(3, dtype=torch.int32))
+
+    with caplog.at_level(logging.ERROR):
+        with quiet_fake_mode():
+            refused()
+        quiet = len(caplog.records)
+        refused()
+
+    assert quiet == 0
+    assert [record.name for record in caplog.records] == ["torch._subclasses.fake_tensor"]

@@ -6,7 +6,7 @@ import operator
 
 import torch
 
-from fakexport._torch.operator_schema import argument_names, argument_values
+from fakexport._torch.operator_schema import argument_names, argument_values, is_changing_views, is_mutating
 
 
 def test_an_overload_names_its_arguments_in_schema_order() -> None:
@@ -30,3 +30,12 @@ def test_a_call_gets_its_defaults_by_name() -> None:
         "scale": None, "enable_gqa": False,
     }  # fmt: skip
     assert argument_values(operator.getitem, ((1, 2), 0), {}) == {}
+
+
+def test_an_overload_says_whether_it_writes_into_its_arguments_or_changes_their_sizes() -> None:
+    aten = torch.ops.aten
+
+    assert [is_mutating(operator) for operator in (aten.add_.Tensor, aten.unsqueeze_.default)] == [True, True]
+    assert not is_mutating(aten.add.Tensor)
+    assert is_changing_views(aten.unsqueeze_.default)
+    assert not is_changing_views(aten.add_.Tensor)

@@ -18,6 +18,7 @@ from fakexport._torch.program_assembly import (
     guards_code,
     leaf_spec,
     plain_meta,
+    reassemble,
     tree_spec,
     tree_spec_text,
 )
@@ -115,3 +116,28 @@ def test_an_assembled_program_has_no_code_until_it_is_asked_for():
     assert torch.export.exported_program._create_graph_module_for_export is before
     assert program.graph_module.code == given.graph_module.code
     assert torch.equal(program.module()(torch.ones(4, 3)), given.module()(torch.ones(4, 3)))
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def test_a_reassembled_program_computes_and_guards_like_the_first():
+    dims = {"x": {0: torch.export.Dim("n", min=2, max=8)}}
+    program = torch.export.export(Twice(), (torch.ones(3, 4),), dynamic_shapes=dims)
+
+    made = reassemble(
+        program,
+        graph_module=copy.deepcopy(program.graph_module),
+        state_dict=program.state_dict,
+        constants=program.constants,
+        example_inputs=None,
+    )
+
+    x = torch.randn(5, 4)
+    assert torch.equal(made.module()(x), x * 2)
+    assert guards_code(made) == guards_code(program)
+    assert made.range_constraints == program.range_constraints
+    with pytest.raises((AssertionError, RuntimeError), match=r"Guard failed|to be <= 8"):
+        made.module()(torch.randn(9, 4))

@@ -10,11 +10,14 @@ from fakexport._torch.symbolic_numbers import (
     SymbolTable,
     expression_of,
     finite_bound,
+    has_unbacked_symbols,
     hint_of,
     infinite_integer,
+    noted_expression_of,
     shape_functions,
     unbacked_index,
     value_range,
+    without_new_guards,
 )
 
 
@@ -74,3 +77,48 @@ def test_names_tell_which_symbols_have_no_value():
 
 def test_torchs_functions_are_there():
     assert {"FloorDiv", "Mod", "Max", "Min", "PowByNatural", "CeilToInt"} <= shape_functions().keys()
+
+
+def exported(forward):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return forward(x)
+
+    return torch.export.export(
+        Model(), (torch.zeros(3, 4),), dynamic_shapes={"x": {0: torch.export.Dim("n")}}
+    )
+
+
+def values(program):
+    return {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
+
+
+def test_a_noted_expression_is_the_one_that_is_compared_first():
+    size = values(exported(lambda x: x + 1))["add"].shape[0]
+
+    assert noted_expression_of(size) == expression_of(size)
+
+
+def test_only_unbacked_symbols_are_unbacked():
+    found = values(exported(lambda x: x.nonzero()))
+
+    assert has_unbacked_symbols(found["nonzero"].shape[0])
+    assert not has_unbacked_symbols(found["x"].shape[0])
+    assert not has_unbacked_symbols(3)
+
+
+def test_an_environment_learns_nothing_from_what_is_run_without_new_guards():
+    x = values(exported(lambda x: x + 1))["x"]
+    environment = x.fake_mode.shape_env
+    before = len(environment.guards)
+
+    with x.fake_mode, without_new_guards(environment):
+        assert x.shape[0] == 3
+        x.nonzero()
+    guards = len(environment.guards)
+    with x.fake_mode:
+        assert x.shape[0] == 3
+
+    assert guards == before
+    assert environment.pending_fresh_unbacked_symbols == []
+    assert len(environment.guards) == before + 1

@@ -9,7 +9,9 @@ asks a mode that it takes over for a `ShapeEnv` with tracked fakes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    in_kernel_invocation_manager,
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -28,6 +31,7 @@ __all__ = [
     "NEEDS_VALUES",
     "FakeTensor",
     "FakeTensorMode",
+    "fake_elsewhere",
     "hand_on_hooks",
     "is_fake_of",
     "is_fake_tensor",
@@ -35,6 +39,7 @@ __all__ = [
     "mode_of",
     "new_fake_mode",
     "own_attributes",
+    "quiet_fake_mode",
     "real_to_fake",
     "storage_identity",
 ]
@@ -97,6 +102,32 @@ def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device)
     with real_execution():
         meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
     return FakeTensor(mode, meta, device)
+
+
+def fake_elsewhere(fake: FakeTensor, device: torch.device) -> FakeTensor:
+    """A new fake tensor like `fake`, said to be on `device`.
+
+    The value of a literal goes along on the CPU alone: fake mode would compute with it where it is.
+    Sizes are taken over without a look at them, so that it costs as little where they are symbolic, and
+    strides, storage and layout are whatever they are. It takes no part in autograd.
+    """
+    with torch.no_grad(), in_kernel_invocation_manager(fake.fake_mode):
+        meta = torch.ops.aten.alias.default(fake)
+    made = FakeTensor(fake.fake_mode, meta, device)
+    if device.type == fake.device.type == "cpu":
+        made.constant = fake.constant
+    return made
+
+
+@contextmanager
+def quiet_fake_mode() -> Iterator[None]:
+    """The context in which fake mode does not log, traceback and all, that an operator refused."""
+    log = logging.getLogger(FakeTensorMode.__module__)
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
 
 
 def storage_identity(tensor: torch.Tensor) -> int:

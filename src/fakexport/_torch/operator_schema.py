@@ -1,4 +1,4 @@
-"""Arguments of an operator by name, which torch keeps only in the private `_schema` of an overload.
+"""Arguments and effects of an operator, which torch keeps in the private `_schema` of an overload.
 
 Seen on torch 2.11 to 2.13.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["argument_names", "argument_values"]
+import torch
+
+__all__ = ["argument_names", "argument_values", "is_changing_views", "is_mutating"]
 
 
 def argument_names(operator: Any) -> tuple[str, ...]:
@@ -34,3 +36,13 @@ def argument_values(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
         return {}
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     return {**defaults, **dict(zip(argument_names(operator), args, strict=False)), **kwargs}
+
+
+def is_mutating(operator: Any) -> bool:
+    """Whether an operator overload writes into one of its arguments."""
+    return bool(operator._schema.is_mutable)
+
+
+def is_changing_views(operator: Any) -> bool:
+    """Whether an operator overload changes the sizes or strides of its first argument (`unsqueeze_`)."""
+    return torch.Tag.inplace_view in operator.tags

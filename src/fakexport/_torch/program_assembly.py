@@ -6,6 +6,7 @@ Source: `torch/export/exported_program.py`, `torch/_export/verifier.py`, `torch/
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ __all__ = [
     "leaf_spec",
     "new_subgraph",
     "plain_meta",
+    "reassemble",
     "tree_spec",
     "tree_spec_text",
 ]
@@ -94,12 +96,8 @@ def assemble(
     guards: list[str],
     meta: Mapping[str, Any],
 ) -> ExportedProgram:
-    """The program, validated; its code is generated when it is first asked for. `root` holds the subgraphs.
-
-    Generating and compiling it takes a quarter of the time to load a program of 9,000 nodes. The constructor
-    makes its graph module by this one function, which does not look at `_use_lazy_graph_module`.
-    """
-    with Patches({(exported_program, "_create_graph_module_for_export"): _LazyGraphModule}):
+    """The program, validated; its code is generated when it is asked for. `root` holds the subgraphs."""
+    with _without_code():
         program = ExportedProgram(
             root=root,
             graph=graph,
@@ -113,6 +111,44 @@ def assemble(
     program.graph_module.meta.update(meta)
     program._guards_code = guards
     return program
+
+
+def reassemble(
+    program: ExportedProgram,
+    *,
+    graph_module: torch.fx.GraphModule,
+    state_dict: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None,
+) -> ExportedProgram:
+    """A program like the first one, with another graph and other tensors; validated.
+
+    The conditions on inputs are those of the first: torch derives them anew from a shape environment that
+    may have seen more in the meantime, and derives none for a program that was loaded.
+    """
+    with _without_code():
+        made = ExportedProgram(
+            root=graph_module,
+            graph=graph_module.graph,
+            graph_signature=copy.deepcopy(program.graph_signature),
+            state_dict=dict(state_dict),
+            range_constraints=dict(program.range_constraints),
+            module_call_graph=[copy.copy(entry) for entry in program.module_call_graph],
+            example_inputs=example_inputs,
+            constants=dict(constants),
+            verifiers=program.verifiers,
+        )
+    made._guards_code = list(program._guards_code)
+    return made
+
+
+def _without_code() -> Patches:
+    """In this context the constructor of `ExportedProgram` generates no code; it comes when it is asked for.
+
+    Generating and compiling it takes a quarter of the time to load a program of 9,000 nodes. The constructor
+    makes its graph module by this one function, which does not look at `_use_lazy_graph_module`.
+    """
+    return Patches({(exported_program, "_create_graph_module_for_export"): _LazyGraphModule})
 
 
 def tree_spec(kind: type, context: Any, children: list[Any]) -> Any:

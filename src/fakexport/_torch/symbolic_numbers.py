@@ -5,13 +5,18 @@ Source: `torch/fx/experimental/symbolic_shapes.py`, `torch/utils/_sympy/function
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, _free_unbacked_symbols_with_path
+from torch.fx.experimental.symbolic_shapes import (
+    ShapeEnv,
+    _free_unbacked_symbols_with_path,
+    free_unbacked_symbols,
+)
 from torch.utils._sympy import functions
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -21,11 +26,14 @@ __all__ = [
     "SymbolTable",
     "expression_of",
     "finite_bound",
+    "has_unbacked_symbols",
     "hint_of",
     "infinite_integer",
+    "noted_expression_of",
     "shape_functions",
     "unbacked_index",
     "value_range",
+    "without_new_guards",
 ]
 
 _NAMES = [
@@ -85,6 +93,27 @@ def infinite_integer() -> Any:
 def expression_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
     """The sympy expression behind a symbolic number, simplified by what its shape environment knows."""
     return number.node.expr
+
+
+def noted_expression_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
+    """The sympy expression behind a symbolic number as it was noted; much faster than `expression_of`."""
+    return number.node._expr
+
+
+def has_unbacked_symbols(number: Any) -> bool:
+    """Whether only running the program tells a number."""
+    return not isinstance(number, int) and bool(free_unbacked_symbols(number))
+
+
+@contextmanager
+def without_new_guards(environment: ShapeEnv) -> Iterator[None]:
+    """The context in which fakes may be computed with and the environment of their sizes learns nothing.
+
+    Comparisons are answered from the sizes of the example inputs, and new symbols for sizes that only
+    running tells belong to nobody.
+    """
+    with environment.suppress_guards(), environment.ignore_fresh_unbacked_symbols():
+        yield
 
 
 def hint_of(number: torch.SymInt | torch.SymFloat) -> Any:

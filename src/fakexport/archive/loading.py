@@ -16,7 +16,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.fake import remember_value, withhold_value
 from fakexport.program import WeightlessProgram
-from fakexport.weights import remember_recipes
+from fakexport.program.origin import remember_recipes
 from fakexport.weights.relocation import exists_here
 
 from .codec.collection_pause import collection_paused

@@ -14,6 +14,7 @@ from fakexport.cli.diff_command import diff_command
 from fakexport.cli.explain_command import explain_command
 from fakexport.cli.export_command import export_command
 from fakexport.cli.inspect_command import inspect_command
+from fakexport.cli.retarget_command import retarget_command
 from fakexport.cli.run_command import run_command
 from fakexport.cli.streams import write_error_line, write_output
 from fakexport.cli.verify_weights_command import verify_weights_command
@@ -62,6 +63,7 @@ def _fakexport(
 
 app.command("check", short_help="Does the model export for each target?")(check_command)
 app.command("export", short_help="Writes a target's program without weights.")(export_command)
+app.command("retarget", short_help="Puts a program on other devices.")(retarget_command)
 app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bind_command)
 app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
 app.command("inspect", short_help="What an archive holds, or a model.")(inspect_command)

@@ -37,6 +37,10 @@ def inspect_command(
         Literal["text", "json"],
         typer.Option("--format", help="Text for people, JSON for programs (of an archive)."),
     ] = "text",
+    devices: Annotated[
+        bool,
+        typer.Option("--devices", help="Of a .pt2: where its program names devices, and what that breaks."),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """What an archive holds; or the model's modules with parameters, bytes and devices. Nothing is loaded.
@@ -48,10 +52,10 @@ def inspect_command(
     if subject.endswith(".pt2") or Path(subject).is_file():
         if (target, device_map, dtype) != ("cpu", None, None):
             raise typer.BadParameter("--target, --device-map and --dtype are for models, not for archives")
-        _inspect_archive(subject, trust=trust, output_format=format_, debug=debug)
+        _inspect_archive(subject, devices=devices, trust=trust, output_format=format_, debug=debug)
         return
-    if trust or format_ != "text":
-        raise typer.BadParameter("--trust and --format json are for archives, not for models")
+    if devices or trust or format_ != "text":
+        raise typer.BadParameter("--devices, --trust and --format json are for archives, not for models")
     with quiet(is_debug=debug):
         from fakexport.check import inspect
         from fakexport.report import render_modules
@@ -60,11 +64,25 @@ def inspect_command(
     write_output(render_modules(root, width=output_width()))
 
 
-def _inspect_archive(path: str, *, trust: bool, output_format: str, debug: bool) -> None:
+def _inspect_archive(path: str, *, devices: bool, trust: bool, output_format: str, debug: bool) -> None:
+    if devices and output_format == "json":
+        raise typer.BadParameter("--devices gives text; --format json is without it")
     with quiet(is_debug=debug):
-        from fakexport.archive import describe
-        from fakexport.report import render_archive, render_archive_json
+        if devices:
+            text = _device_literals(path, trust=trust)
+        else:
+            from fakexport.archive import describe
+            from fakexport.report import render_archive, render_archive_json
 
-        found = describe(path, trust=trust)
-    is_json = output_format == "json"
-    write_output(render_archive_json(found) if is_json else render_archive(found, width=output_width()))
+            found = describe(path, trust=trust)
+            is_json = output_format == "json"
+            text = render_archive_json(found) if is_json else render_archive(found, width=output_width())
+    write_output(text)
+
+
+def _device_literals(path: str, *, trust: bool) -> str:
+    from fakexport.archive import load
+    from fakexport.program import inspect_devices
+    from fakexport.report import render_device_literals
+
+    return render_device_literals(inspect_devices(load(path, trust=trust)))

@@ -10,7 +10,7 @@ from .provenance import Dependence, DependenceKind, Provenance
 from .recording import Recording
 from .replay import UnreplayableRead
 from .transfers import Transfers, install_transfers
-from .values import remember_value, value_of, withhold_value
+from .values import hand_on_value, remember_value, value_of, withhold_value
 
 __all__ = [
     "Built",
@@ -26,6 +26,7 @@ __all__ = [
     "build",
     "deferred_init",
     "fake_mode",
+    "hand_on_value",
     "install_transfers",
     "is_deferred",
     "is_fake",

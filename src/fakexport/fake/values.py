@@ -10,7 +10,7 @@ from .history import TensorRecord, Unknown
 from .references import made_from, record_of, set_record
 from .replay import UnreplayableRead, replay
 
-__all__ = ["remember_value", "value_of", "withhold_value"]
+__all__ = ["hand_on_value", "remember_value", "value_of", "withhold_value"]
 
 
 def value_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -42,3 +42,8 @@ def withhold_value(fake: torch.Tensor, reason: str) -> None:
         reason: A sentence without a capital or a period: "it was drawn without a seed".
     """
     set_record(fake, TensorRecord(Unknown(f"a constant without a value ({reason})")))
+
+
+def hand_on_value(fake: torch.Tensor, other: torch.Tensor) -> None:
+    """Makes what is known of the value of `fake` known of `other`, a fake tensor with the same elements."""
+    set_record(other, record_of(fake))

@@ -1,6 +1,7 @@
-"""Reads programs: what is in them, what moves between devices, where two of them differ. Data only."""
+"""Reads programs and puts them on other devices: what is in them, what moves, where two of them differ."""
 
 from fakexport.program.canonical import canonical_lines
+from fakexport.program.device_listing import Breakage, DeviceListing, inspect_devices
 from fakexport.program.devices import DeviceLiteral, devices
 from fakexport.program.difference import diff
 from fakexport.program.equality import Mismatch, nodes_equal
@@ -17,6 +18,13 @@ from fakexport.program.program_difference import (
     RangeDifference,
     SignatureDifference,
 )
+from fakexport.program.retarget import (
+    Retargeted,
+    RetargetError,
+    RetargetWarning,
+    retarget,
+    retargeted,
+)
 from fakexport.program.shared_memory import SharedOutput, WrittenInput, shared_outputs, written_inputs
 from fakexport.program.source_span import source_span
 from fakexport.program.summary import ProgramSummary, TensorTotals, ValueSummary, summarise
@@ -29,8 +37,10 @@ from fakexport.program.walk import Visit, walk
 from fakexport.program.weightless import UnboundProgram, WeightlessProgram
 
 __all__ = [
+    "Breakage",
     "ConstantDifference",
     "DeviceChange",
+    "DeviceListing",
     "DeviceLiteral",
     "Mismatch",
     "ModuleSummary",
@@ -40,6 +50,9 @@ __all__ = [
     "ProgramDifference",
     "ProgramSummary",
     "RangeDifference",
+    "RetargetError",
+    "RetargetWarning",
+    "Retargeted",
     "SharedOutput",
     "SignatureDifference",
     "SymbolRange",
@@ -55,10 +68,13 @@ __all__ = [
     "canonical_lines",
     "devices",
     "diff",
+    "inspect_devices",
     "inspect_module",
     "module_path",
     "nodes_equal",
     "operator_name",
+    "retarget",
+    "retargeted",
     "shared_outputs",
     "source_span",
     "summarise",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.export import ExportedProgram
@@ -13,28 +13,38 @@ from torch.fx import Node
 
 from fakexport._torch.operator_schema import argument_names
 from fakexport.diagnostics import Span
-from fakexport.program.operator_name import operator_name
+from fakexport.program.module_path import module_path
+from fakexport.program.operator_name import is_factory, operator_name
+from fakexport.program.source_span import source_span
 from fakexport.program.walk import Visit, walk
 
-__all__ = ["DeviceLiteral", "device_of_literal", "devices"]
+__all__ = ["DeviceLiteral", "LiteralKind", "device_of_literal", "devices"]
 
 _DEVICE_NAME = re.compile(r"(cpu|cuda|xpu|mps|hpu|xla|mtia|npu|hip|vulkan|meta)(:\d+)?")
 
 
+LiteralKind = Literal["creation", "move", "assertion", "autocast", "constant", "argument"]
+
+
 @dataclass(frozen=True)
 class DeviceLiteral:
-    """One device that one node names.
+    """One device that one node names, or that a constant is on.
 
     Args:
-        node: Name of the graph node.
-        operator: `aten.arange.default`.
+        node: Name of the graph node; of a constant, its placeholder.
+        operator: `aten.arange.default`; of a constant, `placeholder`.
         argument: Name of the argument (`device`, `device_type`); with an index inside a list
-            (`devices[1]`), by position (`2`) where the operator names no arguments.
+            (`devices[1]`), by position (`2`) where the operator names no arguments. Of a constant, its name.
         device: As it is written: `cuda:0`, or `cuda` without an index.
-        span: The user's line, if the node has one.
+        span: The user's line, if the node has one; of a constant, the first line that reads it.
         module_path: Path of the module that the node came from.
         graph: Name of the subgraph that holds the node; "" is the main graph.
         index: Position of the node in the order of execution, from 0.
+        kind: `creation` (a tensor is made there), `move` (a tensor is sent there from another device),
+            `assertion` (of where a tensor is), `autocast` (a region for that kind of device), `constant`, or
+            `argument` (anything else: a custom operator, a move that moves nothing).
+        is_burned_in: Whether it says no more than where the export ran: it names a device of the weights or
+            of the inputs, and is no move. What is left is intent: a move, or a place on another device.
     """
 
     node: str
@@ -45,18 +55,26 @@ class DeviceLiteral:
     module_path: str
     graph: str
     index: int
+    kind: LiteralKind
+    is_burned_in: bool
 
 
 def devices(program: ExportedProgram) -> tuple[DeviceLiteral, ...]:
-    """Returns the device literals of all nodes in the order of execution, subgraphs included.
+    """Returns the device literals of all nodes in the order of execution, subgraphs included, and constants.
 
     Finds `torch.device` values and strings that are nothing but a device name (as autocast regions and
-    custom operators have them), as keywords, by position and inside lists. Says nothing about intent.
+    custom operators have them), as keywords, by position and inside lists.
 
     Args:
         program: Not changed.
     """
-    return tuple(literal for visit in walk(program) for literal in _literals(visit))
+    homes = _homes(program)
+    constants = {
+        spec.arg.name: spec.target
+        for spec in program.graph_signature.input_specs
+        if spec.target in program.constants
+    }
+    return tuple(literal for visit in walk(program) for literal in _literals(visit, homes, constants))
 
 
 def device_of_literal(value: Any) -> str | None:
@@ -66,21 +84,67 @@ def device_of_literal(value: Any) -> str | None:
     return value if isinstance(value, str) and _DEVICE_NAME.fullmatch(value) else None
 
 
-def _literals(visit: Visit) -> Iterator[DeviceLiteral]:
-    if visit.node.op != "call_function":
-        return
-    for argument, value in _arguments(visit.node):
-        for place, device in _devices_in(value):
-            yield DeviceLiteral(
-                node=visit.node.name,
-                operator=operator_name(visit.node),
-                argument=f"{argument}{place}",
-                device=device,
-                span=visit.span,
-                module_path=visit.module_path,
-                graph=visit.graph,
-                index=visit.index,
-            )
+def _homes(program: ExportedProgram) -> frozenset[str]:
+    """The devices of weights and inputs: where a literal that is burned in comes from."""
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    inputs = (nodes[name].meta.get("val") for name in program.graph_signature.user_inputs if name in nodes)
+    tensors = [*program.state_dict.values(), *(value for value in inputs if isinstance(value, torch.Tensor))]
+    devices = {tensor.device for tensor in tensors}
+    return frozenset({str(device) for device in devices} | {device.type for device in devices})
+
+
+def _literals(
+    visit: Visit, homes: frozenset[str], constants: Mapping[str, str | None]
+) -> Iterator[DeviceLiteral]:
+    node = visit.node
+    if node.op == "placeholder" and visit.caller is None and node.name in constants:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            reader = next((user for user in node.users if source_span(user)), None)
+            yield _literal(visit, str(constants[node.name]), str(value.device), "constant", homes, reader)
+    elif node.op == "call_function":
+        kind = _kind(node)
+        for argument, value in _arguments(node):
+            for place, device in _devices_in(value):
+                yield _literal(visit, f"{argument}{place}", device, kind, homes)
+
+
+def _literal(
+    visit: Visit,
+    argument: str,
+    device: str,
+    kind: LiteralKind,
+    homes: frozenset[str],
+    reader: Node | None = None,
+) -> DeviceLiteral:
+    return DeviceLiteral(
+        node=visit.node.name,
+        operator=operator_name(visit.node),
+        argument=argument,
+        device=device,
+        span=visit.span if reader is None else source_span(reader),
+        module_path=visit.module_path if reader is None else module_path(reader),
+        graph=visit.graph,
+        index=visit.index,
+        kind=kind,
+        is_burned_in=kind != "move" and device in homes,
+    )
+
+
+def _kind(node: Node) -> LiteralKind:
+    name = operator_name(node)
+    if name == "aten._assert_tensor_metadata.default":
+        return "assertion"
+    if "autocast" in name:
+        return "autocast"
+    value = node.meta.get("val")
+    inputs = [source.meta.get("val") for source in node.all_input_nodes]
+    before = {tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)}
+    if not isinstance(value, torch.Tensor):
+        return "argument"
+    if not before or is_factory(name):
+        return "creation"
+    return "argument" if value.device in before else "move"
 
 
 def _arguments(node: Node) -> Iterator[tuple[str, Any]]:

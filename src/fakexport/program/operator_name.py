@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch.fx import Node
 
-__all__ = ["operator_name", "target_name"]
+__all__ = ["is_factory", "operator_name", "target_name"]
+
+_FACTORY = re.compile(r"aten\.(new_\w+|\w+_like)\.\w+")
 
 
 def operator_name(node: Node) -> str:
@@ -27,3 +30,8 @@ def target_name(target: Any) -> str:
     module = (getattr(target, "__module__", None) or "").removeprefix("_")
     own_name = getattr(target, "__qualname__", None) or type(target).__qualname__
     return f"{module}.{own_name}" if module and module != "builtins" else own_name
+
+
+def is_factory(name: str) -> bool:
+    """Whether an operator makes a tensor from another's shape and dtype: no data moves."""
+    return _FACTORY.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""The module that a program was captured from."""
+"""Where a program comes from, as far as it matters for its weights."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import weakref
 from torch import nn
 from torch.export import ExportedProgram
 
-__all__ = ["origin_of", "remember_origin"]
+from fakexport.documents.recipe import Recipe
 
-_ORIGINS: weakref.WeakKeyDictionary[ExportedProgram, nn.Module] = weakref.WeakKeyDictionary()
+__all__ = ["inherit_origin", "origin_of", "remember_origin", "remember_recipes", "remembered_recipes"]
+
+_MODULES: weakref.WeakKeyDictionary[ExportedProgram, nn.Module] = weakref.WeakKeyDictionary()
+_RECIPES: weakref.WeakKeyDictionary[ExportedProgram, tuple[Recipe, ...]] = weakref.WeakKeyDictionary()
 
 
 def remember_origin(program: ExportedProgram, module: nn.Module) -> None:
@@ -17,9 +20,27 @@ def remember_origin(program: ExportedProgram, module: nn.Module) -> None:
 
     A library's module knows more than its program: how its checkpoints are laid out, for one.
     """
-    _ORIGINS[program] = module
+    _MODULES[program] = module
 
 
 def origin_of(program: ExportedProgram) -> nn.Module | None:
-    """The module of this very program, or None: after loading, or for a program made of another."""
-    return _ORIGINS.get(program)
+    """The module that the program was captured from; None after loading."""
+    return _MODULES.get(program)
+
+
+def remember_recipes(program: ExportedProgram, recipes: tuple[Recipe, ...]) -> None:
+    """Notes the recipes that came with a program in its archive, as long as it lives."""
+    _RECIPES[program] = recipes
+
+
+def remembered_recipes(program: ExportedProgram) -> tuple[Recipe, ...] | None:
+    """The recipes that came with a program; None if it is of no archive."""
+    return _RECIPES.get(program)
+
+
+def inherit_origin(made: ExportedProgram, program: ExportedProgram) -> None:
+    """Notes of `made`, which takes the same weights, what is known of `program`."""
+    if (module := _MODULES.get(program)) is not None:
+        _MODULES[made] = module
+    if (recipes := _RECIPES.get(program)) is not None:
+        _RECIPES[made] = recipes

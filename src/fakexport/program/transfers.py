@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,14 +10,12 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport.diagnostics import Span
-from fakexport.program.operator_name import operator_name
+from fakexport.program.operator_name import is_factory, operator_name
 from fakexport.program.tensor_spec import Spelling, tensors_in
 from fakexport.program.walk import Visit, walk
 
 __all__ = ["Transfer", "transfers"]
 
-# Creates a tensor from another's shape and dtype: nothing moves, whatever the device.
-_FACTORY = re.compile(r"aten\.(new_\w+|\w+_like)\.\w+")
 # Which tensor input moves, where there are several.
 _MOVED_INPUT = {"aten.copy_.default": 1, "aten.copy.default": 1, "aten.to.other": 0}
 
@@ -84,7 +81,7 @@ def _moved(node: Node) -> tuple[torch.Tensor, torch.Tensor] | None:
     if node.op != "call_function" or not isinstance(output, torch.Tensor):
         return None
     name = operator_name(node)
-    if name.startswith(("higher_order.", "operator.")) or _FACTORY.fullmatch(name):
+    if name.startswith(("higher_order.", "operator.")) or is_factory(name):
         return None
 
     inputs = [value for source in node.all_input_nodes for value in tensors_in(source.meta.get("val"))]

@@ -10,6 +10,7 @@ from fakexport.report.archive_json import INSPECT_SCHEMA, archive_to_dict, rende
 from fakexport.report.archive_text import render_archive
 from fakexport.report.as_json import SCHEMA, render_json, to_dict
 from fakexport.report.device_listing import render_device, render_devices
+from fakexport.report.device_literals import render_device_literals, render_diagnostics
 from fakexport.report.github import render_github
 from fakexport.report.modules import render_modules
 from fakexport.report.progress import Progress, Step
@@ -39,7 +40,9 @@ __all__ = [
     "render_archive_difference_json",
     "render_archive_json",
     "render_device",
+    "render_device_literals",
     "render_devices",
+    "render_diagnostics",
     "render_github",
     "render_json",
     "render_modules",

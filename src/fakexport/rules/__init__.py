@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from fakexport.rules import (
     attribute_changed,
     broken_tie,
+    burned_in_device,
     constant_from_draw,
     constant_from_parameter,
     constant_not_computed,
@@ -20,6 +21,7 @@ from fakexport.rules import (
     forward_failed,
     input_written,
     internal_fault,
+    missing_device_kernel,
     missing_fake_kernel,
     missing_weight,
     not_finite_weight,
@@ -38,7 +40,6 @@ from fakexport.rules.rule import FailsOn, Rule
 
 __all__ = ["FailsOn", "Rule", "all_rules", "rule"]
 
-# FE501 is reserved for burned_in_device.
 _MODULES = (
     internal_fault,
     unreplayable_read,
@@ -49,8 +50,10 @@ _MODULES = (
     data_dependent_shape,
     dynamic_dim_specialised,
     missing_fake_kernel,
+    burned_in_device,
     tensors_on_different_devices,
     weights_exceed_memory,
+    missing_device_kernel,
     constant_from_parameter,
     constant_from_draw,
     constant_not_computed,

@@ -39,12 +39,21 @@ def _sections(known: Rule) -> Iterator[str]:
         yield "\n".join(f"- <{link}>" for link in known.links)
 
 
-_TITLES = {"never": "A model that shows it", "weights": "A model and a checkpoint that show it"}
+_TITLES = {
+    "never": "A model that shows it",
+    "weights": "A model and a checkpoint that show it",
+    "retarget": "A model that shows it",
+}
 _IN_PYTHON = "fe.bind(fe.export(factory), checkpoint())"
 
 
 def _how_to_run(known: Rule) -> str:
-    return f"`{_IN_PYTHON}`" if known.fails_on == "weights" else f"`{_command(known)}`"
+    if known.fails_on == "weights":
+        return f"`{_IN_PYTHON}`"
+    if known.fails_on == "retarget":
+        export = f"fakexport export model.py:factory --target {known.target} -o model.pt2"
+        return f"`{export}`, then `fakexport inspect model.pt2 --devices`"
+    return f"`{_command(known)}`"
 
 
 def _command(known: Rule) -> str:

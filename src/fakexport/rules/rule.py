@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from fakexport.diagnostics import Diagnostic, Fault, Fix, Label, Severity
 from fakexport.diagnostics.diagnostic import check_headline
 
-FailsOn = Literal["build", "capture", "weights", "never"]
+FailsOn = Literal["build", "capture", "weights", "retarget", "never"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Rule:
         repaired_model: The same file with the fault repaired.
         fails_on: The step that raises on the failing model: `build`, `capture`, or `never` (the
             rule reads facts of a program that exports); or `weights`: the model exports, and the checkpoint
-            that the file's `checkpoint()` returns, tensors by name, does not fit it.
+            that the file's `checkpoint()` returns, tensors by name, does not fit it. Or `retarget`: the model
+            exports for `target`, and the program cannot be put on the device of another kind.
         target: Topology that both models are meant for.
         dynamic: Declared ranges as on the command line, such as `{"x.0": "1..64"}`. None: all static.
         fault: Who can repair it, as a rule.

@@ -3,7 +3,7 @@
 from fakexport.weights.binding import BindError, WeightsWarning, bind
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.expectation import ModelNotBuilt, dtype_named
-from fakexport.weights.hub_recipes import recipes_of, remember_recipes
+from fakexport.weights.hub_recipes import recipes_of
 from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.safetensors_header import read_header
@@ -28,6 +28,5 @@ __all__ = [
     "open_checkpoint",
     "read_header",
     "recipes_of",
-    "remember_recipes",
     "verify_weights",
 ]

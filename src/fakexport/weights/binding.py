@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
@@ -13,23 +12,23 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
+from fakexport.devices.presence import exists_here
 from fakexport.fake import is_fake, value_of
+from fakexport.program.device_move import DeviceMove
+from fakexport.program.origin import remembered_recipes
+from fakexport.program.program_copy import copied_graph
+from fakexport.program.program_devices import devices_of_program
+from fakexport.program.retarget import retarget
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.weightless import example_inputs_of
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
-from fakexport.weights.hub_recipes import model_of, remembered_recipes
+from fakexport.weights.hub_recipes import model_of
 from fakexport.weights.opening import open_checkpoint
-from fakexport.weights.relocation import (
-    DeviceMove,
-    copied_graph,
-    devices_of_program,
-    exists_here,
-    relocate,
-)
 from fakexport.weights.torch_file import entries_of
 from fakexport.weights.verification import CheckpointSource, verified
 from fakexport.weights.weights_report import WeightsReport
@@ -77,7 +76,7 @@ def bind(
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
             shared with the bound program.
         device_map: For a program of devices that are not here: `{"cuda:0": "cpu"}`, or one device for all.
-            Every device that the graph names is replaced.
+            The program is retargeted first, as `retarget` does it.
         dtype: Converts floating weights to what the program has. It must be that dtype: a graph in
             another one has to be exported anew.
         constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.
@@ -90,6 +89,7 @@ def bind(
     Raises:
         BindError: the checkpoint does not fit; `report` has everything, with causes.
         CheckpointError: no checkpoint, or one that is refused.
+        RetargetError: an operator of the program cannot run on the devices of the map.
         ValueError: a device that is not here, a dtype that the program has not, a constant that it has not.
     Warns:
         WeightsWarning: entries that nothing wants (FE704); NaN or infinity (FE706).
@@ -102,7 +102,7 @@ def bind(
         >>> bound.module()(torch.ones(1, 4))
         tensor([[4., 4.]])
     """
-    move = _move(program, device_map)
+    program = _on_devices(program, device_map)
     expected = expected_of_program(program)
     _check_dtype(expected, dtype)
     opened = _with_constants(open_checkpoint(checkpoint), constants or {}, expected)
@@ -111,7 +111,7 @@ def bind(
         opened,
         name="the program",
         source=model_of(program) if source is None else source,
-        recipes=remembered_recipes(program),
+        recipes=remembered_recipes(program) or (),
         is_converting=dtype is not None,
     )
     if not found.report.is_bindable:
@@ -130,10 +130,11 @@ def bind(
     if not report.is_bindable:
         raise BindError(report)
     _warn(report)
-    return _bound(program, weights, move)
+    return _bound(program, weights)
 
 
-def _move(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> DeviceMove:
+def _on_devices(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> ExportedProgram:
+    """The program on devices that are all on this machine."""
     present = devices_of_program(program)
     move = DeviceMove.parse(device_map, present)
     for device in present:
@@ -145,7 +146,7 @@ def _move(program: ExportedProgram, device_map: str | Mapping[str, str] | None) 
                 else "choose another"
             )
             raise ValueError(f"the device {target} is not on this machine; {hint}")
-    return move
+    return retarget(program, move.targets) if move.targets else program
 
 
 def _check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
@@ -184,41 +185,33 @@ def _warn(report: WeightsReport) -> None:
             )
 
 
-def _bound(program: ExportedProgram, weights: BoundWeights, move: DeviceMove) -> ExportedProgram:
-    graph_module = copied_graph(program)
-    relocate(graph_module, move)
-    on_device = _Placed(move)
+def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:
+    placed = _Placed()
     parameters = set(program.graph_signature.parameters)
-    state: dict[str, torch.Tensor | nn.Parameter] = {}
+    state: dict[str, torch.Tensor] = {}
     for name, old in program.state_dict.items():
         is_parameter = name in parameters or isinstance(old, nn.Parameter)
-        state[name] = on_device.weight(weights.tensors[name], old, is_parameter=is_parameter)
-    return ExportedProgram(
-        root=graph_module,
-        graph=graph_module.graph,
-        graph_signature=copy.deepcopy(program.graph_signature),
+        state[name] = placed.weight(weights.tensors[name], old, is_parameter=is_parameter)
+    return reassemble(
+        program,
+        graph_module=copied_graph(program),
         state_dict=state,
-        range_constraints=dict(program.range_constraints),
-        module_call_graph=[copy.copy(entry) for entry in program.module_call_graph],
-        example_inputs=_zero_inputs(program, move),
         constants={
-            name: on_device.constant(old, weights.tensors.get(name))
-            for name, old in program.constants.items()
+            name: placed.constant(old, weights.tensors.get(name)) for name, old in program.constants.items()
         },
-        verifiers=program.verifiers,
+        example_inputs=_zero_inputs(program),
     )
 
 
-def _zero_inputs(program: ExportedProgram, move: DeviceMove) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def _zero_inputs(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The example inputs without fakes: `torch.export.load` would unpickle those by running code."""
 
     def real(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or not is_fake(value):
             return value
-        device = move.of(value.device)
-        if not is_fake(value):
-            return value.to(device)
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device).zero_()
+        return torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        ).zero_()
 
     inputs = example_inputs_of(program)
     if inputs is None:
@@ -231,18 +224,16 @@ def _zero_inputs(program: ExportedProgram, move: DeviceMove) -> tuple[tuple[Any,
 class _Placed:
     """Puts tensors on their devices, one tensor for all names that share one."""
 
-    def __init__(self, move: DeviceMove) -> None:
-        self._move = move
+    def __init__(self) -> None:
         self._weights: dict[tuple[int, str, bool], torch.Tensor] = {}
         self._constants: dict[Hashable, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []
 
     def weight(self, real: torch.Tensor, old: torch.Tensor, *, is_parameter: bool) -> torch.Tensor:
-        device = self._move.of(old.device)
-        key = id(real), str(device), is_parameter
+        key = id(real), str(old.device), is_parameter
         if key not in self._weights:
             self._kept.append(real)
-            placed = real.to(device)
+            placed = real.to(old.device)
             self._weights[key] = (
                 nn.Parameter(placed, requires_grad=old.requires_grad) if is_parameter else placed
             )
@@ -254,5 +245,5 @@ class _Placed:
         key = tensor_identity(old)
         if key not in self._constants:
             value = given if given is not None else value_of(old) if is_fake(old) else old
-            self._constants[key] = value.to(self._move.of(old.device))
+            self._constants[key] = value.to(old.device)
         return self._constants[key]

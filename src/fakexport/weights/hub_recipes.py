@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,24 +10,12 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.documents.recipe import Recipe
-from fakexport.program.origin import origin_of
+from fakexport.program.origin import origin_of, remembered_recipes
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import ConversionFailed, hub_layout, is_transformers_model
 from fakexport.weights.recipe import NotRecordable, recipe_of
 
-__all__ = ["model_of", "recipes_of", "remember_recipes", "remembered_recipes"]
-
-_RECIPES: weakref.WeakKeyDictionary[ExportedProgram, tuple[Recipe, ...]] = weakref.WeakKeyDictionary()
-
-
-def remember_recipes(program: ExportedProgram, recipes: tuple[Recipe, ...]) -> None:
-    """Notes the recipes that came with a program, as long as it lives."""
-    _RECIPES[program] = recipes
-
-
-def remembered_recipes(program: ExportedProgram) -> tuple[Recipe, ...]:
-    """The recipes that came with a program."""
-    return _RECIPES.get(program, ())
+__all__ = ["model_of", "recipes_of"]
 
 
 def model_of(program: ExportedProgram) -> nn.Module | None:
@@ -44,8 +31,8 @@ def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
     transformers they are derived; a loaded program brings its own; another has none. A conversion that does
     more than move data has no recipe: binding then needs transformers, and without says what is missing.
     """
-    if program in _RECIPES:
-        return _RECIPES[program]
+    if (remembered := remembered_recipes(program)) is not None:
+        return remembered
     model = model_of(program)
     return () if model is None else _derived(model, program.state_dict)
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.documents.recipe import Recipe
+from fakexport.program.origin import remembered_recipes
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import (
     ExpectedWeights,
@@ -22,7 +23,7 @@ from fakexport.weights.expectation import (
     fake_model,
 )
 from fakexport.weights.findings import findings_of
-from fakexport.weights.hub_recipes import model_of, remembered_recipes
+from fakexport.weights.hub_recipes import model_of
 from fakexport.weights.matching import Match, match
 from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.weights_report import WeightsReport
@@ -76,7 +77,7 @@ def verify_weights(
             opened,
             name="the program",
             source=model_of(source_or_program) if source is None else source,
-            recipes=remembered_recipes(source_or_program),
+            recipes=remembered_recipes(source_or_program) or (),
             topology=topology,
         ).report
     model = fake_model(source_or_program, topology=topology, dtype=dtype)

@@ -231,7 +231,7 @@ def test_a_device_that_is_not_here_needs_a_device_map(module):
         fe.bind(program, dict(module.state_dict()), device_map="xpu")
     with pytest.raises(ValueError, match="the program has nothing on cuda:1: its devices are cuda:0"):
         fe.bind(program, dict(module.state_dict()), device_map={"cuda:1": "cpu"})
-    with pytest.raises(ValueError, match="device_map: "):
+    with pytest.raises(ValueError, match="unknown device 'gpu7'"):
         fe.bind(program, dict(module.state_dict()), device_map="gpu7")
 
 

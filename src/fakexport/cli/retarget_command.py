@@ -1,0 +1,77 @@
+"""`fakexport retarget`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fakexport.cli.options import Archive, Debug, device_pairs
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import write_error_line, write_output
+
+__all__ = ["retarget_command"]
+
+
+def retarget_command(
+    archive: Archive,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="FROM=TO",
+            show_default=False,
+            help="Device to device, cpu=cuda:0; module to device, fc1=cuda:0,fc2=cuda:1; or one for all.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .pt2 to write.")
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPOLOGY",
+            show_default=False,
+            help="The devices that there are, such as H100; by default the usual model of each kind.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Puts a program on other devices, and proves on fakes that it runs there.
+
+    Exit code 0: written. 1: operators of the program fail on the new devices; nothing is written, and the
+    diagnostics say which and where. 2: the map or a file is refused.
+    """
+    with quiet(is_debug=debug):
+        from fakexport.archive import load_archive, save
+        from fakexport.capture import UnboundConstant
+        from fakexport.program import RetargetError, retargeted
+
+        loaded = load_archive(archive)
+        about = loaded.manifest
+        try:
+            made = retargeted(loaded.program, device_pairs(to) or to, topology=target)
+        except RetargetError as error:
+            failed = error.diagnostics
+        else:
+            failed = ()
+            save(
+                made.program,
+                output,
+                source=about.source,
+                topology=target or made.topology,
+                dtype=about.dtype,
+                dynamic_shapes=about.dynamic_shapes,
+                skipped_checks=about.skipped_checks,
+                versions=about.versions,
+                unbound=[UnboundConstant(**asdict(known)) for known in about.unbound_constants],
+            )
+    if failed:
+        from fakexport.report import render_diagnostics
+
+        write_output(render_diagnostics(failed))
+        raise typer.Exit(1)
+    for sentence in (*made.unproven, *made.notes):
+        write_error_line(f"note: {sentence}")
+    write_output(f"{output}: {output.stat().st_size:,} bytes, on {', '.join(made.devices)}\n")

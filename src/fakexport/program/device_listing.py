@@ -1,0 +1,175 @@
+"""Where a program names devices, and what that breaks on another device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from fakexport._torch.fake_tensors import FakeTensor
+from fakexport._torch.pytree import tree_leaves
+from fakexport.diagnostics import Diagnostic, Fix, Label, fold
+from fakexport.program.device_move import DeviceMove, full_name
+from fakexport.program.devices import DeviceLiteral, devices
+from fakexport.program.operator_name import operator_name
+from fakexport.program.program_copy import copied_graph, graph_modules
+from fakexport.program.program_devices import devices_of_program
+from fakexport.program.rerun import Clash
+from fakexport.program.retarget import RetargetError, devices_for, held_tensors, rerun_on, retargeted
+from fakexport.rules import rule
+
+__all__ = ["Breakage", "DeviceListing", "inspect_devices"]
+
+_ASSERTION = "aten._assert_tensor_metadata.default"
+
+
+@dataclass(frozen=True)
+class Breakage:
+    """A node that fails where weights and inputs are on another device and a literal is left as it is.
+
+    Args:
+        literal: What is left: a device literal that is burned in.
+        node: Name of the node that fails; the literal's own, for an assertion.
+        operator: Its operator.
+        reason: What real devices say against it, such as `aten.embedding.default gets weight on cuda:0,
+            indices on cpu`.
+    """
+
+    literal: DeviceLiteral
+    node: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DeviceListing:
+    """Where a program names devices.
+
+    Args:
+        literals: In the order of execution.
+        devices: Of weights, constants and values, sorted.
+        other_device: The device for which the breakages were found.
+        breakages: What fails there if weights and inputs are moved and nothing else is.
+        diagnostics: FE501 for each place whose literals break something; then what `retarget` cannot repair
+            either: FE502, FE504.
+    """
+
+    literals: tuple[DeviceLiteral, ...]
+    devices: tuple[str, ...]
+    other_device: str
+    breakages: tuple[Breakage, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def inspect_devices(program: ExportedProgram, *, other_device: str | None = None) -> DeviceListing:
+    """Lists where a program names devices, which of them are burned in, and what they break elsewhere.
+
+    The weights and inputs are moved to another device, the literals are left as they are, and the graph is
+    run on fakes: each node that fails is traced back to the literals that its inputs come from.
+
+    Args:
+        program: Not changed.
+        other_device: Where everything goes. Default: `cuda:0` for a program on the CPU, else `cpu`.
+    Raises:
+        ValueError: an unknown device.
+    Reports:
+        FE501, FE502, FE504 in `diagnostics`.
+    """
+    present = devices_of_program(program)
+    other = full_name(other_device or ("cuda:0" if set(present) <= {"cpu"} else "cpu"))
+    literals = devices(program)
+    move = DeviceMove.parse(other, present)
+    breakages = tuple(_breakages(program, literals, move)) if move.targets else ()
+    failures: tuple[Diagnostic, ...] = ()
+    try:
+        if move.targets:
+            retargeted(program, other)
+    except RetargetError as error:
+        failures = error.diagnostics
+    first = {breakage.literal: breakage for breakage in reversed(breakages)}
+    found = fold(
+        _diagnostic(first[literal], move)
+        for literal in literals
+        if literal in first and literal.kind != "assertion"  # It only repeats where something is.
+    )
+    return DeviceListing(literals, present, other, breakages, (*found, *failures))
+
+
+@dataclass(frozen=True)
+class _WithoutLiterals(DeviceMove):
+    """Tensors move, and what the graph says of devices stays."""
+
+    def of_literal(self, literal: torch.device | str, path: str = "") -> torch.device | str:
+        return literal
+
+
+def _breakages(
+    program: ExportedProgram, literals: tuple[DeviceLiteral, ...], move: DeviceMove
+) -> Iterator[Breakage]:
+    burned: dict[str, list[DeviceLiteral]] = {}
+    for literal in literals:
+        if literal.is_burned_in and literal.kind != "constant":
+            burned.setdefault(literal.node, []).append(literal)
+    graph_module = copied_graph(program)
+    tensors_only = _WithoutLiterals(move.targets)
+    with devices_for(program, move, None):
+        rerun = rerun_on(program, graph_module, tensors_only, held_tensors(program, move))
+    for clash in rerun.clashes:
+        reason = f"{clash.clash.operator} gets {clash.clash.text}"
+        for literal in _sources(clash, burned, frozenset(move.targets)):
+            yield Breakage(literal, clash.node.name, operator_name(clash.node), reason)
+    yield from _assertions(graph_module, burned)
+
+
+def _sources(
+    clash: Clash, burned: Mapping[str, list[DeviceLiteral]], left: frozenset[str]
+) -> Iterator[DeviceLiteral]:
+    """The literals that the inputs of a failing node come from, along values on the devices that all left."""
+    seen: set[Node] = set()
+    pending = [clash.node]
+    while pending:
+        for source in pending.pop().all_input_nodes:
+            if source in seen or not _is_on(source, left):
+                continue
+            seen.add(source)
+            found = [known for known in burned.get(source.name, ()) if full_name(known.device) in left]
+            yield from found
+            if not found:
+                pending.append(source)
+
+
+def _is_on(node: Node, places: frozenset[str]) -> bool:
+    tensors = (leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, FakeTensor))
+    return any(str(tensor.device) in places for tensor in tensors)
+
+
+def _assertions(graph_module: GraphModule, burned: Mapping[str, list[DeviceLiteral]]) -> Iterator[Breakage]:
+    for module in graph_modules(graph_module):
+        for node in module.graph.nodes:
+            if node.op != "call_function" or operator_name(node) != _ASSERTION:
+                continue
+            for literal in burned.get(node.name, ()):
+                if full_name(node.kwargs["device"]) != full_name(literal.device):
+                    reason = f"asserts {literal.device} of a tensor on {node.kwargs['device']}"
+                    yield Breakage(literal, node.name, _ASSERTION, reason)
+
+
+def _diagnostic(breakage: Breakage, move: DeviceMove) -> Diagnostic:
+    literal = breakage.literal
+    text = f"{literal.argument}={literal.device} came from where the export ran"
+    labels = () if literal.span is None else (Label(literal.span, text),)
+    pairs = ",".join(f"{old}={new}" for old, new in sorted(move.targets.items()))
+    return rule("FE501").diagnostic(
+        labels=labels,
+        notes=(f"elsewhere {breakage.reason}",),
+        fix=Fix(
+            "put the program on the other device as a whole",
+            is_safe=True,
+            command=f"fakexport retarget MODEL.pt2 --to {pairs} -o OUT.pt2",
+        ),
+        node=literal.node,
+        module_path=literal.module_path,
+    )

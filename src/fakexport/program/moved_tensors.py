@@ -1,0 +1,87 @@
+"""The weights, constants and inputs of a program on their new devices."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere, real_to_fake
+from fakexport._torch.program_assembly import as_parameter
+from fakexport._torch.real_execution import real_execution
+from fakexport.devices.presence import exists_here
+from fakexport.fake import UnreplayableRead, hand_on_value, remember_value, value_of
+from fakexport.program.tensor_identity import tensor_identity
+
+__all__ = ["MovedTensors"]
+
+
+class MovedTensors:
+    """Moves tensors, one tensor for all names that share one.
+
+    Fakes stay fake, and what is known of their values stays known. A real tensor stays real where its new
+    device is here; else it becomes a fake that remembers it.
+
+    Args:
+        mode: The fake mode of the program.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self._mode = mode
+        self._moved: dict[tuple[Hashable, str, bool], torch.Tensor] = {}
+        self._kept: list[torch.Tensor] = []
+
+    def weight(self, old: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A parameter or buffer; itself where it is on the device already."""
+        return self._once(old, device, self._weight)
+
+    def constant(self, old: Any, device: torch.device) -> Any:
+        """A constant, which is real on the CPU if it has a value, as those of an export are."""
+        return self._once(old, device, self._constant) if isinstance(old, torch.Tensor) else old
+
+    def _once(self, old: torch.Tensor, device: torch.device, make: Any) -> torch.Tensor:
+        if old.device == device:
+            return old
+        key = tensor_identity(old), str(device), isinstance(old, nn.Parameter)
+        if key not in self._moved:
+            self._kept.append(old)  # So that no identity is used twice.
+            self._moved[key] = make(old, device)
+        return self._moved[key]
+
+    def _weight(self, old: torch.Tensor, device: torch.device) -> torch.Tensor:
+        if isinstance(old, FakeTensor):
+            made: torch.Tensor = fake_elsewhere(old, device).requires_grad_(old.requires_grad)
+            hand_on_value(old, made)
+        elif exists_here(device):
+            with real_execution():
+                made = old.detach().to(device)
+            return nn.Parameter(made, old.requires_grad) if isinstance(old, nn.Parameter) else made
+        else:
+            made = self._remembering(old.detach(), device).requires_grad_(old.requires_grad)
+        return as_parameter(made) if isinstance(old, nn.Parameter) else made
+
+    def _constant(self, old: torch.Tensor, device: torch.device) -> torch.Tensor:
+        value = _known_value(old)
+        if value is None:
+            made = fake_elsewhere(old, device)  # type: ignore[arg-type]
+            hand_on_value(old, made)
+            return made
+        if exists_here(device):
+            with real_execution():
+                return value.to(device)
+        return self._remembering(value, device)
+
+    def _remembering(self, real: torch.Tensor, device: torch.device) -> torch.Tensor:
+        made = real_to_fake(self._mode, real, device)
+        with real_execution():
+            remember_value(made, real.cpu())
+        return made
+
+
+def _known_value(tensor: torch.Tensor) -> torch.Tensor | None:
+    try:
+        return value_of(tensor)
+    except UnreplayableRead:
+        return None

@@ -1,0 +1,294 @@
+"""Putting a graph on other devices, and finding out what its operators make of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node, map_arg
+
+from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere
+from fakexport._torch.operator_registry import OpOverload
+from fakexport._torch.operator_schema import is_changing_views
+from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport.program.boundaries import Boundaries
+from fakexport.program.device_move import Move
+from fakexport.program.devices import device_of_literal
+from fakexport.program.module_path import module_path
+from fakexport.program.operator_name import operator_name
+from fakexport.program.operator_run import OperatorRuns, on_devices_of, strict_rules
+from fakexport.program.strict_devices import DeviceClash, device_clash
+from fakexport.program.value_key import value_difference
+from fakexport.program.walk import attribute
+
+__all__ = ["Change", "Clash", "Refusal", "Rerun", "Unproven"]
+
+_ASSERT_METADATA = "aten._assert_tensor_metadata.default"
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A node whose inputs are on devices that its operator cannot take together."""
+
+    node: Node
+    path: str
+    clash: DeviceClash
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A node whose operator runs on the old devices, and refuses on the new ones."""
+
+    node: Node
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unproven:
+    """A node that cannot be run on fakes of any device: its value is the old one with the device replaced."""
+
+    node: Node
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A node whose value differs in more than the device: another kernel runs there."""
+
+    node: Node
+    path: str
+    field: str
+    before: str
+    now: str
+
+
+@dataclass
+class Rerun:
+    """Replaces the devices of a graph in place: in arguments as the move says, in values as they come out.
+
+    After the run, `clashes` and `refusals` have the nodes that fail on real devices of that kind; each was
+    healed, so that those behind it are found as well. `unproven` and `changes` are what else there is.
+
+    Args:
+        mode: The fake mode of the program's values.
+        move: What each device becomes.
+        devices_before: Makes the context in which the devices of the graph exist, as it is now.
+        boundaries: Where tensors are brought to the device of a module; None: nowhere.
+    """
+
+    mode: FakeTensorMode
+    move: Move
+    devices_before: Callable[[], AbstractContextManager[Any]]
+    boundaries: Boundaries | None = None
+    clashes: list[Clash] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    unproven: list[Unproven] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._before: dict[Node, Any] = {}
+        self._now: dict[Node, Any] = {}
+        self._in_autograd: set[Node] = set()
+        self._is_grad_enabled = True
+        self._autocast: tuple[Any, ...] = ()
+        self._operators = OperatorRuns(self._before, self._now, self._in_autograd, self.devices_before)
+        self._finished: dict[GraphModule, list[Any]] = {}
+
+    def run(self, graph_module: GraphModule, inputs: dict[Node, Any]) -> None:
+        """Runs the main graph and every subgraph.
+
+        Args:
+            graph_module: Changed in place.
+            inputs: New value of each placeholder.
+        """
+        with strict_rules(self.mode):
+            for node, value in inputs.items():
+                self._begin(node, value)
+            self._run(graph_module, "")
+
+    def _begin(self, node: Node, value: Any) -> None:
+        """Notes the value of a placeholder."""
+        self._before[node] = node.meta.get("val")
+        self._now[node] = node.meta["val"] = value
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            self._in_autograd.add(node)
+
+    def _run(self, owner: GraphModule, path: str) -> list[Any]:
+        """The values of the output. `path` is the module of the node that runs the graph."""
+        for node in [*owner.graph.nodes]:
+            if node.op == "get_attr":
+                self._get(owner, node, path)
+            elif node.op == "call_function":
+                self._call(node, module_path(node) or path)
+        output = owner.graph.output_node()
+        values = self._all(output.args[0])
+        if "val" in output.meta:
+            output.meta["val"] = values
+        return tree_leaves(values)
+
+    def _get(self, owner: GraphModule, node: Node, path: str) -> None:
+        self._before[node] = node.meta.get("val")
+        self._now[node] = attribute(owner, str(node.target))
+        if "val" in node.meta:
+            self._now[node] = node.meta["val"] = self._moved(node.meta["val"], module_path(node) or path)
+
+    def _call(self, node: Node, path: str) -> None:
+        node.args = self._replaced(node.args, path)
+        node.kwargs = self._replaced(node.kwargs, path)
+        before = self._before[node] = node.meta.get("val")
+        has_gradient = not self._in_autograd.isdisjoint(node.all_input_nodes)
+        if self._is_grad_enabled and has_gradient and _is_differentiable(node, before):
+            self._in_autograd.add(node)
+        subgraphs = [source for source in node.all_input_nodes if isinstance(self._now[source], GraphModule)]
+        if self.boundaries is not None and isinstance(node.target, OpOverload):
+            self.boundaries.bring_inputs(node, path, self._now, self._before)
+        if subgraphs:
+            self._note(node, path, self._run_subgraphs(node, path, subgraphs))
+        elif node.target is getitem:
+            self._note(node, path, getitem(*self._all(node.args)))
+        elif isinstance(node.target, OpOverload) and any(
+            isinstance(leaf, torch.Tensor) for leaf in tree_leaves(before)
+        ):
+            self._operate(node, path)
+        else:  # A size, a number or nothing: it has no device, and the old value is right.
+            self._now[node] = before
+            self._check(node, path)
+
+    def _operate(self, node: Node, path: str) -> None:
+        outcome = self._operators.run(node, self._autocast)
+        if outcome.clash is not None:
+            self.clashes.append(Clash(node, path, outcome.clash))
+        value = outcome.value
+        if outcome.error is not None:
+            facts: list[Any] = self.refusals if outcome.is_refused else self.unproven
+            kind = Refusal if outcome.is_refused else Unproven
+            if outcome.clash is None:
+                facts.append(kind(node, path, outcome.error))
+            value = self._moved(self._before[node], path)
+        if is_changing_views(node.target):
+            self._now[node.args[0]] = value  # type: ignore[index]
+        self._note(node, path, value)
+
+    def _check(self, node: Node, path: str) -> None:
+        if not isinstance(node.target, OpOverload):
+            return
+        if operator_name(node) == _ASSERT_METADATA:
+            tensor = self._all(node.args[0])
+            if node.kwargs.get("device") is not None and isinstance(tensor, torch.Tensor):
+                node.kwargs = {**node.kwargs, "device": tensor.device}
+            return
+        clash = device_clash(node.target, self._all(node.args), self._all(node.kwargs))
+        if clash is not None:
+            self.clashes.append(Clash(node, path, clash))
+
+    def _run_subgraphs(self, node: Node, path: str, subgraphs: Sequence[Node]) -> Any:
+        """The value of a node that runs subgraphs; a subgraph that several nodes run is run once."""
+        arguments = tree_leaves(node.args)
+        first = next(i for i, argument in enumerate(arguments) if argument in subgraphs)
+        operands = [argument for argument in arguments[first:] if argument not in subgraphs]
+        for source in subgraphs:
+            subgraph = self._now[source]
+            if subgraph not in self._finished:
+                self._bind(subgraph, operands, path)
+                with self._inside(node):
+                    self._finished[subgraph] = self._run(subgraph, path)
+        before = self._before[node]
+        outputs = self._finished[self._now[subgraphs[-1]]]
+        if len(tree_leaves(before)) != len(outputs):
+            return self._moved(before, path)
+        if operator_name(node).startswith("higher_order.wrap_with_"):
+            return _filled(before, outputs)
+        return on_devices_of(outputs, before)
+
+    def _bind(self, subgraph: GraphModule, operands: Sequence[Any], path: str) -> None:
+        """Gives the placeholders of a subgraph the devices of what it is called with."""
+        inputs = subgraph.graph.find_nodes(op="placeholder")
+        for position, node in enumerate(inputs):
+            operand = operands[position] if len(inputs) == len(operands) else None
+            before = node.meta.get("val")
+            given = self._all(operand)
+            if isinstance(before, FakeTensor) and isinstance(given, torch.Tensor):
+                value = fake_elsewhere(before, given.device).requires_grad_(before.requires_grad)
+            else:
+                value = self._moved(before, path)
+            self._begin(node, value)
+            if operand in self._in_autograd:
+                self._in_autograd.add(node)
+
+    @contextmanager
+    def _inside(self, node: Node) -> Iterator[None]:
+        """The context that a node opens for its subgraph: autocast, or grad mode."""
+        outer = self._autocast, self._is_grad_enabled
+        name = operator_name(node)
+        if name == "higher_order.wrap_with_set_grad_enabled":
+            self._is_grad_enabled = bool(node.args[0])
+        if name == "higher_order.wrap_with_autocast":
+            region: Any = node.args[:4]
+            device_type, dtype, enabled, cache_enabled = region
+            self._autocast = (*self._autocast, region)
+            with torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled):
+                yield
+        else:
+            yield
+        self._autocast, self._is_grad_enabled = outer
+
+    def _note(self, node: Node, path: str, value: Any) -> None:
+        """Notes the value of a node: the old one on its new device, where nothing but the device differs."""
+        before = self._before[node]
+        now, then = tree_leaves(value), tree_leaves(before)
+        if len(now) == len(then):
+            noted = [self._noted(node, path, *pair) for pair in zip(now, then, strict=True)]
+            value = _filled(before, noted)
+        self._now[node] = value
+        if "val" in node.meta:
+            node.meta["val"] = value
+
+    def _noted(self, node: Node, path: str, now: Any, before: Any) -> Any:
+        if not isinstance(now, FakeTensor) or not isinstance(before, FakeTensor):
+            return before
+        difference = value_difference(before, now)
+        if difference is not None:
+            self.changes.append(Change(node, path, *difference))
+        noted = fake_elsewhere(before if difference is None else now, now.device)
+        return noted.requires_grad_() if before.requires_grad else noted
+
+    def _moved(self, value: Any, path: str) -> Any:
+        """A value whose devices are replaced as the move says."""
+
+        def moved(leaf: Any) -> Any:
+            return (
+                fake_elsewhere(leaf, self.move.of(leaf.device, path))
+                if isinstance(leaf, FakeTensor)
+                else leaf
+            )
+
+        return tree_map(moved, value)
+
+    def _replaced(self, value: Any, path: str) -> Any:
+        if device_of_literal(value) is not None:
+            return self.move.of_literal(value, path)
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._replaced(item, path) for item in value)
+        if isinstance(value, dict):
+            return {key: self._replaced(item, path) for key, item in value.items()}
+        return value
+
+    def _all(self, arguments: Any) -> Any:
+        return map_arg(arguments, self._now.__getitem__)
+
+
+def _is_differentiable(node: Node, value: Any) -> bool:
+    """Whether a gradient may flow through a node: not where indices, masks or detached values come out."""
+    is_float = any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in tree_leaves(value))
+    return is_float and not operator_name(node).startswith("aten.detach")
+
+
+def _filled(like: Any, leaves: Sequence[Any]) -> Any:
+    remaining = iter(leaves)
+    return tree_map(lambda _: next(remaining), like)
