@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from fakexport import __version__
-from fakexport.capture import DynamicDims, capture, parse_dynamic
+from fakexport.capture import DynamicDims, capture, explore, parse_dynamic
 from fakexport.devices import Topology, emulate
 from fakexport.diagnose import (
+    diagnose_assumptions,
     diagnose_build,
     diagnose_constants,
     diagnose_failure,
@@ -177,7 +178,7 @@ class _Clock:
         try:
             yield
         finally:
-            self.seconds[stage] = time.perf_counter() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
 Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
@@ -188,9 +189,9 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
     clock = _Clock(announce)
     verdict = Verdict(target.spec, False, None, None, (), _timings(request, clock))
 
-    def failed(diagnostic: Diagnostic) -> Outcome:
-        diagnostic = replace(diagnostic, targets=(target.spec.name,))
-        return replace(verdict, failed_stage=clock.stage, timings=_timings(request, clock)), (diagnostic,)
+    def failed(*found: Diagnostic, notes: tuple[str, ...] = ()) -> Outcome:
+        row = replace(verdict, failed_stage=clock.stage, timings=_timings(request, clock), notes=notes)
+        return row, tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
 
     try:
         with emulate(target.topology):
@@ -209,7 +210,16 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
                 )
             if captured.program is None or captured.recovered is None:
                 assert captured.failure is not None
-                return failed(diagnose_failure(captured.failure))
+                with clock.running("capture", "trace"), install_transfers(built.module, built.placement):
+                    explored = explore(
+                        built.module,
+                        inputs.args,
+                        inputs.kwargs,
+                        dynamic=request.dynamic,
+                        tracing=lambda: request.source.tracing(built.module, inputs),
+                    )
+                found = diagnose_failure(captured.failure, explored)
+                return failed(*found, notes=tuple(diagnose_assumptions(explored)))
             with clock.running("analyse", "analyse"):
                 summary = summarise(captured.program)
                 memory = diagnose_memory(summary, target.topology)

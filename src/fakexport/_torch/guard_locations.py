@@ -9,30 +9,59 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-__all__ = ["guard_locations"]
+__all__ = ["Guard", "guards_of_error"]
+
+Place = tuple[str, int, str | None]
 
 _PLACE = re.compile(r"(?P<path>[^\s()][^()\n]*?):(?P<line>\d+)(?: in (?P<function>[^\s)]+))?")
+_SIZE = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<dim>\d+)\]")
 
 
-def guard_locations(error: BaseException) -> list[tuple[str, list[tuple[str, int, str | None]]]]:
+@dataclass(frozen=True)
+class Guard:
+    """A condition on sizes.
+
+    Args:
+        expression: `Eq(8*s77, 32)`.
+        places: `(path, line, function)`, outermost first.
+        dims: The dimensions of inputs that it is about: `x.0`.
+    """
+
+    expression: str
+    places: tuple[Place, ...]
+    dims: tuple[str, ...]
+
+
+def guards_of_error(error: BaseException) -> list[Guard]:
     """The guards of the shape environment that an export used before it raised.
 
     Export makes a fake mode of its own and keeps it in local variables, so the way to it after a failure
     is through the frames of the traceback.
 
     Returns:
-        `(expression, [(path, line, function), ...])` per guard, in the order they arose; places outermost
-        first. Empty where nothing was symbolic.
+        The guards in the order they arose. Empty where nothing was symbolic.
     """
     seen: dict[int, ShapeEnv] = {}
     for environment in _environments(error):
         seen.setdefault(id(environment), environment)
-    return [(str(guard.expr), _places(guard.sloc)) for env in seen.values() for guard in env.guards]
+    return [guard for environment in seen.values() for guard in _guards(environment)]
+
+
+def _guards(environment: ShapeEnv) -> Iterator[Guard]:
+    names: dict[Any, list[str]] = {}
+    for source, symbol in environment.source_to_var.items():
+        if match := _SIZE.fullmatch(source):
+            names.setdefault(symbol, []).append(f"{match['name']}.{match['dim']}")
+    for guard in environment.guards:
+        symbols = sorted(guard.expr.free_symbols, key=str)
+        dims = (name for symbol in symbols for name in names.get(symbol, ()))
+        yield Guard(str(guard.expr), tuple(_places(guard.sloc)), tuple(dims))
 
 
 def _environments(error: BaseException) -> Iterator[ShapeEnv]:
@@ -44,9 +73,9 @@ def _environments(error: BaseException) -> Iterator[ShapeEnv]:
                 yield value
 
 
-def _places(sloc: Any) -> list[tuple[str, int, str | None]]:
+def _places(sloc: Any) -> list[Place]:
     """Torch keeps a frame, or a text made of one; the user's place is a text."""
-    found: list[tuple[str, int, str | None]] = []
+    found: list[Place] = []
     for place in (sloc.framework_loc, sloc.maybe_user_loc):
         if isinstance(place, traceback.FrameSummary):
             found.append((place.filename, place.lineno or 1, place.name))

@@ -2,11 +2,12 @@
 
 from fakexport.diagnose.constants import diagnose_constants
 from fakexport.diagnose.construction import diagnose_build
-from fakexport.diagnose.failure import diagnose_failure
+from fakexport.diagnose.failure import diagnose_assumptions, diagnose_failure
 from fakexport.diagnose.internal_fault import diagnose_internal_fault
 from fakexport.diagnose.memory import diagnose_memory
 
 __all__ = [
+    "diagnose_assumptions",
     "diagnose_build",
     "diagnose_constants",
     "diagnose_failure",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from fakexport.capture import CaptureFailure
-from fakexport.diagnose.labels import labels_of, source_text, torch_says
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.diagnose.labels import labels_of, torch_says
+from fakexport.diagnostics import Diagnostic, Fix, source_text
+from fakexport.diagnostics.statement import is_test
 from fakexport.rules import rule
 
 __all__ = ["data_dependent_branch", "data_dependent_shape", "data_dependent_value"]
@@ -27,7 +28,7 @@ _ASSERTED = re.compile(r"Data-dependent assertion|Failed to trace .* assert", re
 
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """FE203: Python needs a number."""
-    reads_output = "DataDependentOutputException" in failure.error_types
+    reads_output = "DataDependentOutputException" in failure.error_types and not _is_test(failure)
     number = _found(_NUMBER, failure)
     if not reads_output and (number is None or number["sizes"] != "none"):
         return None
@@ -43,6 +44,7 @@ def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
     """FE201: Python asks a tensor whether it is true."""
     guard = _found(_GUARD, failure)
     is_branch = any(_BRANCH.search(text) or _ASSERTED.search(text) for text in failure.messages)
+    is_branch |= "DataDependentOutputException" in failure.error_types
     if not is_branch and (guard is None or guard["sizes"] != "none"):
         return None
     expression = source_text(failure.culprit)
@@ -66,6 +68,10 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
         notes=torch_says(failure),
         fix=Fix("keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`"),
     )
+
+
+def _is_test(failure: CaptureFailure) -> bool:
+    return failure.culprit is not None and is_test(failure.culprit)
 
 
 def _found(pattern: re.Pattern[str], failure: CaptureFailure) -> re.Match[str] | None:

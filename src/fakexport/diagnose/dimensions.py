@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from fakexport.capture import CaptureFailure, GuardFact
 from fakexport.diagnose.labels import labels_at, torch_says
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
-__all__ = ["dynamic_dim_specialised"]
+__all__ = ["dynamic_dims_specialised"]
 
 _MARKS = (
     re.compile(r"specialized it to be a constant \((?P<size>\d+)\)"),
@@ -19,28 +20,34 @@ _MARKS = (
 _DIMENSION = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<dim>\d+)\]")
 
 
-def dynamic_dim_specialised(failure: CaptureFailure) -> Diagnostic | None:
-    """FE302: the model works for one size of a dimension only, or for a part of its declared range."""
+def dynamic_dims_specialised(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
+    """FE302, for each dimension that works for one size only, or for a part of its declared range."""
     text = next((m for m in failure.messages if any(mark.search(m) for mark in _MARKS)), None)
     if text is None:
-        return None
+        return ()
+    points = [point for point in text.split("\n  - ")[1:] if _DIMENSION.search(point)]
+    return tuple(_specialised(failure, point, is_only=len(points) < 2) for point in points or [text])
+
+
+def _specialised(failure: CaptureFailure, text: str, *, is_only: bool) -> Diagnostic:
     sized = _MARKS[0].search(text)
     dims = sorted({f"{m['name']}.{m['dim']}" for m in _DIMENSION.finditer(text)})
     name = " and ".join(dims) or "the dimension"
-    guard = _responsible(failure)
+    guard = _responsible(failure, dims)
     needs = f"needs {name} to be {sized['size']}" if sized else f"restricts {name}"
     if guard is not None:
         needs += f" ({guard.expression})"
     fix = f"declare {name} static, or take the size from the tensor in this line" if sized else None
     return rule("FE302").diagnostic(
         labels=labels_at(guard.span if guard else failure.culprit, needs),
-        notes=torch_says(failure),
+        notes=torch_says(failure) if is_only else (text.partition(" If you're using")[0].strip(),),
         fix=Fix(fix or f"declare a smaller range for {name}"),
     )
 
 
-def _responsible(failure: CaptureFailure) -> GuardFact | None:
-    """The guard that fixes a size, or else the last one that has a place."""
+def _responsible(failure: CaptureFailure, dims: Sequence[str]) -> GuardFact | None:
+    """The guard that fixes a size of one of the dimensions, or else the last one that has a place."""
     placed = [guard for guard in failure.guards if guard.span is not None]
-    fixing = [guard for guard in placed if guard.expression.startswith("Eq(")]
-    return next(iter(fixing), None) or (placed[-1] if placed else None)
+    own = [guard for guard in placed if set(guard.dims) & set(dims)] or placed
+    fixing = [guard for guard in own if guard.expression.startswith("Eq(")]
+    return next(iter(fixing), None) or (own[-1] if own else None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from fakexport.capture import CaptureFailure
-from fakexport.diagnose.labels import labels_of, source_text, torch_says
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.diagnose.labels import labels_of, torch_says
+from fakexport.diagnostics import Diagnostic, Fix, source_text
 from fakexport.rules import rule
 
 __all__ = ["missing_fake_kernel", "tensors_on_different_devices"]
