@@ -20,10 +20,9 @@ from fakexport.devices import Topology, emulate
 from fakexport.diagnose import (
     diagnose_assumptions,
     diagnose_build,
-    diagnose_constants,
     diagnose_failure,
     diagnose_internal_fault,
-    diagnose_memory,
+    diagnose_program,
 )
 from fakexport.diagnostics import Diagnostic, fold
 from fakexport.fake import Built, DeviceMap, build, install_transfers
@@ -80,7 +79,7 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that returns no module.
     Reports:
-        FE001, FE101, FE102, FE201, FE202, FE203, FE301, FE302, FE401, FE502, FE503, FE601, FE602, FE603.
+        FE001, FE101, FE102, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE601 to FE603.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), targets=["cpu", "H100"])
@@ -222,8 +221,9 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
                 return failed(*found, notes=tuple(diagnose_assumptions(explored)))
             with clock.running("analyse", "analyse"):
                 summary = summarise(captured.program)
-                memory = diagnose_memory(summary, target.topology)
-                found = (*filter(None, (memory,)), *diagnose_constants(captured.recovered))
+                found = diagnose_program(
+                    captured.program, captured.recovered, summary, target.topology, request.dynamic
+                )
                 verdict = replace(
                     verdict,
                     target=replace(

@@ -6,7 +6,7 @@ import operator
 
 import torch
 
-from fakexport._torch.operator_schema import argument_names
+from fakexport._torch.operator_schema import argument_names, is_python_operator, operator_schema
 
 
 def test_an_overload_names_its_arguments_in_schema_order() -> None:
@@ -18,3 +18,21 @@ def test_an_overload_names_its_arguments_in_schema_order() -> None:
 def test_a_higher_order_operator_and_a_python_function_have_no_schema() -> None:
     assert argument_names(torch.ops.higher_order.cond) == ()
     assert argument_names(operator.getitem) == ()
+
+
+def test_the_schema_of_a_registered_operator_is_found_by_its_name() -> None:
+    schema = operator_schema("aten::cat")
+
+    assert schema is not None
+    assert schema.arguments == (("tensors", "List[Tensor]"), ("dim", "int"))
+    assert (schema.results, schema.is_python, schema.first_tensor) == (("Tensor",), False, None)
+    assert operator_schema("nobody::nothing") is None
+
+
+def test_an_operator_that_was_made_in_python_is_known() -> None:
+    @torch.library.custom_op("schema_facts::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert is_python_operator("schema_facts::twice")
+    assert not is_python_operator("aten::add")

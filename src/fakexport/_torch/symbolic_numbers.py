@@ -87,7 +87,7 @@ def expression_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
     return number.node.expr
 
 
-def hint_of(number: torch.SymInt | torch.SymFloat) -> Any:
+def hint_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
     """The value that the number had in the example inputs, or None."""
     return number.node.hint
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport._torch.guard_locations import guards_of_error
+from fakexport._torch.guard_locations import Guard, guards_of_error
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.user_frames import name_user_frames
@@ -25,7 +25,7 @@ from .failure import CaptureFailure, GuardFact
 from .plain_forward import bound_inputs, plain_forward
 from .recovered import Recovered
 
-__all__ = ["Captured", "capture", "failure_of", "torch_shapes", "traced"]
+__all__ = ["Captured", "capture", "failure_of", "guard_span", "torch_shapes", "traced"]
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,12 @@ def torch_shapes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 def _guards(error: BaseException) -> tuple[GuardFact, ...]:
-    facts = []
-    for guard in guards_of_error(error):
-        place = next(((p, n, f) for p, n, f in reversed(guard.places) if is_user_code(p)), None)
-        span = None if place is None else Span(place[0], place[1], function=place[2], origin="guard")
-        facts.append(GuardFact(guard.expression, span, guard.dims))
-    return tuple(facts)
+    return tuple(
+        GuardFact(guard.expression, guard_span(guard), guard.dims) for guard in guards_of_error(error)
+    )
+
+
+def guard_span(guard: Guard) -> Span | None:
+    """The user's line that imposed a condition on sizes, where torch kept it."""
+    place = next(((p, n, f) for p, n, f in reversed(guard.places) if is_user_code(p)), None)
+    return None if place is None else Span(place[0], place[1], function=place[2], origin="guard")

@@ -1,4 +1,4 @@
-"""Declared dynamic dimensions that the model restricts: FE302."""
+"""Declared dynamic dimensions for which no program is captured: FE302, FE303, FE304."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from fakexport.diagnose.labels import labels_at, torch_says
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
-__all__ = ["dynamic_dims_specialised"]
+__all__ = ["dims_must_be_equal", "dynamic_dims_specialised", "zero_or_one_examples"]
 
 _MARKS = (
     re.compile(r"specialized it to be a constant \((?P<size>\d+)\)"),
     re.compile(r"Not all values of .* satisfy the generated guard (?P<guard>.+)"),
     re.compile(r"Constraints violated \("),
 )
+_ZERO_OR_ONE = re.compile(
+    r"0/1 specialized due to hint of (?P<size>[01]) for dimension "
+    r"inputs\['(?P<name>\w+)'\]\.shape\[(?P<dim>\d+)\]"
+)
+_EQUAL = re.compile(r"The values of (?P<dims>.+) must always be equal")
 _DIMENSION = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<dim>\d+)\]")
 
 
@@ -27,6 +32,35 @@ def dynamic_dims_specialised(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
         return ()
     points = [point for point in text.split("\n  - ")[1:] if _DIMENSION.search(point)]
     return tuple(_specialised(failure, point, is_only=len(points) < 2) for point in points or [text])
+
+
+def zero_or_one_examples(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
+    """FE303, for each example size that stands for itself only."""
+    found = [match for text in failure.messages[:1] for match in _ZERO_OR_ONE.finditer(text)]
+    return tuple(
+        rule("FE303").diagnostic(
+            notes=(f"the example of {m['name']} has the size {m['size']} in dimension {m['dim']}",),
+            fix=Fix(f"give an example in which {m['name']}.{m['dim']} is 2 or more"),
+        )
+        for m in found
+    )
+
+
+def dims_must_be_equal(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
+    """FE304, for each pair of dimensions that were declared apart."""
+    found = [match for text in failure.messages[:1] for match in _EQUAL.finditer(text)]
+    return tuple(_unequal(failure, match["dims"]) for match in found)
+
+
+def _unequal(failure: CaptureFailure, text: str) -> Diagnostic:
+    dims = sorted({f"{m['name']}.{m['dim']}" for m in _DIMENSION.finditer(text)})
+    guard = _responsible(failure, dims)
+    names = " and ".join(dims)
+    return rule("FE304").diagnostic(
+        labels=labels_at(guard.span if guard else None, f"needs {names} to be equal"),
+        notes=torch_says(failure),
+        fix=Fix(f"declare one dimension for {names}"),
+    )
 
 
 def _specialised(failure: CaptureFailure, text: str, *, is_only: bool) -> Diagnostic:

@@ -11,10 +11,20 @@ from fakexport.diagnose.data_dependence import (
     data_dependent_branch,
     data_dependent_shape,
     data_dependent_value,
+    tensor_leaves_torch,
 )
-from fakexport.diagnose.dimensions import dynamic_dims_specialised
+from fakexport.diagnose.dimensions import (
+    dims_must_be_equal,
+    dynamic_dims_specialised,
+    zero_or_one_examples,
+)
 from fakexport.diagnose.labels import labels_of, place_text, torch_says
-from fakexport.diagnose.operators import missing_fake_kernel, tensors_on_different_devices
+from fakexport.diagnose.operators import (
+    missing_fake_class,
+    missing_fake_kernel,
+    tensors_on_different_devices,
+    unsupported_python,
+)
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
@@ -33,7 +43,7 @@ def diagnose_failure(
         exploration: What was found by going on after it. A problem that was found after assumptions names
             them, since it may follow from them.
     Reports:
-        FE201, FE203, FE301, FE302, FE401, FE502 where their marks are found, else FE202.
+        FE201, FE203 to FE206, FE301 to FE304, FE401, FE404, FE502 where their marks are found, else FE202.
     """
     found = list(_diagnosed(failure))
     for problem in exploration.problems if exploration else ():
@@ -89,12 +99,17 @@ def _is_same(known: Diagnostic, other: Diagnostic) -> bool:
 
 # In this order: torch raises some of these errors as the cause of others.
 _DETECTORS: tuple[Detector, ...] = (
+    missing_fake_class,
     missing_fake_kernel,
     tensors_on_different_devices,
+    zero_or_one_examples,
+    dims_must_be_equal,
     dynamic_dims_specialised,
+    tensor_leaves_torch,
     data_dependent_value,
     data_dependent_branch,
     data_dependent_shape,
+    unsupported_python,
 )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fakexport.diagnostics.diagnostic import Span
 
-__all__ = ["is_loop_test", "is_negated", "is_test", "with_columns"]
+__all__ = ["attribute_span", "is_loop_test", "is_negated", "is_test", "with_columns"]
 
 
 def with_columns(span: Span) -> Span:
@@ -54,6 +54,26 @@ def is_negated(span: Span) -> bool:
         and (node.lineno, _columns(span, node)[0]) == (span.line, span.column)
         for node in _nodes(span.path)
     )
+
+
+def attribute_span(path: str, class_name: str, attribute: str) -> Span | None:
+    """Where a class reads `self.<attribute>`: in its `forward`, or else in another method.
+
+    Args:
+        path: File of the class.
+        class_name: Qualified name of the class.
+        attribute: Name of the attribute.
+    """
+    classes = [node for node in _nodes(path) if isinstance(node, ast.ClassDef)]
+    owner = next((node for node in classes if node.name == class_name.rpartition(".")[2]), None)
+    methods = [item for item in owner.body if isinstance(item, ast.FunctionDef)] if owner else []
+    for method in sorted(methods, key=lambda method: method.name != "forward"):
+        for use in ast.walk(method):
+            if isinstance(use, ast.Attribute) and ast.unparse(use) == f"self.{attribute}":
+                span = Span(path, use.lineno, function=method.name, origin="source")
+                start, end = _columns(span, use)
+                return replace(span, column=start, end_column=end)
+    return None
 
 
 def _part(node: ast.AST) -> ast.expr | None:

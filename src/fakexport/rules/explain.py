@@ -34,11 +34,13 @@ def _sections(known: Rule) -> Iterator[str]:
     if known.repaired_model is not None:
         yield f"## The repaired {'checkpoint' if known.fails_on == 'weights' else 'model'}"
         yield _code_block(known.repaired_model)
-    if known.links:
+    links = (*known.links, *(_EXPORTDB.format(tag) for tag in known.exportdb))
+    if links:
         yield "## See also"
-        yield "\n".join(f"- <{link}>" for link in known.links)
+        yield "\n".join(f"- <{link}>" for link in links)
 
 
+_EXPORTDB = "https://docs.pytorch.org/docs/stable/generated/exportdb/{}.html"
 _TITLES = {"never": "A model that shows it", "weights": "A model and a checkpoint that show it"}
 _IN_PYTHON = "fe.bind(fe.export(factory), checkpoint())"
 
@@ -49,7 +51,8 @@ def _how_to_run(known: Rule) -> str:
 
 def _command(known: Rule) -> str:
     dynamic = "".join(f" --dynamic {dim}={range_}" for dim, range_ in (known.dynamic or {}).items())
-    return f"fakexport check model.py:factory --target {known.target}{dynamic}"
+    strict = " --strict" if known.is_strict else ""
+    return f"fakexport check model.py:factory --target {known.target}{dynamic}{strict}"
 
 
 def _code_block(source: str) -> str:

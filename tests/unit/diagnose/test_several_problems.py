@@ -136,11 +136,11 @@ from torch import nn
 
 class Model(nn.Module):
     def forward(self, x):
-        while x.sum() < 100:  # FE201
+        while x.sum() < 100:  # FE204
             if x.max() > 3:  # FE201
                 x = x + 1
             x = x * 2
-        while not (x > 0).all():  # FE201
+        while not (x > 0).all():  # FE204
             x = x.abs()
         return [y if y.sum() > 0 else -y for y in x.unbind()]  # FE201
 

@@ -1,0 +1,44 @@
+"""Everything that is wrong with a program, though it was captured."""
+
+from __future__ import annotations
+
+from torch.export import ExportedProgram
+
+from fakexport.capture import DynamicDims, Recovered
+from fakexport.devices import Topology
+from fakexport.diagnose.constants import diagnose_constants
+from fakexport.diagnose.custom_operators import diagnose_custom_operators
+from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers
+from fakexport.diagnose.memory import diagnose_memory
+from fakexport.diagnostics import Diagnostic
+from fakexport.program import ProgramSummary
+
+__all__ = ["diagnose_program"]
+
+
+def diagnose_program(
+    program: ExportedProgram,
+    recovered: Recovered,
+    summary: ProgramSummary,
+    topology: Topology,
+    dynamic: DynamicDims,
+) -> tuple[Diagnostic, ...]:
+    """The findings about a program, in the order of the codes but for the memory.
+
+    Args:
+        program: As captured; of a loaded one, the conditions on sizes are not known.
+        recovered: What became of its constants.
+        summary: Its facts.
+        topology: The target.
+        dynamic: The dimensions that were declared.
+    Reports:
+        FE207, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603.
+    """
+    memory = diagnose_memory(summary, topology)
+    return (
+        *diagnose_numbers(program),
+        *diagnose_declared_dims(program, summary, dynamic),
+        *diagnose_custom_operators(program),
+        *((memory,) if memory else ()),
+        *diagnose_constants(recovered),
+    )
