@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fakexport.rules import Rule, rule
+from fakexport.rules import Rule, all_rules, rule
 
 
 def explain(code: str) -> str:
@@ -19,6 +19,17 @@ def explain(code: str) -> str:
         ValueError: no such rule; names the nearest codes.
     """
     return "\n\n".join(_sections(rule(code))) + "\n"
+
+
+def explain_all() -> str:
+    """Returns the pages of all rules as one page of Markdown, with a list of them in front."""
+    listed = (
+        f"- [{known.code}](#{known.code.lower()}-{known.name}): {known.message}" for known in all_rules()
+    )
+    parts = ["# Rules", "Written by `fakexport explain --all`.", "\n".join(listed)]
+    for known in all_rules():
+        parts += (f"#{section}" if section.startswith("#") else section for section in _sections(known))
+    return "\n\n".join(parts) + "\n"
 
 
 def _sections(known: Rule) -> Iterator[str]:
