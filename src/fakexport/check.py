@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fakexport import __version__
-from fakexport.capture import DynamicDims, capture, explore, parse_dynamic
+from fakexport.capture import DynamicDims, capture_or_explore, parse_dynamic
 from fakexport.devices import Topology, emulate
 from fakexport.diagnose import (
     diagnose_assumptions,
@@ -177,7 +177,7 @@ class _Clock:
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+            self.seconds[stage] = time.perf_counter() - start
 
 
 Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
@@ -190,38 +190,30 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
 
     def failed(*found: Diagnostic, notes: tuple[str, ...] = ()) -> Outcome:
         row = replace(verdict, failed_stage=clock.stage, timings=_timings(request, clock), notes=notes)
-        return row, tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
+        return row, _of_target(target, found)
 
     try:
         with emulate(target.topology):
             with clock.running("build", "build"):
                 built = _build(request.source, target)
                 inputs = _inputs(request, built, target)
-            tracing = request.source.tracing(built.module, inputs)
             with clock.running("capture", "trace"), install_transfers(built.module, built.placement):
-                captured = capture(
+                captured, explored = capture_or_explore(
                     built.module,
                     inputs.args,
                     inputs.kwargs,
                     dynamic=request.dynamic,
                     strict=request.is_strict,
-                    tracing=tracing,
+                    tracing=lambda: request.source.tracing(built.module, inputs),
                 )
             if captured.program is None or captured.recovered is None:
                 assert captured.failure is not None
-                with clock.running("capture", "trace"), install_transfers(built.module, built.placement):
-                    explored = explore(
-                        built.module,
-                        inputs.args,
-                        inputs.kwargs,
-                        dynamic=request.dynamic,
-                        tracing=lambda: request.source.tracing(built.module, inputs),
-                    )
+                assert explored is not None
                 found = diagnose_failure(captured.failure, explored)
                 return failed(*found, notes=tuple(diagnose_assumptions(explored)))
             with clock.running("analyse", "analyse"):
                 summary = summarise(captured.program)
-                found = diagnose_program(
+                findings = diagnose_program(
                     captured.program, captured.recovered, summary, target.topology, request.dynamic
                 )
                 verdict = replace(
@@ -233,11 +225,11 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
                     summary=summary,
                     transfers=transfers(captured.program),
                     recovered=captured.recovered,
-                    notes=built.notes,
+                    notes=built.notes + findings.notes,
                     program=captured.program,
                 )
         verdict = replace(verdict, timings=_timings(request, clock))
-        return verdict, tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
+        return verdict, _of_target(target, findings.diagnostics)
     except FactoryFailed as error:
         return failed(diagnose_build(error.__cause__ or error))
     except (ValueError, TypeError) as error:
@@ -246,6 +238,10 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
         return failed(diagnose_internal_fault(error, versions=_versions()))
     except Exception as error:
         return failed(diagnose_internal_fault(error, versions=_versions()))
+
+
+def _of_target(target: _Target, found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    return tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
 
 
 def _build(source: Source, target: _Target) -> Built:

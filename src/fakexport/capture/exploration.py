@@ -30,11 +30,11 @@ from fakexport.diagnostics import Span, source_text
 from fakexport.diagnostics.statement import is_loop_test, is_negated
 
 from .call_site import running_user_frames
-from .capture import failure_of, torch_shapes, traced
+from .capture import Captured, capture, failure_of, torch_shapes, traced
 from .dynamic_dims import DynamicDims
 from .failure import CaptureFailure
 
-__all__ = ["Assumption", "Exploration", "Problem", "explore"]
+__all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
 
 # Another trace, with a branch turned, is made only while these are not used up.
 MOST_TRACES = 3
@@ -134,6 +134,30 @@ def explore(
 def _worth(found: Exploration) -> tuple[int, bool]:
     """The more problems the better: a turned branch may also lead out of `forward` at once."""
     return sum(not problem.is_last for problem in found.problems), found.is_complete
+
+
+def capture_or_explore(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: DynamicDims | Any = None,
+    strict: bool = False,
+    tracing: Callable[[], AbstractContextManager[Any]] | None = None,
+) -> tuple[Captured, Exploration | None]:
+    """What `capture` gives and, if that is a failure, what `explore` finds.
+
+    Args:
+        module, args, kwargs, dynamic, strict: As for `capture`.
+        tracing: Makes the context that `capture` takes, for each trace.
+    Raises:
+        TypeError, ValueError: as `capture`.
+    """
+    context = tracing() if tracing else None
+    captured = capture(module, args, kwargs, dynamic=dynamic, strict=strict, tracing=context)
+    if captured.failure is None:
+        return captured, None
+    return captured, explore(module, args, kwargs, dynamic=dynamic, tracing=tracing)
 
 
 class _Endless(BaseException):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,45 +20,71 @@ from fakexport.program.operator_name import operator_name
 from fakexport.program.walk import Visit, walk
 from fakexport.rules import rule
 
-__all__ = ["diagnose_custom_operators"]
+__all__ = ["ComparedOperators", "compare_custom_operators"]
 
 LARGEST_INPUT_BYTES = 64 * 2**20
+_OF_TORCH = frozenset(
+    {"aten", "prim", "prims", "higher_order", "inductor", "torchvision", "_operator", "math"}
+)
 _MUTATED = "not defined as mutable but was mutated"
 
 
-def diagnose_custom_operators(program: ExportedProgram) -> Iterator[Diagnostic]:
+@dataclass(frozen=True)
+class ComparedOperators:
+    """What came of running the custom operators of a program.
+
+    Args:
+        diagnostics: Of those that are not what they say.
+        notes: A sentence for each that could not be compared.
+    """
+
+    diagnostics: tuple[Diagnostic, ...]
+    notes: tuple[str, ...]
+
+
+def compare_custom_operators(program: ExportedProgram) -> ComparedOperators:
     """Runs each operator that was made in Python once, on made-up data on the CPU, and compares.
 
     Only operators of `torch.library.custom_op`, whose kernels can raise but not crash, and only with inputs
-    of at most `LARGEST_INPUT_BYTES`. Each operator is run as its first node calls it. One that has no kernel
-    for the CPU, or does not take the data, cannot be compared and gives nothing.
+    of at most `LARGEST_INPUT_BYTES`. Each operator is run as its first node calls it.
 
     Reports:
         FE402 where the fake kernel gives another shape, dtype or layout than the real one, FE403 where an
         input is changed that the schema does not say is.
     """
+    diagnostics: list[Diagnostic] = []
+    notes: list[str] = []
     seen: set[str] = set()
     for visit in walk(program):
         name = _custom_operator(visit)
-        if name is not None and name not in seen:
-            seen.add(name)
-            yield from _diagnosed(name, visit)
+        if name is None or name in seen:
+            continue
+        seen.add(name)
+        try:
+            diagnostics += _compared(name, visit)
+        except _NotComparable as error:
+            notes.append(f"the fake kernel of {name} was not held against its real one: {error}")
+    return ComparedOperators(tuple(diagnostics), tuple(notes))
+
+
+class _NotComparable(Exception):
+    """Why an operator cannot be run, as a clause."""
 
 
 def _custom_operator(visit: Visit) -> str | None:
-    """`acme::scale`, if an operator of that name was made in Python."""
-    namespace, _, name = operator_name(visit.node).partition(".")
-    qualified = f"{namespace}::{name.partition('.')[0]}"
-    return qualified if is_python_operator(qualified) else None
+    """`acme::scale`, if an operator outside of torch has that name."""
+    operator = operator_name(visit.node)
+    namespace, _, name = operator.partition(".")
+    is_called = visit.node.op == "call_function" and hasattr(visit.node.target, "overloadpacket")
+    return f"{namespace}::{name.partition('.')[0]}" if is_called and namespace not in _OF_TORCH else None
 
 
-def _diagnosed(name: str, visit: Visit) -> Iterator[Diagnostic]:
-    called = _made_up(visit)
-    if called is None:
-        return
-    args, kwargs = called
-    tests = ("test_schema", "test_faketensor")
+def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
+    if not is_python_operator(name):
+        raise _NotComparable("it is not of `torch.library.custom_op`, and might crash on made-up data")
+    args, kwargs = _made_up(visit)
     operator: Any = visit.node.target
+    tests = ("test_schema", "test_faketensor")
     found = torch.library.opcheck(operator, args, kwargs, test_utils=tests, raise_exception=False)
     mutated, mismatch = found["test_schema"], found["test_faketensor"]
     if _MUTATED in str(mutated):
@@ -67,6 +94,8 @@ def _diagnosed(name: str, visit: Visit) -> Iterator[Diagnostic]:
             fix=Fix("declare the argument in `mutates_args`, or work on a copy of it"),
             module_path=visit.module_path or None,
         )
+    elif mutated != "SUCCESS":
+        raise _NotComparable(f"on made-up data it raised {type(mutated).__name__}: {_first_line(mutated)}")
     if type(mismatch).__name__ == "MetadataMismatchError":
         yield rule("FE402").diagnostic(
             labels=labels_at(visit.span, f"the kernels of {name} disagree"),
@@ -76,8 +105,12 @@ def _diagnosed(name: str, visit: Visit) -> Iterator[Diagnostic]:
         )
 
 
-def _made_up(visit: Visit) -> tuple[Any, Any] | None:
-    """Real arguments like those of the node, or None where there can be none or they are too large."""
+def _first_line(error: object) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _made_up(visit: Visit) -> tuple[Any, Any]:
+    """Real arguments like those of the node."""
     described = tree_map(
         lambda leaf: leaf.meta.get("val") if isinstance(leaf, Node) else leaf,
         (visit.node.args, visit.node.kwargs),
@@ -91,14 +124,14 @@ def _made_up(visit: Visit) -> tuple[Any, Any] | None:
     ]
     numbers = [leaf for leaf in leaves if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool))]
     if any(_number(number) is None for number in (*sizes, *numbers)):
-        return None
+        raise _NotComparable("the size of an input depends on data")
     total = sum(
         math.prod(_number(n) for n in leaf.shape) * leaf.itemsize
         for leaf in leaves
         if isinstance(leaf, torch.Tensor)
     )
     if total > LARGEST_INPUT_BYTES:
-        return None
+        raise _NotComparable(f"its inputs have more than {LARGEST_INPUT_BYTES // 2**20} MiB")
     generator = torch.Generator().manual_seed(0)
     real: tuple[Any, Any] = tree_map(
         lambda leaf: _real(leaf, generator) if isinstance(leaf, torch.Tensor) else _on_cpu(_number(leaf)),

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch.export import ExportedProgram
 
 from fakexport.capture import DynamicDims, Recovered
 from fakexport.devices import Topology
 from fakexport.diagnose.constants import diagnose_constants
-from fakexport.diagnose.custom_operators import diagnose_custom_operators
+from fakexport.diagnose.custom_operators import compare_custom_operators
 from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers
 from fakexport.diagnose.memory import diagnose_memory
 from fakexport.diagnostics import Diagnostic
 from fakexport.program import ProgramSummary
 
-__all__ = ["diagnose_program"]
+__all__ = ["ProgramFindings", "diagnose_program"]
+
+
+@dataclass(frozen=True)
+class ProgramFindings:
+    """What was found about a program.
+
+    Args:
+        diagnostics: In the order of the codes, but for the memory.
+        notes: Checks that could not be made, one sentence each.
+    """
+
+    diagnostics: tuple[Diagnostic, ...]
+    notes: tuple[str, ...]
 
 
 def diagnose_program(
@@ -22,8 +37,8 @@ def diagnose_program(
     summary: ProgramSummary,
     topology: Topology,
     dynamic: DynamicDims,
-) -> tuple[Diagnostic, ...]:
-    """The findings about a program, in the order of the codes but for the memory.
+) -> ProgramFindings:
+    """The findings about a program.
 
     Args:
         program: As captured; of a loaded one, the conditions on sizes are not known.
@@ -35,10 +50,12 @@ def diagnose_program(
         FE207, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603.
     """
     memory = diagnose_memory(summary, topology)
-    return (
+    operators = compare_custom_operators(program)
+    diagnostics = (
         *diagnose_numbers(program),
         *diagnose_declared_dims(program, summary, dynamic),
-        *diagnose_custom_operators(program),
+        *operators.diagnostics,
         *((memory,) if memory else ()),
         *diagnose_constants(recovered),
     )
+    return ProgramFindings(diagnostics, operators.notes)
