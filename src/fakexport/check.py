@@ -15,15 +15,14 @@ import torch
 from torch import nn
 
 from fakexport import __version__
-from fakexport.capture import DynamicDims, capture, parse_dynamic
+from fakexport.capture import DynamicDims, capture_or_explore, parse_dynamic
 from fakexport.devices import Topology, emulate
 from fakexport.diagnose import (
-    diagnose_behaviour,
+    diagnose_assumptions,
     diagnose_build,
-    diagnose_constants,
     diagnose_failure,
     diagnose_internal_fault,
-    diagnose_memory,
+    diagnose_program,
 )
 from fakexport.diagnostics import Diagnostic, fold
 from fakexport.fake import Built, DeviceMap, build, install_transfers
@@ -80,8 +79,8 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that returns no module.
     Reports:
-        FE001, FE101, FE102, FE201, FE202, FE203, FE301, FE302, FE401, FE502, FE503, FE601, FE602, FE603,
-        FE901, FE902, FE903, FE904, FE905, FE906, FE907.
+        FE001, FE101, FE102, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE601 to FE603,
+        FE901 to FE907.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), targets=["cpu", "H100"])
@@ -190,36 +189,32 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
     clock = _Clock(announce)
     verdict = Verdict(target.spec, False, None, None, (), _timings(request, clock))
 
-    def failed(diagnostic: Diagnostic) -> Outcome:
-        diagnostic = replace(diagnostic, targets=(target.spec.name,))
-        return replace(verdict, failed_stage=clock.stage, timings=_timings(request, clock)), (diagnostic,)
+    def failed(*found: Diagnostic, notes: tuple[str, ...] = ()) -> Outcome:
+        row = replace(verdict, failed_stage=clock.stage, timings=_timings(request, clock), notes=notes)
+        return row, _of_target(target, found)
 
     try:
         with emulate(target.topology):
             with clock.running("build", "build"):
                 built = _build(request.source, target)
                 inputs = _inputs(request, built, target)
-            tracing = request.source.tracing(built.module, inputs)
             with clock.running("capture", "trace"), install_transfers(built.module, built.placement):
-                captured = capture(
+                captured, explored = capture_or_explore(
                     built.module,
                     inputs.args,
                     inputs.kwargs,
                     dynamic=request.dynamic,
                     strict=request.is_strict,
-                    tracing=tracing,
+                    tracing=lambda: request.source.tracing(built.module, inputs),
                 )
             if captured.program is None or captured.recovered is None:
                 assert captured.failure is not None
-                return failed(diagnose_failure(captured.failure))
+                assert explored is not None
+                found = diagnose_failure(captured.failure, explored)
+                return failed(*found, notes=tuple(diagnose_assumptions(explored)))
             with clock.running("analyse", "analyse"):
                 summary = summarise(captured.program)
-                memory = diagnose_memory(summary, target.topology)
-                found = (
-                    *filter(None, (memory,)),
-                    *diagnose_constants(captured.recovered),
-                    *diagnose_behaviour(captured.program, captured.effects),
-                )
+                findings = diagnose_program(captured, summary, target.topology, request.dynamic)
                 verdict = replace(
                     verdict,
                     target=replace(
@@ -229,12 +224,12 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
                     summary=summary,
                     transfers=transfers(captured.program),
                     recovered=captured.recovered,
-                    notes=built.notes,
+                    notes=built.notes + findings.notes,
                     placement=built.placement.device_map,
                     program=captured.program,
                 )
         verdict = replace(verdict, timings=_timings(request, clock))
-        return verdict, tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
+        return verdict, _of_target(target, findings.diagnostics)
     except FactoryFailed as error:
         return failed(diagnose_build(error.__cause__ or error))
     except (ValueError, TypeError) as error:
@@ -243,6 +238,10 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
         return failed(diagnose_internal_fault(error, versions=_versions()))
     except Exception as error:
         return failed(diagnose_internal_fault(error, versions=_versions()))
+
+
+def _of_target(target: _Target, found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    return tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
 
 
 def _build(source: Source, target: _Target) -> Built:

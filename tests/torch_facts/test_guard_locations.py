@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from fakexport._torch.guard_locations import guard_locations
+from fakexport._torch.guard_locations import guards_of_error, guards_of_program
 from fakexport._torch.user_frames import name_user_frames
 
 
@@ -23,13 +23,30 @@ def failure() -> BaseException:
 
 
 def test_exports_frames_still_hold_the_shape_environment_after_a_failure():
-    (guard,) = guard_locations(failure())
+    (guard,) = guards_of_error(failure())
 
-    expression, places = guard
-    assert expression.startswith("Eq(")
-    assert places[-1][0] == __file__
-    assert places[-1][2] == "forward"
+    assert guard.expression.startswith("Eq(")
+    assert guard.places[-1][0] == __file__
+    assert guard.places[-1][2] == "forward"
+    assert guard.dims == ("x.0",)
 
 
 def test_an_error_from_elsewhere_has_no_guards():
-    assert guard_locations(ValueError("no traceback")) == []
+    assert guards_of_error(ValueError("no traceback")) == []
+
+
+def test_a_program_keeps_the_guards_of_its_trace():
+    class Half(nn.Module):
+        def forward(self, x, y):
+            return x[: round(x.shape[0] / 2)], x + y
+
+    tensors = (torch.ones(6, 2), torch.ones(6, 2))
+    dynamic = {0: Dim.DYNAMIC(min=2, max=64)}
+
+    program = torch.export.export(Half(), tensors, dynamic_shapes=(dynamic, dynamic))
+
+    guards = guards_of_program(program)
+    assert [(guard.dims, guard.is_equality) for guard in guards if len(guard.dims) == 2] == [
+        (("y.0", "x.0"), True)
+    ]
+    assert [guard.first_refused([6, 5, 2]) for guard in guards if "Ne(" in guard.expression] == [2]

@@ -6,7 +6,14 @@ import operator
 
 import torch
 
-from fakexport._torch.operator_schema import argument_names, argument_values, is_changing_views, is_mutating
+from fakexport._torch.operator_schema import (
+    argument_names,
+    argument_values,
+    is_changing_views,
+    is_mutating,
+    is_python_operator,
+    operator_schema,
+)
 
 
 def test_an_overload_names_its_arguments_in_schema_order() -> None:
@@ -39,3 +46,21 @@ def test_an_overload_says_whether_it_writes_into_its_arguments_or_changes_their_
     assert not is_mutating(aten.add.Tensor)
     assert is_changing_views(aten.unsqueeze_.default)
     assert not is_changing_views(aten.add_.Tensor)
+
+
+def test_the_schema_of_a_registered_operator_is_found_by_its_name() -> None:
+    schema = operator_schema("aten::cat")
+
+    assert schema is not None
+    assert schema.arguments == (("tensors", "List[Tensor]"), ("dim", "int"))
+    assert (schema.results, schema.is_python, schema.first_tensor) == (("Tensor",), False, None)
+    assert operator_schema("nobody::nothing") is None
+
+
+def test_an_operator_that_was_made_in_python_is_known() -> None:
+    @torch.library.custom_op("schema_facts::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert is_python_operator("schema_facts::twice")
+    assert not is_python_operator("aten::add")

@@ -8,31 +8,85 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-__all__ = ["guard_locations"]
+__all__ = ["Guard", "guards_of_error", "guards_of_program"]
+
+Place = tuple[str, int, str | None]
 
 _PLACE = re.compile(r"(?P<path>[^\s()][^()\n]*?):(?P<line>\d+)(?: in (?P<function>[^\s)]+))?")
+_SIZE = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<dim>\d+)\]")
 
 
-def guard_locations(error: BaseException) -> list[tuple[str, list[tuple[str, int, str | None]]]]:
+@dataclass(frozen=True)
+class Guard:
+    """A condition on sizes.
+
+    Args:
+        expression: `Eq(8*s77, 32)`.
+        places: `(path, line, function)`, outermost first.
+        dims: The dimensions of inputs that it is about: `x.0`.
+        is_equality: It says that two of them are equal.
+    """
+
+    expression: str
+    places: tuple[Place, ...]
+    dims: tuple[str, ...]
+    is_equality: bool
+    _condition: Any = field(repr=False, compare=False)
+    _symbols: tuple[Any, ...] = field(repr=False, compare=False)
+
+    def first_refused(self, sizes: Iterable[int]) -> int | None:
+        """The first of the sizes that the guard does not allow; None for a guard on several dimensions."""
+        if len(self._symbols) != 1:
+            return None
+        symbol = self._symbols[0]
+        return next((n for n in sizes if self._condition.xreplace({symbol: sympy.Integer(n)}) == False), None)  # noqa: E712
+
+
+def guards_of_error(error: BaseException) -> list[Guard]:
     """The guards of the shape environment that an export used before it raised.
 
     Export makes a fake mode of its own and keeps it in local variables, so the way to it after a failure
     is through the frames of the traceback.
 
     Returns:
-        `(expression, [(path, line, function), ...])` per guard, in the order they arose; places outermost
-        first. Empty where nothing was symbolic.
+        The guards in the order they arose. Empty where nothing was symbolic.
     """
     seen: dict[int, ShapeEnv] = {}
     for environment in _environments(error):
         seen.setdefault(id(environment), environment)
-    return [(str(guard.expr), _places(guard.sloc)) for env in seen.values() for guard in env.guards]
+    return [guard for environment in seen.values() for guard in _guards(environment)]
+
+
+def guards_of_program(program: ExportedProgram) -> list[Guard]:
+    """The guards of the shape environment that a program was captured with; none of one that was loaded."""
+    for node in program.graph.nodes:
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        if mode is not None:
+            return [] if mode.shape_env is None else list(_guards(mode.shape_env))
+    return []
+
+
+def _guards(environment: ShapeEnv) -> Iterator[Guard]:
+    names: dict[Any, list[str]] = {}
+    for source, symbol in environment.source_to_var.items():
+        if match := _SIZE.fullmatch(source):
+            names.setdefault(symbol, []).append(f"{match['name']}.{match['dim']}")
+    for guard in environment.guards:
+        symbols = sorted(guard.expr.free_symbols, key=str)
+        dims = tuple(name for symbol in symbols for name in names.get(symbol, ()))
+        is_equality = isinstance(guard.expr, sympy.Eq) and all(side.is_Symbol for side in guard.expr.args)
+        yield Guard(
+            str(guard.expr), tuple(_places(guard.sloc)), dims, is_equality, guard.expr, tuple(symbols)
+        )
 
 
 def _environments(error: BaseException) -> Iterator[ShapeEnv]:
@@ -44,9 +98,9 @@ def _environments(error: BaseException) -> Iterator[ShapeEnv]:
                 yield value
 
 
-def _places(sloc: Any) -> list[tuple[str, int, str | None]]:
+def _places(sloc: Any) -> list[Place]:
     """Torch keeps a frame, or a text made of one; the user's place is a text."""
-    found: list[tuple[str, int, str | None]] = []
+    found: list[Place] = []
     for place in (sloc.framework_loc, sloc.maybe_user_loc):
         if isinstance(place, traceback.FrameSummary):
             found.append((place.filename, place.lineno or 1, place.name))

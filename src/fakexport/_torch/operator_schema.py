@@ -1,16 +1,71 @@
-"""Arguments and effects of an operator, which torch keeps in the private `_schema` of an overload.
+"""What the schema of an operator says, which torch keeps only in the private `_schema` of an overload.
 
-Seen on torch 2.11 to 2.13.
+Seen on torch 2.11 to 2.13. Source: `torch/_library/custom_ops.py:OPDEFS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 
-__all__ = ["argument_names", "argument_values", "is_changing_views", "is_mutating"]
+__all__ = [
+    "OperatorSchema",
+    "argument_names",
+    "argument_values",
+    "is_changing_views",
+    "is_mutating",
+    "is_python_operator",
+    "operator_schema",
+]
+
+
+@dataclass(frozen=True)
+class OperatorSchema:
+    """The schema of an operator.
+
+    Args:
+        name: `acme::scale`.
+        arguments: Name and type of each: `("x", "Tensor")`, `("sizes", "List[int]")`.
+        results: Type of each.
+        is_python: Its kernels are functions of Python.
+    """
+
+    name: str
+    arguments: tuple[tuple[str, str], ...]
+    results: tuple[str, ...]
+    is_python: bool
+
+    @property
+    def first_tensor(self) -> str | None:
+        """Name of the first argument that is a tensor."""
+        return next((name for name, kind in self.arguments if kind == "Tensor"), None)
+
+
+def operator_schema(name: str) -> OperatorSchema | None:
+    """The schema of a registered operator's first overload, or None.
+
+    Args:
+        name: `acme::scale`.
+    """
+    schemas = torch._C._jit_get_schemas_for_operator(name)
+    if not schemas:
+        return None
+    schema = schemas[0]
+    return OperatorSchema(
+        name,
+        tuple((argument.name, str(argument.type)) for argument in schema.arguments),
+        tuple(str(returned.type) for returned in schema.returns),
+        is_python_operator(name),
+    )
+
+
+def is_python_operator(name: str) -> bool:
+    """Whether an operator was made with `torch.library.custom_op`: its kernels can raise, and not crash."""
+    return name in OPDEFS
 
 
 def argument_names(operator: Any) -> tuple[str, ...]:

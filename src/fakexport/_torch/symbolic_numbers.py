@@ -116,7 +116,7 @@ def without_new_guards(environment: ShapeEnv) -> Iterator[None]:
         yield
 
 
-def hint_of(number: torch.SymInt | torch.SymFloat) -> Any:
+def hint_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
     """The value that the number had in the example inputs, or None."""
     return number.node.hint
 

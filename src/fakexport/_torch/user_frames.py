@@ -19,6 +19,7 @@ from traceback import FrameSummary
 from types import FrameType
 from typing import Any
 
+from torch.export import _trace
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from .patching import Patches
@@ -55,7 +56,8 @@ def _innermost(is_user_code: Callable[[str], bool]) -> Callable[..., Any]:
     # traced.
     def stack_summary(environment: ShapeEnv, is_debug: bool = False, framework_loc: Any = None) -> Any:
         frame: FrameType | None = sys._getframe(1)
-        while framework_loc is None and frame is not None:
+        # The model is called from there: frames outside belong to who asked for the export.
+        while framework_loc is None and frame is not None and frame.f_code.co_filename != _trace.__file__:
             if is_user_code(frame.f_code.co_filename):
                 code = frame.f_code
                 framework_loc = FrameSummary(code.co_filename, frame.f_lineno, code.co_name)

@@ -3,6 +3,7 @@
 from fakexport.capture.capture import Captured, capture
 from fakexport.capture.constants import recover_constants
 from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, parse_dynamic
+from fakexport.capture.exploration import Assumption, Exploration, Problem, capture_or_explore, explore
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, user_spans
 from fakexport.capture.plain_forward import bound_inputs
@@ -11,17 +12,22 @@ from fakexport.capture.recovered import Recovered, UnboundConstant, UnboundConst
 
 __all__ = [
     "AUTO",
+    "Assumption",
     "CaptureFailure",
     "Captured",
     "DynamicDim",
     "DynamicDims",
+    "Exploration",
     "GuardFact",
+    "Problem",
     "PythonEffect",
     "Recovered",
     "UnboundConstant",
     "UnboundConstants",
     "bound_inputs",
     "capture",
+    "capture_or_explore",
+    "explore",
     "export",
     "parse_dynamic",
     "recover_constants",

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport._torch.guard_locations import guard_locations
+from fakexport._torch.guard_locations import Guard, guards_of_error
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.user_frames import name_user_frames
@@ -27,7 +27,7 @@ from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
 from .recovered import Recovered
 
-__all__ = ["Captured", "capture"]
+__all__ = ["Captured", "capture", "failure_of", "guard_span", "torch_shapes", "traced"]
 
 
 @dataclass(frozen=True)
@@ -76,30 +76,63 @@ def capture(
         ValueError: `dynamic` names what the inputs do not have.
     """
     kwargs = dict(kwargs or {})
-    inputs = bound_inputs(module, args, kwargs)
-    shapes: Any = as_torch_shapes(dynamic, inputs) if isinstance(dynamic, DynamicDims) else dynamic
+    shapes = torch_shapes(module, args, kwargs, dynamic)
     try:
-        with (
-            name_user_frames(is_user_code),
-            tracing or nullcontext(),
-            nullcontext(()) if strict else watch_forward(module) as effects,
-            plain_forward(module, args, kwargs),
-            # TorchDynamo reads a field that only generated code sets.
-            nullcontext() if strict else lazy_graph_modules(),
-        ):
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
+        with nullcontext(()) if strict else watch_forward(module) as effects:
+            program = traced(module, args, kwargs, shapes=shapes, strict=strict, tracing=tracing)
         for name, value in fold_lifted_moves(program).items():
             remember_value(program.constants[name], value)
     except Exception as error:
-        return Captured(None, CaptureFailure.of(error, guards=_guards(error)))
+        return Captured(None, failure_of(error))
     remember_origin(program, module)
     return Captured(program, None, recover_constants(program), tuple(effects))
 
 
+def traced(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    shapes: Any,
+    strict: bool,
+    tracing: AbstractContextManager[Any] | None,
+) -> ExportedProgram:
+    """The program as `torch.export` makes it.
+
+    Args:
+        module, args, kwargs, strict, tracing: As for `capture`.
+        shapes: What `torch_shapes` gives.
+    Raises:
+        Exception: What the model or torch raises.
+    """
+    with (
+        name_user_frames(is_user_code),
+        tracing or nullcontext(),
+        plain_forward(module, args, kwargs),
+        # TorchDynamo reads a field that only generated code sets.
+        nullcontext() if strict else lazy_graph_modules(),
+    ):
+        return torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
+
+
+def failure_of(error: BaseException) -> CaptureFailure:
+    """What an error of `traced` says, with the conditions on sizes that led to it."""
+    return CaptureFailure.of(error, guards=_guards(error))
+
+
+def torch_shapes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic: Any) -> Any:
+    """What `torch.export.export(dynamic_shapes=...)` takes; raises for a bad call, as `capture` says."""
+    inputs = bound_inputs(module, args, kwargs)
+    return as_torch_shapes(dynamic, inputs) if isinstance(dynamic, DynamicDims) else dynamic
+
+
 def _guards(error: BaseException) -> tuple[GuardFact, ...]:
-    facts = []
-    for expression, frames in guard_locations(error):
-        place = next(((p, n, f) for p, n, f in reversed(frames) if is_user_code(p)), None)
-        span = None if place is None else Span(place[0], place[1], function=place[2], origin="guard")
-        facts.append(GuardFact(expression, span))
-    return tuple(facts)
+    return tuple(
+        GuardFact(guard.expression, guard_span(guard), guard.dims) for guard in guards_of_error(error)
+    )
+
+
+def guard_span(guard: Guard) -> Span | None:
+    """The user's line that imposed a condition on sizes, where torch kept it."""
+    place = next(((p, n, f) for p, n, f in reversed(guard.places) if is_user_code(p)), None)
+    return None if place is None else Span(place[0], place[1], function=place[2], origin="guard")

@@ -8,10 +8,10 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fakexport.diagnostics import Span
+from fakexport.diagnostics import Span, with_columns
 from fakexport.program.source_span import is_user_code
 
-__all__ = ["CaptureFailure", "GuardFact", "span_of_frame", "user_spans"]
+__all__ = ["CaptureFailure", "GuardFact", "span_of", "user_spans"]
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,12 @@ class GuardFact:
     Args:
         expression: Such as `Eq(s77, 4)`.
         span: The user's line that imposed it, where torch kept it.
+        dims: The dimensions of inputs that it is about: `x.0`.
     """
 
     expression: str
     span: Span | None
+    dims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,25 @@ class CaptureFailure:
 
     @property
     def culprit(self) -> Span | None:
-        """The innermost frame of user code, or None."""
-        return self.spans[-1] if self.spans else None
+        """The innermost frame of user code, with columns where the source is at hand, or None."""
+        return with_columns(self.spans[-1]) if self.spans else None
 
     @classmethod
-    def of(cls, error: BaseException, *, guards: tuple[GuardFact, ...] = ()) -> CaptureFailure:
+    def of(
+        cls, error: BaseException, *, guards: tuple[GuardFact, ...] = (), spans: tuple[Span, ...] = ()
+    ) -> CaptureFailure:
+        """What an error says.
+
+        Args:
+            guards: As above.
+            spans: Where it arose, for an error that was caught before it reached the user's code.
+        """
         chain = list(_chain(error))
-        spans = [user_spans(link) for link in chain]
+        own = [spans] if spans else [user_spans(link) for link in chain]
         return cls(
             error_types=tuple(type(link).__name__ for link in chain),
             messages=tuple(str(link) for link in chain),
-            spans=next((found for found in reversed(spans) if found), ()) or _spans_in_text(chain),
+            spans=next((found for found in reversed(own) if found), ()) or _spans_in_text(chain),
             guards=guards,
             error=error,
         )
@@ -83,9 +93,7 @@ def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
                 Span(m["path"], int(m["line"]), function=m["function"], origin="stack_trace") for m in found
             )
     frames = [getattr(error, "innermost_user_frame_summary", None) for error in errors]
-    return tuple(
-        span_of_frame(frame) for frame in frames if frame is not None and is_user_code(frame.filename)
-    )
+    return tuple(span_of(frame) for frame in frames if frame is not None and is_user_code(frame.filename))
 
 
 def user_spans(error: BaseException) -> tuple[Span, ...]:
@@ -95,10 +103,10 @@ def user_spans(error: BaseException) -> tuple[Span, ...]:
     libraries such as transformers count as user code.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    return tuple(span_of_frame(frame) for frame in frames if frame.lineno and is_user_code(frame.filename))
+    return tuple(span_of(frame) for frame in frames if frame.lineno and is_user_code(frame.filename))
 
 
-def span_of_frame(frame: traceback.FrameSummary) -> Span:
+def span_of(frame: traceback.FrameSummary) -> Span:
     """The place of a frame, with columns where Python knows them."""
     line = frame.lineno or 1
     column, end_column = _columns(frame)

@@ -18,10 +18,18 @@ def explain_command(
             metavar="CODE", show_default=False, help="Code or name of a diagnostic, such as FE201."
         ),
     ] = None,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="The pages of all rules, as docs/rules.md has them.")
+    ] = False,
 ) -> None:
     """What a diagnostic means, a model that shows it, and how to repair it. Without a code: the list."""
     from fakexport.report import render_rules
     from fakexport.rules import all_rules
-    from fakexport.rules.explain import explain
+    from fakexport.rules.explain import explain, explain_all
 
+    if is_all:
+        if code is not None:
+            raise typer.BadParameter("give a code or --all, not both")
+        write_output(explain_all())
+        return
     write_output(render_rules(all_rules()) if code is None else explain(code))

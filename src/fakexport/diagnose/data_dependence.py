@@ -1,15 +1,21 @@
-"""What only the data can tell, where the capture had to know it: FE201, FE203, FE301."""
+"""What only the data can tell, where the capture had to know it: FE201, FE203, FE204, FE205, FE301."""
 
 from __future__ import annotations
 
 import re
 
 from fakexport.capture import CaptureFailure
-from fakexport.diagnose.labels import labels_of, source_text, torch_says
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.diagnose.labels import labels_of, torch_says
+from fakexport.diagnostics import Diagnostic, Fix, source_text
+from fakexport.diagnostics.statement import is_loop_test, is_test
 from fakexport.rules import rule
 
-__all__ = ["data_dependent_branch", "data_dependent_shape", "data_dependent_value"]
+__all__ = [
+    "data_dependent_branch",
+    "data_dependent_shape",
+    "data_dependent_value",
+    "tensor_leaves_torch",
+]
 
 _GUARD = re.compile(
     r"Could not guard on data-dependent expression (?P<expression>.+?) \(unhinted.*?"
@@ -25,11 +31,28 @@ _BRANCH = re.compile(r"Data-dependent branching|Dynamic control flow is not supp
 _ASSERTED = re.compile(r"Data-dependent assertion|Failed to trace .* assert", re.IGNORECASE)
 
 
+_NUMPY = re.compile(r"\.numpy\(\) is not supported for tensor subclasses|Can't call numpy\(\) on")
+# What a function says that is no operator and got a number of the trace: `f"{x.item():.2f}"`.
+_TRACED_NUMBER = re.compile(r"\bSym(?:Int|Float|Bool)\b")
+
+
+def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
+    """FE205: NumPy wants the data."""
+    if not any(_NUMPY.search(text) for text in failure.messages):
+        return None
+    return rule("FE205").diagnostic(
+        labels=labels_of(failure, "NumPy needs the data of this tensor"),
+        notes=torch_says(failure),
+        fix=Fix("compute it with operators of torch, or wrap it as a custom operator with a fake kernel"),
+    )
+
+
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """FE203: Python needs a number."""
-    reads_output = "DataDependentOutputException" in failure.error_types
+    reads_output = "DataDependentOutputException" in failure.error_types and not _is_test(failure)
     number = _found(_NUMBER, failure)
-    if not reads_output and (number is None or number["sizes"] != "none"):
+    is_refused = failure.error_types[0] == "TypeError" and bool(_TRACED_NUMBER.search(failure.messages[0]))
+    if not (reads_output or is_refused) and (number is None or number["sizes"] != "none"):
         return None
     expression = source_text(failure.culprit)
     return rule("FE203").diagnostic(
@@ -40,13 +63,20 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
-    """FE201: Python asks a tensor whether it is true."""
+    """FE201: Python asks a tensor whether it is true; FE204: it is the condition of a loop."""
     guard = _found(_GUARD, failure)
     is_branch = any(_BRANCH.search(text) or _ASSERTED.search(text) for text in failure.messages)
+    is_branch |= "DataDependentOutputException" in failure.error_types
     if not is_branch and (guard is None or guard["sizes"] != "none"):
         return None
     expression = source_text(failure.culprit)
     message = f"`{expression}` has no value while the model is traced" if expression else "the branch is here"
+    if failure.culprit is not None and is_loop_test(failure.culprit):
+        return rule("FE204").diagnostic(
+            labels=labels_of(failure, message),
+            notes=torch_says(failure),
+            fix=Fix("run a fixed number of rounds with `torch.where`, or use `torch.while_loop`"),
+        )
     return rule("FE201").diagnostic(
         labels=labels_of(failure, message),
         notes=torch_says(failure),
@@ -66,6 +96,10 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
         notes=torch_says(failure),
         fix=Fix("keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`"),
     )
+
+
+def _is_test(failure: CaptureFailure) -> bool:
+    return failure.culprit is not None and is_test(failure.culprit)
 
 
 def _found(pattern: re.Pattern[str], failure: CaptureFailure) -> re.Match[str] | None:

@@ -1,48 +1,115 @@
-"""From a failed capture to a diagnostic."""
+"""From a failed capture, and the exploration of what else is in its way, to diagnostics."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
-from fakexport.capture import CaptureFailure
+from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.diagnose.data_dependence import (
     data_dependent_branch,
     data_dependent_shape,
     data_dependent_value,
+    tensor_leaves_torch,
 )
-from fakexport.diagnose.dimensions import dynamic_dim_specialised
-from fakexport.diagnose.labels import labels_of, torch_says
-from fakexport.diagnose.operators import missing_fake_kernel, tensors_on_different_devices
+from fakexport.diagnose.dimensions import (
+    dims_must_be_equal,
+    dynamic_dims_specialised,
+    zero_or_one_examples,
+)
+from fakexport.diagnose.labels import labels_of, place_text, torch_says
+from fakexport.diagnose.operators import (
+    missing_fake_class,
+    missing_fake_kernel,
+    tensors_on_different_devices,
+    unsupported_python,
+)
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
-__all__ = ["diagnose_failure"]
+__all__ = ["diagnose_assumptions", "diagnose_failure"]
 
-Detector = Callable[[CaptureFailure], Diagnostic | None]
+Detector = Callable[[CaptureFailure], Diagnostic | tuple[Diagnostic, ...] | None]
 
 
-def diagnose_failure(failure: CaptureFailure) -> Diagnostic:
-    """The one diagnostic of a capture that failed.
+def diagnose_failure(
+    failure: CaptureFailure, exploration: Exploration | None = None
+) -> tuple[Diagnostic, ...]:
+    """The diagnostics of a capture that failed: what stopped it, then what else is in its way.
 
+    Args:
+        failure: The failure of the capture.
+        exploration: What was found by going on after it. A problem that was found after assumptions names
+            them, since it may follow from them.
     Reports:
-        FE201, FE203, FE301, FE302, FE401, FE502 where their marks are found, else FE202.
+        FE201, FE203 to FE206, FE301 to FE304, FE401, FE404, FE502 where their marks are found, else FE202.
     """
+    found = list(_diagnosed(failure))
+    for problem in exploration.problems if exploration else ():
+        for diagnostic in _with_assumptions(_diagnosed(problem.failure), problem):
+            same = next((i for i, known in enumerate(found) if _is_same(known, diagnostic)), None)
+            if same is None:
+                found.append(diagnostic)
+            else:
+                found[same] = replace(found[same], count=max(found[same].count, diagnostic.count))
+    return tuple(found)
+
+
+def diagnose_assumptions(exploration: Exploration) -> Iterator[str]:
+    """A sentence for each assumption that an exploration made."""
+    for assumption in exploration.assumptions:
+        yield f"assumed, to find further problems, that {assumption.text} at {place_text(assumption.span)}"
+    if not exploration.is_complete:
+        yield "the model could not be traced to its end even so: problems behind the last one are not found"
+
+
+def _diagnosed(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
     for detector in _DETECTORS:
-        diagnostic = detector(failure)
-        if diagnostic is not None:
-            return diagnostic
-    return _forward_failed(failure)
+        found = detector(failure)
+        if found:
+            return found if isinstance(found, tuple) else (found,)
+    return (_forward_failed(failure),)
+
+
+def _with_assumptions(diagnostics: Iterable[Diagnostic], problem: Problem) -> Iterator[Diagnostic]:
+    """What a line asks of data or of an operator is a fault by itself; an error may follow from a guess."""
+    for diagnostic in diagnostics:
+        notes = diagnostic.notes
+        if problem.assumptions and (problem.is_last):
+            count, last = len(problem.assumptions), problem.assumptions[-1]
+            after = f"after {count} assumptions, the last one" if count > 1 else "after one assumption,"
+            where = f"{last.text} at {place_text(last.span)}"
+            notes += (f"found {after} that {where}: it may follow from what was assumed",)
+        yield replace(diagnostic, count=problem.count, notes=notes)
+
+
+def _is_same(known: Diagnostic, other: Diagnostic) -> bool:
+    """Whether two findings are one: a rule at a place, or, where no place is known, with the same words."""
+    if known.code != other.code:
+        return False
+    if known.primary is None or other.primary is None:
+        return known.primary is other.primary and known.notes[:1] == other.notes[:1]
+    first, second = known.primary.span, other.primary.span
+    is_exact = first.origin == second.origin == "traceback"
+    return (first.path, first.line) == (second.path, second.line) and (
+        not is_exact or first.column == second.column
+    )
 
 
 # In this order: torch raises some of these errors as the cause of others.
 _DETECTORS: tuple[Detector, ...] = (
+    missing_fake_class,
     missing_fake_kernel,
     tensors_on_different_devices,
-    dynamic_dim_specialised,
+    zero_or_one_examples,
+    dims_must_be_equal,
+    dynamic_dims_specialised,
+    tensor_leaves_torch,
     data_dependent_value,
     data_dependent_branch,
     data_dependent_shape,
+    unsupported_python,
 )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 
 from fakexport.capture import CaptureFailure
-from fakexport.diagnostics import Label, Span
+from fakexport.diagnostics import Label, Span, with_columns
 
-__all__ = ["labels_of", "source_text", "torch_says"]
+__all__ = ["labels_at", "labels_of", "place_text", "torch_says"]
 
 # What torch appends for its own developers; the user's next step is our fix.
 _FOR_DEVELOPERS = re.compile(
@@ -29,7 +30,7 @@ def labels_at(span: Span | None, message: str, *, caller: Span | None = None) ->
     """A primary label at `span`, and a secondary one at `caller`; none where no place is known."""
     if span is None:
         return ()
-    primary = Label(span, message)
+    primary = Label(with_columns(span), message)
     if caller is None or (caller.path, caller.line) == (span.path, span.line):
         return (primary,)
     return (primary, Label(caller, "called from here", is_primary=False))
@@ -42,11 +43,6 @@ def torch_says(failure: CaptureFailure) -> tuple[str, ...]:
     return (f"{failure.error_types[0]}: " + "\n".join(lines).rstrip(),) if lines else ()
 
 
-def source_text(span: Span | None) -> str | None:
-    """The characters that a span with columns covers, or None."""
-    from fakexport.diagnostics import source_line
-
-    if span is None or span.column is None or span.end_column is None:
-        return None
-    line = source_line(span.path, span.line)
-    return None if line is None else line[span.column - 1 : span.end_column - 1].strip() or None
+def place_text(span: Span) -> str:
+    """`model.py:8`."""
+    return f"{PurePath(span.path).name}:{span.line}"

@@ -1,15 +1,23 @@
-"""Operators that a capture cannot run: FE401, FE502."""
+"""What a capture cannot run: FE206, FE401, FE404, FE502."""
 
 from __future__ import annotations
 
 import re
 
+from fakexport._torch.script_objects import held_script_object
 from fakexport.capture import CaptureFailure
-from fakexport.diagnose.labels import labels_of, source_text, torch_says
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.diagnose.labels import labels_at, labels_of, torch_says
+from fakexport.diagnose.skeleton import fake_class_skeleton, fake_kernel_skeleton
+from fakexport.diagnostics import Diagnostic, Fix, source_text
+from fakexport.diagnostics.statement import attribute_span
 from fakexport.rules import rule
 
-__all__ = ["missing_fake_kernel", "tensors_on_different_devices"]
+__all__ = [
+    "missing_fake_class",
+    "missing_fake_kernel",
+    "tensors_on_different_devices",
+    "unsupported_python",
+]
 
 _NO_FAKE_KERNEL = (
     re.compile(r"There was no fake impl registered for <CustomOpDef\((?P<op>[\w:.]+)\)>"),
@@ -19,6 +27,7 @@ _NO_FAKE_KERNEL = (
     re.compile(r"Operator does not support running with fake tensors: (?P<op>[\w:.]+)"),
     re.compile(r"Unsupported operator: (?P<op>[\w:.]+)"),
 )
+_NO_FAKE_CLASS = re.compile(r"registered a fake class|__obj_flatten__")
 _UNSUPPORTED = ("UnsupportedOperatorException", "UnsupportedFakeTensorException")
 _DIFFERENT_DEVICES = re.compile(
     r"(?:found at least two devices, (?P<a>[\w:]+) and (?P<b>[\w:]+)"
@@ -37,10 +46,36 @@ def missing_fake_kernel(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE401").diagnostic(
         labels=labels_of(failure, f"{operator} has no fake kernel"),
         notes=(f"operator: {operator}",),
-        fix=Fix(
-            f'register one: `@torch.library.register_fake("{operator}")`, giving `torch.empty` of its shape'
-        ),
+        fix=Fix(f"register one, of the right shapes:\n{fake_kernel_skeleton(operator)}"),
         fault="torch" if operator.startswith("aten::") else None,
+    )
+
+
+def missing_fake_class(failure: CaptureFailure) -> Diagnostic | None:
+    """FE404: an object of a C++ class has no stand-in."""
+    if not any(_NO_FAKE_CLASS.search(text) for text in failure.messages):
+        return None
+    held = None if failure.error is None else held_script_object(failure.error)
+    if held is None:
+        return None
+    span = attribute_span(held.owner_file, held.owner_class, held.attribute)
+    where = f"self.{held.attribute}" if held.attribute else "an input"
+    return rule("FE404").diagnostic(
+        labels=labels_at(span, f"`{where}` is of the C++ class {held.class_name}"),
+        notes=(f"class: {held.class_name}", *torch_says(failure)),
+        fix=Fix(f"register a fake class:\n{fake_class_skeleton(held.class_name, held.methods)}"),
+    )
+
+
+def unsupported_python(failure: CaptureFailure) -> Diagnostic | None:
+    """FE206: TorchDynamo gave up."""
+    if failure.error_types[0] not in ("Unsupported", "InternalTorchDynamoError"):
+        return None
+    expression = source_text(failure.culprit)
+    return rule("FE206").diagnostic(
+        labels=labels_of(failure, f"TorchDynamo cannot follow `{expression}`" if expression else "here"),
+        notes=torch_says(failure),
+        fix=Fix("export without --strict, or guard the line: `if not torch.compiler.is_exporting():`"),
     )
 
 

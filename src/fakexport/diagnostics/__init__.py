@@ -4,7 +4,8 @@ from fakexport.diagnostics.as_json import to_dict
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Origin, Severity, Span
 from fakexport.diagnostics.folding import fold
 from fakexport.diagnostics.github import render_github
-from fakexport.diagnostics.text import render_text, source_line
+from fakexport.diagnostics.statement import with_columns
+from fakexport.diagnostics.text import render_text, source_line, source_text
 
 __all__ = [
     "Diagnostic",
@@ -18,5 +19,7 @@ __all__ = [
     "render_github",
     "render_text",
     "source_line",
+    "source_text",
     "to_dict",
+    "with_columns",
 ]

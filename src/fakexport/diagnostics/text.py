@@ -34,6 +34,14 @@ def source_line(path: str, line: int) -> str | None:
     return linecache.getline(path, line).rstrip("\r\n") or None
 
 
+def source_text(span: Span | None) -> str | None:
+    """The characters that a span with columns covers, or None."""
+    if span is None or span.column is None or span.end_column is None:
+        return None
+    line = source_line(span.path, span.line)
+    return None if line is None else line[span.column - 1 : span.end_column - 1].strip() or None
+
+
 def render_text(diagnostic: Diagnostic, *, read_source: ReadSource = source_line) -> str:
     """Returns the finding as plain text without colours and without a line end.
 

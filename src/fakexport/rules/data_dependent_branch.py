@@ -48,8 +48,6 @@ def factory():
     return Gate(), (torch.randn(4),)
 """,
     fails_on="capture",
-    links=(
-        "https://docs.pytorch.org/docs/stable/cond.html",
-        "https://docs.pytorch.org/docs/stable/generated/exportdb/python.control-flow.html",
-    ),
+    links=("https://docs.pytorch.org/docs/stable/cond.html",),
+    exportdb=("python.control-flow", "torch.cond"),
 )

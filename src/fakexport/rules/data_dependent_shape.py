@@ -49,8 +49,6 @@ def factory():
     return Pairs(), (torch.randn(8),)
 """,
     fails_on="capture",
-    links=(
-        "https://docs.pytorch.org/docs/stable/export.programming_model.html",
-        "https://docs.pytorch.org/docs/stable/generated/exportdb/torch.dynamic-shape.html",
-    ),
+    links=("https://docs.pytorch.org/docs/stable/export.programming_model.html",),
+    exportdb=("torch.dynamic-shape",),
 )

@@ -53,5 +53,5 @@ def factory():
     return Rounds(), (torch.randn(4), torch.tensor([1, 3]))
 """,
     fails_on="capture",
-    links=("https://docs.pytorch.org/docs/stable/generated/exportdb/torch.dynamic-value.html",),
+    exportdb=("torch.dynamic-value",),
 )

@@ -46,4 +46,5 @@ def factory():
     fails_on="capture",
     dynamic={"x.0": "1..64"},
     links=("https://docs.pytorch.org/docs/stable/export.programming_model.html",),
+    exportdb=("torch.dynamic-shape", "python.builtin"),
 )

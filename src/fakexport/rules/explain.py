@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fakexport.rules import Rule, rule
+from fakexport.rules import Rule, all_rules, rule
 
 
 def explain(code: str) -> str:
@@ -21,6 +21,17 @@ def explain(code: str) -> str:
     return "\n\n".join(_sections(rule(code))) + "\n"
 
 
+def explain_all() -> str:
+    """Returns the pages of all rules as one page of Markdown, with a list of them in front."""
+    listed = (
+        f"- [{known.code}](#{known.code.lower()}-{known.name}): {known.message}" for known in all_rules()
+    )
+    parts = ["# Rules", "Written by `fakexport explain --all`.", "\n".join(listed)]
+    for known in all_rules():
+        parts += (f"#{section}" if section.startswith("#") else section for section in _sections(known))
+    return "\n\n".join(parts) + "\n"
+
+
 def _sections(known: Rule) -> Iterator[str]:
     yield f"# {known.code}: {known.name}"
     yield f"    {known.severity}[{known.code}]: {known.message}"
@@ -34,11 +45,13 @@ def _sections(known: Rule) -> Iterator[str]:
     if known.repaired_model is not None:
         yield f"## The repaired {'checkpoint' if known.fails_on == 'weights' else 'model'}"
         yield _code_block(known.repaired_model)
-    if known.links:
+    links = (*known.links, *(_EXPORTDB.format(tag) for tag in known.exportdb))
+    if links:
         yield "## See also"
-        yield "\n".join(f"- <{link}>" for link in known.links)
+        yield "\n".join(f"- <{link}>" for link in links)
 
 
+_EXPORTDB = "https://docs.pytorch.org/docs/stable/generated/exportdb/{}.html"
 _TITLES = {
     "never": "A model that shows it",
     "weights": "A model and a checkpoint that show it",
@@ -58,7 +71,8 @@ def _how_to_run(known: Rule) -> str:
 
 def _command(known: Rule) -> str:
     dynamic = "".join(f" --dynamic {dim}={range_}" for dim, range_ in (known.dynamic or {}).items())
-    return f"fakexport check model.py:factory --target {known.target}{dynamic}"
+    strict = " --strict" if known.is_strict else ""
+    return f"fakexport check model.py:factory --target {known.target}{dynamic}{strict}"
 
 
 def _code_block(source: str) -> str:

@@ -34,6 +34,9 @@ class Rule:
         dynamic: Declared ranges as on the command line, such as `{"x.0": "1..64"}`. None: all static.
         fault: Who can repair it, as a rule.
         links: Addresses of further reading.
+        is_strict: Both models are meant to be traced with TorchDynamo.
+        exportdb: Tags of torch's own collection of examples, ExportDB, that are about it:
+            `torch.dynamic-shape`.
     Raises:
         ValueError: a malformed headline, an unknown `fails_on`, one of the two models missing.
     """
@@ -51,6 +54,8 @@ class Rule:
     dynamic: Mapping[str, str] | None = field(default=None, hash=False)
     fault: Fault = "model"
     links: tuple[str, ...] = ()
+    is_strict: bool = False
+    exportdb: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_headline(self.code, self.severity, self.message, self.fault)

@@ -13,7 +13,7 @@ from fakexport.cli import main
 from fakexport.devices import load_profiles, profile_named
 from fakexport.report import render_device, render_devices, render_modules
 from fakexport.rules import all_rules
-from fakexport.rules.explain import explain
+from fakexport.rules.explain import explain, explain_all
 from tests.unit.cli.checked import install_check
 from tests.unit.report.test_render_modules import ROOT
 
@@ -30,6 +30,18 @@ def test_explain_alone_lists_every_rule(capsys):
 
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[1:]] == [rule.code for rule in all_rules()]
+
+
+def test_explain_all_prints_every_page(capsys):
+    assert main(["explain", "--all"]) == 0
+
+    assert capsys.readouterr() == (explain_all(), "")
+
+
+def test_a_code_and_all_codes_are_not_asked_for_at_once(capsys):
+    assert main(["explain", "FE201", "--all"]) == 2
+
+    assert capsys.readouterr().err.startswith("error: Invalid value: give a code or --all")
 
 
 def test_devices_prints_the_table(capsys):

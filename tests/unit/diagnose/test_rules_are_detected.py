@@ -27,11 +27,12 @@ def no_seed():
         yield
 
 
-def checked(rule, source, folder, *, strict=False):
+def checked(rule, source, folder, *, strict=None, target=None):
+    strict = rule.is_strict if strict is None else strict
     path = folder / f"model_{rule.name}.py"
     path.write_text(source)
     dynamic = [f"{dim}={sizes}" for dim, sizes in (rule.dynamic or {}).items()]
-    return fe.check(f"{path}:factory", targets=[rule.target], dynamic_shapes=dynamic, strict=strict)
+    return fe.check(f"{path}:factory", targets=[target or rule.target], dynamic_shapes=dynamic, strict=strict)
 
 
 def marked_line(rule):
@@ -47,7 +48,11 @@ def test_the_failing_model_gives_exactly_its_rule(rule, tmp_path):
     assert report.verdicts[0].is_exportable == (rule.fails_on == "never")
 
 
-@pytest.mark.parametrize("rule", [p for p in SHOWN if p.values[0].code != "FE503"])
+# About inputs, which a program does not place, or about all weights together.
+WITHOUT_PLACE = {"FE207", "FE303", "FE305", "FE503"}
+
+
+@pytest.mark.parametrize("rule", [p for p in SHOWN if p.values[0].code not in WITHOUT_PLACE])
 def test_the_diagnostic_points_at_the_marked_line(rule, tmp_path):
     report = checked(rule, rule.failing_model, tmp_path)
 
@@ -56,6 +61,18 @@ def test_the_diagnostic_points_at_the_marked_line(rule, tmp_path):
     assert diagnostic.primary.span.path.endswith(f"model_{rule.name}.py")
     assert diagnostic.primary.span.line == marked_line(rule)
     assert diagnostic.targets == (report.verdicts[0].target.name,)
+
+
+ELSEWHERE = [p for p in SHOWN if p.values[0].target == "cpu"]
+
+
+@pytest.mark.parametrize("rule", ELSEWHERE)
+def test_a_rule_of_the_cpu_is_one_of_a_gpu(rule, tmp_path):
+    failing = checked(rule, rule.failing_model, tmp_path, target="H100")
+    repaired = checked(rule, rule.repaired_model, tmp_path, target="H100")
+
+    assert [diagnostic.code for diagnostic in failing.diagnostics] == [rule.code]
+    assert repaired.diagnostics == ()
 
 
 @pytest.mark.parametrize("rule", SHOWN)
@@ -67,7 +84,7 @@ def test_the_repaired_model_gives_nothing(rule, tmp_path):
 
 
 # torch 2.13 in strict mode: FE401 and FE202 come with another error and no frame of the user.
-IN_STRICT_MODE = ["FE201", "FE203", "FE301", "FE302"]
+IN_STRICT_MODE = ["FE201", "FE203", "FE204", "FE301", "FE302"]
 
 
 @pytest.mark.parametrize("code", IN_STRICT_MODE)

@@ -87,7 +87,7 @@ def test_a_rule_is_found_by_code_and_by_name(known: Rule) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "nearest"),
-    [("FE210", "FE201"), ("data_dependant_branch", "FE201"), ("fe999", "FE"), ("", "FE")],
+    [("FE210", "FE20"), ("data_dependant_branch", "FE201"), ("fe999", "FE"), ("", "FE")],
 )
 def test_an_unknown_rule_gets_the_nearest_codes_on_one_line(asked: str, nearest: str) -> None:
     with pytest.raises(ValueError, match="unknown rule") as caught:
@@ -145,6 +145,8 @@ def test_golden_of_a_page() -> None:
         f"```python\n{(known.repaired_model or '').strip()}\n```\n\n"
         "## See also\n\n"
         "- <https://docs.pytorch.org/docs/stable/export.programming_model.html>\n"
+        "- <https://docs.pytorch.org/docs/stable/generated/exportdb/torch.dynamic-shape.html>\n"
+        "- <https://docs.pytorch.org/docs/stable/generated/exportdb/python.builtin.html>\n"
     )
 
 

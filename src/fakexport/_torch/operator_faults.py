@@ -1,0 +1,149 @@
+"""Going on where an operator cannot be traced: a plausible result, or its tensors on one device.
+
+`FakeTensorMode.dispatch` is where every operator of a trace ends, those inside of a decomposition included.
+In this context its errors of four kinds are told to somebody, who may let the trace go on. Seen on torch 2.11
+to 2.13.
+
+Source: `torch/_subclasses/fake_tensor.py:FakeTensorMode.dispatch, _dispatch_impl, _find_common_device`;
+`torch/_library/custom_ops.py:CustomOpDef`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from .patching import Patches
+
+__all__ = ["OperatorFault", "traced_past_faults"]
+
+FaultKind = Literal["kernel", "shape", "value", "devices"]
+
+_BY_CLASS: dict[type[BaseException], FaultKind] = {
+    fake_tensor.UnsupportedOperatorException: "kernel",
+    fake_tensor.UnsupportedFakeTensorException: "kernel",
+    fake_tensor.DynamicOutputShapeException: "shape",
+    fake_tensor.DataDependentOutputException: "value",
+}
+_BY_TEXT: tuple[tuple[re.Pattern[str], FaultKind], ...] = (
+    (re.compile(r"There was no fake impl registered|with Meta tensors|from the 'Meta' backend"), "kernel"),
+    (re.compile(r"found at least two devices|found two different devices"), "devices"),
+)
+
+_NUMBERS = {"int": 1, "SymInt": 1, "bool": False, "float": 1.0, "number": 1.0, "str": ""}
+
+
+@dataclass(frozen=True)
+class OperatorFault:
+    """An operator that cannot be traced.
+
+    Args:
+        kind: It has no fake kernel; the shape or the value of its result depends on data; or its tensors are
+            on different devices.
+        operator: `acme::scale`.
+        remedy: What stands in: `a result like its first tensor`, `other on cuda:0`.
+        error: What stock torch raises.
+    """
+
+    kind: FaultKind
+    operator: str
+    remedy: str
+    error: RuntimeError
+
+
+def traced_past_faults(
+    may_go_on: Callable[[OperatorFault], bool], *, before_each: Callable[[], None]
+) -> Patches:
+    """The context in which `may_go_on` decides about an operator that cannot be traced.
+
+    Args:
+        before_each: Called before every operator; may raise to end the trace.
+    """
+    stock = FakeTensorMode.dispatch
+
+    def dispatch(
+        mode: FakeTensorMode, func: Any, classes: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        before_each()
+        try:
+            return stock(mode, func, classes, args, kwargs)
+        except RuntimeError as error:
+            kind = _kind(error)
+            if kind is None or not hasattr(func, "_schema"):
+                raise
+            kwargs = kwargs or {}
+            device = _common_device(func, args, kwargs)
+            remedy = _moved(func, args, kwargs, device) if kind == "devices" else _result_text(func)
+            if not may_go_on(OperatorFault(kind, func._schema.name, remedy, error)):
+                raise
+        if kind != "devices":
+            return _plausible_result(mode, func, args, kwargs)
+        with mode:
+            args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), (args, kwargs))
+        return stock(mode, func, classes, args, kwargs)
+
+    return Patches({(FakeTensorMode, "dispatch"): dispatch})
+
+
+def _kind(error: RuntimeError) -> FaultKind | None:
+    by_class = _BY_CLASS.get(type(error))
+    return by_class or next((kind for pattern, kind in _BY_TEXT if pattern.search(str(error))), None)
+
+
+def _named_tensors(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, FakeTensor]]:
+    """Each tensor with the argument of the schema that it was given for."""
+    given = zip(func._schema.arguments, args, strict=False)
+    named = (
+        (argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs
+    )
+    for argument, value in (*given, *named):
+        yield from ((argument, leaf) for leaf in tree_iter(value) if isinstance(leaf, FakeTensor))
+
+
+def _common_device(func: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device | None:
+    """Where a tensor is written to; else the first accelerator."""
+    tensors = list(_named_tensors(func, args, kwargs))
+    written = [tensor.device for argument, tensor in tensors if argument.is_write]
+    accelerators = [tensor.device for _, tensor in tensors if tensor.device.type != "cpu"]
+    return next(iter((*written, *accelerators, *(tensor.device for _, tensor in tensors))), None)
+
+
+def _moved(func: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device | None) -> str:
+    names = [argument.name for argument, t in _named_tensors(func, args, kwargs) if t.device != device]
+    return f"{' and '.join(f'`{name}`' for name in dict.fromkeys(names))} on {device}"
+
+
+def _result_text(func: Any) -> str:
+    kinds = [str(returned.type) for returned in func._schema.returns]
+    texts = ("a tensor like its first one" if "Tensor" in kind else str(_NUMBERS.get(kind)) for kind in kinds)
+    return " and ".join(dict.fromkeys(texts)) or "nothing"
+
+
+def _plausible_result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """What the schema says of the results, with the shape of the first tensor."""
+    tensors = list(_named_tensors(func, args, kwargs))
+    with mode:
+        results = [_plausible(returned, tensors) for returned in func._schema.returns]
+    return results[0] if len(results) == 1 else tuple(results) or None
+
+
+def _plausible(returned: Any, tensors: list[tuple[Any, FakeTensor]]) -> Any:
+    if returned.alias_info is not None:
+        for argument, tensor in tensors:
+            if (
+                argument.alias_info is not None
+                and returned.alias_info.before_set == argument.alias_info.before_set
+            ):
+                return tensor
+    like = torch.empty_like(tensors[0][1]) if tensors else torch.empty(())
+    kind = str(returned.type)
+    if kind.startswith("List["):
+        return [like] if "Tensor" in kind else [_NUMBERS.get(kind[5:-1])]
+    return like if "Tensor" in kind else _NUMBERS.get(kind)

@@ -1,0 +1,64 @@
+"""Objects of C++ classes (TorchBind) that a failed export met. Seen on torch 2.11 to 2.13.
+
+Source: `torch/_library/fake_class_registry.py:maybe_to_fake_obj`,
+`torch/_export/non_strict_utils.py:_fakify_script_objects`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["HeldObject", "held_script_object"]
+
+
+@dataclass(frozen=True)
+class HeldObject:
+    """An object of a C++ class, and the module that holds it.
+
+    Args:
+        class_name: `profiling::_ScriptProfile`.
+        methods: Of each method its name and the text of its schema.
+        attribute: Name of the module's attribute; empty where it is no attribute.
+        owner_file, owner_class: Where the module's class is defined; empty where that is not known.
+    """
+
+    class_name: str
+    methods: tuple[tuple[str, str], ...]
+    attribute: str = ""
+    owner_file: str = ""
+    owner_class: str = ""
+
+
+def held_script_object(error: BaseException) -> HeldObject | None:
+    """The object that an export was working on when it raised, found in the frames of the traceback."""
+    values = [
+        value for frame, _ in traceback.walk_tb(error.__traceback__) for value in frame.f_locals.values()
+    ]
+    met = [value for value in values if isinstance(value, torch.ScriptObject)]
+    if not met:
+        return None
+    name = str(met[-1]._type()).removeprefix("__torch__.torch.classes.").replace(".", "::")
+    methods = _methods(met[-1])
+    for module in (module for root in values if isinstance(root, nn.Module) for module in root.modules()):
+        for attribute, value in vars(module).items():
+            if value is met[-1]:
+                return HeldObject(name, methods, attribute, _file(type(module)), type(module).__qualname__)
+    return HeldObject(name, methods)
+
+
+def _methods(script_object: Any) -> tuple[tuple[str, str], ...]:
+    methods = [script_object._get_method(name) for name in script_object._method_names()]
+    return tuple((method.name, str(method.schema)) for method in methods if not method.name.startswith("__"))
+
+
+def _file(owner: type) -> str:
+    try:
+        return inspect.getsourcefile(owner) or ""
+    except (OSError, TypeError):  # Typed in, or compiled.
+        return ""

@@ -1,0 +1,50 @@
+"""The user's frames that are running right now."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import traceback
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+from fakexport.diagnostics import Span, with_columns
+from fakexport.program.source_span import is_user_code
+
+from .failure import span_of
+
+__all__ = ["running_user_frames"]
+
+
+def running_user_frames(until: CodeType) -> list[tuple[FrameType, Span]]:
+    """Frames of user code on the stack of this thread, outermost first, with columns.
+
+    Args:
+        until: Code of the function that started the model; frames outside of it are somebody else's.
+    """
+    found = [(frame, _span(frame)) for frame in _inside(until) if is_user_code(frame.f_code.co_filename)]
+    return found[::-1]
+
+
+def _inside(until: CodeType) -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code is not until:
+        yield frame
+        frame = frame.f_back
+
+
+def _span(frame: FrameType) -> Span:
+    code = frame.f_code
+    line, end_line, column, end_column = next(
+        itertools.islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None)
+    )
+    summary = traceback.FrameSummary(
+        code.co_filename,
+        line or frame.f_lineno,
+        code.co_name,
+        lookup_line=False,
+        end_lineno=end_line,
+        colno=column,
+        end_colno=end_column,
+    )
+    return with_columns(span_of(summary))

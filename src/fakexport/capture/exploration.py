@@ -1,0 +1,300 @@
+"""All problems of a capture that failed, in one more trace.
+
+`torch.export` stops at the first problem. This traces the model again with `torch.export`, non-strictly,
+while hooks answer in the places where it would stop: a condition on data gets an answer, a number a value, an
+operator without a fake kernel a result, tensors on two devices one device. Every answer is an assumption and
+is told.
+
+It is one trace with hooks, since repeating the export with one more assumption each time would cost as many
+traces as there are problems. And it is torch's own trace, since a plain run of `forward` under a fake mode
+would see neither declared dimensions nor control-flow operators as export does. The trace ends where the
+passes over the graph begin, so that it costs about half of an export; and it is made only after a failure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from fakexport._torch.data_dependent_questions import Answer, Question, answered_questions
+from fakexport._torch.numpy_reads import answered_numpy_reads
+from fakexport._torch.operator_faults import OperatorFault, traced_past_faults
+from fakexport._torch.trace_end import TraceFinished, ended_after_trace
+from fakexport.diagnostics import Span, source_text
+from fakexport.diagnostics.statement import is_loop_test, is_negated
+
+from .call_site import running_user_frames
+from .capture import Captured, capture, failure_of, torch_shapes, traced
+from .dynamic_dims import DynamicDims
+from .failure import CaptureFailure
+
+__all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
+
+# Another trace, with a branch turned, is made only while these are not used up.
+MOST_TRACES = 3
+SECONDS_FOR_RETRIES = 15.0
+# A trace ends here: loops that the assumptions never end, sizes whose expressions grow without bound.
+MOST_ANSWERS = 2_000
+MOST_SECONDS = 60.0
+# As often a place may be passed with one answer: equal layers should be treated alike, a loop must end.
+_VISITS_ALIKE = 200
+
+_Place = tuple[str, int, int | None]
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What was taken for granted to go on.
+
+    Args:
+        text: A clause: "`x.sum() > 0` is False".
+        span: The user's line.
+    """
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One place where a capture fails.
+
+    Args:
+        failure: What torch says there.
+        assumptions: Those that had been made before it.
+        count: How often the trace met it.
+        is_last: The trace could not go on.
+    """
+
+    failure: CaptureFailure
+    assumptions: tuple[Assumption, ...]
+    count: int = 1
+    is_last: bool = False
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What a capture runs into.
+
+    Args:
+        problems: In the order in which the trace met them first.
+        assumptions: All that were made, in order.
+        is_complete: The trace came to its end, so that no later problem is hidden.
+    """
+
+    problems: tuple[Problem, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+    is_complete: bool = False
+
+
+def explore(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: DynamicDims | Any = None,
+    tracing: Callable[[], AbstractContextManager[Any]] | None = None,
+) -> Exploration:
+    """What stands in the way of a capture, as far as that can be found with assumptions.
+
+    Args:
+        module, args, kwargs, dynamic: As for `capture`, which raised for a bad call.
+        tracing: Makes the context that `capture` takes.
+    Returns:
+        The problems and assumptions of the trace that found most. The same model gives the same, unless the
+        traces take longer than `SECONDS_FOR_RETRIES`.
+    """
+    kwargs = dict(kwargs or {})
+    shapes = torch_shapes(module, args, kwargs, dynamic)
+    start = time.monotonic()
+    turned: frozenset[_Place] = frozenset()
+    tried: list[Exploration] = []
+    while len(tried) < MOST_TRACES:
+        trace = _Trace(turned, ends_at_s=start + MOST_SECONDS)
+        with (
+            answered_questions(trace.answer),
+            traced_past_faults(trace.may_go_on, before_each=trace.check_time),
+            answered_numpy_reads(trace.may_read),
+            ended_after_trace(),
+        ):
+            tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
+        is_late = time.monotonic() - start > SECONDS_FOR_RETRIES
+        if tried[-1].is_complete or is_late or trace.last_branch is None or trace.last_branch in turned:
+            break
+        turned |= {trace.last_branch}
+    return max(tried, key=_worth)
+
+
+def _worth(found: Exploration) -> tuple[int, bool]:
+    """The more problems the better: a turned branch may also lead out of `forward` at once."""
+    return sum(not problem.is_last for problem in found.problems), found.is_complete
+
+
+def capture_or_explore(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: DynamicDims | Any = None,
+    strict: bool = False,
+    tracing: Callable[[], AbstractContextManager[Any]] | None = None,
+) -> tuple[Captured, Exploration | None]:
+    """What `capture` gives and, if that is a failure, what `explore` finds.
+
+    Args:
+        module, args, kwargs, dynamic, strict: As for `capture`.
+        tracing: Makes the context that `capture` takes, for each trace.
+    Raises:
+        TypeError, ValueError: as `capture`.
+    """
+    context = tracing() if tracing else None
+    captured = capture(module, args, kwargs, dynamic=dynamic, strict=strict, tracing=context)
+    if captured.failure is None:
+        return captured, None
+    return captured, explore(module, args, kwargs, dynamic=dynamic, tracing=tracing)
+
+
+class _Endless(BaseException):
+    """The trace has been at it for too long. Not an `Exception`: a model's `except` must not keep it."""
+
+
+@dataclass
+class _Trace:
+    """One trace: its answers, and what became of it.
+
+    Args:
+        turned: Places whose conditions are answered the other way round.
+        ends_at_s: When to give up, on the clock of `time.monotonic`.
+    """
+
+    turned: frozenset[_Place]
+    ends_at_s: float
+    last_branch: _Place | None = None
+    _problems: dict[Any, Problem] = field(default_factory=dict)
+    _assumptions: dict[Assumption, None] = field(default_factory=dict)
+    # The frames are kept, so that no other one gets the identity of one that has ended.
+    _met: dict[tuple[Any, int, int], FrameType] = field(default_factory=dict)
+    _in_frame: dict[tuple[int, int], int] = field(default_factory=dict)
+    _visits: dict[_Place, int] = field(default_factory=dict)
+    _answers: int = 0
+
+    def run(
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        shapes: Any,
+        tracing: AbstractContextManager[Any] | None,
+    ) -> Exploration:
+        last: tuple[Problem, ...] = ()
+        is_complete = False
+        try:
+            traced(module, args, kwargs, shapes=shapes, strict=False, tracing=tracing)
+        except TraceFinished:
+            is_complete = True
+        except _Endless:
+            pass
+        except Exception as error:
+            last = (Problem(failure_of(error), tuple(self._assumptions), is_last=True),)
+        problems = (*self._problems.values(), *last)
+        return Exploration(problems, tuple(self._assumptions), is_complete)
+
+    def check_time(self) -> None:
+        """Ends a trace that takes too long."""
+        if time.monotonic() > self.ends_at_s:
+            raise _Endless
+
+    def answer(self, question: Question) -> Answer | None:
+        """The answer to what only data can tell; None outside of the user's code."""
+        frames = self._frames()
+        if not frames:
+            return None
+        frame, span = frames[-1]
+        given = _number(question) if question.kind != "truth" else self._truth(question, frame, span)
+        if question.is_of_size:
+            clause = f"{question.expression} is {given}" + (
+                f" in `{text}`" if (text := source_text(span)) else ""
+            )
+        else:
+            is_opposite = question.kind == "truth" and is_negated(span)
+            clause = f"`{source_text(span) or question.expression}` is {not given if is_opposite else given}"
+        self._note(question.error, _place(span), frames, clause)
+        return given
+
+    def may_go_on(self, fault: OperatorFault) -> bool:
+        """Whether a stand-in may be used for an operator."""
+        frames = self._frames()
+        if not frames:
+            return False
+        key = fault.operator if fault.kind == "kernel" else _place(frames[-1][1])
+        verb = "gets" if fault.kind == "devices" else "gives"
+        self._note(fault.error, (fault.kind, key), frames, f"{fault.operator} {verb} {fault.remedy}")
+        return True
+
+    def may_read(self, error: Exception) -> bool:
+        """Whether NumPy may get an array of ones."""
+        frames = self._frames()
+        if not frames:
+            return False
+        place = _place(frames[-1][1])
+        self._note(
+            error, ("numpy", place), frames, f"`{source_text(frames[-1][1]) or 'numpy()'}` is all ones"
+        )
+        return True
+
+    def _truth(self, question: Question, frame: FrameType, span: Span) -> bool:
+        """No, but where shapes have to fit; the body of a loop is run once; what was turned is turned.
+
+        A frame that asks again at one instruction is in a loop, which has to end: both answers in turn.
+        """
+        if question.is_of_size and question.is_fit:
+            return True
+        place = _place(span)
+        self.last_branch = place
+        is_loop = is_loop_test(span)
+        usual = is_loop and not is_negated(span)
+        visits = self._visits[place] = self._visits.get(place, 0) + 1
+        before = self._in_frame.get((id(frame), frame.f_lasti), 0)
+        self._in_frame[id(frame), frame.f_lasti] = before + 1
+        is_again = before % 2 == 1 if not question.is_of_size else visits > _VISITS_ALIKE
+        is_endless = visits > _VISITS_ALIKE and visits % 2 == 1
+        return usual ^ (place in self.turned) ^ (is_again or is_endless)
+
+    def _frames(self) -> list[tuple[FrameType, Span]]:
+        self._answers += 1
+        if self._answers > MOST_ANSWERS:
+            raise _Endless
+        return running_user_frames(_Trace.run.__code__)
+
+    def _note(
+        self, error: BaseException, key: Any, frames: list[tuple[FrameType, Span]], assumed: str
+    ) -> None:
+        """Keeps a problem; one that a frame has again, in a loop or of one line, is the same."""
+        frame, span = frames[-1]
+        known = self._problems.get(key)
+        if known is None:
+            spans = tuple(span for _, span in frames)
+            self._problems[key] = Problem(CaptureFailure.of(error, spans=spans), tuple(self._assumptions))
+        elif (key, id(frame), span.line) not in self._met:
+            self._problems[key] = replace(known, count=known.count + 1)
+        self._met[key, id(frame), span.line] = frame
+        self._assumptions[Assumption(assumed, span)] = None
+
+
+def _place(span: Span) -> _Place:
+    return span.path, span.line, span.column
+
+
+def _number(question: Question) -> Answer:
+    """A number that is neither 0 nor 1 for a size, since those two have rules of their own; else 1."""
+    if question.kind == "float":
+        return 1.0
+    wanted = 2 if question.is_of_size else 1
+    low = wanted if question.low is None else max(wanted, question.low)
+    return low if question.high is None else min(low, question.high)

@@ -1,0 +1,158 @@
+"""Operators from outside torch that are not what they say: FE402, FE403."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from fakexport._torch.operator_schema import is_python_operator
+from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport._torch.symbolic_numbers import hint_of
+from fakexport.diagnose.labels import labels_at
+from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.program.operator_name import operator_name
+from fakexport.program.walk import Visit, walk
+from fakexport.rules import rule
+
+__all__ = ["ComparedOperators", "compare_custom_operators"]
+
+LARGEST_INPUT_BYTES = 64 * 2**20
+_OF_TORCH = frozenset(
+    {"aten", "prim", "prims", "higher_order", "inductor", "torchvision", "_operator", "math"}
+)
+_MUTATED = "not defined as mutable but was mutated"
+
+
+@dataclass(frozen=True)
+class ComparedOperators:
+    """What came of running the custom operators of a program.
+
+    Args:
+        diagnostics: Of those that are not what they say.
+        notes: A sentence for each that could not be compared.
+    """
+
+    diagnostics: tuple[Diagnostic, ...]
+    notes: tuple[str, ...]
+
+
+def compare_custom_operators(program: ExportedProgram) -> ComparedOperators:
+    """Runs each operator that was made in Python once, on made-up data on the CPU, and compares.
+
+    Only operators of `torch.library.custom_op`, whose kernels can raise but not crash, and only with inputs
+    of at most `LARGEST_INPUT_BYTES`. Each operator is run as its first node calls it.
+
+    Reports:
+        FE402 where the fake kernel gives another shape, dtype or layout than the real one, FE403 where an
+        input is changed that the schema does not say is.
+    """
+    diagnostics: list[Diagnostic] = []
+    notes: list[str] = []
+    seen: set[str] = set()
+    for visit in walk(program):
+        name = _custom_operator(visit)
+        if name is None or name in seen:
+            continue
+        seen.add(name)
+        try:
+            diagnostics += _compared(name, visit)
+        except _NotComparable as error:
+            notes.append(f"the fake kernel of {name} was not held against its real one: {error}")
+    return ComparedOperators(tuple(diagnostics), tuple(notes))
+
+
+class _NotComparable(Exception):
+    """Why an operator cannot be run, as a clause."""
+
+
+def _custom_operator(visit: Visit) -> str | None:
+    """`acme::scale`, if an operator outside of torch has that name."""
+    operator = operator_name(visit.node)
+    namespace, _, name = operator.partition(".")
+    is_called = visit.node.op == "call_function" and hasattr(visit.node.target, "overloadpacket")
+    return f"{namespace}::{name.partition('.')[0]}" if is_called and namespace not in _OF_TORCH else None
+
+
+def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
+    if not is_python_operator(name):
+        raise _NotComparable("it is not of `torch.library.custom_op`, and might crash on made-up data")
+    args, kwargs = _made_up(visit)
+    operator: Any = visit.node.target
+    tests = ("test_schema", "test_faketensor")
+    found = torch.library.opcheck(operator, args, kwargs, test_utils=tests, raise_exception=False)
+    mutated, mismatch = found["test_schema"], found["test_faketensor"]
+    if _MUTATED in str(mutated):
+        yield rule("FE403").diagnostic(
+            labels=labels_at(visit.span, f"{name} changes an input"),
+            notes=(str(mutated),),
+            fix=Fix("declare the argument in `mutates_args`, or work on a copy of it"),
+            module_path=visit.module_path or None,
+        )
+    elif mutated != "SUCCESS":
+        raise _NotComparable(f"on made-up data it raised {type(mutated).__name__}: {_first_line(mutated)}")
+    if type(mismatch).__name__ == "MetadataMismatchError":
+        yield rule("FE402").diagnostic(
+            labels=labels_at(visit.span, f"the kernels of {name} disagree"),
+            notes=(str(mismatch),),
+            fix=Fix("make the fake kernel give what the real one gives"),
+            module_path=visit.module_path or None,
+        )
+
+
+def _first_line(error: object) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _made_up(visit: Visit) -> tuple[Any, Any]:
+    """Real arguments like those of the node."""
+    described = tree_map(
+        lambda leaf: leaf.meta.get("val") if isinstance(leaf, Node) else leaf,
+        (visit.node.args, visit.node.kwargs),
+    )
+    leaves = tree_leaves(described)
+    sizes = [
+        number
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor)
+        for number in (*leaf.shape, *leaf.stride())
+    ]
+    numbers = [leaf for leaf in leaves if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool))]
+    if any(_number(number) is None for number in (*sizes, *numbers)):
+        raise _NotComparable("the size of an input depends on data")
+    total = sum(
+        math.prod(_number(n) for n in leaf.shape) * leaf.itemsize
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor)
+    )
+    if total > LARGEST_INPUT_BYTES:
+        raise _NotComparable(f"its inputs have more than {LARGEST_INPUT_BYTES // 2**20} MiB")
+    generator = torch.Generator().manual_seed(0)
+    real: tuple[Any, Any] = tree_map(
+        lambda leaf: _real(leaf, generator) if isinstance(leaf, torch.Tensor) else _on_cpu(_number(leaf)),
+        described,
+    )
+    return real
+
+
+def _number(value: Any) -> Any:
+    """A symbolic number's value in the example, None where only data tell it; all else as it is."""
+    return hint_of(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
+
+
+def _on_cpu(value: Any) -> Any:
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _real(fake: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Drawn numbers, so that a change is seen; of integers zeros, which are indices of every table."""
+    sizes, strides = ([_number(n) for n in numbers] for numbers in (fake.shape, fake.stride()))
+    if not fake.is_floating_point():
+        return torch.zeros(sizes, dtype=fake.dtype)
+    drawn = torch.randn(sizes, generator=generator).to(fake.dtype)
+    return drawn if 0 in strides else torch.empty_strided(sizes, strides, dtype=fake.dtype).copy_(drawn)

@@ -1,0 +1,111 @@
+"""What a program makes of the dimensions that were declared dynamic: FE302, FE304, FE305; FE207."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from fakexport._torch.guard_locations import Guard, guards_of_program
+from fakexport.capture import DynamicDim, DynamicDims
+from fakexport.capture.capture import guard_span
+from fakexport.diagnose.labels import labels_at
+from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.program import ProgramSummary
+from fakexport.rules import rule
+
+__all__ = ["diagnose_declared_dims", "diagnose_numbers"]
+
+# Sizes of a declared range that are tried: all small ones, powers of two, and the ends.
+_SMALL = 64
+_LARGEST = 2**20
+
+
+def diagnose_declared_dims(
+    program: ExportedProgram, summary: ProgramSummary, dynamic: DynamicDims
+) -> Iterator[Diagnostic]:
+    """What was declared and does not hold: the program takes fewer sizes, or does not read the input.
+
+    `torch.export` keeps a dimension dynamic and narrows its range without a word; the bounds that were given
+    are held against the guards of the trace here. Where no bound was given, the program's own is right.
+
+    Reports:
+        FE302 for a dimension that has a refused size in its declared range, FE304 for two dimensions with
+        different ranges that must be equal, FE305.
+    """
+    declared = {f"{dim.input_name}.{dim.dim}": dim for dim in dynamic.dims}
+    for guard in guards_of_program(program) if declared else ():
+        yield from _narrowed(guard, declared, summary)
+        yield from _unequal(guard, declared)
+    read = {node.name for node in program.graph.nodes if node.users}
+    unread = {value.name for value in summary.inputs if value.node and value.node not in read}
+    for dim in dynamic.dims:
+        if dim.input_name in unread:
+            yield rule("FE305").diagnostic(
+                notes=(
+                    f"{dim.input_name}.{dim.dim} was declared dynamic; no operator reads {dim.input_name}",
+                ),
+                fix=Fix(
+                    f"leave out --dynamic {dim.input_name}.{dim.dim}, or give inputs that make use of it"
+                ),
+            )
+
+
+def diagnose_numbers(program: ExportedProgram) -> Iterator[Diagnostic]:
+    """Numbers among the inputs, whose values the program holds.
+
+    Reports:
+        FE207.
+    """
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is not InputKind.USER_INPUT or not isinstance(spec.arg, ConstantArgument):
+            continue
+        if type(spec.arg.value) in (int, float):
+            yield rule("FE207").diagnostic(
+                notes=(f"{spec.arg.name} is {spec.arg.value!r} in the program, which takes no other value",),
+                fix=Fix(
+                    f"pass {spec.arg.name} as a tensor without dimensions, or leave it out of the inputs"
+                ),
+            )
+
+
+def _narrowed(
+    guard: Guard, declared: Mapping[str, DynamicDim], summary: ProgramSummary
+) -> Iterator[Diagnostic]:
+    name = next((name for name in guard.dims if name in declared), None)
+    refused = None if name is None else guard.first_refused(_sizes(declared[name], summary))
+    if name is None or refused is None:
+        return
+    dim = declared[name]
+    yield rule("FE302").diagnostic(
+        labels=labels_at(guard_span(guard), f"restricts {name} ({guard.expression})"),
+        notes=(f"{name} was declared as {_range(dim)}; the program refuses the size {refused}",),
+        fix=Fix(f"declare a smaller range for {name}"),
+    )
+
+
+def _unequal(guard: Guard, declared: Mapping[str, DynamicDim]) -> Iterator[Diagnostic]:
+    names = sorted(name for name in guard.dims if name in declared)
+    ranges = {(declared[name].min, declared[name].max) for name in names}
+    if guard.is_equality and len(names) == 2 and len(ranges) == 2:
+        both = " and ".join(f"{name} as {_range(declared[name])}" for name in names)
+        yield rule("FE304").diagnostic(
+            labels=labels_at(guard_span(guard), f"needs {' and '.join(names)} to be equal"),
+            notes=(f"declared were {both}",),
+            fix=Fix(f"declare one range for {' and '.join(names)}"),
+        )
+
+
+def _range(dim: DynamicDim) -> str:
+    return f"{'' if dim.min is None else dim.min}..{'' if dim.max is None else dim.max}"
+
+
+def _sizes(dim: DynamicDim, summary: ProgramSummary) -> list[int]:
+    """From 2 on: a program says nothing of 0 and 1, which have rules of their own in torch."""
+    own = next((value.shape for value in summary.inputs if value.name == dim.input_name), None)
+    known = summary.range_constraints.get(own[dim.dim]) if own else None
+    low = max(dim.min or (known.lower if known else None) or 0, 2)
+    high = dim.max or (known.upper if known else None) or _LARGEST
+    powers = [2**n for n in range(21)]
+    return sorted({n for n in (*range(low, low + _SMALL), *powers, high - 1, high) if low <= n <= high})

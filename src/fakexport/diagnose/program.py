@@ -1,0 +1,63 @@
+"""Everything that is wrong with a program, though it was captured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fakexport.capture import Captured, DynamicDims
+from fakexport.devices import Topology
+from fakexport.diagnose.behaviour import diagnose_behaviour
+from fakexport.diagnose.constants import diagnose_constants
+from fakexport.diagnose.custom_operators import compare_custom_operators
+from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers
+from fakexport.diagnose.memory import diagnose_memory
+from fakexport.diagnostics import Diagnostic
+from fakexport.program import ProgramSummary
+
+__all__ = ["ProgramFindings", "diagnose_program"]
+
+
+@dataclass(frozen=True)
+class ProgramFindings:
+    """What was found about a program.
+
+    Args:
+        diagnostics: In the order of the codes, but for the memory.
+        notes: Checks that could not be made, one sentence each.
+    """
+
+    diagnostics: tuple[Diagnostic, ...]
+    notes: tuple[str, ...]
+
+
+def diagnose_program(
+    captured: Captured,
+    summary: ProgramSummary,
+    topology: Topology,
+    dynamic: DynamicDims,
+) -> ProgramFindings:
+    """The findings about a program.
+
+    Args:
+        captured: With a program: as it was captured, since of a loaded one the conditions on sizes are not
+            known.
+        summary: Its facts.
+        topology: The target.
+        dynamic: The dimensions that were declared.
+    Reports:
+        FE207, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603, FE901 to FE907.
+    """
+    program, recovered = captured.program, captured.recovered
+    assert program is not None
+    assert recovered is not None
+    memory = diagnose_memory(summary, topology)
+    operators = compare_custom_operators(program)
+    diagnostics = (
+        *diagnose_numbers(program),
+        *diagnose_declared_dims(program, summary, dynamic),
+        *operators.diagnostics,
+        *((memory,) if memory else ()),
+        *diagnose_constants(recovered),
+        *diagnose_behaviour(program, captured.effects),
+    )
+    return ProgramFindings(diagnostics, operators.notes)

@@ -1,0 +1,57 @@
+"""FE204: a loop ends when the data say so."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE204",
+    name="data_dependent_loop",
+    severity="error",
+    message="how often a loop runs depends on the values of a tensor",
+    why="""
+The condition of a `while` is a tensor. The capture runs `forward` once, without data, so it can neither
+answer the condition nor write down a number of rounds: a program is a fixed list of operators. It is the
+branch of FE201 taken again and again, and computing both sides does not help here.
+""",
+    how_to_repair="""
+Run a fixed number of rounds, and let `torch.where` keep the state once the condition is met: what the loop
+computes stays the same, as long as the bound is large enough. Or put the loop into the program as one
+operator, `torch.while_loop(condition, body, state)`, if the shapes of the state do not change.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+class Halving(nn.Module):
+    max_rounds = 8
+
+    def forward(self, x):
+        while x.abs().max() > 1:  # <- FE204
+            x = x / 2
+        return x
+
+
+def factory():
+    return Halving(), (torch.linspace(-9, 9, 4),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+class Halving(nn.Module):
+    max_rounds = 8
+
+    def forward(self, x):
+        for _ in range(self.max_rounds):
+            x = torch.where(x.abs().max() > 1, x / 2, x)
+        return x
+
+
+def factory():
+    return Halving(), (torch.linspace(-9, 9, 4),)
+""",
+    fails_on="capture",
+    links=("https://docs.pytorch.org/docs/stable/generated/torch._higher_order_ops.while_loop.html",),
+    exportdb=("python.control-flow",),
+)

@@ -1,0 +1,70 @@
+"""FE402: a fake kernel that is not like the real one."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE402",
+    name="fake_kernel_disagrees",
+    severity="error",
+    message="a fake kernel disagrees with the real kernel",
+    why="""
+An operator from outside torch has a fake kernel, which the capture believed, and its real kernel gives
+something else: another shape, dtype or memory layout. The program is wrong from this operator on, and
+nothing says so until it runs: a compiler reads memory by the declared strides. The check ran the operator's
+CPU kernel once on made-up data of the captured shapes, which a capture alone never does.
+""",
+    how_to_repair="""
+Make the fake kernel give what the real one gives, for each shape, dtype and stride: derive them from the
+inputs, and let the real kernel return contiguous tensors. `torch.library.opcheck` compares the two for your
+own inputs.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("acme::row_sum", mutates_args=())
+def row_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(-1)
+
+
+@row_sum.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Sum(nn.Module):
+    def forward(self, x):
+        return row_sum(x)  # <- FE402
+
+
+def factory():
+    return Sum(), (torch.randn(2, 3),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("acme::row_sum", mutates_args=())
+def row_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(-1)
+
+
+@row_sum.register_fake
+def _(x):
+    return x.new_empty(x.shape[:-1])
+
+
+class Sum(nn.Module):
+    def forward(self, x):
+        return row_sum(x)
+
+
+def factory():
+    return Sum(), (torch.randn(2, 3),)
+""",
+    fails_on="never",
+    fault="operator library",
+    links=("https://docs.pytorch.org/docs/stable/library.html",),
+)

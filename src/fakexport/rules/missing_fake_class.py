@@ -1,0 +1,61 @@
+"""FE404: a TorchBind class without a fake class."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE404",
+    name="missing_fake_class",
+    severity="error",
+    message="an object of a C++ class has no fake class",
+    why="""
+The model holds an object of a C++ class that was registered with TorchBind. The capture cannot trace into
+C++, and the object's methods read real data, so it needs a stand-in in Python: a fake class with the same
+methods, which gives outputs of the right shapes. The class also has to say what its state is
+(`__obj_flatten__`). The fault lies with the library that registers the class.
+""",
+    how_to_repair="""
+Register a fake class with the qualified name of the C++ class, and define `__obj_flatten__` in C++. The fix
+of the diagnostic has a skeleton with the class's own methods. If the object is not needed in the program,
+keep it out of the module.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+class Profiled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.profile = torch.classes.profiling._ScriptProfile()
+
+    def forward(self, x):
+        self.profile.enable()  # <- FE404
+        return torch.tanh(x)
+
+
+def factory():
+    return Profiled(), (torch.randn(4),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+profile = torch.classes.profiling._ScriptProfile()
+
+
+class Profiled(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x):
+        return torch.tanh(x)
+
+
+def factory():
+    return Profiled(), (torch.randn(4),)
+""",
+    fails_on="capture",
+    fault="operator library",
+    links=("https://docs.pytorch.org/tutorials/advanced/custom_class_pt2.html",),
+)

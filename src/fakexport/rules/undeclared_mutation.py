@@ -1,0 +1,71 @@
+"""FE403: an operator changes an input in secret."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE403",
+    name="undeclared_mutation",
+    severity="error",
+    message="an operator changes an input without declaring it",
+    why="""
+An operator from outside torch writes to one of its inputs, and its schema does not say so. The capture, and
+every pass after it, reorders and drops operators by what the schemas declare: the change may come too
+early, or not at all, and the program computes something else than the model. The check ran the operator's
+CPU kernel once on made-up data of the captured shapes and saw it.
+""",
+    how_to_repair="""
+Declare the argument: `mutates_args={"x"}` in Python, `Tensor(a!) x` in a schema. Or let the operator write
+to a copy. `torch.library.opcheck` shows the same for your own inputs.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("acme::normalise", mutates_args=())
+def normalise(x: torch.Tensor) -> torch.Tensor:
+    x.sub_(x.mean())
+    return x.clone()
+
+
+@normalise.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Normalise(nn.Module):
+    def forward(self, x):
+        return normalise(x)  # <- FE403
+
+
+def factory():
+    return Normalise(), (torch.randn(2, 3),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("acme::normalise", mutates_args=())
+def normalise(x: torch.Tensor) -> torch.Tensor:
+    x = x.sub(x.mean())
+    return x.clone()
+
+
+@normalise.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Normalise(nn.Module):
+    def forward(self, x):
+        return normalise(x)
+
+
+def factory():
+    return Normalise(), (torch.randn(2, 3),)
+""",
+    fails_on="never",
+    fault="operator library",
+    links=("https://docs.pytorch.org/docs/stable/library.html",),
+)

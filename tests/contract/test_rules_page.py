@@ -1,0 +1,17 @@
+"""docs/rules.md is what `fakexport explain --all` writes."""
+
+import re
+
+from fakexport.rules import all_rules
+from fakexport.rules.explain import explain_all
+from tests.contract.source_tree import ROOT
+
+PAGE = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+
+
+def test_the_page_is_up_to_date():
+    assert explain_all() == PAGE, "write it anew: fakexport explain --all > docs/rules.md"
+
+
+def test_every_rule_has_its_heading_once():
+    assert re.findall(r"^## (FE[0-9]{3}):", PAGE, re.MULTILINE) == [known.code for known in all_rules()]

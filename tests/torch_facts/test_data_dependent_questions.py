@@ -1,0 +1,69 @@
+"""What `_torch/data_dependent_questions.py` relies on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+
+from fakexport._torch.data_dependent_questions import answered_questions
+
+
+class Asks(nn.Module):
+    def forward(self, x):
+        chosen = x if x.sum() > 0 else -x
+        steps = int(x.argmax())
+        scale = float(x.max())
+        parts = x[x > 0].split(2)
+        return chosen * steps * scale, parts
+
+
+def asked(answer):
+    questions = []
+
+    def note(question):
+        questions.append(question)
+        return answer(question)
+
+    with answered_questions(note):
+        program = torch.export.export(Asks(), (torch.ones(8),))
+    return questions, program
+
+
+def usual(question):
+    return {"truth": False, "integer": 2, "float": 1.0}[question.kind]
+
+
+def test_an_environment_asks_here_for_each_thing_that_data_decides():
+    questions, _ = asked(usual)
+
+    assert [(q.kind, q.is_of_size) for q in questions] == [
+        ("truth", False),
+        ("integer", False),
+        ("float", False),
+        ("truth", True),
+        ("integer", True),
+    ]
+    assert questions[0].expression == "Eq(u0, 1)"
+    assert questions[-1].low is not None
+
+
+def test_an_answer_is_asserted_in_the_program():
+    _, program = asked(usual)
+
+    assert "_assert_scalar" in program.graph_module.code
+
+
+def test_no_answer_fails_as_stock():
+    with pytest.raises(GuardOnDataDependentSymNode), answered_questions(lambda question: None):
+        torch.export.export(Asks(), (torch.ones(8),))
+
+
+def test_the_environment_is_stock_afterwards():
+    stock = ShapeEnv.evaluate_expr
+
+    with answered_questions(usual):
+        assert ShapeEnv.evaluate_expr is not stock
+
+    assert ShapeEnv.evaluate_expr is stock

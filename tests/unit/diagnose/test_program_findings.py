@@ -1,0 +1,183 @@
+"""What is wrong with a program that was captured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+
+
+@torch.library.custom_op("findings::top", mutates_args=())
+def top(x: torch.Tensor) -> torch.Tensor:
+    return x.amax(-1)
+
+
+@top.register_fake
+def _(x):
+    return x.new_empty(x.shape[:-1])
+
+
+@torch.library.custom_op("findings::transposed", mutates_args=())
+def transposed(x: torch.Tensor, scale: float, dim: int | None = None) -> torch.Tensor:
+    return (x * scale).t()
+
+
+@transposed.register_fake
+def _(x, scale, dim=None):
+    return x.new_empty(x.shape[1], x.shape[0])
+
+
+@torch.library.custom_op("findings::only_cuda", mutates_args=(), device_types="cuda")
+def only_cuda(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@only_cuda.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+torch.library.define("findings::native", "(Tensor x) -> Tensor")
+torch.library.impl("findings::native", "cpu", lambda x: x.clone())
+torch.library.register_fake("findings::native", torch.empty_like)
+
+
+class Calls(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def checked(function, *args, **options):
+    return fe.check(lambda: (Calls(function), args), **options)
+
+
+@pytest.mark.parametrize("target", ["cpu", "H100"])
+def test_a_fake_kernel_with_other_strides_is_found(target):
+    (diagnostic,) = checked(lambda x: transposed(x, 2.0), torch.ones(2, 3), targets=[target]).diagnostics
+
+    assert diagnostic.code == "FE402"
+    assert "Stride" in diagnostic.notes[0]
+    assert diagnostic.primary.span.path == __file__
+
+
+def test_an_operator_that_is_as_it_says_gives_nothing_also_with_dynamic_sizes():
+    report = checked(top, torch.ones(4, 3), dynamic_shapes=["x.0=2..64"])
+
+    assert report.diagnostics == ()
+    assert report.verdicts[0].notes == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "reason"),
+    [
+        (only_cuda, torch.ones(2), "on made-up data it raised"),
+        (torch.ops.findings.native, torch.ones(2), "it is not of `torch.library.custom_op`"),
+        (lambda x: top(x[x > 0][None]), torch.ones(8), "the size of an input depends on data"),
+        (top, torch.empty(17, 2**20), "its inputs have more than 64 MiB"),
+    ],
+    ids=["another-device", "native", "unknown-size", "large"],
+)
+def test_an_operator_that_cannot_be_compared_is_named(function, x, reason):
+    report = checked(function, x)
+
+    assert report.is_clean
+    (note,) = report.verdicts[0].notes
+    assert note.startswith("the fake kernel of findings::")
+    assert reason in note
+
+
+def declared(function, *dynamic, x=6):
+    return checked(function, torch.ones(x, 2), dynamic_shapes=list(dynamic))
+
+
+def test_a_range_that_the_program_cuts_is_told_with_a_size_that_it_refuses():
+    (diagnostic,) = declared(lambda x: x if x.shape[0] < 10 else x + 1, "x.0=2..64").diagnostics
+
+    assert (diagnostic.code, diagnostic.primary.span.path) == ("FE302", __file__)
+    assert diagnostic.notes == ("x.0 was declared as 2..64; the program refuses the size 10",)
+
+
+def test_a_hole_in_a_range_is_told():
+    (diagnostic,) = declared(lambda x: x[: round(x.shape[0] / 2)], "x.0=2..64").diagnostics
+
+    assert diagnostic.notes == ("x.0 was declared as 2..64; the program refuses the size 2",)
+
+
+@pytest.mark.parametrize("dim", ["x.0=2..9", "x.0=..9", "x.0"])
+def test_a_range_that_fits_or_an_open_end_gives_nothing(dim):
+    assert declared(lambda x: x if x.shape[0] < 10 else x + 1, dim).diagnostics == ()
+
+
+def test_a_program_refuses_the_size_that_is_told():
+    class Cut(nn.Module):
+        def forward(self, x):
+            return x if x.shape[0] < 10 else x + 1
+
+    program = fe.export(Cut(), (torch.ones(6, 2),), dynamic_shapes=["x.0=2..64"])
+
+    program.module()(torch.ones(9, 2))
+    with pytest.raises((AssertionError, RuntimeError)):
+        program.module()(torch.ones(10, 2))
+
+
+def test_dimensions_with_one_range_may_be_equal():
+    class Sum(nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    model = lambda: (Sum(), (torch.ones(4, 2), torch.ones(4, 2)))  # noqa: E731
+
+    assert fe.check(model, dynamic_shapes=["x.0=2..64", "y.0=2..64"]).diagnostics == ()
+
+
+def test_a_flag_and_no_value_are_no_burned_in_numbers():
+    class Flagged(nn.Module):
+        def forward(self, x, is_doubled, mask, scale):
+            return x * 2 * scale if is_doubled and mask is None else x
+
+    report = fe.check(lambda: (Flagged(), (torch.ones(2), True, None, 3)))
+
+    (diagnostic,) = report.diagnostics
+    assert diagnostic.notes == ("scale is 3 in the program, which takes no other value",)
+    assert report.is_clean
+
+
+def test_an_object_of_a_c_plus_plus_class_gets_a_skeleton():
+    class Profiled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.profile = torch.classes.profiling._ScriptProfile()
+
+        def forward(self, x):
+            return x + 1
+
+    (diagnostic,) = fe.check(lambda: (nn.Sequential(Profiled()), (torch.ones(2),))).diagnostics
+
+    assert diagnostic.code == "FE404"
+    assert '@torch._library.register_fake_class("profiling::_ScriptProfile")' in diagnostic.fix.message
+    assert "def _dump_stats(self):" in diagnostic.fix.message
+
+
+def test_an_operator_gets_the_skeleton_of_its_schema():
+    torch.library.define("findings::mix", "(Tensor x, int[] sizes, float? scale=None) -> (Tensor, Tensor[])")
+    torch.library.impl("findings::mix", "cpu", lambda x, sizes, scale=None: (x, [x]))
+
+    (diagnostic,) = checked(lambda x: torch.ops.findings.mix(x, [1])[0], torch.ones(2)).diagnostics
+
+    assert diagnostic.fix.message.splitlines() == [
+        "register one, of the right shapes:",
+        '@torch.library.register_fake("findings::mix")',
+        "def _(x, sizes, scale):",
+        "    return torch.empty_like(x), [torch.empty_like(x)]",
+        "or in C++:",
+        "std::tuple<at::Tensor, std::vector<at::Tensor>> mix_meta(const at::Tensor& x, at::IntArrayRef "
+        "sizes, std::optional<double> scale) { return {at::empty_like(x), "
+        "std::vector<at::Tensor>{at::empty_like(x)}}; }",
+        'TORCH_LIBRARY_IMPL(findings, Meta, m) { m.impl("mix", &mix_meta); }',
+    ]

@@ -1,0 +1,84 @@
+"""Columns are found where a place has none, and conditions are told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakexport.diagnostics import Span, source_text, with_columns
+from fakexport.diagnostics.statement import is_loop_test, is_negated, is_test
+
+SOURCE = """
+def forward(x, ä):
+    if x.sum() > 0:
+        ä = x; y = x.reshape(4, 2)
+    while not x.all():
+        x = f(
+            x)
+    for _ in range(int(x)):
+        assert x.any()
+    return [x, ä]
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "model.py"
+    file.write_text(SOURCE)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (3, "x.sum() > 0"),
+        (4, "x.reshape(4, 2)"),
+        (5, "not x.all()"),
+        (8, "range(int(x))"),
+        (9, "x.any()"),
+        (10, "[x, ä]"),
+    ],
+)
+def test_a_line_without_columns_gets_those_of_what_it_computes(path, line, text):
+    span = with_columns(Span(path, line, origin="guard"))
+
+    assert source_text(span) == text
+    assert span.origin == "source"
+
+
+def test_a_value_on_several_lines_has_a_first_column_only(path):
+    span = with_columns(Span(path, 6, origin="guard"))
+
+    assert (span.column, span.end_column) == (13, None)
+
+
+def test_columns_that_are_known_stay(path):
+    span = Span(path, 3, 8, 9, origin="traceback")
+
+    assert with_columns(span) is span
+
+
+def test_a_statement_that_python_names_as_a_whole_becomes_its_condition(path):
+    assert source_text(with_columns(Span(path, 5, 5, origin="traceback"))) == "not x.all()"
+
+
+@pytest.mark.parametrize("line", [1, 7, 99])
+def test_a_line_where_no_statement_starts_has_no_columns(path, line):
+    span = Span(path, line)
+
+    assert with_columns(span) is span
+
+
+def test_a_file_that_is_not_there_or_no_python_gives_nothing(tmp_path):
+    (tmp_path / "model.py").write_text("def (")
+
+    for span in (Span("nowhere.py", 1), Span(str(tmp_path / "model.py"), 1)):
+        assert with_columns(span) is span
+        assert not is_test(span)
+
+
+def test_conditions_are_known_by_their_place(path):
+    branch, loop, value = (with_columns(Span(path, line)) for line in (3, 5, 4))
+
+    assert [is_test(span) for span in (branch, loop, value)] == [True, True, False]
+    assert [is_loop_test(span) for span in (branch, loop, value)] == [False, True, False]
+    assert [is_negated(span) for span in (branch, loop, value)] == [False, True, False]
