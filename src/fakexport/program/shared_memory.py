@@ -49,7 +49,7 @@ class SharedOutput:
 
     Args:
         name: Its place in what the program returns: `logits`, `0`.
-        other: What it shares the memory with: an input, a weight, an earlier output; with its name.
+        other: What it shares the memory with: a weight, an earlier output, an input; with its name.
         span: The user's line that made the output, if it is known.
         module_path: Path of the module that made it.
     """
@@ -84,7 +84,9 @@ def _written(program: ExportedProgram) -> Iterator[WrittenInput]:
 
 
 def shared_outputs(program: ExportedProgram) -> tuple[SharedOutput, ...]:
-    """Returns the outputs that are inputs, weights or earlier outputs, or views of them.
+    """Returns the outputs that are weights, earlier outputs or inputs that are written, or views of them.
+
+    A view of an input that nobody writes into is left out: whoever has both can tell.
 
     Args:
         program: As captured: before decompositions, after which nodes have other memory.
@@ -93,15 +95,22 @@ def shared_outputs(program: ExportedProgram) -> tuple[SharedOutput, ...]:
 
 
 def _shared(program: ExportedProgram) -> Iterator[SharedOutput]:
+    written = {write.name for write in written_inputs(program)}
     owners: dict[StorageWeakRef, str] = {}
+    left_out: set[StorageWeakRef] = set()
     for node, kind, target in _inputs(program):
-        if (memory := _memory(node)) is not None:
+        if (memory := _memory(node)) is None:
+            continue
+        if kind is InputKind.USER_INPUT and node.name not in written:
+            left_out.add(memory)
+        else:
             owners.setdefault(memory, f"`{node.name if kind is InputKind.USER_INPUT else target}`")
     for name, output in zip(output_names(program), _user_outputs(program), strict=True):
-        if isinstance(output, Node) and (memory := _memory(output)) is not None:
-            if memory in owners:
-                yield SharedOutput(name, owners[memory], source_span(output), module_path(output))
-            owners.setdefault(memory, f"the output `{name}`")
+        if not isinstance(output, Node) or (memory := _memory(output)) is None or memory in left_out:
+            continue
+        if memory in owners:
+            yield SharedOutput(name, owners[memory], source_span(output), module_path(output))
+        owners.setdefault(memory, f"the output `{name}`")
 
 
 def _inputs(program: ExportedProgram) -> Iterator[tuple[Node, InputKind, str | None]]:

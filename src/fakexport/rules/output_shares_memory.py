@@ -1,4 +1,4 @@
-"""FE905: an output is memory of an input, of a weight or of another output."""
+"""FE905: an output is memory of a weight, of another output or of an input that is written."""
 
 from fakexport.rules.rule import Rule
 
@@ -8,10 +8,10 @@ RULE = Rule(
     severity="note",
     message="an output shares memory with something else",
     why="""
-An output is an input, a weight or another output, or a view of one. Whoever writes into it changes the other
-too: of a weight, for all calls to come. The exported program run by torch keeps that; compiled packages and
-other runtimes give memory of its own to each output, so that code which relies on the sharing behaves
-otherwise there.
+An output is a weight, another output or an input that `forward` writes into, or a view of one. Whoever writes
+into it changes the other too: of a weight, for all calls to come. The exported program run by torch keeps
+that; compiled packages and other runtimes give memory of its own to each output, so that code which relies on
+the sharing behaves otherwise there.
 """,
     how_to_repair="""
 Return a copy where the caller may write into it. Where nobody writes, nothing has to be done: this is a note.

@@ -13,6 +13,9 @@ EXAMPLES = [pytest.param(example, id=name) for name, example in sorted(all_examp
 UNSUPPORTED = [p for p in EXAMPLES if p.values[0].support_level is SupportLevel.NOT_SUPPORTED_YET]
 SUPPORTED = [p for p in EXAMPLES if p.values[0].support_level is SupportLevel.SUPPORTED]
 
+# Torch supports them, and the program does otherwise than eager code or changes its caller's tensors.
+TOLD = {"model_attr_mutation": ["FE903"], "user_input_mutation": ["FE902"]}
+
 # Torch warns of what these examples show.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -44,10 +47,10 @@ def test_an_unsupported_example_gives_a_rule_of_its_subject(example):
 
 
 @pytest.mark.parametrize("example", SUPPORTED)
-def test_a_supported_example_gives_nothing(example):
+def test_a_supported_example_gives_no_error(example, request):
     report = checked(example)
 
-    assert report.diagnostics == ()
+    assert [diagnostic.code for diagnostic in report.diagnostics] == TOLD.get(request.node.callspec.id, [])
     assert report.is_clean
 
 

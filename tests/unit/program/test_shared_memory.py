@@ -56,8 +56,9 @@ def test_writes_into_inputs(function, expected, topology):
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (lambda module, x: x, [("output", "`x`")]),
-        (lambda module, x: {"a": x + 1, "b": x[0]}, [("b", "`x`")]),
+        (lambda module, x: x.add_(1), [("output", "`x`")]),
+        (lambda module, x: {"a": x + 1, "b": x.mul_(2)[0]}, [("b", "`x`")]),
+        (lambda module, x: (x, x[0], x.t()), []),
         (lambda module, x: module.weight, [("output", "`weight`")]),
         (lambda module, x: module.total.view(-1), [("output", "`total`")]),
         (lambda module, x: (y := x + 1, y.t()), [("1", "the output `0`")]),

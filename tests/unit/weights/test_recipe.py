@@ -8,7 +8,8 @@ import torch
 import fakexport as fe
 from fakexport.documents.recipe import OPERATORS as WORDS
 from fakexport.documents.recipe import Recipe, Step
-from fakexport.weights import BindError, recipes_of, remember_recipes
+from fakexport.program.origin import remember_recipes
+from fakexport.weights import BindError, recipes_of
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed
 from fakexport.weights.recipe import OPERATORS, NotRecordable, by_recipes, recipe_of
