@@ -7,6 +7,7 @@ __all__ = ["DIFFERENT", "UNALIGNED", "reason_of"]
 # What stands in the error -> the reason.
 _RAISED = (
     ("histogram_cpu", "its experts branch on the device: `histc` of integers has no CPU kernel"),
+    ("cannot be solved using", "FE202: its sizes lead to an inequality that sympy cannot solve"),
     ("GuardOnDataDependentSymNode", "FE301: it needs a size that only the data can give"),
 )
 

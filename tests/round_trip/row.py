@@ -42,7 +42,7 @@ class Row:
     @classmethod
     def parse(cls, text: str) -> Row:
         """The row of a line of the page."""
-        cells = [cell.strip() for cell in text.strip().strip("|").split(" | ")]
+        cells = [cell.strip().replace("\\|", "|") for cell in text.strip()[1:-1].split(" | ")]
         return cls(cells[0].strip("`"), *cells[1:])
 
 

@@ -38,7 +38,10 @@ def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
 
 
 def _derived(module: Any, wanted: Mapping[str, object]) -> tuple[Recipe, ...]:
-    entries = _hub_entries(module)
+    try:
+        entries = _hub_entries(module)
+    except Exception:  # `save_pretrained` raises the same: there is no checkpoint that would need a recipe.
+        return ()
     recipes = []
     for conversion in hub_layout(entries, module, wanted):
         if not conversion.operations and conversion.entries == (conversion.target,):

@@ -8,7 +8,7 @@ import torch
 import fakexport as fe
 from fakexport.documents.recipe import OPERATORS as WORDS
 from fakexport.documents.recipe import Recipe, Step
-from fakexport.program.origin import remember_recipes
+from fakexport.program.origin import origin_of, remember_recipes
 from fakexport.weights import BindError, recipes_of
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed
@@ -92,6 +92,18 @@ def test_an_archive_brings_the_recipes_of_its_model(model_type, tmp_path):
 
     assert recipes_of(fe.load(tmp_path / "model.pt2")) == recipes_of(program)
     assert bool(recipes_of(program)) == (model_type != "llama")
+
+
+def test_a_model_that_transformers_cannot_save_has_no_recipes(tmp_path):
+    model = real_model("mixtral", tmp_path)
+    program = model.program()
+    for module in (origin_of(program), model.module):
+        module.config.model_type = ["no", "type"]  # what the tables are looked up by
+
+    with pytest.raises(TypeError):
+        model.module.save_pretrained(tmp_path / "again")
+
+    assert recipes_of(program) == ()
 
 
 @pytest.mark.parametrize("model_type", ["mixtral", "vit"])
