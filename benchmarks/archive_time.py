@@ -1,57 +1,123 @@
 """What saving and loading a program costs, beside stock `torch.export.save` and `load`.
 
-The same program of a fake model on the CPU, every dimension automatic, is written and read both ways in one
-process. Stock torch writes weights without data and reads them back as zeros, so the weights cost neither
-anything; both loaded programs must have the operators of the first.
+A config's program on the CPU (bfloat16, every dimension automatic) is exported once and kept. Then fakexport
+and stock torch take turns in saving and in loading it, each time in a process of its own that has loaded a
+small program in the same way before. Stock torch writes weights without data and reads them back as zeros, so
+that the weights cost neither anything. What fakexport loads must be the exported program by `fakexport.diff`,
+and what stock torch loads must be what fakexport loads. Linux only: peaks are read from /proc.
 
-    python -m benchmarks.archive_time [--config llama-3.1-8b] [--no-stock]
+    python -m benchmarks.archive_time [--config llama-3.1-405b]... [--rounds 2]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fresh_process import ROOT, peak_rss_bytes
+from benchmarks.fresh_process import ROOT, in_a_process
+
+CONFIGS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "deepseek-v3")
+WAYS = ("fakexport", "stock")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Times archives against torch.export.save and load.")
-    parser.add_argument("--config", default="llama-3.1-8b", help="A file of examples/configs.")
-    parser.add_argument("--no-stock", action="store_true", help="Measure fakexport alone.")
+    parser.add_argument("--config", action="append", help="Files of examples/configs; default: four.")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--step", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    configs = options.config or CONFIGS
+    if options.step:
+        step, way = options.step
+        print(json.dumps(_STEPS[step](options.folder, way if step != "export" else configs[0])))
+        return 0
+    for config in configs:
+        with tempfile.TemporaryDirectory() as folder:
+            _measure(config, folder, options.rounds)
+    return 0
 
+
+def _measure(config: str, folder: str, rounds: int) -> None:
+    def run(step: str, way: str = "-") -> dict[str, Any]:
+        arguments = ("--step", step, way, "--config", config, "--folder", folder)
+        return in_a_process("benchmarks.archive_time", *arguments)
+
+    print(f"{config}: {run('export')}", flush=True)
+    for step in ("save", "load"):
+        found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+        for _ in range(rounds):
+            for way in WAYS:
+                found[way].append(run(step, way))
+        for way in WAYS:
+            print(f"  {step} {way:9} {_spread(found[way])}", flush=True)
+        for figure in ("cpu_s", "wall_s", "growth_mb", "peak_mb"):
+            pairs = zip(found["fakexport"], found["stock"], strict=True)
+            ratios = sorted(stock[figure] / max(ours[figure], 1e-3) for ours, stock in pairs)
+            print(f"  {step} ratio of {figure}: {ratios[0]:.1f} to {ratios[-1]:.1f}", flush=True)
+
+
+def _spread(figures: list[dict[str, Any]]) -> str:
+    columns = {name: sorted({figure[name] for figure in figures}) for name in figures[0]}
+    return ", ".join(f"{name} {values[0]}..{values[-1]}" for name, values in columns.items())
+
+
+def _export(folder: Path, config: str) -> dict[str, Any]:
     import torch
 
     import fakexport as fe
 
-    program = exported(options.config)
-    nodes = len(program.graph.nodes)
-    print(f"{options.config}, {nodes} nodes, {peak_rss_bytes() / 1e6:.0f} MB")
-    with tempfile.TemporaryDirectory() as folder:
-        ours, stock = Path(folder, "ours.pt2"), Path(folder, "stock.pt2")
-        save, _ = timed("fakexport save", lambda: fe.save(program, ours))
-        load, loaded = timed("fakexport load", lambda: fe.load(ours))
-        print(f"  fakexport file  {ours.stat().st_size:12,} bytes")
-        assert fe.diff(program, loaded).is_identical
-        if options.no_stock:
-            return 0
-        program._example_inputs = None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            stock_save, _ = timed("stock save", lambda: torch.export.save(program, stock))
-            stock_load, stock_loaded = timed("stock load", lambda: torch.export.load(stock))
-        print(f"  stock file      {stock.stat().st_size:12,} bytes")
-        assert operators(stock_loaded) == operators(program)
-        print(f"  ratios: save {stock_save / save:.1f}, load {stock_load / load:.1f}")
-    return 0
+    rows = ({0: torch.export.Dim.AUTO},)
+    small = torch.export.export(torch.nn.ReLU(), (torch.ones(2, 3),), dynamic_shapes=rows)
+    small._example_inputs = None
+    fe.save(small, folder / "small-fakexport.pt2")
+    torch.export.save(small, folder / "small-stock.pt2")
+    program = exported(config)
+    fe.save(program, folder / "program.pt2")
+    assert fe.diff(program, fe.load(folder / "program.pt2")).is_identical
+    return {"nodes": len(program.graph.nodes)}
+
+
+def _save(folder: Path, way: str) -> dict[str, Any]:
+    import torch
+
+    import fakexport as fe
+
+    save: Callable[..., Any] = fe.save if way == "fakexport" else torch.export.save
+    program, path = fe.load(folder / "program.pt2"), folder / f"{way}.pt2"
+    small = fe.load(folder / "small-fakexport.pt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        save(small, folder / "small-again.pt2")
+        figures, _ = _measured(lambda: save(program, path))
+    if way == "fakexport":
+        assert path.read_bytes() == (folder / "program.pt2").read_bytes()
+    return {**figures, "file_bytes": path.stat().st_size}
+
+
+def _load(folder: Path, way: str) -> dict[str, Any]:
+    import torch
+
+    import fakexport as fe
+
+    load: Callable[..., Any] = fe.load if way == "fakexport" else torch.export.load
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load(folder / f"small-{way}.pt2")
+        figures, loaded = _measured(lambda: load(folder / f"{way}.pt2"))
+    if way == "stock":
+        assert fe.diff(fe.load(folder / "program.pt2"), loaded).is_identical
+    return figures
+
+
+_STEPS: dict[str, Callable[[Path, str], dict[str, Any]]] = {"export": _export, "save": _save, "load": _load}
 
 
 def exported(config: str) -> Any:
@@ -77,17 +143,25 @@ def exported(config: str) -> Any:
     return captured.program
 
 
-def timed(what: str, run: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds and result; prints them with the peak of the process."""
-    start = time.perf_counter()
+def _measured(run: Callable[[], Any]) -> tuple[dict[str, float], Any]:
+    """Seconds of the processor and of the clock, growth to the peak, the peak itself, and the result."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # The peak is what it is now.
+    before, cpu, wall = _status_bytes("VmRSS"), time.process_time(), time.perf_counter()
     result = run()
-    seconds = time.perf_counter() - start
-    print(f"  {what:15} {seconds:7.2f} s, peak of the process {peak_rss_bytes() / 1e6:.0f} MB", flush=True)
-    return seconds, result
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    peak = _status_bytes("VmHWM")
+    figures = {
+        "cpu_s": round(cpu, 3),
+        "wall_s": round(wall, 2),
+        "growth_mb": (peak - before) / 1e6,
+        "peak_mb": peak / 1e6,
+    }
+    return {name: round(figure, 3) for name, figure in figures.items()}, result
 
 
-def operators(program: Any) -> Counter[str]:
-    return Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 if __name__ == "__main__":

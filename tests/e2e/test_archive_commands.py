@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,22 @@ def test_a_model_goes_from_its_config_to_its_output(target: str, folder: Path) -
     assert at_once.stdout == "logits  float32[3, 7, 64]\n"
     out, eager = (load_file(f"{folder}/{name}.safetensors")["logits"] for name in ("out", "eager"))
     assert torch.equal(out, eager)
+
+
+def test_a_linked_archive_runs_beside_its_checkpoint(folder: Path) -> None:
+    archive, linked, inputs = (f"{folder}/{name}" for name in ("plain.pt2", "linked.pt2", "in.safetensors"))
+    fakexport("export", f"hf:{folder}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)
+
+    bound = fakexport("bind", archive, f"{folder}/checkpoint", "--link", "-o", linked)
+    fakexport("run", linked, "--inputs", inputs, "-o", f"{folder}/linked-out.safetensors")
+
+    weights = (folder / "checkpoint" / "model.safetensors").stat().st_size
+    counts = re.search(r"([\d,]+) bytes linked, 0 bytes inside", bound.stdout)
+    assert counts
+    assert weights * 0.9 < int(counts[1].replace(",", "")) < weights
+    out, eager = (load_file(f"{folder}/{name}.safetensors")["logits"] for name in ("linked-out", "eager"))
+    assert torch.equal(out, eager)
+    (folder / "checkpoint" / "model.safetensors").unlink()
+    refused = fakexport("run", linked, "--inputs", inputs, code=2)
+    assert "linked.pt2: checkpoint/model.safetensors: the weights are linked to it: No such" in refused.stderr
+    assert refused.stderr.count("\n") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from fakexport._torch.fake_tensors import new_fake_mode
 from fakexport._torch.program_assembly import (
     DIALECTS,
     as_parameter,
+    assemble,
     fake_of,
     guards_code,
     leaf_spec,
@@ -82,3 +84,34 @@ def test_a_programs_conditions_are_python_texts():
 
     assert all(isinstance(guard, str) for guard in guards_code(program))
     assert {verifier.dialect for verifier in program.verifiers} <= set(DIALECTS)
+
+
+def test_an_assembled_program_has_no_code_until_it_is_asked_for():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(3))
+
+        def forward(self, x):
+            return x * self.weight
+
+    given = torch.export.export(Scaled(), (torch.ones(4, 3),))
+    before = torch.export.exported_program._create_graph_module_for_export
+
+    program = assemble(
+        root=torch.nn.Module(),
+        graph=copy.deepcopy(given.graph),
+        signature=given.graph_signature,
+        state_dict=given.state_dict,
+        constants={},
+        range_constraints={},
+        module_call_graph=given.module_call_graph,
+        dialects=["ATEN"],
+        guards=[],
+        meta={},
+    )
+
+    assert "_code" not in vars(program.graph_module)
+    assert torch.export.exported_program._create_graph_module_for_export is before
+    assert program.graph_module.code == given.graph_module.code
+    assert torch.equal(program.module()(torch.ones(4, 3)), given.module()(torch.ones(4, 3)))

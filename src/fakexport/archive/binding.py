@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
+from fakexport.weights import CheckpointSource
 from fakexport.weights import bind as bind_program
 
 from .loading import load
@@ -19,7 +19,7 @@ __all__ = ["bind"]
 
 def bind(
     program: ExportedProgram | str | os.PathLike[str],
-    checkpoint: str | Path | Mapping[str, torch.Tensor],
+    checkpoint: CheckpointSource,
     *,
     device_map: str | Mapping[str, str] | None = None,
     dtype: torch.dtype | None = None,

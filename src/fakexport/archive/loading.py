@@ -23,6 +23,7 @@ from .codec.program_decoder import program_from_json
 from .container.reader import Container, read_container
 from .described_container import MANIFEST, read_manifest, verify_records
 from .error import ArchiveError, faults_named
+from .linked_files import linked_tensors
 from .manifest import Location, Manifest, TensorEntry
 from .saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
 from .stock_archive import has_fakes, stock_manifest
@@ -48,20 +49,26 @@ class LoadedArchive:
     notes: tuple[str, ...] = ()
 
 
-def load(path: str | os.PathLike[str], *, trust: bool = False) -> ExportedProgram:
+def load(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True) -> ExportedProgram:
     """The program of an archive, on any machine, whatever devices it names.
 
     Nothing that the file names is run, imported or unpickled. Weights are fake where the archive has none:
     the program can be read, compared and bound, and refuses to run before. Constants have their values.
+    Real weights take no memory before they are used: they are mapped, from the archive or from the files
+    below its folder that it is linked to (`save(link=...)`), which are opened for nothing else.
 
     Args:
         path: A `.pt2` file that `save` or `fakexport bind` wrote; or `torch.export.save`, which adds no
             hashes. Fake weights that torch saved are fakes, where `torch.export.load` would read zeros.
         trust: Hands a file with pickled records or native libraries, or in the layout before torch 2.8, to
             `torch.export.load`. That runs what the file says: only for files of your own.
+        check_weights: Whether to read all weights through and compare their hashes, which takes as long as
+            reading them. Without it weights that have changed, by damage or by whoever wrote to a linked
+            file, are not noticed if their description still fits; everything else is checked as ever.
     Raises:
-        ArchiveError: the file is refused: damaged, hostile, of another kind or version; or an operator's
-            library is not loaded. One line; `is_trust_missing` tells whether `trust` would help.
+        ArchiveError: the file is refused: damaged, hostile, of another kind or version; an operator's
+            library is not loaded; or a linked file is missing or has changed. One line; `is_trust_missing`
+            tells whether `trust` would help.
         OSError: it cannot be opened.
 
     Example:
@@ -72,14 +79,16 @@ def load(path: str | os.PathLike[str], *, trust: bool = False) -> ExportedProgra
         >>> load("/tmp/linear.pt2").state_dict["weight"].shape
         torch.Size([2, 4])
     """
-    return load_archive(path, trust=trust).program
+    return load_archive(path, trust=trust, check_weights=check_weights).program
 
 
-def load_archive(path: str | os.PathLike[str], *, trust: bool = False) -> LoadedArchive:
+def load_archive(
+    path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True
+) -> LoadedArchive:
     """As `load`, with what the archive says of the program."""
     try:
         with read_container(path) as container:
-            return _loaded(container)
+            return _loaded(container, check_weights)
     except ArchiveError as error:
         if trust and error.is_trust_missing:
             return _trusted(path)
@@ -94,7 +103,7 @@ def _trusted(path: str | os.PathLike[str]) -> LoadedArchive:
                 container.verify(name)
             is_ours = MANIFEST in container.entries or has_fakes(container)
             if is_ours:  # Of fakes torch would make zeros.
-                return _loaded(container)
+                return _loaded(container, True)
     except ArchiveError as error:
         if not error.is_trust_missing:
             raise
@@ -102,14 +111,19 @@ def _trusted(path: str | os.PathLike[str]) -> LoadedArchive:
     return LoadedArchive(WeightlessProgram.of(program), manifest, (note,))
 
 
-def _loaded(container: Container) -> LoadedArchive:
+def _loaded(container: Container, check_weights: bool) -> LoadedArchive:
     is_ours = MANIFEST in container.entries
     manifest, notes = (read_manifest(container), ()) if is_ours else stock_manifest(container)
-    verify_records(container, manifest)
-    return LoadedArchive(_program(container, manifest), manifest, notes)
+    verify_records(container, manifest, unread=() if check_weights else _weight_records(manifest))
+    return LoadedArchive(_program(container, manifest, check_weights), manifest, notes)
 
 
-def _program(container: Container, manifest: Manifest) -> ExportedProgram:
+def _weight_records(manifest: Manifest) -> frozenset[str]:
+    locations = (tensor.location for tensor in manifest.tensors if tensor.location)
+    return frozenset(location.file for location in locations if not location.is_link)
+
+
+def _program(container: Container, manifest: Manifest, check_weights: bool) -> ExportedProgram:
     with faults_named(container.path, MODEL), collection_paused():
         program = program_from_json(container.json(MODEL), state_dict=None, constants=None)
     weights = _config(container, WEIGHTS_CONFIG)
@@ -117,7 +131,10 @@ def _program(container: Container, manifest: Manifest) -> ExportedProgram:
     mode = mode_of(
         node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), FakeTensor)
     )
-    _put_weights(container, program, manifest, weights, mode or new_fake_mode())
+    linked = linked_tensors(
+        container.path, manifest.tensors, limits=container.limits, check_weights=check_weights
+    )
+    _put_weights(container, program, manifest, weights, linked, mode or new_fake_mode())
     with faults_named(container.path, CONSTANTS_CONFIG):
         _put_constants(container, program, manifest, constants)
     return WeightlessProgram.of(program)
@@ -133,6 +150,7 @@ def _put_weights(
     program: ExportedProgram,
     manifest: Manifest,
     config: Mapping[str, dict[str, Any]],
+    linked: Mapping[str, torch.Tensor],
     mode: FakeTensorMode,
 ) -> None:
     """Replaces the state dict by the one that the archive describes, ties and unused weights included."""
@@ -146,7 +164,7 @@ def _put_weights(
         ):
             raise ArchiveError(container.path, "has another shape or dtype in the graph", entry.name)
         try:
-            tensor = _tensor(container, entry, taken, mode)
+            tensor = _tensor(container, entry, linked.get(entry.name), taken, mode)
         except RuntimeError as error:  # a device or a combination of properties that torch does not know
             reason = f"torch makes no such tensor: {str(error).splitlines()[0]}"
             raise ArchiveError(container.path, reason, entry.name) from error
@@ -160,11 +178,15 @@ def _put_weights(
 
 
 def _tensor(
-    container: Container, entry: TensorEntry, taken: torch.Tensor | None, mode: FakeTensorMode
+    container: Container,
+    entry: TensorEntry,
+    linked: torch.Tensor | None,
+    taken: torch.Tensor | None,
+    mode: FakeTensorMode,
 ) -> torch.Tensor:
-    """The weight of an entry, from the archive where it has it; `taken` is the fake that the graph has."""
+    """The weight of an entry, where it is anywhere; else `taken`, the fake of the graph, or a new one."""
     if entry.location is not None:
-        tensor = _mapped(container, entry, entry.location)
+        tensor = _on_device(container, entry, linked, entry.location)
     else:
         tensor = taken if taken is not None else _fake(entry, mode)
     if entry.is_parameter and not isinstance(tensor, torch.nn.Parameter):
@@ -172,17 +194,22 @@ def _tensor(
     return tensor
 
 
-def _mapped(container: Container, entry: TensorEntry, location: Location) -> torch.Tensor:
-    """A weight of the archive, in memory of the file: no byte is read before it is used."""
+def _on_device(
+    container: Container, entry: TensorEntry, linked: torch.Tensor | None, location: Location
+) -> torch.Tensor:
     if not exists_here(entry.device):
         raise ArchiveError(container.path, f"is on {entry.device}, which is not on this machine", entry.name)
+    with real_execution():
+        return (_mapped(container, entry, location) if linked is None else linked).to(entry.device)
+
+
+def _mapped(container: Container, entry: TensorEntry, location: Location) -> torch.Tensor:
+    """A weight of the archive, in memory of the file: no byte is read before it is used."""
     dtype = getattr(torch, entry.dtype)
     content = container.mapped(location.file)[location.offset :][: entry.extent_bytes]
-    with real_execution():
-        if not content:
-            return torch.empty(entry.shape, dtype=dtype, device=entry.device)
-        flat = torch.frombuffer(content, dtype=dtype)
-        return flat.as_strided(entry.shape, entry.stride, entry.storage_offset).to(entry.device)
+    if not content:
+        return torch.empty(entry.shape, dtype=dtype)
+    return torch.frombuffer(content, dtype=dtype).as_strided(entry.shape, entry.stride, entry.storage_offset)
 
 
 def _fake(entry: TensorEntry, mode: FakeTensorMode) -> torch.Tensor:

@@ -49,16 +49,21 @@ class Location:
     """Where the bytes of a weight lie.
 
     Args:
-        file: The record of a bound archive, or the file of a linked one, relative to the archive's folder.
+        file: The record of the archive, or the file beside it, relative to the archive's folder.
         offset: Where the tensor's storage begins in it, in bytes.
         length: Bytes of the storage.
-        sha256: Of these bytes, in hex; None in a bound archive, where the record has one.
+        sha256: Of these bytes, in hex, of a file beside the archive; None for a record, which has its own.
     """
 
     file: str
     offset: int
     length: int
     sha256: str | None = None
+
+    @property
+    def is_link(self) -> bool:
+        """Whether the bytes are in a file beside the archive."""
+        return self.sha256 is not None
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,8 @@ class Manifest:
         dynamic_shapes: The user's wording; None where every dimension is fixed.
         skipped_checks: What was assumed and which checks were not made, as sentences.
         unbound_constants: The constants without a value.
-        weights: `none`: a weight-less archive; `inside`: bound; `linked`: bound to files beside it.
+        weights: `none`: a weight-less archive; `inside`: bound; `linked`: bound to files beside it,
+            save what none of them has as the program wants it, which is inside.
         tensors: The parameters and buffers, sorted by name.
         records: A digest of every record but the manifest, sorted by name.
     """
@@ -192,9 +198,9 @@ class Manifest:
         for location in (tensor.location for tensor in self.tensors if tensor.location):
             if fault := fault_of_name(location.file):
                 raise ValueError(f"`{location.file}`: {fault}")
-            if self.weights == "linked" and location.sha256 is None:
-                raise ValueError(f"a link to `{location.file}` has no sha256")
-            if self.weights == "inside" and self.records:
+            if location.is_link and self.weights != "linked":
+                raise ValueError(f"`{location.file}` is a link in an archive that has its weights inside")
+            if not location.is_link and self.records:
                 size = sizes.get(location.file)
                 if size is None:
                     raise ValueError(f"`{location.file}` is no record")

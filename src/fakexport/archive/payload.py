@@ -15,12 +15,16 @@ from fakexport.program.tensor_identity import tensor_identity
 from .codec.value_encoder import Json, ValueEncoder
 from .container.writer import Content, Streamed
 from .extent import extent
+from .links import Links
 from .manifest import Location, TensorEntry, UnboundName
 
 __all__ = ["UNBOUND", "Payload", "constants_payload", "weights_payload"]
 
 UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
 """The record of a weight that is not there. Stock torch says its name when it cannot find it."""
+
+LINKED = "linked__load_this_archive_with_fakexport"
+"""The same, of a weight that lies in a file beside the archive."""
 
 _CHUNK_BYTES = 16 * 2**20
 
@@ -42,8 +46,11 @@ class Payload:
     unbound: tuple[UnboundName, ...] = ()
 
 
-def weights_payload(program: ExportedProgram) -> Payload:
-    """The parameters and persistent buffers of a program; fake ones are described and have no record."""
+def weights_payload(program: ExportedProgram, links: Links | None = None) -> Payload:
+    """The parameters and persistent buffers of a program.
+
+    Fake ones are described and have no record, nor have those that `links` finds in a file.
+    """
     state, parameters = program.state_dict, set(program.graph_signature.parameters)
     encoder = ValueEncoder()
     config: dict[str, Json] = {}
@@ -54,12 +61,15 @@ def weights_payload(program: ExportedProgram) -> Payload:
         data = None if is_fake(tensor) else tensor
         is_parameter = any(name in parameters for name in names) or isinstance(tensor, torch.nn.Parameter)
         record = UNBOUND if data is None else f"weight_{index}"
-        config |= dict.fromkeys(names, _described(encoder, tensor, data, record, is_parameter))
-        location = None
+        source, location = names[0], None
         if data is not None:
             content = _content(data)
-            location = Location(f"data/weights/{record}", 0, content.length)
-            records[location.file] = content
+            if links and (link := links.find(data, content.length, content.pieces)):
+                record, (source, location) = LINKED, link
+            else:
+                location = Location(f"data/weights/{record}", 0, content.length)
+                records[location.file] = content
+        config |= dict.fromkeys(names, _described(encoder, tensor, data, record, is_parameter))
         tensors.append(
             TensorEntry(
                 name=names[0],
@@ -72,7 +82,7 @@ def weights_payload(program: ExportedProgram) -> Payload:
                 is_parameter=is_parameter,
                 requires_grad=tensor.requires_grad,
                 persistent=True,
-                source=names[0],
+                source=source,
                 location=location,
             )
         )

@@ -13,13 +13,15 @@ from torch.export import ExportedProgram
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
 from fakexport.devices import Topology
+from fakexport.weights import Checkpoint
 
 from .codec.collection_pause import collection_paused
 from .codec.program_encoder import program_to_json
 from .container.writer import Content
 from .described_container import write_described
-from .manifest import Manifest
-from .payload import UNBOUND, constants_payload, weights_payload
+from .links import Links
+from .manifest import Manifest, WeightsKind
+from .payload import UNBOUND, Payload, constants_payload, weights_payload
 from .portable_text import portable
 
 __all__ = ["CONSTANTS_CONFIG", "MODEL", "WEIGHTS_CONFIG", "save"]
@@ -44,12 +46,17 @@ def save(
     versions: Mapping[str, str] | None = None,
     unbound: Sequence[UnboundConstant] = (),
     root: str | Path | None = None,
+    link: Checkpoint | None = None,
 ) -> Manifest:
     """Writes a program as a `.pt2` archive: as a whole, or not at all.
 
     Fake weights are described and not written: the archive is weight-less. Real ones are written, and stock
     `torch.export.load` opens the archive. Constants are written with their values. Nothing in the file is
     pickled, and nothing tells when, where or by whom it was made: the same program gives the same bytes.
+
+    With `link`, weights that lie in a safetensors file of the checkpoint as the program wants them stay
+    there: the archive has the file's path relative to its own folder, and a sha256 of each weight. Only
+    `load` opens it. What was converted, merged or moved to another device is written into the archive.
 
     Args:
         program: Not changed. Its example inputs are not written.
@@ -65,11 +72,14 @@ def save(
         versions: Of packages that took part besides fakexport and torch, by name.
         unbound: Why constants have no value, as `capture` found out.
         root: Folder of the user's project: files below it are named relative to it, others by their name.
+        link: The checkpoint that the weights were bound from, as `open_checkpoint` gave it to `bind`: the
+            same object. Its files must lie in the folder of `path` or below it.
     Returns:
         The manifest as written.
     Raises:
         ValueError: some weights are real and some fake; bound weights with unbound constants; a topology
-            that nobody knows; or the program has what the format cannot say.
+            that nobody knows; a link that leads out of the folder, or none to be made; or the program has
+            what the format cannot say.
         ArchiveWriteError: the file cannot be written; what was there before is there still.
 
     Example:
@@ -78,12 +88,15 @@ def save(
         >>> save(program, "/tmp/linear.pt2").weights
         'none'
     """
-    weights = weights_payload(program)
+    weights = weights_payload(program, None if link is None else Links(link, path))
     constants = constants_payload(program, unbound)
-    is_bound = bool(weights.records)
+    kind = _kind(weights)
+    is_bound = kind != "none"
     fake = next((name for name, entry in weights.config.items() if entry["path_name"] == UNBOUND), None)
     if is_bound and fake is not None:
         raise ValueError(f"some weights are real, and {fake} is fake")
+    if link is not None and kind != "linked":
+        raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
     if is_bound and constants.unbound:
         raise ValueError(f"the weights are bound, and the constant {constants.unbound[0].name} has no value")
     with collection_paused():
@@ -109,10 +122,17 @@ def save(
         dynamic_shapes=dynamic_shapes,
         skipped_checks=tuple(portable(check, root) for check in skipped_checks),
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
-        weights="inside" if is_bound else "none",
+        weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
     )
     return write_described(path, records, manifest)
+
+
+def _kind(weights: Payload) -> WeightsKind:
+    locations = [tensor.location for tensor in weights.tensors if tensor.location]
+    if any(location.is_link for location in locations):
+        return "linked"
+    return "inside" if locations else "none"
 
 
 def _json(value: object) -> bytes:

@@ -20,22 +20,27 @@ def bind_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .pt2 to write.")
     ],
+    link: Annotated[
+        bool, typer.Option("--link", help="Refer to the checkpoint's files instead of copying them.")
+    ] = False,
     device_map: BoundDevices = None,
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Puts the weights of a checkpoint into an archive, all of them or none.
 
-    Stock `torch.export.load` opens the result. Exit code 0: written. 2: the weights do not fit, or a file is
-    refused; `fakexport verify-weights` lists what is wrong.
+    Stock `torch.export.load` opens the result, unless it is linked. Exit code 0: written. 2: the weights do
+    not fit, or a file is refused; `fakexport verify-weights` lists what is wrong.
     """
     with quiet(is_debug=debug):
         from fakexport.archive import bind, load_archive, save
+        from fakexport.weights import open_checkpoint
 
         loaded = load_archive(archive, trust=trust)
-        bound = bind(loaded.program, checkpoint, device_map=device_pairs(device_map))
+        opened = open_checkpoint(checkpoint)
+        bound = bind(loaded.program, opened, device_map=device_pairs(device_map))
         about = loaded.manifest
-        save(
+        written = save(
             bound,
             output,
             source=about.source,
@@ -46,5 +51,13 @@ def bind_command(
             dynamic_shapes=about.dynamic_shapes,
             skipped_checks=about.skipped_checks,
             versions=about.versions,
+            link=opened if link else None,
         )
-    write_output(f"{output}: {output.stat().st_size:,} bytes, {len(bound.state_dict)} weights bound\n")
+    size, count = output.stat().st_size, len(bound.state_dict)
+    places = [tensor.location for tensor in written.tensors if tensor.location]
+    where = ""
+    if link:
+        linked = sum(place.length for place in places if place.is_link)
+        inside = sum(place.length for place in places if not place.is_link)
+        where = f": {linked:,} bytes linked, {inside:,} bytes inside"
+    write_output(f"{output}: {size:,} bytes, {count} weights bound{where}\n")

@@ -3,21 +3,28 @@
 from fakexport.weights.binding import BindError, WeightsWarning, bind
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.expectation import ModelNotBuilt, dtype_named
+from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.opening import open_checkpoint
-from fakexport.weights.verification import verify_weights
+from fakexport.weights.safetensors_header import read_header
+from fakexport.weights.verification import CheckpointSource, verify_weights
 from fakexport.weights.weights_report import WeightFinding, WeightsReport
+from fakexport.weights.windows import Windows
 
 __all__ = [
     "BindError",
     "Checkpoint",
     "CheckpointError",
+    "CheckpointSource",
     "Entry",
+    "MappedFile",
     "ModelNotBuilt",
     "WeightFinding",
     "WeightsReport",
     "WeightsWarning",
+    "Windows",
     "bind",
     "dtype_named",
     "open_checkpoint",
+    "read_header",
     "verify_weights",
 ]

@@ -124,12 +124,16 @@ def test_a_relative_source_is_kept(source):
     [
         (Location("../checkpoint.safetensors", 0, 24, SHA), "leaves its folder"),
         (Location("/checkpoint.safetensors", 0, 24, SHA), "absolute"),
-        (Location("checkpoint.safetensors", 0, 24), "has no sha256"),
     ],
 )
 def test_a_link_leads_nowhere_else(location, message):
     with pytest.raises(ValueError, match=message):
         manifest(weights="linked", tensors=(tensor(location=location),))
+
+
+def test_a_link_needs_an_archive_that_says_so():
+    with pytest.raises(ValueError, match="is a link in an archive that has its weights inside"):
+        manifest(weights="inside", tensors=(tensor(location=Location("a.safetensors", 0, 24, SHA)),))
 
 
 def test_a_weight_must_fit_into_its_bytes():
@@ -144,11 +148,12 @@ def test_a_weight_must_fit_into_its_bytes():
         (Location("data/weights/weight_0", 10, 24), "beyond the end"),
     ],
 )
-def test_a_bound_weight_lies_in_a_record(location, message):
+@pytest.mark.parametrize("weights", ["inside", "linked"])
+def test_a_bound_weight_lies_in_a_record(weights, location, message):
     records = (Digest("data/weights/weight_0", 30, SHA),)
 
     with pytest.raises(ValueError, match=message):
-        manifest(weights="inside", tensors=(tensor(location=location),), records=records)
+        manifest(weights=weights, tensors=(tensor(location=location),), records=records)
 
 
 def test_an_archive_answers_for_every_record(tmp_path):

@@ -1,0 +1,120 @@
+"""The files beside an archive in which its weights lie: opened by rules, and held to their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+import torch
+
+from fakexport._torch.real_execution import real_execution
+from fakexport.weights import CheckpointError, Entry, MappedFile, read_header
+
+from .container.limits import MIB, Limits
+from .error import ArchiveError
+from .manifest import Location, TensorEntry
+
+__all__ = ["linked_tensors"]
+
+
+def linked_tensors(
+    archive: str, entries: Iterable[TensorEntry], *, limits: Limits, check_weights: bool
+) -> dict[str, torch.Tensor]:
+    """The weights that lie in files beside an archive, by name, on the CPU, in memory of these files.
+
+    A file is opened only if it is a regular one at its place below the archive's folder, behind no symbolic
+    link, and only for reading; it must be a safetensors file that has the weight where the archive says.
+
+    Args:
+        archive: Its path.
+        entries: Of its manifest; those without a link are skipped.
+        limits: For the headers of all files together: `json_bytes`.
+        check_weights: Whether to read the weights through and compare their sha256. Without it nothing of
+            them is read, and a file with the same header and other data is not noticed.
+    Raises:
+        ArchiveError: a file is missing, refused, or not what it was when it was linked. Names the file.
+    """
+    linked = [(e, e.location) for e in entries if e.location is not None and e.location.is_link]
+    linked.sort(key=lambda link: (link[1].file, link[1].offset))
+    tensors: dict[str, torch.Tensor] = {}
+    header_bytes = 0
+    for name, group in groupby(linked, key=lambda link: link[1].file):
+        file = _LinkedFile(archive, name)
+        header_bytes += file.header_bytes
+        if header_bytes > limits.json_bytes:
+            raise file.error(f"with it, the headers of linked files exceed {limits.json_bytes} bytes")
+        for entry, location in group:
+            tensors[entry.name] = file.tensor(entry, location)
+            if check_weights:
+                file.check(entry, location)
+    return tensors
+
+
+class _LinkedFile:
+    """One file; only its header is read before `check`."""
+
+    def __init__(self, archive: str, name: str) -> None:
+        self._archive = archive
+        self._name = name
+        path = Path(archive).resolve().parent / name
+        try:
+            if not stat.S_ISREG(os.lstat(path).st_mode) or path.resolve(strict=True) != path:
+                raise self.error("is not a regular file at this place; symbolic links are not followed")
+            with path.open("rb") as file:
+                self.header_bytes = int.from_bytes(file.read(8), "little")
+            self._entries = read_header(path).entries
+            self._memory = MappedFile(path, path.stat().st_size)
+        except CheckpointError as error:
+            raise self.error(str(error)) from error
+        except OSError as error:
+            raise self.error(f"the weights are linked to it: {error.strerror or error}") from error
+        self._path = path
+
+    def error(self, what: str) -> ArchiveError:
+        return ArchiveError(self._archive, what, self._name)
+
+    def tensor(self, entry: TensorEntry, location: Location) -> torch.Tensor:
+        """A weight in memory of the file: no byte is read before it is used."""
+        dtype = getattr(torch, entry.dtype)
+        if not self._has(entry, location, dtype) or location.offset % dtype.itemsize:
+            raise self.error(f"does not have `{entry.name}` where it was linked: it is another file")
+        elements = location.length // dtype.itemsize
+        window = Entry((elements,), dtype, self._name, location.offset, elements * dtype.itemsize)
+        try:
+            with real_execution():
+                flat = self._memory.tensor(entry.name, window)
+                return flat.as_strided(entry.shape, entry.stride, entry.storage_offset)
+        except CheckpointError as error:
+            raise self.error(str(error)) from error
+
+    def _has(self, entry: TensorEntry, location: Location, dtype: torch.dtype) -> bool:
+        held = self._entries.get(entry.source or "")
+        if held is None or held.offset is None or held.dtype != dtype:
+            return False
+        begin = location.offset - held.offset
+        return begin >= 0 and begin + location.length <= held.nbytes
+
+    def check(self, entry: TensorEntry, location: Location) -> None:
+        """Reads a weight through, in small steps, and refuses it if a bit is not as it was linked."""
+        digest = hashlib.sha256()
+        try:
+            for piece in _read(self._path, location):
+                digest.update(piece)
+        except OSError as error:
+            raise self.error(f"`{entry.name}` cannot be read: {error.strerror or error}") from error
+        if digest.hexdigest() != location.sha256:
+            raise self.error(f"has another `{entry.name}` than it had when it was linked: its sha256 differs")
+
+
+def _read(path: Path, location: Location) -> Iterator[bytes]:
+    """Not through the mapping, which would count as memory of the process."""
+    left = location.length
+    with path.open("rb", buffering=0) as file:
+        file.seek(location.offset)
+        while left and (piece := file.read(min(left, MIB))):
+            left -= len(piece)
+            yield piece
