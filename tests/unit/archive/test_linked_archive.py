@@ -16,8 +16,9 @@ from torch import nn
 import fakexport as fe
 from fakexport.archive import ArchiveError, load_archive, save
 from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.reader import read_container
+from fakexport.archive.container.reader import Limits, read_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, write_described
+from fakexport.archive.linked_files import linked_tensors
 from fakexport.archive.manifest import Manifest
 from fakexport.weights import open_checkpoint
 
@@ -258,6 +259,13 @@ def bend(path: Path, change: dict[str, object]) -> None:
 class _Unchecked(Manifest):
     def __post_init__(self) -> None:
         pass
+
+
+def test_headers_of_linked_files_are_limited_together(linked: Path) -> None:
+    entries = manifest_of(linked).tensors
+
+    with pytest.raises(ArchiveError, match="the headers of linked files exceed 100 bytes"):
+        linked_tensors(str(linked), entries, limits=Limits(json_bytes=100), check_weights=False)
 
 
 def test_a_checkpoint_outside_of_the_folder_cannot_be_linked(eager: Tied, linked: Path) -> None:
