@@ -63,7 +63,7 @@ def load(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bo
             hashes. Fake weights that torch saved are fakes, where `torch.export.load` would read zeros.
         trust: Hands a file with pickled records or native libraries, or in the layout before torch 2.8, to
             `torch.export.load`. That runs what the file says: only for files of your own.
-        check_weights: Whether to read all weights through and compare their sha256, which takes as long as
+        check_weights: Whether to read all weights through and compare their hashes, which takes as long as
             reading them. Without it weights that have changed, by damage or by whoever wrote to a linked
             file, are not noticed if their description still fits; everything else is checked as ever.
     Raises:

@@ -49,12 +49,23 @@ def stock_manifest(container: Container) -> tuple[Manifest, tuple[str, ...]]:
 
 
 def has_fakes(container: Container) -> bool:
-    """Whether `torch.export.load` would make zeros of tensors without data; it reads the rest as we do."""
+    """Whether `torch.export.load` would make zeros of tensors without data; it reads the rest as we do.
+
+    Raises:
+        ArchiveError: some tensors have no data, and others are pickled: neither reader reads both.
+    """
     try:
-        manifest, _ = stock_manifest(container)
+        found = {
+            **_stored(container, WEIGHTS_CONFIG),
+            **_stored(container, CONSTANTS_CONFIG),
+        }
     except ArchiveError:
-        return False  # Something is pickled, or there is no program at all: for torch to say.
-    return bool(manifest.unbound_constants) or (manifest.weights == "none" and bool(manifest.tensors))
+        return False  # No program, or one with other objects than tensors: for torch to say.
+    without = [name for name, stored in found.items() if not stored.has_data]
+    pickled = [name for name, stored in found.items() if stored.tensor.is_pickled]
+    if without and pickled:
+        raise ArchiveError(container.path, f"{without[0]} has no data, and {pickled[0]} is pickled")
+    return bool(without)
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class _Stored:
 
     @property
     def has_data(self) -> bool:
-        return self.record_bytes >= self.tensor.needed_bytes
+        return self.tensor.is_pickled or self.record_bytes >= self.tensor.needed_bytes
 
 
 def _stored(container: Container, config: str) -> dict[str, _Stored]:

@@ -26,12 +26,14 @@ class StoredTensor:
     Args:
         record: Its name in the folder of its kind, `weight_0`; several tensors may lie in one.
         is_parameter: Whether it is a `torch.nn.Parameter`.
+        is_pickled: Whether torch would unpickle the record; else it has the bytes.
         shape, stride: In elements.
         offset: Where it begins in the record, in elements.
     """
 
     record: str
     is_parameter: bool
+    is_pickled: bool
     dtype: torch.dtype
     device: torch.device
     shape: tuple[int, ...]
@@ -54,6 +56,7 @@ class StoredTensor:
         return cls(
             record=field(owner, "path_name", lambda value: text(value, 500)),
             is_parameter=field(owner, "is_param", boolean),
+            is_pickled=field(owner, "use_pickle", boolean),
             dtype=field(meta, "dtype", read_dtype),
             device=field(meta, "device", read_device),
             shape=shape,

@@ -85,9 +85,15 @@ def _known(text: str | None) -> list[str]:
 
 def _device_map(device_map: Mapping[str, str]) -> list[str]:
     """One line per row of modules on one device: `cuda:0  model.embed_tokens .. model.layers.15`."""
-    rows = [(device, list(row)) for device, row in groupby(device_map, key=lambda path: device_map[path])]
-    cells = [(device, paths[0] or "(all)", f".. {paths[-1]}" * (len(paths) > 1)) for device, paths in rows]
+    paths = sorted(device_map, key=_in_counting_order)
+    rows = [(device, list(row)) for device, row in groupby(paths, key=lambda path: device_map[path])]
+    cells = [(device, row[0] or "(the rest)", f".. {row[-1]}" * (len(row) > 1)) for device, row in rows]
     return [line.rstrip() for line in layout(cells)]
+
+
+def _in_counting_order(path: str) -> list[tuple[bool, int, str]]:
+    """Sorts `layers.2` before `layers.10`."""
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in path.split(".")]
 
 
 def _range(symbol: str, bounds: SymbolRange) -> str:

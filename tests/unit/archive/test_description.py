@@ -131,6 +131,16 @@ def test_a_missing_operator_library_is_named_and_the_rest_is_shown(tmp_path: Pat
     assert "inputs x float32[3] cpu" in text
 
 
+def test_the_device_map_is_told_in_rows_of_modules(tmp_path: Path) -> None:
+    layers = {f"layers.{number}": f"cuda:{number // 10}" for number in range(20)}
+    save(exported("cpu"), tmp_path / "model.pt2", device_map={"embed": "cuda:0", **layers, "norm": "cuda:1"})
+
+    text = render_archive(describe(tmp_path / "model.pt2"))
+
+    assert "device map    cuda:0  embed      .. layers.9\n" in text
+    assert "              cuda:1  layers.10  .. norm\n" in text
+
+
 def test_the_listing_fits_its_width(tmp_path: Path) -> None:
     save(exported("H100"), tmp_path / "model.pt2", source="hf:config.json", topology="8xH100")
 

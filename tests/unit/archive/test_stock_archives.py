@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from torch._export.serde import serialize as stock
 from torch.export import Dim, ExportedProgram
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, load_archive
+from fakexport.archive import ArchiveError, describe, load_archive
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.container.writer import write_container
@@ -159,6 +160,40 @@ def test_pickled_example_inputs_need_trust(pickled: Path) -> None:
     assert torch.equal(trusted.program.example_inputs[0][0], torch.ones(3, 4))
     assert torch.equal(trusted.program.state_dict["weight"], by_torch.state_dict["weight"])
     assert trusted.notes == ("trusted: torch read it and ran what it says",)
+
+
+class Touch:
+    """What an attacker would pickle."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_pickled_is_run_but_by_torch_on_trust(pickled: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "it ran"
+    with read_container(pickled, trust=True) as container:
+        kept = {name: container.record(name) for name in container.names if name not in FRAME_RECORDS}
+    content = io.BytesIO()
+    torch.save(Touch(mark), content)
+    kept["data/weights/weight_0"], kept["data/sample_inputs/model.pt"] = content.getvalue(), b""
+    config = json.loads(kept[WEIGHTS_CONFIG])
+    config["config"]["weight"]["use_pickle"] = True
+    kept[WEIGHTS_CONFIG] = json.dumps(config).encode()
+    write_container(pickled, kept, folder_name="model")
+
+    describe(pickled, trust=True)
+    fe.verify_weights(pickled, dict(nn.Linear(4, 2).state_dict()), trust=True)
+    for read in (fe.load, describe):
+        with pytest.raises(ArchiveError, match="`weight` is a pickled payload, refused unless"):
+            read(pickled)
+    assert not mark.exists()
+
+    with pytest.raises(ArchiveError, match=r"torch\.export\.load does not read it"):  # It gives no tensor.
+        fe.load(pickled, trust=True)
+    assert mark.exists()  # Torch ran it: that is what `trust` allows.
 
 
 def test_trust_does_not_make_zeros_of_fake_weights(tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""inspect, diff, verify-weights and run on archives: exit codes, streams, and `--trust`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("safetensors")
+from safetensors.torch import load_file, save_file
+
+import fakexport as fe
+from fakexport.cli import main
+
+
+def model() -> nn.Module:
+    return nn.Linear(4, 2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`model.pt2`, `device.pt2`, `bound.pt2`, `stock.pt2` with pickled inputs, a checkpoint and inputs."""
+    folder = tmp_path_factory.mktemp("archives")
+    torch.manual_seed(0)
+    eager = model()
+    save_file(dict(eager.state_dict()), folder / "checkpoint.safetensors")
+    save_file({"input": torch.ones(3, 4)}, folder / "in.safetensors")
+    program = fe.export(model, (torch.zeros(3, 4),))
+    fe.save(program, folder / "model.pt2", topology="cpu")
+    fe.save(fe.export(model, (torch.zeros(3, 4),), topology="H100"), folder / "device.pt2", topology="H100")
+    fe.save(fe.bind(program, folder / "checkpoint.safetensors"), folder / "bound.pt2")
+    torch.export.save(torch.export.export(eager, (torch.zeros(3, 4),)), folder / "stock.pt2")
+    return folder
+
+
+def test_inspect_shows_an_archive(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", f"{folder}/device.pt2"]) == 0
+    assert "target        H100-80GB\n" in capsys.readouterr().out
+    assert main(["inspect", f"{folder}/device.pt2", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["topology"] == "H100-80GB"
+
+
+@pytest.mark.parametrize("options", [["--dtype", "bfloat16"], ["--target", "H100"]])
+def test_inspect_refuses_options_of_models_for_archives(
+    options: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", f"{folder}/model.pt2", *options]) == 2
+    assert "are for models, not for archives" in capsys.readouterr().err
+
+
+def test_inspect_refuses_options_of_archives_for_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "hf:gpt2", "--format", "json"]) == 2
+    assert "are for archives, not for models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code", "last"),
+    [
+        ("model.pt2", "model.pt2", 0, "the same program for the same weights"),
+        ("model.pt2", "bound.pt2", 0, "the same program for the same weights"),
+        ("model.pt2", "device.pt2", 1, "the archives differ"),
+    ],
+)
+def test_diff_tells_by_its_exit_code(
+    first: str, second: str, code: int, last: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", f"{folder}/{first}", f"{folder}/{second}"]) == code
+    assert capsys.readouterr().out.splitlines()[-1] == last
+    assert main(["diff", f"{folder}/{first}", f"{folder}/{second}", "--format", "json"]) == code
+    assert json.loads(capsys.readouterr().out)["is_same"] is (code == 0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["diff", "stock.pt2", "model.pt2"],
+        ["inspect", "stock.pt2"],
+        ["run", "stock.pt2", "--inputs", "in.safetensors"],
+        ["bind", "stock.pt2", "checkpoint.safetensors", "-o", "out.pt2"],
+        ["verify-weights", "stock.pt2", "checkpoint.safetensors"],
+        ["verify-weights", "stock.pt2"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_pickled_needs_trust(
+    command: list[str],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "data/sample_inputs/model.pt: pickled example inputs, refused unless the file is" in captured.err
+    assert "--trust" in captured.err
+
+    assert main([*command, "--trust"]) == 0
+
+
+def test_verify_weights_takes_an_archive(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = f"{folder}/checkpoint.safetensors"
+
+    assert main(["verify-weights", f"{folder}/device.pt2", checkpoint]) == 0
+    assert "all 2 weights fit" in capsys.readouterr().out
+    assert main(["verify-weights", f"{folder}/device.pt2", f"{folder}/in.safetensors"]) == 1
+    assert main(["verify-weights", f"{folder}/bound.pt2"]) == 0
+    assert main(["verify-weights", f"{folder}/model.pt2"]) == 2
+    assert "name a checkpoint to verify" in capsys.readouterr().err
+    assert main(["verify-weights", "hf:gpt2"]) == 2
+    assert "name a checkpoint to verify" in capsys.readouterr().err
+
+
+def test_run_leaves_the_old_outputs_where_it_cannot_write(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["run", f"{folder}/bound.pt2", "--inputs", f"{folder}/in.safetensors", "-o"]
+
+    assert main([*run, f"{folder}/out.safetensors"]) == 0
+    assert load_file(folder / "out.safetensors")["output"].shape == (3, 2)
+    assert main([*run, f"{folder}/no/out.safetensors"]) == 2
+    assert "error: cannot write" in capsys.readouterr().err
+
+
+def test_export_says_in_the_archive_what_it_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\ndef factory():\n    return torch.nn.Linear(4, 2), (torch.zeros(3, 4),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    target = ["--target", "2xH100", "--device-map", "cuda:1", "--dtype", "bfloat16", "--no-progress"]
+
+    main(["export", f"{tmp_path}/model.py:factory", "-o", "one.pt2", "--dynamic", "input.0=2..64", *target])
+    capsys.readouterr()
+    assert main(["inspect", "one.pt2", "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+
+    assert said["source"] == "model.py:factory"
+    assert (said["topology"], said["profiles"]) == ("2xH100-80GB", ["H100-80GB"] * 2)
+    assert said["device_map"] == {"": "cuda:1"}
+    assert (said["dtype"], said["dynamic_shapes"]) == ("bfloat16", "input.0=2..64")
+    assert "--strict" in said["skipped_checks"][0]
+    assert str(tmp_path).encode() not in (tmp_path / "one.pt2").read_bytes()
