@@ -1,7 +1,8 @@
 """What retargeting a program and proving it costs, beside exporting the model for the other device.
 
-The same fake model, every dimension automatic, is exported for the CPU and for an H100 in one process; the first
-program is retargeted to the H100. Both ways must give programs with the same operators.
+The same fake model, every dimension automatic, is exported for the CPU and for an H100 in one process; the
+first program is retargeted to the H100. Both ways must give programs with the same operators, but for copies
+behind attention where that takes another kernel.
 
     python -m benchmarks.retarget_time [--config llama-3.1-405b] [--rounds 3]
 """
@@ -12,7 +13,6 @@ import argparse
 import statistics
 import sys
 import time
-from collections import Counter
 from typing import Any
 
 from benchmarks.fresh_process import ROOT, peak_rss_bytes
@@ -37,8 +37,9 @@ def main() -> int:
         made = retargeted(program, {"cpu": "cuda:0"}, topology="H100")
         seconds.append(time.perf_counter() - start)
         assert not made.unproven
-    assert operators(made.program) == operators(native)
     found = fe.diff(made.program, native)
+    assert {difference.operator for difference in found.operators} <= {"aten.contiguous.default"}
+    assert not found.devices
     print(f"  retarget and prove    {min(seconds):6.1f} to {max(seconds):.1f} s", flush=True)
     print(f"  identical: {found.is_identical}, notes: {made.notes or 'none'}")
     print(f"  ratio {export_s / statistics.median(seconds):.1f}, peak {peak_rss_bytes() / 1e6:.0f} MB")
@@ -46,7 +47,7 @@ def main() -> int:
 
 
 def exported(config: str, topology: str) -> tuple[Any, float]:
-    """The program of an example config in bfloat16, with dynamic dimensions; and the seconds of its capture."""
+    """The program of an example config in bfloat16, dynamic; and the seconds of its capture."""
     import torch
 
     from fakexport.capture import capture, parse_dynamic
@@ -68,10 +69,6 @@ def exported(config: str, topology: str) -> tuple[Any, float]:
     if captured.program is None:
         raise SystemExit(str(captured.failure))
     return captured.program, seconds
-
-
-def operators(program: Any) -> Counter[str]:
-    return Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
 
 
 if __name__ == "__main__":
