@@ -1,7 +1,7 @@
-"""What retargeting a program and proving it costs, beside exporting the model for the other device.
+"""What retargeting a program and proving it costs, beside the export of that program.
 
-The same fake model, every dimension automatic, is exported for the CPU and for an H100 in one process; the
-first program is retargeted to the H100. Both ways must give programs with the same operators.
+A fake model on the CPU, every dimension automatic, is exported; its program is retargeted to an H100 and
+back, in the same process. Back again it must be the first program, node for node.
 
     python -m benchmarks.retarget_time [--config llama-3.1-405b] [--rounds 3]
 """
@@ -12,10 +12,9 @@ import argparse
 import statistics
 import sys
 import time
-from collections import Counter
-from typing import Any
 
-from benchmarks.fresh_process import ROOT, peak_rss_bytes
+from benchmarks.archive_time import exported, timed
+from benchmarks.fresh_process import peak_rss_bytes
 
 
 def main() -> int:
@@ -24,54 +23,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
 
-    import fakexport as fe
-    from fakexport.program import retargeted
+    from fakexport.program import nodes_equal, retargeted
 
-    program, _ = exported(options.config, "cpu")
-    print(f"{options.config}, {len(program.graph.nodes)} nodes, {peak_rss_bytes() / 1e6:.0f} MB")
-    native, export_s = exported(options.config, "H100")
-    print(f"  export for the H100   {export_s:6.1f} s", flush=True)
+    export_s, program = timed("export", lambda: exported(options.config))
+    print(f"{options.config}, {len(program.graph.nodes)} nodes")
     seconds = []
     for _ in range(options.rounds):
         start = time.perf_counter()
-        made = retargeted(program, {"cpu": "cuda:0"}, topology="H100")
+        there = retargeted(program, {"cpu": "cuda:0"}, topology="H100")
         seconds.append(time.perf_counter() - start)
-        assert not made.unproven
-    assert operators(made.program) == operators(native)
-    found = fe.diff(made.program, native)
-    print(f"  retarget and prove    {min(seconds):6.1f} to {max(seconds):.1f} s", flush=True)
-    print(f"  identical: {found.is_identical}, notes: {made.notes or 'none'}")
+    back = retargeted(there.program, {"cuda:0": "cpu"})
+    assert not there.unproven
+    assert not nodes_equal(back.program, program)
+    print(f"  retarget and prove {min(seconds):.1f} to {max(seconds):.1f} s, notes: {there.notes or 'none'}")
     print(f"  ratio {export_s / statistics.median(seconds):.1f}, peak {peak_rss_bytes() / 1e6:.0f} MB")
     return 0
-
-
-def exported(config: str, topology: str) -> tuple[Any, float]:
-    """The program of an example config in bfloat16, with dynamic dimensions; the seconds of its capture."""
-    import torch
-
-    from fakexport.capture import capture, parse_dynamic
-    from fakexport.devices import emulate
-    from fakexport.fake import build
-    from fakexport.sources import resolve
-
-    source = resolve(f"hf:{ROOT / 'examples' / 'configs' / config}.json")
-    with emulate(topology) as devices:
-        device = devices.default_device
-        built = build(source.factory, device_map=device, dtype=torch.bfloat16)
-        with built.mode:
-            inputs = source.example_inputs(built.module, device, torch.bfloat16)
-        tracing = source.tracing(built.module, inputs)
-        dynamic = parse_dynamic("auto")
-        start = time.perf_counter()
-        captured = capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
-        seconds = time.perf_counter() - start
-    if captured.program is None:
-        raise SystemExit(str(captured.failure))
-    return captured.program, seconds
-
-
-def operators(program: Any) -> Counter[str]:
-    return Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, Debug, device_pairs
+from fakexport.cli.options import Archive, Debug
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
@@ -51,7 +51,7 @@ def retarget_command(
         loaded = load_archive(archive)
         about = loaded.manifest
         try:
-            made = retargeted(loaded.program, device_pairs(to) or to, topology=target)
+            made = retargeted(loaded.program, to, topology=target)
         except RetargetError as error:
             failed = error.diagnostics
         else:

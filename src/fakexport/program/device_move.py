@@ -121,13 +121,15 @@ def parse_move(program: ExportedProgram, device_map: str | Mapping[str, str]) ->
     Args:
         program: Not changed.
         device_map: `"cuda:0"` for everything, `{"cpu": "cuda:0"}`, or module paths,
-            `{"model.layers.0": "cuda:1", "": "cuda:0"}`.
+            `{"model.layers.0": "cuda:1", "": "cuda:0"}`; either also as text, `"cpu=cuda:0,cuda:1=cpu"`.
     Raises:
         TypeError: neither text nor a mapping of text.
         ValueError: one line about what does not fit the program.
     """
     if isinstance(device_map, str):
-        return DeviceMove.parse(device_map, devices_of_program(program))
+        if "=" not in device_map:
+            return DeviceMove.parse(device_map, devices_of_program(program))
+        device_map = _read_pairs(device_map)
     if not isinstance(device_map, Mapping):
         raise TypeError(f"a device map is a device or a mapping, not {type(device_map).__name__}")
     if not device_map:
@@ -139,6 +141,18 @@ def parse_move(program: ExportedProgram, device_map: str | Mapping[str, str]) ->
         raise ValueError("a device map has devices or module paths on its left side, not both")
     entries = {path: full_name(device) for path, device in DeviceMap.parse(device_map).entries.items()}
     return _module_move(program, entries)
+
+
+def _read_pairs(text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for part in text.split(","):
+        old, _, new = (piece.strip() for piece in part.partition("="))
+        if not new:
+            raise ValueError(f"device map {text!r}: write FROM=TO pairs, such as cpu=cuda:0")
+        if old in pairs:
+            raise ValueError(f"device map {text!r} names {old!r} twice")
+        pairs[old] = new
+    return pairs
 
 
 def _module_move(program: ExportedProgram, entries: Mapping[str, str]) -> ModuleMove:

@@ -103,7 +103,7 @@ def retarget(
         program: Not changed.
         device_map: Device to device, `{"cpu": "cuda:0"}`; a device for everything, `"cuda:0"`; or module path
             to device, `{"model.layers.0": "cuda:1", "": "cuda:0"}`: then tensors are moved where they enter a
-            module on another device.
+            module on another device. Also as text, `"cpu=cuda:0"`.
         topology: The devices that there are, `"H100"`. Default: those of the `emulate` block around the
             call, else those of this machine, else the default model of each kind that the map names.
     Returns:

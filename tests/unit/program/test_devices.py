@@ -75,3 +75,33 @@ def test_gpt2_burns_its_cpu_in(gpt2: ExportedProgram) -> None:
 
 def _input(program: ExportedProgram) -> torch.fx.Node:
     return next(iter(program.graph.nodes))
+
+
+def test_moves_and_places_elsewhere_are_intent_and_the_rest_is_burned_in(
+    two_devices: ExportedProgram,
+) -> None:
+    found = {(literal.kind, literal.device): literal.is_burned_in for literal in devices(two_devices)}
+
+    assert found["move", "cuda:1"] is False
+    assert found["move", "cpu"] is False
+    assert found["autocast", "cuda"] is True
+    assert {is_burned_in for (kind, _), is_burned_in in found.items() if kind == "assertion"} == {True}
+
+
+def test_constants_are_listed_with_the_line_that_reads_them() -> None:
+    program = torch.export.export(WithTable(), (torch.randn(3),))
+
+    (literal,) = devices(program)
+
+    assert (literal.kind, literal.argument, literal.device) == ("constant", "table", "cpu")
+    assert literal.span is not None
+    assert literal.span.path == __file__
+
+
+class WithTable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(3.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table

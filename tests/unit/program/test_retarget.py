@@ -166,6 +166,16 @@ def test_a_map_of_modules_gives_the_program_that_an_export_with_this_map_gives()
     assert [(move.source, move.target) for move in transfers(moved)] == [("cuda:0", "cuda:1")]
 
 
+def test_a_map_may_be_text():
+    program = fe.export(FACTORIES["mlp"])
+
+    moved = fe.retarget(program, "fc1=cuda:0,=cuda:1", topology="2xH100")
+
+    devices_of_weights = {name: str(tensor.device) for name, tensor in moved.state_dict.items()}
+    assert devices_of_weights["fc1.weight"] == "cuda:0"
+    assert devices_of_weights["fc2.weight"] == "cuda:1"
+
+
 def test_values_stay_known_there_and_back():
     factory = lambda: (Kinds(), (torch.zeros(5, 4), 3))  # noqa: E731
     program = fe.export(factory)
@@ -328,6 +338,8 @@ def attention(program):
     [
         ({"cuda:3": "cpu"}, "the program has nothing on cuda:3: its devices are cpu"),
         ({"cpu": "gpu7"}, "unknown device 'gpu7': "),
+        ("cpu=", "device map 'cpu=': write FROM=TO pairs, such as cpu=cuda:0"),
+        ("cpu=cuda:0,cpu=cuda:1", "device map 'cpu=cuda:0,cpu=cuda:1' names 'cpu' twice"),
         ("nowhere", "unknown device 'nowhere': "),
         ({}, "the device map is empty"),
         ({"cpu": "cuda:0", "fc1": "cuda:1"}, "devices or module paths on its left side, not both"),
