@@ -8,11 +8,12 @@ is told.
 It is one trace with hooks, since repeating the export with one more assumption each time would cost as many
 traces as there are problems. And it is torch's own trace, since a plain run of `forward` under a fake mode
 would see neither declared dimensions nor control-flow operators as export does. The trace ends where the
-passes over the graph begin, so that it costs about half of an export; and it is made only after a failure.
+passes over the graph begin, and it is made only after a failure.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -46,6 +47,7 @@ MOST_SECONDS = 60.0
 _VISITS_ALIKE = 200
 
 _Place = tuple[str, int, int | None]
+_SYMBOL = re.compile(r"\b(?:u|zuf)[0-9]+\b")
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ class _Trace:
     ends_at_s: float
     last_branch: _Place | None = None
     _problems: dict[Any, Problem] = field(default_factory=dict)
-    _assumptions: dict[Assumption, None] = field(default_factory=dict)
+    _assumptions: dict[tuple[str, Span], Assumption] = field(default_factory=dict)
     # The frames are kept, so that no other one gets the identity of one that has ended.
     _met: dict[tuple[Any, int, int], FrameType] = field(default_factory=dict)
     _in_frame: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -201,9 +203,9 @@ class _Trace:
         except _Endless:
             pass
         except Exception as error:
-            last = (Problem(failure_of(error), tuple(self._assumptions), is_last=True),)
+            last = (Problem(failure_of(error), tuple(self._assumptions.values()), is_last=True),)
         problems = (*self._problems.values(), *last)
-        return Exploration(problems, tuple(self._assumptions), is_complete)
+        return Exploration(problems, tuple(self._assumptions.values()), is_complete)
 
     def check_time(self) -> None:
         """Ends a trace that takes too long."""
@@ -280,11 +282,14 @@ class _Trace:
         known = self._problems.get(key)
         if known is None:
             spans = tuple(span for _, span in frames)
-            self._problems[key] = Problem(CaptureFailure.of(error, spans=spans), tuple(self._assumptions))
+            self._problems[key] = Problem(
+                CaptureFailure.of(error, spans=spans), tuple(self._assumptions.values())
+            )
         elif (key, id(frame), span.line) not in self._met:
             self._problems[key] = replace(known, count=known.count + 1)
         self._met[key, id(frame), span.line] = frame
-        self._assumptions[Assumption(assumed, span)] = None
+        # Of equal layers once: they differ in the numbers of their symbols.
+        self._assumptions.setdefault((_SYMBOL.sub("u", assumed), span), Assumption(assumed, span))
 
 
 def _place(span: Span) -> _Place:
