@@ -37,12 +37,13 @@ from .failure import CaptureFailure
 
 __all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
 
-# Another trace, with a branch turned, is made only while these are not used up.
+# Of the processor, so that a busy machine finds the same. Another trace, with a branch turned, is made only
+# while these are not used up.
 MOST_TRACES = 3
 SECONDS_FOR_RETRIES = 15.0
 # A trace ends here: loops that the assumptions never end, sizes whose expressions grow without bound.
 MOST_ANSWERS = 2_000
-MOST_SECONDS = 60.0
+MOST_SECONDS = 120.0
 # As often a place may be passed with one answer: equal layers should be treated alike, a loop must end.
 _VISITS_ALIKE = 200
 
@@ -114,7 +115,7 @@ def explore(
     """
     kwargs = dict(kwargs or {})
     shapes = torch_shapes(module, args, kwargs, dynamic)
-    start = time.monotonic()
+    start = time.thread_time()
     turned: frozenset[_Place] = frozenset()
     tried: list[Exploration] = []
     while len(tried) < MOST_TRACES:
@@ -126,7 +127,7 @@ def explore(
             ended_after_trace(),
         ):
             tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
-        is_late = time.monotonic() - start > SECONDS_FOR_RETRIES
+        is_late = time.thread_time() - start > SECONDS_FOR_RETRIES
         if tried[-1].is_complete or is_late or trace.last_branch is None or trace.last_branch in turned:
             break
         turned |= {trace.last_branch}
@@ -172,7 +173,7 @@ class _Trace:
 
     Args:
         turned: Places whose conditions are answered the other way round.
-        ends_at_s: When to give up, on the clock of `time.monotonic`.
+        ends_at_s: When to give up, on the clock of `time.thread_time`.
     """
 
     turned: frozenset[_Place]
@@ -209,7 +210,7 @@ class _Trace:
 
     def check_time(self) -> None:
         """Ends a trace that takes too long."""
-        if time.monotonic() > self.ends_at_s:
+        if time.thread_time() > self.ends_at_s:
             raise _Endless
 
     def answer(self, question: Question) -> Answer | None:
