@@ -70,7 +70,7 @@ def main() -> int:
             program, recovered = captured.program, captured.recovered
             summary_s, summary = timed(lambda: summarise(program))
             diagnose_s, findings = timed(
-                lambda: diagnose_program(program, recovered, summary, topology, dynamic)
+                lambda: diagnose_program(program, captured.effects, recovered, summary, topology, dynamic)
             )
             traces = [(timed(bare_trace)[0], timed(hooked_trace)[0]) for _ in range(rounds)]
             branch_on_data(model)

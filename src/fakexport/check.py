@@ -79,7 +79,8 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that returns no module.
     Reports:
-        FE001, FE101, FE102, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE601 to FE603.
+        FE001, FE101, FE102, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE601 to FE603,
+        FE901 to FE907.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), targets=["cpu", "H100"])
@@ -214,7 +215,12 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
             with clock.running("analyse", "analyse"):
                 summary = summarise(captured.program)
                 findings = diagnose_program(
-                    captured.program, captured.recovered, summary, target.topology, request.dynamic
+                    captured.program,
+                    captured.effects,
+                    captured.recovered,
+                    summary,
+                    target.topology,
+                    request.dynamic,
                 )
                 verdict = replace(
                     verdict,

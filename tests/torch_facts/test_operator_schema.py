@@ -6,7 +6,12 @@ import operator
 
 import torch
 
-from fakexport._torch.operator_schema import argument_names, is_python_operator, operator_schema
+from fakexport._torch.operator_schema import (
+    argument_names,
+    argument_values,
+    is_python_operator,
+    operator_schema,
+)
 
 
 def test_an_overload_names_its_arguments_in_schema_order() -> None:
@@ -36,3 +41,15 @@ def test_an_operator_that_was_made_in_python_is_known() -> None:
 
     assert is_python_operator("schema_facts::twice")
     assert not is_python_operator("aten::add")
+
+
+def test_a_call_gets_its_defaults_by_name() -> None:
+    attention = torch.ops.aten.scaled_dot_product_attention.default
+
+    values = argument_values(attention, ("q", "k", "v", None, 0.1), {"is_causal": True})
+
+    assert values == {
+        "query": "q", "key": "k", "value": "v", "attn_mask": None, "dropout_p": 0.1, "is_causal": True,
+        "scale": None, "enable_gqa": False,
+    }  # fmt: skip
+    assert argument_values(operator.getitem, ((1, 2), 0), {}) == {}

@@ -5,13 +5,14 @@ Seen on torch 2.11 to 2.13. Source: `torch/_library/custom_ops.py:OPDEFS`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._library.custom_ops import OPDEFS
 
-__all__ = ["OperatorSchema", "argument_names", "is_python_operator", "operator_schema"]
+__all__ = ["OperatorSchema", "argument_names", "argument_values", "is_python_operator", "operator_schema"]
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,17 @@ def argument_names(operator: Any) -> tuple[str, ...]:
     """
     schema = getattr(operator, "_schema", None)
     return tuple(argument.name for argument in schema.arguments) if schema is not None else ()
+
+
+def argument_values(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of each argument by its name, defaults included; empty for what has no schema.
+
+    Args:
+        operator: As for `argument_names`.
+        args, kwargs: Of one call of it.
+    """
+    schema = getattr(operator, "_schema", None)
+    if schema is None:
+        return {}
+    defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    return {**defaults, **dict(zip(argument_names(operator), args, strict=False)), **kwargs}

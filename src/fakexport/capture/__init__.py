@@ -7,6 +7,7 @@ from fakexport.capture.exploration import Assumption, Exploration, Problem, capt
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, user_spans
 from fakexport.capture.plain_forward import bound_inputs
+from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.recovered import Recovered, UnboundConstant, UnboundConstants
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Exploration",
     "GuardFact",
     "Problem",
+    "PythonEffect",
     "Recovered",
     "UnboundConstant",
     "UnboundConstants",

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from fakexport.diagnostics import Span, with_columns
 from fakexport.program.source_span import is_user_code
 
-from .failure import span_of
+from .failure import span_of_frame
 
 __all__ = ["running_user_frames"]
 
@@ -50,4 +50,4 @@ def _span(frame: FrameType) -> Span:
         colno=column,
         end_colno=end_column,
     )
-    return span_of(summary)
+    return span_of_frame(summary)

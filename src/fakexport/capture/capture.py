@@ -23,6 +23,7 @@ from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
 from .plain_forward import bound_inputs, plain_forward
+from .python_effects import PythonEffect, watch_forward
 from .recovered import Recovered
 
 __all__ = ["Captured", "capture", "failure_of", "guard_span", "torch_shapes", "traced"]
@@ -36,11 +37,13 @@ class Captured:
         program: The program, or None.
         failure: The failure, or None.
         recovered: What became of the program's constants, or None where there is no program.
+        effects: What `forward` did besides computing; empty in strict mode, which does not run it.
     """
 
     program: ExportedProgram | None
     failure: CaptureFailure | None
     recovered: Recovered | None = None
+    effects: tuple[PythonEffect, ...] = ()
 
 
 def capture(
@@ -74,12 +77,13 @@ def capture(
     kwargs = dict(kwargs or {})
     shapes = torch_shapes(module, args, kwargs, dynamic)
     try:
-        program = traced(module, args, kwargs, shapes=shapes, strict=strict, tracing=tracing)
+        with nullcontext(()) if strict else watch_forward(module) as effects:
+            program = traced(module, args, kwargs, shapes=shapes, strict=strict, tracing=tracing)
         for name, value in fold_lifted_moves(program).items():
             remember_value(program.constants[name], value)
     except Exception as error:
         return Captured(None, failure_of(error))
-    return Captured(program, None, recover_constants(program))
+    return Captured(program, None, recover_constants(program), tuple(effects))
 
 
 def traced(

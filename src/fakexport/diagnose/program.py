@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch.export import ExportedProgram
 
-from fakexport.capture import DynamicDims, Recovered
+from fakexport.capture import DynamicDims, PythonEffect, Recovered
 from fakexport.devices import Topology
+from fakexport.diagnose.behaviour import diagnose_behaviour
 from fakexport.diagnose.constants import diagnose_constants
 from fakexport.diagnose.custom_operators import compare_custom_operators
 from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers
@@ -33,6 +35,7 @@ class ProgramFindings:
 
 def diagnose_program(
     program: ExportedProgram,
+    effects: Sequence[PythonEffect],
     recovered: Recovered,
     summary: ProgramSummary,
     topology: Topology,
@@ -42,12 +45,13 @@ def diagnose_program(
 
     Args:
         program: As captured; of a loaded one, the conditions on sizes are not known.
+        effects: What `forward` did in Python while it was traced.
         recovered: What became of its constants.
         summary: Its facts.
         topology: The target.
         dynamic: The dimensions that were declared.
     Reports:
-        FE207, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603.
+        FE207, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603, FE901 to FE907.
     """
     memory = diagnose_memory(summary, topology)
     operators = compare_custom_operators(program)
@@ -57,5 +61,6 @@ def diagnose_program(
         *operators.diagnostics,
         *((memory,) if memory else ()),
         *diagnose_constants(recovered),
+        *diagnose_behaviour(program, effects),
     )
     return ProgramFindings(diagnostics, operators.notes)

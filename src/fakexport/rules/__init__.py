@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from fakexport.rules import (
+    attribute_changed,
     broken_tie,
     constant_from_draw,
     constant_from_parameter,
@@ -15,16 +16,22 @@ from fakexport.rules import (
     data_dependent_shape,
     data_dependent_value,
     dims_must_be_equal,
+    draw_outside_torch,
     duplicate_entry,
     dynamic_dim_specialised,
     fake_kernel_disagrees,
     forward_failed,
+    input_written,
     internal_fault,
     missing_fake_class,
     missing_fake_kernel,
     missing_weight,
     not_finite_weight,
     number_burned_in,
+    operator_in_training_mode,
+    output_shares_memory,
+    print_in_forward,
+    tensor_is_plain_attribute,
     tensor_leaves_torch,
     tensors_on_different_devices,
     undeclared_mutation,
@@ -74,6 +81,13 @@ _MODULES = (
     broken_tie,
     not_finite_weight,
     duplicate_entry,
+    operator_in_training_mode,
+    input_written,
+    attribute_changed,
+    tensor_is_plain_attribute,
+    output_shares_memory,
+    print_in_forward,
+    draw_outside_torch,
 )
 
 

@@ -24,7 +24,8 @@ def checked(example):
         for dim, declared in (dims or {}).items()
     ]
     model = lambda: (example.model, example.example_args, example.example_kwargs)  # noqa: E731
-    return fe.check(model, dynamic_shapes=dynamic)
+    report = fe.check(model, dynamic_shapes=dynamic)
+    return report, [diagnostic for diagnostic in report.diagnostics if diagnostic.severity == "error"]
 
 
 def test_the_collection_has_examples_of_both_kinds():
@@ -34,20 +35,20 @@ def test_the_collection_has_examples_of_both_kinds():
 
 @pytest.mark.parametrize("example", UNSUPPORTED)
 def test_an_unsupported_example_gives_a_rule_of_its_subject(example):
-    report = checked(example)
+    report, errors = checked(example)
 
     assert not report.is_clean
-    for diagnostic in report.diagnostics:
+    for diagnostic in errors:
         assert diagnostic.code != "FE202"
         assert set(rule(diagnostic.code).exportdb) & example.tags
         assert diagnostic.primary is None  # The example's own line belongs to torch, which is never at fault.
 
 
 @pytest.mark.parametrize("example", SUPPORTED)
-def test_a_supported_example_gives_nothing(example):
-    report = checked(example)
+def test_a_supported_example_gives_no_error(example):
+    report, errors = checked(example)
 
-    assert report.diagnostics == ()
+    assert errors == []
     assert report.is_clean
 
 
