@@ -235,7 +235,7 @@ def test_a_finding_of_a_real_process_leaves_stderr_to_progress(models):
 
     assert process.returncode == 1
     assert process.stderr == ""
-    assert process.stdout.count("\n") < 20  # torch prints the graph so far
+    assert process.stdout.count("\n") < 25  # torch prints the graph so far
 
 
 def test_a_reader_that_leaves_is_no_error_of_ours():

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from fakexport.diagnostics import Span, with_columns
 from fakexport.program.source_span import is_user_code
 
-from .failure import span_of
+from .failure import span_of_frame
 
 __all__ = ["running_user_frames"]
 
@@ -23,6 +23,9 @@ def running_user_frames(until: CodeType) -> list[tuple[FrameType, Span]]:
         until: Code of the function that started the model; frames outside of it are somebody else's.
     """
     found = [(frame, _span(frame)) for frame in _inside(until) if is_user_code(frame.f_code.co_filename)]
+    if found:
+        innermost, span = found[0]
+        found[0] = innermost, with_columns(span)
     return found[::-1]
 
 
@@ -47,4 +50,4 @@ def _span(frame: FrameType) -> Span:
         colno=column,
         end_colno=end_column,
     )
-    return with_columns(span_of(summary))
+    return span_of_frame(summary)

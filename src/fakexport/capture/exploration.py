@@ -8,11 +8,12 @@ is told.
 It is one trace with hooks, since repeating the export with one more assumption each time would cost as many
 traces as there are problems. And it is torch's own trace, since a plain run of `forward` under a fake mode
 would see neither declared dimensions nor control-flow operators as export does. The trace ends where the
-passes over the graph begin, so that it costs about half of an export; and it is made only after a failure.
+passes over the graph begin, and it is made only after a failure.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -36,16 +37,18 @@ from .failure import CaptureFailure
 
 __all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
 
-# Another trace, with a branch turned, is made only while these are not used up.
+# Of the processor, so that a busy machine finds the same. Another trace, with a branch turned, is made only
+# while these are not used up.
 MOST_TRACES = 3
 SECONDS_FOR_RETRIES = 15.0
 # A trace ends here: loops that the assumptions never end, sizes whose expressions grow without bound.
 MOST_ANSWERS = 2_000
-MOST_SECONDS = 60.0
+MOST_SECONDS = 120.0
 # As often a place may be passed with one answer: equal layers should be treated alike, a loop must end.
 _VISITS_ALIKE = 200
 
 _Place = tuple[str, int, int | None]
+_SYMBOL = re.compile(r"\b(?:u|zuf)[0-9]+\b")
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def explore(
     """
     kwargs = dict(kwargs or {})
     shapes = torch_shapes(module, args, kwargs, dynamic)
-    start = time.monotonic()
+    start = time.thread_time()
     turned: frozenset[_Place] = frozenset()
     tried: list[Exploration] = []
     while len(tried) < MOST_TRACES:
@@ -124,7 +127,7 @@ def explore(
             ended_after_trace(),
         ):
             tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
-        is_late = time.monotonic() - start > SECONDS_FOR_RETRIES
+        is_late = time.thread_time() - start > SECONDS_FOR_RETRIES
         if tried[-1].is_complete or is_late or trace.last_branch is None or trace.last_branch in turned:
             break
         turned |= {trace.last_branch}
@@ -170,14 +173,14 @@ class _Trace:
 
     Args:
         turned: Places whose conditions are answered the other way round.
-        ends_at_s: When to give up, on the clock of `time.monotonic`.
+        ends_at_s: When to give up, on the clock of `time.thread_time`.
     """
 
     turned: frozenset[_Place]
     ends_at_s: float
     last_branch: _Place | None = None
     _problems: dict[Any, Problem] = field(default_factory=dict)
-    _assumptions: dict[Assumption, None] = field(default_factory=dict)
+    _assumptions: dict[tuple[str, Span], Assumption] = field(default_factory=dict)
     # The frames are kept, so that no other one gets the identity of one that has ended.
     _met: dict[tuple[Any, int, int], FrameType] = field(default_factory=dict)
     _in_frame: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -201,13 +204,13 @@ class _Trace:
         except _Endless:
             pass
         except Exception as error:
-            last = (Problem(failure_of(error), tuple(self._assumptions), is_last=True),)
+            last = (Problem(failure_of(error), tuple(self._assumptions.values()), is_last=True),)
         problems = (*self._problems.values(), *last)
-        return Exploration(problems, tuple(self._assumptions), is_complete)
+        return Exploration(problems, tuple(self._assumptions.values()), is_complete)
 
     def check_time(self) -> None:
         """Ends a trace that takes too long."""
-        if time.monotonic() > self.ends_at_s:
+        if time.thread_time() > self.ends_at_s:
             raise _Endless
 
     def answer(self, question: Question) -> Answer | None:
@@ -280,11 +283,14 @@ class _Trace:
         known = self._problems.get(key)
         if known is None:
             spans = tuple(span for _, span in frames)
-            self._problems[key] = Problem(CaptureFailure.of(error, spans=spans), tuple(self._assumptions))
+            self._problems[key] = Problem(
+                CaptureFailure.of(error, spans=spans), tuple(self._assumptions.values())
+            )
         elif (key, id(frame), span.line) not in self._met:
             self._problems[key] = replace(known, count=known.count + 1)
         self._met[key, id(frame), span.line] = frame
-        self._assumptions[Assumption(assumed, span)] = None
+        # Of equal layers once: they differ in the numbers of their symbols.
+        self._assumptions.setdefault((_SYMBOL.sub("u", assumed), span), Assumption(assumed, span))
 
 
 def _place(span: Span) -> _Place:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fakexport.diagnostics import Span, with_columns
 from fakexport.program.source_span import is_user_code
 
-__all__ = ["CaptureFailure", "GuardFact", "span_of", "user_spans"]
+__all__ = ["CaptureFailure", "GuardFact", "span_of_frame", "user_spans"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
                 Span(m["path"], int(m["line"]), function=m["function"], origin="stack_trace") for m in found
             )
     frames = [getattr(error, "innermost_user_frame_summary", None) for error in errors]
-    return tuple(span_of(frame) for frame in frames if frame is not None and is_user_code(frame.filename))
+    return tuple(
+        span_of_frame(frame) for frame in frames if frame is not None and is_user_code(frame.filename)
+    )
 
 
 def user_spans(error: BaseException) -> tuple[Span, ...]:
@@ -103,10 +105,10 @@ def user_spans(error: BaseException) -> tuple[Span, ...]:
     libraries such as transformers count as user code.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    return tuple(span_of(frame) for frame in frames if frame.lineno and is_user_code(frame.filename))
+    return tuple(span_of_frame(frame) for frame in frames if frame.lineno and is_user_code(frame.filename))
 
 
-def span_of(frame: traceback.FrameSummary) -> Span:
+def span_of_frame(frame: traceback.FrameSummary) -> Span:
     """The place of a frame, with columns where Python knows them."""
     line = frame.lineno or 1
     column, end_column = _columns(frame)

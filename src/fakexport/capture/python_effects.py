@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fakexport.capture.failure import span_of
+from fakexport.capture.failure import span_of_frame
 from fakexport.diagnostics import Span
 from fakexport.program.source_span import is_user_code
 
@@ -138,7 +138,7 @@ def _caller(frame: FrameType | None) -> Span | None:
         return None
     code = frame.f_code
     _, end_line, column, end_column = list(code.co_positions())[frame.f_lasti // 2]
-    return span_of(
+    return span_of_frame(
         traceback.FrameSummary(
             code.co_filename,
             frame.f_lineno,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fakexport.diagnostics.diagnostic import Span
@@ -15,45 +14,47 @@ __all__ = ["attribute_span", "is_loop_test", "is_negated", "is_test", "with_colu
 
 
 def with_columns(span: Span) -> Span:
-    """The span with both columns, where it lacks them and the source is at hand.
+    """The span of what is computed, where it has no columns or those of a whole statement.
 
-    A guard and a graph node know their line only; of a condition, Python may name the whole `while`
-    statement. The columns are then those of the test of an `if` or a `while`, of what a `for` runs over, or
+    A guard and a graph node know their line only; of a condition, Python may name the whole `if`, `while`,
+    `for` or `... if ... else ...`. The columns are then those of the condition, of what a `for` runs over, or
     of the value that the line's statement computes. Columns found this way change the origin to `source`.
 
     Returns:
-        The span itself where it has columns, or nothing is found on its line.
+        The span itself where its columns are right, or where the source is not at hand.
     """
-    if span.end_column is not None:
-        return span
-    for node in _at_line(span.path, span.line):
+    for node in _source(span.path).by_line.get(span.line, ()):
         part = _part(node)
-        is_all_of_it = span.column is None or span.column == _columns(span, node)[0]
-        if part is not None and part.lineno == span.line and is_all_of_it:
+        if part is not None and part.lineno == span.line and _is_all_of(node, span):
             start, end = _columns(span, part)
             return replace(span, column=start, end_column=end, origin="source")
     return span
 
 
+def _is_all_of(node: ast.stmt | ast.IfExp, span: Span) -> bool:
+    """Whether a span is no more exact than a statement or a conditional expression."""
+    if span.column is None:
+        return isinstance(node, ast.stmt)
+    start, end = _columns(span, node)
+    is_conditional = isinstance(node, (ast.If, ast.While, ast.For, ast.IfExp))
+    return is_conditional and (span.column, span.end_column) == (start, end)
+
+
 def is_test(span: Span) -> bool:
     """Whether the place is a condition of an `if`, a `while` or an `assert`, or part of it."""
-    tests = (ast.If, ast.IfExp, ast.While, ast.Assert)
-    return any(isinstance(node, tests) and _covers(node.test, span) for node in _nodes(span.path))
+    return any(_covers(node.test, span) for node in _source(span.path).conditions)
 
 
 def is_loop_test(span: Span) -> bool:
     """Whether the place is the condition of a `while`, or part of it."""
-    return any(isinstance(node, ast.While) and _covers(node.test, span) for node in _nodes(span.path))
+    conditions = _source(span.path).conditions
+    return any(isinstance(node, ast.While) and _covers(node.test, span) for node in conditions)
 
 
 def is_negated(span: Span) -> bool:
     """Whether the place starts with `not`."""
-    return any(
-        isinstance(node, ast.UnaryOp)
-        and isinstance(node.op, ast.Not)
-        and (node.lineno, _columns(span, node)[0]) == (span.line, span.column)
-        for node in _nodes(span.path)
-    )
+    negations = _source(span.path).negations
+    return any((node.lineno, _columns(span, node)[0]) == (span.line, span.column) for node in negations)
 
 
 def attribute_span(path: str, class_name: str, attribute: str) -> Span | None:
@@ -64,7 +65,7 @@ def attribute_span(path: str, class_name: str, attribute: str) -> Span | None:
         class_name: Qualified name of the class.
         attribute: Name of the attribute.
     """
-    classes = [node for node in _nodes(path) if isinstance(node, ast.ClassDef)]
+    classes = _source(path).classes
     owner = next((node for node in classes if node.name == class_name.rpartition(".")[2]), None)
     methods = [item for item in owner.body if isinstance(item, ast.FunctionDef)] if owner else []
     for method in sorted(methods, key=lambda method: method.name != "forward"):
@@ -76,21 +77,15 @@ def attribute_span(path: str, class_name: str, attribute: str) -> Span | None:
     return None
 
 
-def _part(node: ast.AST) -> ast.expr | None:
+def _part(node: ast.stmt | ast.IfExp) -> ast.expr | None:
     match node:
-        case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
+        case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
             return test
         case ast.For(iter=iterated):
             return iterated
         case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Return() | ast.Expr():
             return node.value
     return None
-
-
-def _at_line(path: str, line: int) -> Iterator[ast.stmt]:
-    """The statements whose first line it is, the innermost first."""
-    found = [node for node in _nodes(path) if isinstance(node, ast.stmt) and node.lineno == line]
-    return reversed(found)
 
 
 def _covers(node: ast.expr, span: Span) -> bool:
@@ -108,16 +103,42 @@ def _columns(span: Span, node: ast.expr | ast.stmt) -> tuple[int, int | None]:
     return start, len(text[: node.end_col_offset].decode(errors="replace")) + 1
 
 
-def _nodes(path: str) -> tuple[ast.AST, ...]:
+@dataclass
+class _Source:
+    """What is looked up in a file."""
+
+    by_line: dict[int, list[ast.stmt | ast.IfExp]] = field(default_factory=dict)
+    conditions: list[ast.If | ast.IfExp | ast.While | ast.Assert] = field(default_factory=list)
+    negations: list[ast.UnaryOp] = field(default_factory=list)
+    classes: list[ast.ClassDef] = field(default_factory=list)
+
+
+def _source(path: str) -> _Source:
+    """The file as it is now; empty where it is not at hand or no Python."""
     is_readable = path.endswith(".py") and Path(path).is_file()
-    if not is_readable and path not in linecache.cache:
-        return ()
-    return _parsed("".join(linecache.getlines(path)))
+    if is_readable:
+        return _parsed(path, Path(path).stat().st_mtime_ns)
+    return _read(path) if path in linecache.cache else _Source()
 
 
-@functools.lru_cache(maxsize=8)
-def _parsed(source: str) -> tuple[ast.AST, ...]:
+@functools.lru_cache(maxsize=32)
+def _parsed(path: str, modified_ns: int) -> _Source:
+    return _read(path)
+
+
+def _read(path: str) -> _Source:
+    found = _Source()
     try:
-        return tuple(ast.walk(ast.parse(source)))
+        nodes = list(ast.walk(ast.parse("".join(linecache.getlines(path)))))
     except (SyntaxError, ValueError):
-        return ()
+        return found
+    for node in nodes:
+        if isinstance(node, (ast.stmt, ast.IfExp)):
+            found.by_line.setdefault(node.lineno, []).append(node)
+        if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)):
+            found.conditions.append(node)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            found.negations.append(node)
+        elif isinstance(node, ast.ClassDef):
+            found.classes.append(node)
+    return found

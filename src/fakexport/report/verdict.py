@@ -68,7 +68,8 @@ class Verdict:
         summary: Facts of the program, or None where there is none.
         transfers: Moves between devices, in execution order.
         timings: Wall time and memory.
-        notes: Observations that are no findings, one sentence each.
+        notes: Observations that are no findings, and after a failure what was assumed to find further
+            problems, one sentence each.
         recovered: The program's constants that have their values and those that have none, or None where
             there is no program.
         placement: Device by module path, as it was used; with the program, for saving.

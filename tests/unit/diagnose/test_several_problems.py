@@ -266,6 +266,18 @@ def test_equal_layers_are_one_problem(tmp_path):
     assert len(report.verdicts[0].notes) == 1
 
 
+def test_what_is_assumed_in_each_layer_is_told_once(tmp_path):
+    report = checked(
+        tmp_path, LAYERS.replace("x if x.sum() > 0 else -x", "x + sum(p.sum() for p in x[x > 0].split(2))")
+    )
+
+    assert len(report.diagnostics) == 1
+    assert [note.partition(" that ")[2] for note in report.verdicts[0].notes] == [
+        "Eq(u0, 0) is False in `x[x > 0].split(2)` at model.py:8",
+        "((u0 + 1)//2) is 2 in `x[x > 0].split(2)` at model.py:8",
+    ]
+
+
 DIMENSIONS = """
 import torch
 from torch import nn

@@ -10,13 +10,18 @@ from fakexport.diagnostics.statement import is_loop_test, is_negated, is_test
 SOURCE = """
 def forward(x, ä):
     if x.sum() > 0:
-        ä = x; y = x.reshape(4, 2)
+        ä = x.reshape(4, 2)
     while not x.all():
         x = f(
             x)
     for _ in range(int(x)):
         assert x.any()
     return [x, ä]
+
+
+def other(x, y):
+    if y: return x
+    return -x if y else x
 """
 
 
@@ -36,6 +41,7 @@ def path(tmp_path):
         (8, "range(int(x))"),
         (9, "x.any()"),
         (10, "[x, ä]"),
+        (14, "y"),
     ],
 )
 def test_a_line_without_columns_gets_those_of_what_it_computes(path, line, text):
@@ -57,8 +63,11 @@ def test_columns_that_are_known_stay(path):
     assert with_columns(span) is span
 
 
-def test_a_statement_that_python_names_as_a_whole_becomes_its_condition(path):
-    assert source_text(with_columns(Span(path, 5, 5, origin="traceback"))) == "not x.all()"
+@pytest.mark.parametrize(
+    ("span", "text"), [((5, 5, None), "not x.all()"), ((14, 5, 19), "y"), ((15, 12, 26), "y")]
+)
+def test_what_python_names_as_a_whole_becomes_its_condition(path, span, text):
+    assert source_text(with_columns(Span(path, *span, origin="traceback"))) == text
 
 
 @pytest.mark.parametrize("line", [1, 7, 99])

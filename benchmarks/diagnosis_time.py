@@ -1,0 +1,120 @@
+"""What diagnosing costs: of a model that exports, and of one that does not.
+
+One fake Llama-3.1-405B on 8 emulated H100s, in bfloat16, every dimension automatic. In one process: the
+capture, and the diagnosis of its program; torch's bare trace, and the same trace with the hooks of the
+exploration; then, with a branch on data put into the first layer, the capture that fails and the exploration
+of all that is in its way. The clean program has to give no diagnostic, and the exploration has to find the
+branch and to come to the end of the model. Times are of the processor, since other programs run beside.
+
+    python -m benchmarks.diagnosis_time [--config examples/configs/llama-3.1-8b.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+CONFIG = "examples/configs/llama-3.1-405b.json"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Times the diagnosis against the capture.")
+    parser.add_argument("--config", default=CONFIG)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    config, rounds = options.config, options.rounds
+    import torch
+
+    from fakexport._torch.trace_end import TraceFinished, ended_after_trace
+    from fakexport.capture import capture, explore, parse_dynamic
+    from fakexport.capture.capture import torch_shapes, traced
+    from fakexport.devices import Topology, emulate
+    from fakexport.diagnose import diagnose_failure, diagnose_program
+    from fakexport.fake import build, install_transfers
+    from fakexport.program import summarise
+    from fakexport.sources import resolve
+
+    source = resolve(f"hf:{config}")
+    dynamic = parse_dynamic("auto")
+    topology = Topology.parse("8xH100")
+    with emulate(topology):
+        built = build(source.factory, device_map="balanced", dtype=torch.bfloat16)
+        with built.mode:
+            inputs = source.example_inputs(built.module, "cuda:0", torch.bfloat16)
+        model, arguments = built.module, (inputs.args, inputs.kwargs)
+
+        def tracing() -> Any:
+            return source.tracing(model, inputs)
+
+        def hooked_trace() -> Any:
+            return explore(model, *arguments, dynamic=dynamic, tracing=tracing)
+
+        def bare_trace() -> None:
+            shapes = torch_shapes(model, *arguments, dynamic)
+            try:
+                with ended_after_trace():
+                    traced(model, *arguments, shapes=shapes, strict=False, tracing=tracing())
+            except TraceFinished:
+                return
+
+        with install_transfers(model, built.placement):
+            capture_s, captured = timed(
+                lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing())
+            )
+            if captured.program is None or captured.recovered is None:
+                raise SystemExit(str(captured.failure))
+            program, recovered = captured.program, captured.recovered
+            summary_s, summary = timed(lambda: summarise(program))
+            diagnose_s, findings = timed(
+                lambda: diagnose_program(program, captured.effects, recovered, summary, topology, dynamic)
+            )
+            traces = [(timed(bare_trace)[0], timed(hooked_trace)[0]) for _ in range(rounds)]
+            branch_on_data(model)
+            failed_s, failed = timed(lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing()))
+            explore_s, found = timed(hooked_trace)
+    if failed.failure is None or not found.is_complete:
+        raise SystemExit("the exploration did not come to the end of the model")
+    codes = [diagnostic.code for diagnostic in diagnose_failure(failed.failure, found)]
+    if findings.diagnostics or codes != ["FE201"]:
+        raise SystemExit(f"wrong diagnostics: {findings.diagnostics}, {codes}")
+    print(f"{config}, {len(program.graph.nodes)} nodes; {capture_s:.1f} s to capture it")
+    rows = {
+        "summary of the program": summary_s,
+        "diagnosis of the program": diagnose_s,
+        "bare trace": min(bare for bare, _ in traces),
+        "capture that fails at once": failed_s,
+        "exploration to the end": explore_s,
+    }
+    for name, seconds in rows.items():
+        print(f"  {name:27} {seconds:6.2f} s  {seconds / capture_s:.3f} of the capture")
+    ratios = sorted(hooked / bare for bare, hooked in traces)
+    print(f"  hooks: {statistics.median(ratios):.2f} of a bare trace ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    return 0
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds, and what the work returned."""
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result
+
+
+def branch_on_data(model: Any) -> None:
+    """Lets the first layer norm ask whether its input is positive, and go on either way."""
+    norm = model.get_submodule("model.layers.0.input_layernorm")
+    stock = norm.forward
+
+    def forward(hidden_states: Any) -> Any:
+        if hidden_states.sum() > 0:
+            hidden_states = hidden_states * 1
+        return stock(hidden_states)
+
+    norm.forward = forward
+
+
+if __name__ == "__main__":
+    sys.exit(main())
