@@ -13,7 +13,7 @@ TIERS = (
     {"capture", "program"},
     {"sources", "fake"},
     {"devices"},
-    {"_torch"},
+    {"_torch", "documents"},
 )
 # Within one tier: the conductor hands on to its report, a capture returns a program, and weights are bound
 # to what an archive holds.

@@ -9,11 +9,11 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from fakexport.archive.container import Limits, read_container
+from fakexport.archive.container.reader import Limits, read_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, verify_records
 from fakexport.archive.error import ArchiveError
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
-from fakexport.archive.typed_value import ValueFault
+from fakexport.documents.document_error import DocumentError
 from tests.unit.archive.described import manifest, write_sample
 from tests.unit.archive.forged_zip import Forged, Part
 
@@ -44,10 +44,10 @@ def open_archive(content: bytes) -> None:
 
 
 def open_manifest(content: bytes) -> None:
-    """Fails on anything but a `ValueFault` or a manifest that comes back as it was."""
+    """Fails on anything but a `DocumentError` or a manifest that comes back as it was."""
     try:
         found = decode_manifest(content, LIMITS)
-    except ValueFault:
+    except DocumentError:
         return
     assert decode_manifest(encode_manifest(found), LIMITS) == found
 

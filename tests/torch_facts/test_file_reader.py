@@ -9,10 +9,10 @@ import zipfile
 import pytest
 import torch
 
-from fakexport.archive.container import read_container
-from fakexport.archive.contents import FRAME_RECORDS
-from fakexport.archive.framing import NO_DATE, SATURATED, Entry, local_header
-from fakexport.archive.new_container import write_container
+from fakexport.archive.container.contents import FRAME_RECORDS
+from fakexport.archive.container.framing import NO_DATE, SATURATED, Entry, local_header
+from fakexport.archive.container.reader import read_container
+from fakexport.archive.container.writer import write_container
 from tests.unit.archive.forged_zip import Forged, Part
 
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fakexport.archive.container import Container
+from fakexport.archive.container.reader import Container
+from fakexport.archive.container.writer import Content, Digest, write_container
 from fakexport.archive.error import ArchiveError
 from fakexport.archive.manifest import Manifest
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
-from fakexport.archive.new_container import Content, Digest, write_container
-from fakexport.archive.typed_value import ValueFault
+from fakexport.documents.document_error import DocumentError
 
 __all__ = ["MANIFEST", "read_manifest", "verify_records", "write_described"]
 
@@ -55,9 +55,8 @@ def read_manifest(container: Container) -> Manifest:
     """
     try:
         manifest = decode_manifest(container.record(MANIFEST), container.limits)
-    except ValueFault as fault:
-        where = f"{MANIFEST}: {fault.where}" if fault.where else MANIFEST
-        raise ArchiveError(container.path, fault.what, where) from None
+    except DocumentError as fault:
+        raise ArchiveError(container.path, str(fault), MANIFEST) from None
     described = {record.name: record for record in manifest.records}
     present = set(container.names) - {MANIFEST}
     if missing := sorted(described.keys() - present):

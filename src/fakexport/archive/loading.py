@@ -13,20 +13,20 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
 from fakexport._torch.real_execution import real_execution
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import entries, field, items, mapping, text
 from fakexport.fake import remember_value, withhold_value
 from fakexport.weights.relocation import exists_here
 
-from .collection_pause import collection_paused
-from .container import Container, read_container
+from .codec.collection_pause import collection_paused
+from .codec.program_decoder import program_from_json
+from .codec.value_decoder import read_dtype
+from .container.reader import Container, read_container
 from .described_container import read_manifest, verify_records
-from .document_error import DocumentError
 from .error import ArchiveError
 from .extent import extent
 from .manifest import Location, Manifest, TensorEntry
-from .program_decoder import program_from_json
 from .saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
-from .typed_json import entries, field, items, mapping, text
-from .value_decoder import read_dtype
 
 __all__ = ["LoadedArchive", "UnboundProgram", "load", "load_archive"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from fakexport.archive.container.record_name import fault_of_name
+from fakexport.archive.container.writer import Digest
 from fakexport.archive.extent import extent
-from fakexport.archive.new_container import Digest
-from fakexport.archive.record_name import fault_of_name
 
 if TYPE_CHECKING:
     from fakexport.capture.recovered import UnboundConstant

@@ -12,10 +12,10 @@ from fakexport.capture import UnboundConstant
 from fakexport.fake import UnreplayableRead, is_fake, value_of
 from fakexport.program.tensor_identity import tensor_identity
 
+from .codec.value_encoder import Json, ValueEncoder
+from .container.writer import Content, Streamed
 from .extent import extent
 from .manifest import Location, TensorEntry, UnboundName
-from .new_container import Content, Streamed
-from .value_encoder import Json, ValueEncoder
 
 __all__ = ["UNBOUND", "Payload", "constants_payload", "weights_payload"]
 

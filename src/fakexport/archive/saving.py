@@ -13,12 +13,12 @@ from torch.export import ExportedProgram
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
 
-from .collection_pause import collection_paused
+from .codec.collection_pause import collection_paused
+from .codec.program_encoder import program_to_json
+from .container.writer import Content
 from .described_container import write_described
 from .manifest import Manifest
-from .new_container import Content
 from .payload import UNBOUND, constants_payload, weights_payload
-from .program_encoder import program_to_json
 
 __all__ = ["CONSTANTS_CONFIG", "MODEL", "WEIGHTS_CONFIG", "save"]
 

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.json_text import parse_json
+from fakexport.documents.typed_json import mapping
 from fakexport.weights.checkpoint import CheckpointError, Entry
-from fakexport.weights.strict_json import StrictJsonError, parse_object
 
 __all__ = ["DTYPES", "MAX_HEADER_BYTES", "Header", "read_header"]
 
@@ -81,8 +83,8 @@ def read_header(path: Path) -> Header:
     if not text.startswith(b"{"):
         raise _refused(path, "its header does not start with {")
     try:
-        fields = parse_object(text)
-    except StrictJsonError as error:
+        fields = mapping(parse_json(text))
+    except DocumentError as error:
         raise _refused(path, f"its header is refused: {error}") from error
     metadata = _metadata(path, fields.pop("__metadata__", {}))
     found = {name: _entry(path, name, field, start) for name, field in fields.items()}

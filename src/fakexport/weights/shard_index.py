@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.json_text import parse_json
+from fakexport.documents.typed_json import mapping
 from fakexport.weights.checkpoint import CheckpointError
-from fakexport.weights.strict_json import StrictJsonError, parse_object
 
 __all__ = ["MAX_INDEX_BYTES", "read_index"]
 
@@ -26,8 +28,8 @@ def read_index(path: Path, *, suffixes: tuple[str, ...]) -> dict[str, list[str]]
     if (size := path.stat().st_size) > MAX_INDEX_BYTES:
         raise _refused(path, f"it has {size:,} bytes, more than {MAX_INDEX_BYTES:,}")
     try:
-        fields = parse_object(path.read_bytes())
-    except StrictJsonError as error:
+        fields = mapping(parse_json(path.read_bytes()))
+    except DocumentError as error:
         raise _refused(path, str(error)) from error
     names = fields.get("weight_map")
     if not isinstance(names, dict) or not names:

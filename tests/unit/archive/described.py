@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fakexport.archive.container import read_container
+from fakexport.archive.container.reader import read_container
 from fakexport.archive.described_container import read_manifest, verify_records, write_described
 from fakexport.archive.manifest import Manifest, TensorEntry, UnboundName
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakexport.archive.document_error import DocumentError
-from fakexport.archive.program_decoder import program_from_json
-from fakexport.archive.program_encoder import program_to_json
+from fakexport.archive.codec.program_decoder import program_from_json
+from fakexport.archive.codec.program_encoder import program_to_json
+from fakexport.documents.document_error import DocumentError
 from tests.unit.archive.programs import branches, every_kind
 
 pytestmark = pytest.mark.filterwarnings("ignore")

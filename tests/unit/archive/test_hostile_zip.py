@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakexport.archive.container import Limits, read_container
+from fakexport.archive.container.reader import Limits, read_container
 from fakexport.archive.error import ArchiveError
 from tests.unit.archive.forged_zip import Forged, Part
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakexport.archive.container import read_container
+from fakexport.archive.container.reader import read_container
+from fakexport.archive.container.writer import Digest, write_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, verify_records, write_described
 from fakexport.archive.error import ArchiveError
 from fakexport.archive.manifest import Location, Manifest, UnboundName
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
-from fakexport.archive.new_container import Digest, write_container
-from fakexport.archive.typed_value import ValueFault
 from fakexport.capture.recovered import UnboundConstant
 from fakexport.diagnostics import Span
+from fakexport.documents.document_error import DocumentError
 from tests.unit.archive.described import RECORDS, manifest, read_all, tensor, write_sample
 
 SPAN = Span("/home/me/x.py", 3)
@@ -65,30 +65,30 @@ def test_the_order_of_mappings_does_not_matter():
     [
         ("format", "fakexport.archive/2", "format: version 'fakexport.archive/2'; this fakexport reads"),
         ("format", "zip", "format: 'zip' is no format of fakexport"),
-        ("format", ..., "the key `format` is missing"),
-        ("tensors", ..., "the key `tensors` is missing"),
-        ("date", "2026-01-01", "the key 'date' is unknown"),
-        ("tensors.0.stride", ..., "tensors[0]: the key `stride` is missing"),
-        ("tensors.1.data", "x", "tensors[1]: the key 'data' is unknown"),
-        ("tensors.1.shape", [4, "s0"], "tensors[1].shape[1]: is a string, not an integer"),
-        ("tensors.1.shape", [4, -3], "tensors[1].shape[1]: -3 is not between 0 and"),
-        ("tensors.1.shape", [4, True], "tensors[1].shape[1]: is a boolean, not an integer"),
-        ("tensors.1.shape", [4, 3.0], "tensors[1].shape[1]: is a number, not an integer"),
+        ("format", ..., "format: this field is missing"),
+        ("tensors", ..., "tensors: this field is missing"),
+        ("date", "2026-01-01", "the field 'date' is unknown"),
+        ("tensors.0.stride", ..., "tensors[0].stride: this field is missing"),
+        ("tensors.1.data", "x", "tensors[1]: the field 'data' is unknown"),
+        ("tensors.1.shape", [4, "s0"], "tensors[1].shape[1]: expected an integer, got str"),
+        ("tensors.1.shape", [4, -3], "tensors[1].shape[1]: an integer out of the range from 0 to"),
+        ("tensors.1.shape", [4, True], "tensors[1].shape[1]: expected an integer, got bool"),
+        ("tensors.1.shape", [4, 3.0], "tensors[1].shape[1]: expected an integer, got float"),
         ("tensors.1.shape", [4], "tensors[1]: `model.rotary` has 1 dimensions and 2 strides"),
-        ("tensors.1.shape", [1] * 65, "tensors[1].shape: has 65 items; the limit is 64"),
+        ("tensors.1.shape", [1] * 65, "tensors[1].shape: a list of 65 entries; at most 64 are read"),
         ("tensors.1.shape", [1 << 62, 1 << 62], "needs more bytes than 63 bits"),
-        ("tensors.1.storage_offset", -1, "tensors[1].storage_offset: -1"),
+        ("tensors.1.storage_offset", -1, "tensors[1].storage_offset: an integer out of the range from 0"),
         ("tensors.1.dtype", "float31", "tensors[1].dtype: 'float31' is no dtype"),
         ("tensors.1.device", "../cpu", "tensors[1].device: '../cpu' is no device"),
-        ("tensors.1.is_parameter", 1, "tensors[1].is_parameter: is a number, not true or false"),
+        ("tensors.1.is_parameter", 1, "tensors[1].is_parameter: expected true or false, got int"),
         ("tensors.1.name", "lm_head.weight", "the tensors name `lm_head.weight` twice"),
         ("tensors.1.name", "model.wte.weight", "the tensors name `model.wte.weight` twice"),
-        ("tensors.1.name", "x" * 5000, "tensors[1].name: has 5000 characters"),
-        ("tensors.1.location", {"file": "x"}, "tensors[1].location: the key `length` is missing"),
+        ("tensors.1.name", "x" * 5000, "tensors[1].name: a string of 5000 characters"),
+        ("tensors.1.location", {"file": "x"}, "tensors[1].location.offset: this field is missing"),
         ("weights", "borrowed", "weights: 'borrowed' is no kind of weights"),
         ("weights", "inside", "has no location in a bound archive"),
         ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is no version"),
-        ("device_map", [], "device_map: is a list, not an object"),
+        ("device_map", [], "device_map: expected an object, got list"),
         ("unbound_constants.0.reason", "magic", "unbound_constants[0].reason: 'magic' is no reason"),
         ("records", [{"name": "x", "size": 1, "sha256": "abc"}], "records[0].sha256: 'abc' is no sha256"),
         ("source", "/home/me/model.py:factory", "absolute path"),
@@ -98,7 +98,7 @@ def test_the_order_of_mappings_does_not_matter():
     ],
 )
 def test_a_fault_is_named_with_its_path(path, value, message):
-    with pytest.raises(ValueFault) as caught:
+    with pytest.raises(DocumentError) as caught:
         decode_manifest(changed(path, value))
 
     assert message in str(caught.value)
@@ -108,7 +108,7 @@ def test_a_fault_is_named_with_its_path(path, value, message):
     "text", [b"", b"[]", b"null", b"{}", b"\xff", b"[" * 10_000, b'{"a":1,"a":1}', b"1e400"]
 )
 def test_what_is_no_manifest(text):
-    with pytest.raises(ValueFault):
+    with pytest.raises(DocumentError):
         decode_manifest(text)
 
 
@@ -226,7 +226,7 @@ def test_any_value_anywhere_is_taken_or_refused(path, value):
 
     try:
         found = decode_manifest(text)
-    except ValueFault:
+    except DocumentError:
         return
 
     assert decode_manifest(encode_manifest(found)) == found

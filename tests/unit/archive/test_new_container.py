@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakexport.archive.container import read_container
+from fakexport.archive.container.reader import read_container
+from fakexport.archive.container.writer import FileSlice, Streamed, write_container
 from fakexport.archive.error import ArchiveWriteError
-from fakexport.archive.new_container import FileSlice, Streamed, write_container
 
 RECORDS = {
     "models/model.json": b'{"nodes": [' + b'"aten.linear", ' * 1000 + b'""]}',
@@ -192,7 +192,7 @@ def test_a_folder_at_the_path_stays(tmp_path):
 WRITE = """
 import sys
 from fakexport.archive.error import ArchiveWriteError
-from fakexport.archive.new_container import Streamed, write_container
+from fakexport.archive.container.writer import Streamed, write_container
 try:
     write_container(PATH, {"extra/x": Streamed(BYTES, (b"x" * 65536 for _ in range(BYTES // 65536)))})
 except ArchiveWriteError as error:

@@ -13,8 +13,8 @@ import torch
 from torch.export import ExportedProgram, export
 
 import fakexport as fe
-from fakexport.archive.program_decoder import program_from_json
-from fakexport.archive.program_encoder import program_to_json
+from fakexport.archive.codec.program_decoder import program_from_json
+from fakexport.archive.codec.program_encoder import program_to_json
 from fakexport.program import nodes_equal
 from tests.unit.archive.programs import (
     branches,
@@ -157,7 +157,7 @@ def test_no_path_of_the_machine_is_written(tmp_path):
 def test_two_processes_write_the_same_bytes():
     code = (
         "import hashlib, json\n"
-        "from fakexport.archive.program_encoder import program_to_json\n"
+        "from fakexport.archive.codec.program_encoder import program_to_json\n"
         "from tests.unit.archive.programs import every_kind, branches\n"
         "texts = [json.dumps(program_to_json(p)) for p in (every_kind(is_dynamic=True), branches())]\n"
         "print(hashlib.sha256(''.join(texts).encode()).hexdigest())\n"
@@ -178,7 +178,7 @@ def test_a_program_for_a_device_is_read_where_there_is_none(topology, tmp_path):
     (tmp_path / "model.json").write_text(text_of(program_to_json(verdict.program)))
     code = (
         "import json, sys, torch\n"
-        "from fakexport.archive.program_decoder import program_from_json\n"
+        "from fakexport.archive.codec.program_decoder import program_from_json\n"
         "program = program_from_json(json.load(open(sys.argv[1])), state_dict=None, constants=None)\n"
         "weight = program.state_dict['fc1.weight']\n"
         "is_parameter = isinstance(weight, torch.nn.Parameter)\n"

@@ -15,8 +15,8 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.archive import ArchiveError, UnboundProgram, load_archive, save
-from fakexport.archive.container import read_container
-from fakexport.archive.contents import FRAME_RECORDS
+from fakexport.archive.container.contents import FRAME_RECORDS
+from fakexport.archive.container.reader import read_container
 from fakexport.archive.described_container import MANIFEST, write_described
 from fakexport.archive.saving import CONSTANTS_CONFIG
 from fakexport.fake import UnreplayableRead, is_fake, value_of

@@ -12,13 +12,19 @@ from io import FileIO
 from types import TracebackType
 from typing import Any
 
-from fakexport.archive.central_directory import read_entries
-from fakexport.archive.contents import FRAME_RECORDS, is_payload_config, legacy_layout, refused_names
+from fakexport.archive.container.central_directory import read_entries
+from fakexport.archive.container.contents import (
+    FRAME_RECORDS,
+    is_payload_config,
+    legacy_layout,
+    refused_names,
+)
+from fakexport.archive.container.framing import STORED, Entry
+from fakexport.archive.container.inflate import InflateError, inflate
+from fakexport.archive.container.limits import MIB, Limits
 from fakexport.archive.error import ArchiveError
-from fakexport.archive.framing import STORED, Entry
-from fakexport.archive.inflate import InflateError, inflate
-from fakexport.archive.json_text import JsonError, parse_json
-from fakexport.archive.limits import MIB, Limits
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.json_text import parse_json
 
 __all__ = ["Container", "Limits", "read_container"]
 
@@ -71,11 +77,14 @@ class Container:
 
     def json(self, name: str) -> Any:
         """The value of a JSON record, of plain Python types; see `parse_json` for what is refused."""
-        if self.size(name) > self.limits.json_bytes:
-            raise self._error(f"has more than {self.limits.json_bytes} bytes", name)
+        limits = self.limits
+        if self.size(name) > limits.json_bytes:
+            raise self._error(f"has more than {limits.json_bytes} bytes", name)
         try:
-            return parse_json(self.record(name), self.limits)
-        except JsonError as error:
+            return parse_json(
+                self.record(name), most_bytes=limits.json_bytes, most_memory_bytes=limits.json_memory_bytes
+            )
+        except DocumentError as error:
             raise self._error(str(error), name) from None
 
     def extent(self, name: str) -> tuple[int, int]:

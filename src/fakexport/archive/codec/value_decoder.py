@@ -12,10 +12,21 @@ import torch
 from fakexport._torch.program_assembly import fake_of, plain_meta
 from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES
 from fakexport._torch.symbolic_numbers import SymbolTable
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import (
+    MAX_INTEGER,
+    boolean,
+    decimal,
+    field,
+    integer,
+    items,
+    mapping,
+    optional,
+    text,
+    union,
+)
 
-from .document_error import DocumentError
 from .shape_expression import ShapeExpressions
-from .typed_json import MAX_INTEGER, boolean, decimal, field, integer, items, mapping, optional, text, union
 
 __all__ = ["Description", "ValueDecoder", "read_device", "read_dtype"]
 

@@ -1,11 +1,14 @@
-"""Values out of a JSON document that nobody vouches for: of the right type, within limits, or an error."""
+"""Values out of a JSON document that nobody vouches for: of the right type, within limits, or an error.
+
+Each function takes a value of plain Python types and returns it typed, or raises `DocumentError`.
+"""
 
 from __future__ import annotations
 
 import keyword
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from .document_error import DocumentError
@@ -20,8 +23,11 @@ __all__ = [
     "integer",
     "items",
     "mapping",
+    "matching",
     "named_items",
+    "one_of",
     "optional",
+    "record",
     "sequence",
     "text",
     "union",
@@ -50,11 +56,11 @@ def mapping(value: Any) -> dict[str, Any]:
     return value
 
 
-def sequence(value: Any) -> list[Any]:
+def sequence(value: Any, limit: int = MAX_COUNT) -> list[Any]:
     if type(value) is not list:
         raise _wrong("a list", value)
-    if len(value) > MAX_COUNT:
-        raise DocumentError(f"a list of {len(value)} entries; at most {MAX_COUNT} are read")
+    if len(value) > limit:
+        raise DocumentError(f"a list of {len(value)} entries; at most {limit} are read")
     return value
 
 
@@ -64,6 +70,30 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
     if len(value) > limit:
         raise DocumentError(f"a string of {len(value)} characters; at most {limit} are read")
     return value
+
+
+def matching(form: re.Pattern[str], what: str, limit: int = MAX_TEXT) -> Callable[[Any], str]:
+    """Reads strings that `form` matches as a whole; `what` says what they are."""
+
+    def read(value: Any) -> str:
+        found = text(value, limit)
+        if not form.fullmatch(found):
+            raise DocumentError(f"{found[:80]!r} is no {what}")
+        return found
+
+    return read
+
+
+def one_of(words: Collection[str], what: str) -> Callable[[Any], str]:
+    """Reads one of these strings; `what` says what they are."""
+
+    def read(value: Any) -> str:
+        word = text(value)
+        if word not in words:
+            raise DocumentError(f"{word[:80]!r} is no {what}")
+        return word
+
+    return read
 
 
 def identifier(value: Any) -> str:
@@ -117,14 +147,22 @@ def field(owner: dict[str, Any], name: str, read: Callable[[Any], T], default: A
         raise error.within(name) from None
 
 
-def items(value: Any, read: Callable[[Any], T]) -> list[T]:
+def record(value: Any, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """The fields of an object that has exactly these, each read by its reader."""
+    owner = mapping(value)
+    if unknown := sorted(owner.keys() - readers.keys()):
+        raise DocumentError(f"the field {unknown[0][:80]!r} is unknown")
+    return {name: field(owner, name, read) for name, read in readers.items()}
+
+
+def items(value: Any, read: Callable[[Any], T], limit: int = MAX_COUNT) -> list[T]:
     """The entries of a list, each read; a fault inside is reported with its index."""
     result: list[T] = []
-    try:
-        for entry in sequence(value):
+    for entry in sequence(value, limit):
+        try:
             result.append(read(entry))
-    except DocumentError as error:
-        raise (error.within(f"[{len(result)}]") if type(value) is list else error) from None
+        except DocumentError as error:
+            raise error.within(f"[{len(result)}]") from None
     return result
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from fakexport._torch.program_assembly import leaf_spec, tree_spec, tree_spec_text
 from fakexport._torch.program_schema import TREESPEC_VERSION
-
-from .document_error import DocumentError
-from .typed_json import field, items, mapping, text
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import field, items, mapping, text
 
 __all__ = ["tree_spec_from_text", "tree_spec_to_text"]
 

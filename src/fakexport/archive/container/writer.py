@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from io import BufferedWriter
 from pathlib import Path
 
-from fakexport.archive.contents import FRAME_RECORDS
-from fakexport.archive.framing import (
+from fakexport.archive.container.contents import FRAME_RECORDS
+from fakexport.archive.container.framing import (
     DEFLATED,
     FIRST_OF_1980,
     STORED,
@@ -22,9 +22,9 @@ from fakexport.archive.framing import (
     end_records,
     local_header,
 )
-from fakexport.archive.limits import MIB
-from fakexport.archive.new_file import new_file
-from fakexport.archive.record_name import fault_of_name, fault_of_names
+from fakexport.archive.container.limits import MIB
+from fakexport.archive.container.new_file import new_file
+from fakexport.archive.container.record_name import fault_of_name, fault_of_names
 
 __all__ = ["Content", "Digest", "FileSlice", "Streamed", "write_container"]
 

@@ -8,10 +8,20 @@ from typing import Any
 from torch.fx import Node
 
 from fakexport._torch.program_schema import LAYOUT_CODES, MEMORY_FORMAT_CODES
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import (
+    boolean,
+    decimal,
+    entries,
+    field,
+    integer,
+    items,
+    mapping,
+    text,
+    union,
+)
 
-from .document_error import DocumentError
 from .operator_lookup import Operators
-from .typed_json import boolean, decimal, entries, field, integer, items, mapping, text, union
 from .value_decoder import read_device, read_dtype
 
 __all__ = ["ArgumentDecoder", "output_name"]

@@ -23,16 +23,8 @@ from torch.export.graph_signature import (
 from fakexport._torch.program_assembly import DIALECTS, as_parameter, assemble
 from fakexport._torch.program_schema import SCHEMA_VERSION
 from fakexport._torch.symbolic_numbers import SymbolTable, value_range
-
-from .argument_decoder import ArgumentDecoder, output_name
-from .collection_pause import collection_paused
-from .document_error import DocumentError
-from .graph_decoder import GraphDecoder, Shared
-from .guard_text import checked_guard
-from .node_metadata import MetadataDecoder, custom_from_json
-from .operator_lookup import Operators
-from .tree_spec import tree_spec_from_text
-from .typed_json import (
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import (
     boolean,
     decimal,
     entries,
@@ -45,6 +37,14 @@ from .typed_json import (
     text,
     union,
 )
+
+from .argument_decoder import ArgumentDecoder, output_name
+from .collection_pause import collection_paused
+from .graph_decoder import GraphDecoder, Shared
+from .guard_text import checked_guard
+from .node_metadata import MetadataDecoder, custom_from_json
+from .operator_lookup import Operators
+from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
 
 __all__ = ["program_from_json"]

@@ -5,44 +5,42 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fakexport.archive.limits import Limits
+from .document_error import DocumentError
 
-__all__ = ["JsonError", "parse_json"]
+__all__ = ["parse_json"]
 
-
-class JsonError(ValueError):
-    """The text is refused; the message is a sentence without capital and period."""
+MIB = 1 << 20
 
 
-def parse_json(text: bytes, limits: Limits) -> Any:
+def parse_json(text: bytes, *, most_bytes: int = 128 * MIB, most_memory_bytes: int = 512 * MIB) -> Any:
     """The value of a JSON text: dicts with unique keys, lists, strings, numbers, booleans, None.
 
     Numbers are as Python reads them: integers of any size, `1e999` as infinity. The schema bounds them.
 
+    Args:
+        text: UTF-8.
+        most_bytes: Of the text.
+        most_memory_bytes: Of its values, by estimate.
     Raises:
-        JsonError: Not UTF-8, not JSON, larger than a limit, too deep, a key twice in one object, NaN
+        DocumentError: Not UTF-8, not JSON, larger than a limit, too deep, a key twice in one object, NaN
             or infinity by name, an integer of more digits than Python converts.
     """
-    if len(text) > limits.json_bytes:
-        raise JsonError(f"{len(text)} bytes of JSON; the limit is {limits.json_bytes}")
-    if (needed := _memory_bytes(text)) > limits.json_memory_bytes:
-        raise JsonError(f"its values may take {needed} bytes; the limit is {limits.json_memory_bytes}")
+    if len(text) > most_bytes:
+        raise DocumentError(f"{len(text)} bytes of JSON; the limit is {most_bytes}")
+    if (needed := _memory_bytes(text)) > most_memory_bytes:
+        raise DocumentError(f"its values may take {needed} bytes; the limit is {most_memory_bytes}")
     try:
-        return json.loads(
-            text.decode(),
-            object_pairs_hook=_unique,
-            parse_constant=_constant,
-        )
-    except JsonError:
+        return json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_constant)
+    except DocumentError:
         raise
     except UnicodeDecodeError as error:
-        raise JsonError(f"not UTF-8 at byte {error.start}") from None
+        raise DocumentError(f"not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise JsonError(f"not JSON at character {error.pos}: {error.msg}") from None
+        raise DocumentError(f"not JSON at character {error.pos}: {error.msg}") from None
     except RecursionError:
-        raise JsonError("nested too deep") from None
+        raise DocumentError("nested too deep") from None
     except ValueError as error:  # an integer of thousands of digits
-        raise JsonError(str(error).partition(";")[0]) from None
+        raise DocumentError(str(error).partition(";")[0]) from None
 
 
 def _memory_bytes(text: bytes) -> int:
@@ -67,10 +65,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise JsonError(f"an object has the key {key[:80]!r} twice")
+                raise DocumentError(f"an object has the key {key[:80]!r} twice")
             seen.add(key)
     return found
 
 
 def _constant(name: str) -> float:
-    raise JsonError(f"{name} is no JSON")
+    raise DocumentError(f"{name} is no JSON")

@@ -14,12 +14,23 @@ from torch.fx import Graph, GraphModule, Node
 
 from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload, schema_arguments
 from fakexport._torch.program_assembly import new_subgraph
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import (
+    boolean,
+    entries,
+    field,
+    identifier,
+    integer,
+    items,
+    mapping,
+    optional,
+    text,
+    union,
+)
 
 from .argument_decoder import ArgumentDecoder, output_name
-from .document_error import DocumentError
 from .node_metadata import GRAPH_NAMES, MetadataDecoder
 from .operator_lookup import Operators
-from .typed_json import boolean, entries, field, identifier, integer, items, mapping, optional, text, union
 from .value_decoder import Description, ValueDecoder
 
 __all__ = ["GraphDecoder", "Shared"]

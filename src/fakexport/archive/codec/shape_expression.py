@@ -10,8 +10,8 @@ from typing import Any
 import sympy
 
 from fakexport._torch.symbolic_numbers import infinite_integer, shape_functions
+from fakexport.documents.document_error import DocumentError
 
-from .document_error import DocumentError
 from .expression_text import Binary, Call, Name, Number, Quoted, Tree, Unary, parse_expression
 
 __all__ = ["ShapeExpressions"]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import keyword
 import re
 
-from .document_error import DocumentError
+from fakexport.documents.document_error import DocumentError
+
 from .expression_text import MAX_DEPTH, Tokens
 
 __all__ = ["checked_guard"]

@@ -11,8 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fakexport.archive.error import ArchiveError
-from fakexport.archive.framing import (
+from fakexport.archive.container.framing import (
     ALIGNMENT,
     CENTRAL,
     DEFLATED,
@@ -33,8 +32,9 @@ from fakexport.archive.framing import (
     end_records,
     local_header,
 )
-from fakexport.archive.limits import MIB, Limits
-from fakexport.archive.record_name import fault_of_name, fault_of_names
+from fakexport.archive.container.limits import MIB, Limits
+from fakexport.archive.container.record_name import fault_of_name, fault_of_names
+from fakexport.archive.error import ArchiveError
 
 __all__ = ["read_entries"]
 

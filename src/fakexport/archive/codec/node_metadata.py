@@ -10,10 +10,10 @@ from typing import Any
 from torch.fx import Node
 
 from fakexport._torch.operator_registry import operator_text
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import named_items, text
 
-from .document_error import DocumentError
 from .source_path import SourcePaths
-from .typed_json import named_items, text
 
 __all__ = ["GRAPH_NAMES", "MetadataDecoder", "MetadataEncoder", "custom_from_json", "custom_json"]
 

@@ -10,8 +10,7 @@ import torch
 
 from fakexport._torch.operator_registry import higher_order_operator, registered_overload
 from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
-
-from .document_error import DocumentError
+from fakexport.documents.document_error import DocumentError
 
 __all__ = ["Operators"]
 
