@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fakexport.archive import bind, load, save
     from fakexport.capture import export
     from fakexport.check import check
+    from fakexport.deploy import write_source
     from fakexport.devices import emulate
     from fakexport.fake import (
         build,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         materialize_tensor,
         meta_like,
     )
-    from fakexport.program import diff, transfers
+    from fakexport.program import diff, source, transfers
     from fakexport.program import summary_of as summary
     from fakexport.weights import verify_weights
 
@@ -45,9 +46,11 @@ __all__ = [
     "materialize_tensor",
     "meta_like",
     "save",
+    "source",
     "summary",
     "transfers",
     "verify_weights",
+    "write_source",
 ]
 
 _HOMES = {
@@ -66,9 +69,11 @@ _HOMES = {
     "materialize_tensor": "fakexport.fake:materialize_tensor",
     "meta_like": "fakexport.fake:meta_like",
     "save": "fakexport.archive:save",
+    "source": "fakexport.program:source",
     "summary": "fakexport.program:summary_of",
     "transfers": "fakexport.program:transfers",
     "verify_weights": "fakexport.weights:verify_weights",
+    "write_source": "fakexport.deploy:write_source",
 }
 
 

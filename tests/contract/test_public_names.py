@@ -24,9 +24,11 @@ PUBLIC_NAMES = [
     "materialize_tensor",
     "meta_like",
     "save",
+    "source",
     "summary",
     "transfers",
     "verify_weights",
+    "write_source",
 ]
 
 

@@ -14,6 +14,7 @@ from fakexport.cli.explain_command import explain_command
 from fakexport.cli.export_command import export_command
 from fakexport.cli.inspect_command import inspect_command
 from fakexport.cli.run_command import run_command
+from fakexport.cli.source_command import source_command
 from fakexport.cli.streams import write_error_line, write_output
 from fakexport.cli.verify_weights_command import verify_weights_command
 
@@ -63,6 +64,7 @@ app.command("check", short_help="Does the model export for each target?")(check_
 app.command("export", short_help="Writes a target's program without weights.")(export_command)
 app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bind_command)
 app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
+app.command("source", short_help="Writes a program as Python.")(source_command)
 app.command("inspect", short_help="The model's modules, parameters and bytes.")(inspect_command)
 app.command("verify-weights", short_help="Does a checkpoint have every weight?")(verify_weights_command)
 app.command("explain", short_help="What a diagnostic means, and its repair.")(explain_command)

@@ -1,5 +1,6 @@
 """From a bound program to something that runs."""
 
+from .python_file import write_source
 from .run import run
 
-__all__ = ["run"]
+__all__ = ["run", "write_source"]

@@ -17,6 +17,7 @@ from fakexport.program.program_difference import (
     RangeDifference,
     SignatureDifference,
 )
+from fakexport.program.python_source import PythonSource, SourceError, source
 from fakexport.program.source_span import source_span
 from fakexport.program.summary import ProgramSummary, TensorTotals, ValueSummary, summarise
 from fakexport.program.summary_of import summary_of
@@ -36,8 +37,10 @@ __all__ = [
     "OperatorDifference",
     "ProgramDifference",
     "ProgramSummary",
+    "PythonSource",
     "RangeDifference",
     "SignatureDifference",
+    "SourceError",
     "SymbolRange",
     "TensorSpec",
     "TensorTotals",
@@ -51,6 +54,7 @@ __all__ = [
     "module_path",
     "nodes_equal",
     "operator_name",
+    "source",
     "source_span",
     "summarise",
     "summary_of",

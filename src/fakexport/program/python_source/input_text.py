@@ -18,7 +18,7 @@ from fakexport._torch.symbolic_numbers import expression_of, finite_bound
 from .guard_text import guard_text
 from .literal_text import literal_text
 from .method_text import MethodText
-from .names import Names, base_name, comment_text, identifier
+from .names import MODULE_NAMES, Names, base_name, comment_text, identifier
 from .values import Value
 
 __all__ = ["InputText", "input_text"]
@@ -58,8 +58,10 @@ def input_text(program: ExportedProgram, values: Mapping[str, Value], text: Meth
     structure = program.call_spec.in_spec
     positional, keywords = structure.children()
     given = _argument_names(program, positional.num_children)
-    names = Names(("self",))
+    names = Names(MODULE_NAMES)
     own = {name: names.new(identifier(name)) for name in (*given, *keywords.context)}
+    for name in own.values():
+        text.reserve(name)
     unpacking = _Unpacking(iter(found), text)
     for name, part in zip(
         (*given, *keywords.context), (*positional.children(), *keywords.children()), strict=True
@@ -119,9 +121,12 @@ class _Unpacking:
 
     def _leaf(self, text: str, is_parameter: bool) -> None:
         leaf = next(self._leaves)
-        leaf.text = self._text.declare(leaf.value, text if is_parameter else base_name(leaf.value.hint))
-        if not is_parameter:
-            self.lines.append(f"{leaf.text} = {text}")
+        if is_parameter:
+            leaf.text = text
+            self._text.bind(leaf.value, text)
+            return
+        leaf.text = self._text.declare(leaf.value, base_name(leaf.value.hint))
+        self.lines.append(f"{leaf.text} = {text}")
 
 
 def _checks(program: ExportedProgram, leaves: list[_Leaf], names: Mapping[str, str]) -> Iterator[str]:

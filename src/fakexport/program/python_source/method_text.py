@@ -82,6 +82,14 @@ class MethodText:
         self._values[value] = self._names.new(wanted)
         return self._values[value]
 
+    def reserve(self, name: str) -> None:
+        """Keeps a name for a parameter."""
+        self._names.new(name)
+
+    def bind(self, value: Value, name: str) -> None:
+        """Lets a reserved name stand for a value."""
+        self._values[value] = name
+
     def name(self, value: Value) -> str:
         """Text that gets a value."""
         known = self._values.get(value)

@@ -6,6 +6,7 @@ import builtins
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ from .literal_text import Devices, literal_text, quoted
 from .names import is_plain_attribute
 from .values import Body, Context, Operation, Value
 
-__all__ = ["OperationText"]
+__all__ = ["OperationText", "torch_module"]
 
 _INFIX = {
     operator.add: "+",
@@ -93,6 +94,8 @@ class OperationText:
         for module in _MODULES:
             if _WORD.fullmatch(name) and getattr(module, name, None) is target:
                 return name if module is builtins else f"{module.__name__}.{name}"
+        if (owner := torch_module(target)) is not None:
+            return f"{owner}.{name}"
         raise SourceError(f"the graph calls {target_name(target)}, which has no Python text")
 
     def context(self, context: Context) -> str:
@@ -142,6 +145,16 @@ _SPECIAL: dict[str, Callable[..., str | None]] = {
     "aten.item.default": OperationText.item,
     "aten._assert_scalar.default": OperationText.scalar_assertion,
 }
+
+
+def torch_module(target: Any) -> str | None:
+    """The module of torch that has a function under its own name, such as those of batched scans."""
+    owner, name = getattr(target, "__module__", None), getattr(target, "__name__", "")
+    if not isinstance(owner, str) or not owner.startswith("torch."):
+        return None
+    if not all(_WORD.fullmatch(part) for part in (*owner.split("."), name)):
+        return None
+    return owner if getattr(sys.modules.get(owner), name, None) is target else None
 
 
 def _attributes(owner: str, *names: str) -> str:

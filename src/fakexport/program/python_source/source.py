@@ -20,6 +20,7 @@ from .error import SourceError
 from .literal_text import usual_device
 from .module_tree import module_tree
 from .names import comment_text
+from .operation_text import torch_module
 from .reading import read_program
 from .regions import regions_of
 from .root_text import RootText, root_text
@@ -113,17 +114,25 @@ def _file(program: ExportedProgram, root: RootText, writer: ClassWriter, *, has_
     if root.name != "Program":
         definitions.append(f"Program = {root.name}")
     body = "\n\n\n".join(definitions)
-    return "\n".join([*lines, *_imports(body), "", "aten = torch.ops.aten", "", "", body, ""])
+    lines += _imports(body, _modules(program))
+    return "\n".join([*lines, "", "aten = torch.ops.aten", "", "", body, ""])
 
 
-def _imports(body: str) -> list[str]:
+def _modules(program: ExportedProgram) -> set[str]:
+    """The modules of torch whose functions are called."""
+    found = {torch_module(visit.node.target) for visit in walk(program) if visit.node.op == "call_function"}
+    return {name for name in found if name is not None}
+
+
+def _imports(body: str, modules: set[str]) -> list[str]:
     """The imports that the text makes use of; of a name that only looks like a use, there is one too many."""
     standard = [f"import {name}" for name in ("json", "math", "operator") if f"{name}." in body]
     taken = {"collections": ("OrderedDict",), "math": ("inf", "nan"), "pathlib": ("Path",)}
     for module, names in taken.items():
-        used = [name for name in names if re.search(rf"\b{name}\b", body)]
-        standard += [f"from {module} import {', '.join(used)}"] if used else []
-    of_torch = ["import torch", "from torch import nn"]
+        taken_names = [name for name in names if re.search(rf"\b{name}\b", body)]
+        standard += [f"from {module} import {', '.join(taken_names)}"] if taken_names else []
+    used = [f"import {name}" for name in sorted(modules) if f"{name}." in body]
+    of_torch = ["import torch", *used, "from torch import nn"]
     if "pytree." in body:
         of_torch.append("from torch.utils import _pytree as pytree")
     return [*standard, *([""] if standard else ()), *of_torch]
