@@ -13,9 +13,22 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from fakexport.capture.plain_forward import plain_forward
 from fakexport.deploy import write_source
+from fakexport.sources import ExampleInputs, Source
 
-__all__ = ["assert_gives_the_same", "differences", "written_module"]
+__all__ = ["assert_gives_the_same", "differences", "real_program", "written_module"]
+
+
+def real_program(source: Source) -> tuple[ExportedProgram, ExampleInputs]:
+    """The program of a model with real weights, as stock torch exports it, and the inputs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = source.factory()
+        inputs = source.example_inputs(module, "cpu", None)
+    with source.tracing(module, inputs), plain_forward(module, inputs.args, inputs.kwargs):
+        program = torch.export.export(module, inputs.args, dict(inputs.kwargs), strict=False)
+    return program, inputs
 
 
 def written_module(program: ExportedProgram, folder: Path, **options: Any) -> nn.Module:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fakexport.check import check
     from fakexport.deploy import write_source
     from fakexport.devices import emulate
+    from fakexport.diagnose.comparison import compare
     from fakexport.fake import (
         build,
         deferred_init,
@@ -34,6 +35,7 @@ __all__ = [
     "bind",
     "build",
     "check",
+    "compare",
     "deferred_init",
     "diff",
     "emulate",
@@ -57,6 +59,7 @@ _HOMES = {
     "bind": "fakexport.archive:bind",
     "build": "fakexport.fake:build",
     "check": "fakexport.check:check",
+    "compare": "fakexport.diagnose.comparison:compare",
     "deferred_init": "fakexport.fake:deferred_init",
     "diff": "fakexport.program:diff",
     "emulate": "fakexport.devices:emulate",

@@ -12,6 +12,7 @@ PUBLIC_NAMES = [
     "bind",
     "build",
     "check",
+    "compare",
     "deferred_init",
     "diff",
     "emulate",

@@ -9,6 +9,7 @@ import typer
 from fakexport import __version__
 from fakexport.cli.bind_command import bind_command
 from fakexport.cli.check_command import check_command
+from fakexport.cli.compare_command import compare_command
 from fakexport.cli.devices_command import devices_command
 from fakexport.cli.explain_command import explain_command
 from fakexport.cli.export_command import export_command
@@ -64,6 +65,7 @@ app.command("check", short_help="Does the model export for each target?")(check_
 app.command("export", short_help="Writes a target's program without weights.")(export_command)
 app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bind_command)
 app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
+app.command("compare", short_help="Does a program give what eager gives?")(compare_command)
 app.command("source", short_help="Writes a program as Python.")(source_command)
 app.command("inspect", short_help="The model's modules, parameters and bytes.")(inspect_command)
 app.command("verify-weights", short_help="Does a checkpoint have every weight?")(verify_weights_command)

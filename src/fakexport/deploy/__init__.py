@@ -1,6 +1,7 @@
-"""From a bound program to something that runs."""
+"""From a bound program to something that runs, can be read, or is held against its model."""
 
 from .python_file import write_source
 from .run import run
+from .side_by_side import compare_source
 
-__all__ = ["run", "write_source"]
+__all__ = ["compare_source", "run", "write_source"]

@@ -1,6 +1,8 @@
 """What a check found, as values, as text, as JSON and as GitHub annotations. Does not import torch."""
 
 from fakexport.report.as_json import SCHEMA, render_json, to_dict
+from fakexport.report.comparison_json import COMPARISON_SCHEMA, comparison_to_dict, render_comparison_json
+from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
 from fakexport.report.github import render_github
 from fakexport.report.modules import render_modules
@@ -12,6 +14,7 @@ from fakexport.report.weights_json import WEIGHTS_SCHEMA, render_weights_json, w
 from fakexport.report.weights_text import render_weights
 
 __all__ = [
+    "COMPARISON_SCHEMA",
     "SCHEMA",
     "WEIGHTS_SCHEMA",
     "Progress",
@@ -22,6 +25,9 @@ __all__ = [
     "TargetSpec",
     "Timings",
     "Verdict",
+    "comparison_to_dict",
+    "render_comparison",
+    "render_comparison_json",
     "render_device",
     "render_devices",
     "render_github",

@@ -13,8 +13,6 @@ from .names import comment_text
 __all__ = ["source_line"]
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
-# An archive names the files of installed packages from the package on.
-_OWN = ("torch/", "fakexport/")
 
 
 def source_line(node: Node) -> str:
@@ -26,8 +24,6 @@ def source_line(node: Node) -> str:
     if span is None:
         return ""
     path = _INSTALLED.sub("", span.path).replace("\\", "/")
-    if path.startswith(_OWN):
-        return ""
     if path.startswith("/") or path[1:2] == ":":
         path = path.rpartition("/")[2]
     place = f"{path}:{span.line}"
