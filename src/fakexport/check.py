@@ -18,6 +18,7 @@ from fakexport import __version__
 from fakexport.capture import DynamicDims, capture, parse_dynamic
 from fakexport.devices import Topology, emulate
 from fakexport.diagnose import (
+    diagnose_behaviour,
     diagnose_build,
     diagnose_constants,
     diagnose_failure,
@@ -79,7 +80,8 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that returns no module.
     Reports:
-        FE001, FE101, FE102, FE201, FE202, FE203, FE301, FE302, FE401, FE502, FE503, FE601, FE602, FE603.
+        FE001, FE101, FE102, FE201, FE202, FE203, FE301, FE302, FE401, FE502, FE503, FE601, FE602, FE603,
+        FE901, FE902, FE903, FE904, FE905, FE906, FE907.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), targets=["cpu", "H100"])
@@ -213,7 +215,11 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
             with clock.running("analyse", "analyse"):
                 summary = summarise(captured.program)
                 memory = diagnose_memory(summary, target.topology)
-                found = (*filter(None, (memory,)), *diagnose_constants(captured.recovered))
+                found = (
+                    *filter(None, (memory,)),
+                    *diagnose_constants(captured.recovered),
+                    *diagnose_behaviour(captured.program, captured.effects),
+                )
                 verdict = replace(
                     verdict,
                     target=replace(

@@ -6,6 +6,7 @@ from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, parse_
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, user_spans
 from fakexport.capture.plain_forward import bound_inputs
+from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.recovered import Recovered, UnboundConstant, UnboundConstants
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "DynamicDim",
     "DynamicDims",
     "GuardFact",
+    "PythonEffect",
     "Recovered",
     "UnboundConstant",
     "UnboundConstants",

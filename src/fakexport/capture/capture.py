@@ -23,6 +23,7 @@ from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
 from .plain_forward import bound_inputs, plain_forward
+from .python_effects import PythonEffect, watch_forward
 from .recovered import Recovered
 
 __all__ = ["Captured", "capture"]
@@ -36,11 +37,13 @@ class Captured:
         program: The program, or None.
         failure: The failure, or None.
         recovered: What became of the program's constants, or None where there is no program.
+        effects: What `forward` did besides computing; empty in strict mode, which does not run it.
     """
 
     program: ExportedProgram | None
     failure: CaptureFailure | None
     recovered: Recovered | None = None
+    effects: tuple[PythonEffect, ...] = ()
 
 
 def capture(
@@ -78,6 +81,7 @@ def capture(
         with (
             name_user_frames(is_user_code),
             tracing or nullcontext(),
+            nullcontext(()) if strict else watch_forward(module) as effects,
             plain_forward(module, args, kwargs),
             # TorchDynamo reads a field that only generated code sets.
             nullcontext() if strict else lazy_graph_modules(),
@@ -87,7 +91,7 @@ def capture(
             remember_value(program.constants[name], value)
     except Exception as error:
         return Captured(None, CaptureFailure.of(error, guards=_guards(error)))
-    return Captured(program, None, recover_constants(program))
+    return Captured(program, None, recover_constants(program), tuple(effects))
 
 
 def _guards(error: BaseException) -> tuple[GuardFact, ...]:

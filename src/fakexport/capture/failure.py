@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fakexport.diagnostics import Span
 from fakexport.program.source_span import is_user_code
 
-__all__ = ["CaptureFailure", "GuardFact", "user_spans"]
+__all__ = ["CaptureFailure", "GuardFact", "span_of_frame", "user_spans"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
                 Span(m["path"], int(m["line"]), function=m["function"], origin="stack_trace") for m in found
             )
     frames = [getattr(error, "innermost_user_frame_summary", None) for error in errors]
-    return tuple(_span(frame) for frame in frames if frame is not None and is_user_code(frame.filename))
+    return tuple(
+        span_of_frame(frame) for frame in frames if frame is not None and is_user_code(frame.filename)
+    )
 
 
 def user_spans(error: BaseException) -> tuple[Span, ...]:
@@ -93,10 +95,11 @@ def user_spans(error: BaseException) -> tuple[Span, ...]:
     libraries such as transformers count as user code.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    return tuple(_span(frame) for frame in frames if frame.lineno and is_user_code(frame.filename))
+    return tuple(span_of_frame(frame) for frame in frames if frame.lineno and is_user_code(frame.filename))
 
 
-def _span(frame: traceback.FrameSummary) -> Span:
+def span_of_frame(frame: traceback.FrameSummary) -> Span:
+    """The place of a frame, with columns where Python knows them."""
     line = frame.lineno or 1
     column, end_column = _columns(frame)
     return Span(

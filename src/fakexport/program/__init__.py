@@ -18,11 +18,13 @@ from fakexport.program.program_difference import (
     SignatureDifference,
 )
 from fakexport.program.python_source import PythonSource, SourceError, source
+from fakexport.program.shared_memory import SharedOutput, WrittenInput, shared_outputs, written_inputs
 from fakexport.program.source_span import source_span
 from fakexport.program.summary import ProgramSummary, TensorTotals, ValueSummary, summarise
 from fakexport.program.summary_of import summary_of
 from fakexport.program.symbol_range import SymbolRange
 from fakexport.program.tensor_spec import TensorSpec
+from fakexport.program.training_mode import TrainingOperator, training_operators
 from fakexport.program.transfers import Transfer, transfers
 from fakexport.program.walk import Visit, walk
 
@@ -39,14 +41,17 @@ __all__ = [
     "ProgramSummary",
     "PythonSource",
     "RangeDifference",
+    "SharedOutput",
     "SignatureDifference",
     "SourceError",
     "SymbolRange",
     "TensorSpec",
     "TensorTotals",
+    "TrainingOperator",
     "Transfer",
     "ValueSummary",
     "Visit",
+    "WrittenInput",
     "canonical_lines",
     "devices",
     "diff",
@@ -54,10 +59,13 @@ __all__ = [
     "module_path",
     "nodes_equal",
     "operator_name",
+    "shared_outputs",
     "source",
     "source_span",
     "summarise",
     "summary_of",
+    "training_operators",
     "transfers",
     "walk",
+    "written_inputs",
 ]

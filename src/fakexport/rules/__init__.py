@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from fakexport.rules import (
+    attribute_changed,
     broken_tie,
     constant_from_draw,
     constant_from_parameter,
@@ -13,13 +14,19 @@ from fakexport.rules import (
     data_dependent_branch,
     data_dependent_shape,
     data_dependent_value,
+    draw_outside_torch,
     duplicate_entry,
     dynamic_dim_specialised,
     forward_failed,
+    input_written,
     internal_fault,
     missing_fake_kernel,
     missing_weight,
     not_finite_weight,
+    operator_in_training_mode,
+    output_shares_memory,
+    print_in_forward,
+    tensor_is_plain_attribute,
     tensors_on_different_devices,
     unexpected_entry,
     unreplayable_read,
@@ -54,6 +61,13 @@ _MODULES = (
     broken_tie,
     not_finite_weight,
     duplicate_entry,
+    operator_in_training_mode,
+    input_written,
+    attribute_changed,
+    tensor_is_plain_attribute,
+    output_shares_memory,
+    print_in_forward,
+    draw_outside_torch,
 )
 
 

@@ -400,7 +400,7 @@ def test_check_reports_and_does_not_warn():
         warnings.simplefilter("error")
         report = fe.check(lambda: (Unbound(lambda m: torch.rand(4)), (X,)), targets=["cpu", "H100"])
 
-    assert [diagnostic.code for diagnostic in report.diagnostics] == ["FE602"]
+    assert [diagnostic.code for diagnostic in report.diagnostics] == ["FE602", "FE904"]
     assert all(verdict.recovered.names == ("known",) for verdict in report.verdicts)
 
 

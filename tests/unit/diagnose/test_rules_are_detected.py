@@ -115,7 +115,7 @@ def test_equal_constants_of_equal_layers_are_one_diagnostic():
         def __init__(self):
             super().__init__()
             self.weight = nn.Parameter(torch.ones(3))
-            self.peak = self.weight.detach().amax()
+            self.register_buffer("peak", self.weight.detach().amax(), persistent=False)
 
         def forward(self, x):
             return x * self.weight / self.peak

@@ -1,0 +1,259 @@
+"""What `forward` does in Python besides computing: a program repeats none of it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import inspect
+import random
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import FrameType, ModuleType
+from typing import Any, Literal
+
+from torch import nn
+
+from fakexport.capture.failure import span_of_frame
+from fakexport.diagnostics import Span
+from fakexport.program.source_span import is_user_code
+
+__all__ = ["EffectKind", "PythonEffect", "PythonEffects", "watch_forward"]
+
+EffectKind = Literal["print", "random", "attribute"]
+
+_NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"})
+_OF_TORCH = frozenset({"_parameters", "_buffers", "_modules", "training", "forward"})
+
+
+@dataclass(frozen=True)
+class PythonEffect:
+    """One thing that `forward` did besides computing.
+
+    Args:
+        kind: `print`; `random`: it drew from the generator of Python or NumPy; `attribute`: it assigned an
+            attribute of a module, or changed a list, dict or set that is one.
+        what: `print`, `random.random`, `numpy.random.rand`; the name of the attribute.
+        span: The user's line, where it is known.
+        module_path: Path of the module whose attribute it is; "" for the other kinds.
+    """
+
+    kind: EffectKind
+    what: str
+    span: Span | None
+    module_path: str = ""
+
+
+@dataclass
+class PythonEffects:
+    """What was seen while `watch_forward` was entered, each effect once, in the order of appearance."""
+
+    seen: dict[PythonEffect, None] = field(default_factory=dict)
+
+    def add(self, effect: PythonEffect) -> None:
+        self.seen.setdefault(effect)
+
+    def __iter__(self) -> Iterator[PythonEffect]:
+        return iter(self.seen)
+
+
+@contextmanager
+def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
+    """In this context, calls of `module.forward` are watched; they do what they did before.
+
+    `print`, the functions of `random` and of `numpy.random` (if something has imported it) are replaced while
+    the call lasts. Draws through names that the model imported (`from random import random`) are seen by the
+    generator's state, and have no place.
+
+    Yields:
+        The effects so far.
+    """
+    effects = PythonEffects()
+    original: Callable[..., Any] = module.forward
+    is_own = "forward" in vars(module)
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        before = _attributes(module)
+        with _watched_builtins(effects):
+            result = original(*args, **kwargs)
+        for path, name, holder in _changed(module, before):
+            effects.add(PythonEffect("attribute", name, _assignment(holder, name), path))
+        return result
+
+    module.forward = forward
+    try:
+        yield effects
+    finally:
+        if is_own:
+            module.forward = original
+        else:
+            del module.forward
+
+
+@contextmanager
+def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
+    modules = [random, *filter(None, [sys.modules.get("numpy.random")])]
+    states = [_state(module) for module in modules]
+    drawn: set[str] = set()
+    with ExitStack() as stack:
+
+        def watch(owner: ModuleType, name: str, kind: EffectKind, what: str) -> None:
+            function = getattr(owner, name)
+            stack.callback(setattr, owner, name, function)
+            setattr(owner, name, _watched(function, kind, what, effects, drawn))
+
+        for module in modules:
+            for name in _draws(module):
+                watch(module, name, "random", f"{module.__name__}.{name}")
+        watch(builtins, "print", "print", "print")
+        yield
+    for module, state in zip(modules, states, strict=True):
+        seen = any(what.startswith(f"{module.__name__}.") for what in drawn)
+        if not seen and _state(module) != state:
+            effects.add(PythonEffect("random", module.__name__, None))
+
+
+def _watched(
+    function: Callable[..., Any], kind: EffectKind, what: str, effects: PythonEffects, called: set[str]
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        called.add(what)
+        span = _caller(sys._getframe(1))
+        if span is not None:  # None: torch itself, on its own account
+            effects.add(PythonEffect(kind, what, span))
+        return function(*args, **kwargs)
+
+    return watched
+
+
+def _caller(frame: FrameType | None) -> Span | None:
+    """The call's place in user code; None where code of torch or of the standard library made the call."""
+    if frame is None or not is_user_code(frame.f_code.co_filename):
+        return None
+    code = frame.f_code
+    _, end_line, column, end_column = list(code.co_positions())[frame.f_lasti // 2]
+    return span_of_frame(
+        traceback.FrameSummary(
+            code.co_filename,
+            frame.f_lineno,
+            code.co_name,
+            lookup_line=False,
+            end_lineno=end_line,
+            colno=column,
+            end_colno=end_column,
+        )
+    )
+
+
+def _draws(module: ModuleType) -> Iterator[str]:
+    """Names of a module's functions that draw from its own generator."""
+    for name, function in list(vars(module).items()):
+        owner = getattr(function, "__self__", None)
+        is_draw = type(owner).__name__ in ("Random", "RandomState") and callable(function)
+        if is_draw and not name.startswith("_") and name not in _NO_DRAWS:
+            yield name
+
+
+def _state(module: ModuleType) -> Any:
+    """The state of a module's own generator, as something to compare."""
+    return module.getstate() if module is random else repr(module.get_state(legacy=False))
+
+
+def _attributes(root: nn.Module) -> dict[str, dict[str, Any]]:
+    """The plain attributes of every module by its path; of containers, what they hold now."""
+    return {
+        path: {name: _held(value) for name, value in vars(module).items() if _is_plain(name)}
+        for path, module in root.named_modules()
+    }
+
+
+def _is_plain(name: str) -> bool:
+    return name not in _OF_TORCH and not name.endswith(("_hooks", "_hooks_with_kwargs", "_always_called"))
+
+
+def _held(value: Any) -> Any:
+    return tuple(value.items()) if type(value) is dict else tuple(value) if _is_sequence(value) else value
+
+
+def _is_sequence(value: Any) -> bool:
+    return type(value) in (list, tuple, set)
+
+
+def _changed(root: nn.Module, before: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, nn.Module]]:
+    """Path, name and module of each plain attribute that is not what it was."""
+    after = _attributes(root)
+    for path, module in root.named_modules():
+        old, new = before.get(path, {}), after[path]
+        for name in dict.fromkeys((*old, *new)):
+            if not _is_same(old.get(name, _ABSENT), new.get(name, _ABSENT)):
+                yield path, name, module
+
+
+_ABSENT = object()
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Whether nothing was assigned: the same object, an equal number or text, a container of such."""
+    if old is new:
+        return True
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, tuple):
+        return len(old) == len(new) and all(map(_is_same, old, new))
+    return isinstance(old, (bool, int, float, complex, str, bytes)) and bool(old == new)
+
+
+def _assignment(module: nn.Module, name: str) -> Span | None:
+    """The line of a method that assigns `self.name`, or changes it in place; `forward` first."""
+    found: list[tuple[bool, Span]] = []
+    for owner in type(module).__mro__:
+        for method in vars(owner).values():
+            if inspect.isfunction(method) and method.__name__ != "__init__":
+                found += [(method.__name__ != "forward", span) for span in _assignments(method, name)]
+    return min(found, key=lambda item: item[0])[1] if found else None
+
+
+def _assignments(method: Callable[..., Any], name: str) -> Iterator[Span]:
+    path = inspect.unwrap(method).__code__.co_filename
+    if not is_user_code(path):
+        return
+    try:
+        lines, first = inspect.getsourcelines(method)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError, TypeError):
+        return  # Typed at a prompt, or generated.
+    arguments = inspect.unwrap(method).__code__.co_varnames
+    for node in ast.walk(tree):
+        if any(_is_attribute(place, arguments[:1], name) for place in _places(node)):
+            line = first + getattr(node, "lineno", 1) - 1
+            yield Span(path, line, function=method.__name__, origin="source")
+
+
+def _places(node: ast.AST) -> Iterator[ast.AST]:
+    """The expressions that a statement or call may change: targets, and owners of a called method."""
+    targets: list[ast.expr] = []
+    match node:
+        case ast.Assign():
+            targets = node.targets
+        case ast.AugAssign() | ast.AnnAssign():
+            targets = [node.target]
+        case ast.Call(func=ast.Attribute(value=owner)):
+            targets = [owner]
+    for target in targets:
+        for part in ast.walk(target):
+            if isinstance(part, ast.Subscript):
+                yield part.value
+            yield part
+
+
+def _is_attribute(place: ast.AST, self_names: tuple[str, ...], name: str) -> bool:
+    match place:
+        case ast.Attribute(value=ast.Name(id=owner), attr=attribute):
+            return owner in self_names and attribute == name
+    return False

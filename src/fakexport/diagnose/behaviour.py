@@ -1,0 +1,104 @@
+"""What a program does otherwise than its reader may think: FE901 to FE907."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from fakexport.capture import PythonEffect
+from fakexport.diagnose.labels import labels_at
+from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
+from fakexport.rules import rule
+
+__all__ = ["diagnose_behaviour"]
+
+_CODES = {"attribute": "FE903", "print": "FE906", "random": "FE907"}
+
+
+def diagnose_behaviour(program: ExportedProgram, effects: Iterable[PythonEffect]) -> Iterator[Diagnostic]:
+    """What eager code does and the program does not, or does otherwise.
+
+    Args:
+        program: As captured, before decompositions.
+        effects: What `forward` did in Python while it was captured.
+    Reports:
+        FE901, FE902, FE903, FE904, FE905, FE906, FE907.
+    """
+    yield from _training(program)
+    yield from _written(program)
+    yield from map(_python, effects)
+    yield from _plain_attributes(program)
+    yield from _shared(program)
+
+
+def _training(program: ExportedProgram) -> Iterator[Diagnostic]:
+    for found in training_operators(program):
+        yield rule("FE901").diagnostic(
+            labels=labels_at(found.span, f"`{found.operator}` runs with `{found.argument}`"),
+            notes=(f"{found.module_path or 'the model'}: `{found.operator}`, `{found.argument}`",),
+            fix=Fix("call `.eval()` on the model before it is exported"),
+            node=found.node,
+            module_path=found.module_path or None,
+        )
+
+
+def _written(program: ExportedProgram) -> Iterator[Diagnostic]:
+    for found in written_inputs(program):
+        yield rule("FE902").diagnostic(
+            labels=labels_at(found.span, f"`{found.operator}` writes into the input `{found.name}`"),
+            notes=(f"the caller's tensor `{found.name}` has other values after each call",),
+            fix=Fix("compute a new tensor: `x = x + 1` in place of `x += 1`, or write into `x.clone()`"),
+            node=found.node,
+            module_path=found.module_path or None,
+        )
+
+
+def _python(effect: PythonEffect) -> Diagnostic:
+    match effect.kind:
+        case "attribute":
+            place = f"{effect.module_path}.{effect.what}".lstrip(".")
+            label, note = f"`{effect.what}` changes here", f"`{place}` was changed while `forward` ran"
+            fix = "return it, or register it as a buffer and write into that: `self.steps += 1`"
+        case "print":
+            label, note = "printed once, while the model was captured", "the program prints nothing"
+            fix = "remove it, or print what the program returns"
+        case "random":
+            label = f"`{effect.what}` drew a number, and the program keeps it"
+            note = f"`forward` drew from the generator of {effect.what.partition('.')[0]}"
+            fix = "draw with torch, or take the number as an argument of `forward`"
+    return rule(_CODES[effect.kind]).diagnostic(
+        labels=labels_at(effect.span, label),
+        notes=(note,),
+        fix=Fix(fix),
+        module_path=effect.module_path or None,
+    )
+
+
+def _plain_attributes(program: ExportedProgram) -> Iterator[Diagnostic]:
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for spec in program.graph_signature.input_specs:
+        is_literal = (spec.target or "").rpartition(".")[2].startswith("lifted_tensor_")
+        if spec.kind is not InputKind.CONSTANT_TENSOR or spec.target is None or is_literal:
+            continue
+        path, _, name = spec.target.rpartition(".")
+        users = nodes[spec.arg.name].users
+        span = next((found for user in users if (found := source_span(user))), None)
+        yield rule("FE904").diagnostic(
+            labels=labels_at(span, f"reads `{name}`, which is neither a parameter nor a buffer"),
+            notes=(f"{spec.target}: a tensor that the module holds as a plain attribute",),
+            fix=Fix(f"`self.register_buffer({name!r}, ..., persistent=False)` in the constructor"),
+            module_path=path or None,
+        )
+
+
+def _shared(program: ExportedProgram) -> Iterator[Diagnostic]:
+    for found in shared_outputs(program):
+        yield rule("FE905").diagnostic(
+            labels=labels_at(found.span, f"the output `{found.name}` is memory of {found.other}"),
+            notes=(f"the output `{found.name}` shares its memory with {found.other}",),
+            fix=Fix("return a copy, `x.clone()`, where the caller writes into it"),
+            module_path=found.module_path or None,
+        )

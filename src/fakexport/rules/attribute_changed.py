@@ -1,0 +1,61 @@
+"""FE903: `forward` keeps something in the module, and the program does not."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE903",
+    name="attribute_changed",
+    severity="warning",
+    message="forward changes an attribute of the module",
+    why="""
+While `forward` ran, an attribute of a module was assigned, or a list or dict that is one was changed. A
+program has no attributes: it does not count the calls, and it does not remember the last tensor. What
+`forward` read from the attribute is a constant of the program, with the value that it had during the capture.
+Only buffers are state of a program.
+""",
+    how_to_repair="""
+If the value is a result, return it. If it is state, register it as a buffer and write into it in place: the
+program then does the same, at each call. If it is a cache of something that never changes, compute it in the
+constructor.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.steps = 0
+
+    def forward(self, x):
+        self.steps += 1  # <- FE903
+        return self.linear(x) / self.steps
+
+
+def factory():
+    return Counter(), (torch.randn(2, 8),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps += 1
+        return self.linear(x) / self.steps
+
+
+def factory():
+    return Counter(), (torch.randn(2, 8),)
+""",
+    fails_on="never",
+    links=("https://docs.pytorch.org/docs/stable/export.programming_model.html",),
+)

@@ -1,0 +1,49 @@
+"""FE907: `forward` draws a random number that torch does not see."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE907",
+    name="draw_outside_torch",
+    severity="warning",
+    message="forward draws from a random generator outside of torch",
+    why="""
+`forward` asked Python's `random` or NumPy for a number. Both are outside of torch: the number that came while
+the model was captured is a constant of the program, the same at each call, and the next export gives another
+program. Eager code draws a new one each time.
+""",
+    how_to_repair="""
+Draw with torch: `torch.rand(())` is an operator of the program. If the number decides which code runs (layer
+drop, stochastic depth), skip that in evaluation: `if self.training and random.random() < p`.
+""",
+    failing_model="""
+import random
+
+import torch
+from torch import nn
+
+
+class Jitter(nn.Module):
+    def forward(self, x):
+        return x + random.random()  # <- FE907
+
+
+def factory():
+    return Jitter(), (torch.randn(2, 8),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+class Jitter(nn.Module):
+    def forward(self, x):
+        return x + torch.rand(())
+
+
+def factory():
+    return Jitter(), (torch.randn(2, 8),)
+""",
+    fails_on="never",
+    links=("https://docs.pytorch.org/docs/stable/notes/randomness.html",),
+)

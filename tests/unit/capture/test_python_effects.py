@@ -1,0 +1,156 @@
+"""What forward does in Python is seen, at its line, and still happens."""
+
+from __future__ import annotations
+
+import builtins
+import random
+from pathlib import Path
+from random import random as drawn_by_name
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.capture.python_effects import PythonEffect, watch_forward
+
+
+def effects_of(module: nn.Module) -> list[PythonEffect]:
+    with watch_forward(module) as effects:
+        module(torch.zeros(2))
+    return list(effects)
+
+
+def line_of(effect: PythonEffect) -> str:
+    assert effect.span is not None
+    return Path(effect.span.path).read_text().splitlines()[effect.span.line - 1].strip()
+
+
+class Talking(nn.Module):
+    def forward(self, x):
+        for _ in range(3):
+            print("here", end="")
+        return x
+
+
+def test_a_print_is_one_effect_however_often_it_prints(capsys):
+    (effect,) = effects_of(Talking())
+
+    assert (effect.kind, effect.what, line_of(effect)) == ("print", "print", 'print("here", end="")')
+    assert capsys.readouterr().out == "herehere" + "here"
+    assert effect.span.column == 13
+
+
+class Drawing(nn.Module):
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x):
+        return x + self.draw()
+
+
+@pytest.mark.parametrize(
+    ("draw", "what"),
+    [
+        (lambda: random.random(), "random.random"),
+        (lambda: random.gauss(0, 1), "random.gauss"),
+        (lambda: np.random.rand(), "numpy.random.rand"),
+        (lambda: np.random.normal(), "numpy.random.normal"),
+    ],
+)
+def test_a_draw_is_seen_at_its_line(draw, what):
+    (effect,) = effects_of(Drawing(draw))
+
+    assert (effect.kind, effect.what) == ("random", what)
+    assert what in line_of(effect).replace("np.", "numpy.")
+
+
+def test_a_draw_through_an_imported_name_is_seen_without_a_place():
+    (effect,) = effects_of(Drawing(lambda: drawn_by_name()))
+
+    assert (effect.kind, effect.what, effect.span) == ("random", "random", None)
+
+
+def test_watching_changes_no_number():
+    random.seed(3)
+    expected = [random.random(), random.random()]
+    random.seed(3)
+
+    with watch_forward(module := Drawing(lambda: random.random())):
+        values = [module(torch.zeros(())).item(), module(torch.zeros(())).item()]
+
+    assert values == pytest.approx(expected)
+
+
+class Stateful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps, self.history, self.by_name, self.fixed = 0, [], {}, [1, 2]
+        self.inner = nn.Module()
+        self.inner.last = None
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps += 1
+        self.history.append(x)
+        self.by_name["x"] = x
+        self.fixed = [1, 2]
+        self.inner.last = x
+        self.count += 1
+        return self.remember(x)
+
+    def remember(self, x):
+        self.fresh = x
+        return x
+
+
+def test_changed_attributes_are_seen_and_buffers_are_none():
+    found = {(effect.module_path, effect.what): effect for effect in effects_of(Stateful())}
+
+    assert found.keys() == {("", "steps"), ("", "history"), ("", "by_name"), ("inner", "last"), ("", "fresh")}
+    assert line_of(found["", "steps"]) == "self.steps += 1"
+    assert line_of(found["", "history"]) == "self.history.append(x)"
+    assert line_of(found["", "by_name"]) == 'self.by_name["x"] = x'
+    assert line_of(found["", "fresh"]) == "self.fresh = x"
+    assert found["inner", "last"].span is None  # no method of its own class assigns it
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_everything_is_put_back(is_own):
+    module = Talking()
+    if is_own:
+        module.forward = lambda x: x
+    before = (builtins.print, random.random, np.random.rand, module.forward, "forward" in vars(module))
+
+    with pytest.raises(RuntimeError, match="stop"), watch_forward(module):
+        raise RuntimeError("stop")
+
+    after = (builtins.print, random.random, np.random.rand, module.forward, "forward" in vars(module))
+    assert after == before
+
+
+def test_an_error_of_the_model_passes_through():
+    class Failing(nn.Module):
+        def forward(self, x):
+            print("before")
+            raise KeyError("x")
+
+    with watch_forward(module := Failing()) as effects, pytest.raises(KeyError):
+        module(torch.zeros(2))
+
+    assert [effect.kind for effect in effects] == ["print"]
+    assert type(builtins.print).__name__ == "builtin_function_or_method"
+
+
+def test_strict_mode_runs_no_python_and_sees_nothing():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.steps = 0
+
+        def forward(self, x):
+            return x + 1
+
+    assert fe.check(lambda: (Counting(), (torch.zeros(2),)), strict=True).diagnostics == ()
