@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from fakexport.archive import bind, load, save, verify_weights
     from fakexport.capture import export
     from fakexport.check import check
+    from fakexport.deploy import write_source
     from fakexport.devices import emulate
+    from fakexport.diagnose.comparison import compare
     from fakexport.fake import (
         build,
         deferred_init,
@@ -25,13 +27,14 @@ if TYPE_CHECKING:
         materialize_tensor,
         meta_like,
     )
-    from fakexport.program import diff, inspect_devices, retarget, transfers
+    from fakexport.program import diff, inspect_devices, retarget, source, transfers
     from fakexport.program import summary_of as summary
 
 __all__ = [
     "bind",
     "build",
     "check",
+    "compare",
     "deferred_init",
     "diff",
     "emulate",
@@ -46,15 +49,18 @@ __all__ = [
     "meta_like",
     "retarget",
     "save",
+    "source",
     "summary",
     "transfers",
     "verify_weights",
+    "write_source",
 ]
 
 _HOMES = {
     "bind": "fakexport.archive:bind",
     "build": "fakexport.fake:build",
     "check": "fakexport.check:check",
+    "compare": "fakexport.diagnose.comparison:compare",
     "deferred_init": "fakexport.fake:deferred_init",
     "diff": "fakexport.program:diff",
     "emulate": "fakexport.devices:emulate",
@@ -69,9 +75,11 @@ _HOMES = {
     "meta_like": "fakexport.fake:meta_like",
     "retarget": "fakexport.program:retarget",
     "save": "fakexport.archive:save",
+    "source": "fakexport.program:source",
     "summary": "fakexport.program:summary_of",
     "transfers": "fakexport.program:transfers",
     "verify_weights": "fakexport.archive:verify_weights",
+    "write_source": "fakexport.deploy:write_source",
 }
 
 

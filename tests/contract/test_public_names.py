@@ -12,6 +12,7 @@ PUBLIC_NAMES = [
     "bind",
     "build",
     "check",
+    "compare",
     "deferred_init",
     "diff",
     "emulate",
@@ -26,9 +27,11 @@ PUBLIC_NAMES = [
     "meta_like",
     "retarget",
     "save",
+    "source",
     "summary",
     "transfers",
     "verify_weights",
+    "write_source",
 ]
 
 

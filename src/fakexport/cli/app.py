@@ -9,6 +9,7 @@ import typer
 from fakexport import __version__
 from fakexport.cli.bind_command import bind_command
 from fakexport.cli.check_command import check_command
+from fakexport.cli.compare_command import compare_command
 from fakexport.cli.devices_command import devices_command
 from fakexport.cli.diff_command import diff_command
 from fakexport.cli.explain_command import explain_command
@@ -16,6 +17,7 @@ from fakexport.cli.export_command import export_command
 from fakexport.cli.inspect_command import inspect_command
 from fakexport.cli.retarget_command import retarget_command
 from fakexport.cli.run_command import run_command
+from fakexport.cli.source_command import source_command
 from fakexport.cli.streams import write_error_line, write_output
 from fakexport.cli.verify_weights_command import verify_weights_command
 
@@ -66,6 +68,8 @@ app.command("export", short_help="Writes a target's program without weights.")(e
 app.command("retarget", short_help="Puts a program on other devices.")(retarget_command)
 app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bind_command)
 app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
+app.command("compare", short_help="Does a program give what eager gives?")(compare_command)
+app.command("source", short_help="Writes a program as Python.")(source_command)
 app.command("inspect", short_help="What an archive holds, or a model.")(inspect_command)
 app.command("diff", short_help="What differs between two archives.")(diff_command)
 app.command("verify-weights", short_help="Does a checkpoint have every weight?")(verify_weights_command)

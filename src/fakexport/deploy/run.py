@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -11,7 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
 from fakexport.program.output_names import output_names
 
-__all__ = ["run"]
+__all__ = ["call_arguments", "run"]
 
 
 def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -29,6 +30,24 @@ def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[st
         Exception: what the program raises for sizes that it was not exported for.
     """
     module = program.module()  # Refuses first, before anything is moved to a device.
+    args, kwargs = call_arguments(program, inputs)
+    with torch.no_grad():
+        result = module(*args, **kwargs)
+    outputs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    labels = output_names(program)
+    leaves = tree_leaves(result)
+    assert len(leaves) == len(outputs) == len(labels)
+    return {label: leaf for label, leaf in zip(labels, leaves, strict=True) if isinstance(leaf, torch.Tensor)}
+
+
+def call_arguments(
+    program: ExportedProgram, inputs: Mapping[str, torch.Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call of a program, from tensors by name.
+
+    Raises:
+        ValueError: as `run` says.
+    """
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     values: list[object] = []
     names: list[str] = []
@@ -45,13 +64,7 @@ def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[st
     if unknown := sorted(inputs.keys() - set(names)):
         raise ValueError(f"the program has no input {unknown[0]!r}; it has {', '.join(names)}")
     args, kwargs = tree_unflatten(values, program.call_spec.in_spec)
-    with torch.no_grad():
-        result = module(*args, **kwargs)
-    outputs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-    labels = output_names(program)
-    leaves = tree_leaves(result)
-    assert len(leaves) == len(outputs) == len(labels)
-    return {label: leaf for label, leaf in zip(labels, leaves, strict=True) if isinstance(leaf, torch.Tensor)}
+    return args, kwargs
 
 
 def _input(name: str, wanted: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:

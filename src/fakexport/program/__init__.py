@@ -18,6 +18,7 @@ from fakexport.program.program_difference import (
     RangeDifference,
     SignatureDifference,
 )
+from fakexport.program.python_source import PythonSource, SourceError, source
 from fakexport.program.retarget import (
     Retargeted,
     RetargetError,
@@ -49,12 +50,14 @@ __all__ = [
     "OperatorDifference",
     "ProgramDifference",
     "ProgramSummary",
+    "PythonSource",
     "RangeDifference",
     "RetargetError",
     "RetargetWarning",
     "Retargeted",
     "SharedOutput",
     "SignatureDifference",
+    "SourceError",
     "SymbolRange",
     "TensorSpec",
     "TensorTotals",
@@ -76,6 +79,7 @@ __all__ = [
     "retarget",
     "retargeted",
     "shared_outputs",
+    "source",
     "source_span",
     "summarise",
     "summary_of",

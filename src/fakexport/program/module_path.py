@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from torch.fx import Node
 
-__all__ = ["module_path", "star", "star_common"]
+__all__ = ["NO_PATH", "module_path", "plain_path", "star", "star_common"]
 
 # Prefixes of the tracers: strict export wraps the module, and names it as a local of the traced frame.
 _ROOT = re.compile(r"^(L\['self'\]|L__self__|self|_export_root)(\.|$)")
 _INDEXED = re.compile(r"(?:\.?_modules)?\[['\"]?(\w+)['\"]?\]")
 _CALL_NUMBER = re.compile(r"@\d+")
 # The path that torch gives to nodes that its own passes insert.
-_NO_PATH = "_empty_nn_module_stack_from_metadata_hook"
+NO_PATH = "_empty_nn_module_stack_from_metadata_hook"
 _INDEX = re.compile(r"\d+")
 
 
@@ -28,10 +28,11 @@ def module_path(node: Node) -> str:
     if not stack:
         return ""
     path, _ = next(reversed(stack.values()))
-    return "" if path == _NO_PATH else _plain(path)
+    return "" if path == NO_PATH else plain_path(path)
 
 
-def _plain(path: str) -> str:
+def plain_path(path: str) -> str:
+    """A path of a module stack without the prefixes and the call numbers of the tracers."""
     previous = None
     while previous != path:
         previous, path = path, _ROOT.sub("", path)

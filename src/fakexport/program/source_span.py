@@ -22,7 +22,9 @@ _TYPED_BY_PEOPLE = ("<stdin>", "<ipython-input")
 # A program may have been exported on another machine, so installed copies are known by their folders too.
 _FOREIGN_LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?:torch|fakexport)[/\\]"
-    r"|[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages[/\\])",
+    r"|[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages[/\\])"
+    # An archive has paths of installed packages from the package on.
+    r"|^(?:torch|fakexport|lib/python3\.\d+)/",
     re.IGNORECASE,
 )
 

@@ -9,6 +9,8 @@ from fakexport.report.archive_difference_text import render_archive_difference
 from fakexport.report.archive_json import INSPECT_SCHEMA, archive_to_dict, render_archive_json
 from fakexport.report.archive_text import render_archive
 from fakexport.report.as_json import SCHEMA, render_json, to_dict
+from fakexport.report.comparison_json import COMPARISON_SCHEMA, comparison_to_dict, render_comparison_json
+from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
 from fakexport.report.device_literals import render_device_literals, render_diagnostics
 from fakexport.report.github import render_github
@@ -21,6 +23,7 @@ from fakexport.report.weights_json import WEIGHTS_SCHEMA, render_weights_json, w
 from fakexport.report.weights_text import render_weights
 
 __all__ = [
+    "COMPARISON_SCHEMA",
     "DIFF_SCHEMA",
     "INSPECT_SCHEMA",
     "SCHEMA",
@@ -35,10 +38,13 @@ __all__ = [
     "Verdict",
     "archive_difference_to_dict",
     "archive_to_dict",
+    "comparison_to_dict",
     "render_archive",
     "render_archive_difference",
     "render_archive_difference_json",
     "render_archive_json",
+    "render_comparison",
+    "render_comparison_json",
     "render_device",
     "render_device_literals",
     "render_devices",

@@ -58,6 +58,8 @@ def test_a_library_model_points_into_the_library(llama: ExportedProgram) -> None
         "/elsewhere/lib/python3.12/site-packages/torch/nn/modules/linear.py",
         "/elsewhere/lib/python3/dist-packages/fakexport/capture/export.py",
         r"C:\Python\Lib\site-packages\torch\nn\functional.py",
+        "torch/nn/modules/linear.py",
+        "lib/python3.12/contextlib.py",
         "/elsewhere/lib/python3.12/contextlib.py",
         f"{sysconfig.get_paths()['stdlib']}/contextlib.py",
         "<eval_with_key>.7",

@@ -1,0 +1,68 @@
+"""`fakexport compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fakexport.cli.options import Archive, BoundDevices, Debug, Dtype, Source, device_pairs
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import output_width, write_output
+
+__all__ = ["compare_command"]
+
+
+def compare_command(
+    source: Source,
+    archive: Archive,
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(metavar="[CHECKPOINT]", show_default=False, help="The weights of both."),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="The inputs by name, as .safetensors."),
+    ] = None,
+    device_map: BoundDevices = None,
+    dtype: Dtype = None,
+    use_cache: Annotated[
+        bool, typer.Option("--use-cache", help="Let a language model take and return its KV cache.")
+    ] = False,
+    format_: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
+    ] = "text",
+    debug: Debug = False,
+) -> None:
+    """Does a program give what the eager model gives, and where does it first not?
+
+    Without CHECKPOINT the weights are those of ARCHIVE, or if it has none, those of the model under seed 0.
+    Exit code 0: equal, bit for bit or but for rounding. 1: it diverges. 2: bad usage.
+    """
+    with quiet(is_debug=debug):
+        from fakexport.archive import load
+        from fakexport.deploy import compare_source
+        from fakexport.weights import open_checkpoint
+
+        given = None
+        if inputs is not None:
+            file = open_checkpoint(inputs)
+            given = {name: file.tensor(name).clone() for name in file.entries}
+        comparison = compare_source(
+            source,
+            load(archive),
+            checkpoint=checkpoint,
+            inputs=given,
+            device_map=device_pairs(device_map),
+            dtype=dtype,
+            use_cache=use_cache,
+        )
+    from fakexport.report import render_comparison, render_comparison_json
+
+    is_text = format_ == "text"
+    write_output(
+        render_comparison(comparison, width=output_width()) if is_text else render_comparison_json(comparison)
+    )
+    if not comparison.is_equal:
+        raise typer.Exit(1)

@@ -1,0 +1,43 @@
+"""`fakexport source`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fakexport.cli.options import Archive, Debug
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import write_error_line, write_output
+
+__all__ = ["source_command"]
+
+
+def source_command(
+    archive: Archive,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .py to write."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Writes a program as Python that people can read, run and step through.
+
+    Without --output the text goes to stdout, and the constants that stand beside the file are not written.
+    """
+    with quiet(is_debug=debug):
+        from fakexport.archive import load
+        from fakexport.deploy import write_source
+        from fakexport.program import source
+
+        program = load(archive)
+        written = source(program) if output is None else write_source(program, output)
+    if output is None:
+        write_output(written.text)
+        return
+    lines, classes = written.text.count("\n"), written.text.count("\nclass ")
+    write_error_line(f"{output}: {lines:,} lines, {classes:,} classes")
+    if written.constants is not None:
+        beside = output.with_suffix(".safetensors")
+        write_error_line(f"{beside}: {len(written.constants):,} bytes of constants")

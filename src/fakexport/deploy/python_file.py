@@ -1,0 +1,44 @@
+"""Writing a program as a Python file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from torch.export import ExportedProgram
+
+from fakexport.archive.container.new_file import new_file
+from fakexport.program.python_source import PythonSource, source
+
+__all__ = ["write_source"]
+
+
+def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> PythonSource:
+    """Writes a program as a Python file, and beside it the constants that are too large for the text.
+
+    Args:
+        program: As for `source`.
+        path: The file: `program.py`. Constants go to `program.safetensors`. What stands there is replaced
+            when the new file is complete.
+    Returns:
+        What was written.
+    Raises:
+        SourceError: the program has no Python text.
+        ValueError: the file would be called `.safetensors`.
+        ArchiveWriteError: it cannot be written.
+
+    Example:
+        >>> import torch; from fakexport.capture import export
+        >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
+        >>> _ = write_source(program, "/tmp/linear.py")
+    """
+    target = Path(path)
+    if target.suffix == ".safetensors":
+        raise ValueError(f"{target}: choose another ending; the constants go to a file of this one")
+    written = source(program)
+    if written.constants is not None:
+        with new_file(target.with_suffix(".safetensors")) as file:
+            file.write(written.constants)
+    with new_file(target) as file:
+        file.write(written.text.encode())
+    return written

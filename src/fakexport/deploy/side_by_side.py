@@ -1,0 +1,159 @@
+"""Comparing a program with the model that a source spec names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport._torch.pytree import tree_leaves, tree_map, tree_unflatten
+from fakexport.archive import bind
+from fakexport.diagnose.comparison import Comparison, compare
+from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.sources import ExampleInputs, Source, resolve
+from fakexport.weights import dtype_named
+
+from .run import call_arguments
+
+__all__ = ["compare_source"]
+
+_SEED = 0
+
+
+def compare_source(
+    source: str,
+    program: ExportedProgram,
+    *,
+    checkpoint: str | None = None,
+    inputs: Mapping[str, torch.Tensor] | None = None,
+    device_map: str | Mapping[str, str] | None = None,
+    dtype: str | None = None,
+    use_cache: bool = False,
+) -> Comparison:
+    """Constructs a model for real, gives it and the program the same weights, and compares them.
+
+    The weights are those of the checkpoint; else those that the program has; else those with which the model
+    is constructed under seed 0.
+
+    Args:
+        source: As for `check`.
+        program: Bound or weight-less; not changed.
+        checkpoint: As for `bind`.
+        inputs: As for `run`. Default: the example inputs of the source.
+        device_map: As for `bind`.
+        dtype: Default floating dtype of the construction.
+        use_cache: As for `check`.
+    Raises:
+        SourceError: the source cannot be read, or tells no inputs.
+        BindError, CheckpointError: the weights do not fit.
+        ValueError: the model has other weights than the program; it cannot be constructed here; or the inputs
+            do not fit.
+    """
+    found = resolve(source, use_cache=use_cache)
+    module, examples = _constructed(found, None if dtype is None else dtype_named(dtype))
+    if checkpoint is not None:
+        weights: Any = checkpoint
+        origin = f"weights: those of {checkpoint}"
+    elif any(is_fake(tensor) for tensor in program.state_dict.values()):
+        weights = dict(module.state_dict())
+        origin = f"weights: as the model is constructed under seed {_SEED}"
+    else:
+        weights, origin = None, "weights: those of the program"
+    if weights is not None:
+        constants = _constants(program, module)
+        program = bind(program, weights, device_map=device_map, constants=constants, check_finite=False)
+    _load(module, program, source)
+    if inputs is not None:
+        args, kwargs = call_arguments(program, inputs)
+        assumptions: tuple[str, ...] = (origin,)
+    else:
+        args, kwargs = _as_the_program_takes_them(program, examples, source)
+        assumptions = (origin, "inputs: the example inputs of the source")
+    return replace(compare(module, program, args, kwargs), assumptions=assumptions)
+
+
+def _as_the_program_takes_them(
+    program: ExportedProgram, examples: ExampleInputs | None, source: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example inputs in the structure and on the devices of the program's."""
+    wanted = program.call_spec.in_spec
+    leaves = [] if examples is None else tree_leaves((examples.args, dict(examples.kwargs)))
+    if len(leaves) != wanted.num_leaves:
+        raise ValueError(f"{source}: its example inputs are not those of the program; give --inputs")
+    devices = {tensor.device for tensor in program.state_dict.values()}
+    device = devices.pop() if len(devices) == 1 else None
+
+    def placed(value: Any) -> Any:
+        return value.to(device) if isinstance(value, torch.Tensor) and device is not None else value
+
+    args, kwargs = tree_unflatten(tree_map(placed, leaves), wanted)
+    return args, kwargs
+
+
+def _constructed(source: Source, dtype: torch.dtype | None) -> tuple[nn.Module, ExampleInputs | None]:
+    """The real module, and its example inputs on the CPU."""
+    chosen, before = dtype or source.dtype, torch.get_default_dtype()
+    with torch.random.fork_rng():
+        torch.manual_seed(_SEED)
+        try:
+            if chosen is not None:
+                torch.set_default_dtype(chosen)
+            made = _called(source.spec, source.factory)
+        finally:
+            torch.set_default_dtype(before)
+        if not isinstance(made, nn.Module):
+            module, args, *rest = made
+            return module, ExampleInputs(tuple(args), dict(*rest))
+        try:
+            return made, source.example_inputs(made, "cpu", dtype)
+        except ValueError:
+            return made, None
+
+
+def _called(spec: str, factory: Callable[[], Any]) -> Any:
+    try:
+        return factory()
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{spec} cannot be run here: {type(error).__name__}: {first}") from error
+
+
+def _constants(program: ExportedProgram, module: nn.Module) -> dict[str, torch.Tensor]:
+    """The model's own values of the constants that have none in the program."""
+    buffers = dict(module.named_buffers())
+    unknown = [name for name in program.constants if _is_unknown(program, name)]
+    return {name: buffers[name].cpu() for name in unknown if name in buffers}
+
+
+def _is_unknown(program: ExportedProgram, name: str) -> bool:
+    try:
+        value_of(program.constants[name])
+    except UnreplayableRead:
+        return True
+    return False
+
+
+def _load(module: nn.Module, program: ExportedProgram, source: str) -> None:
+    """Gives the model the weights of the program, on their devices."""
+    devices = {tensor.device for tensor in program.state_dict.values()}
+    if len(devices) == 1:
+        module.to(devices.pop())
+    own = module.state_dict()
+    for name, tensor in program.state_dict.items():
+        if name in own and (own[name].shape, own[name].dtype) != (tensor.shape, tensor.dtype):
+            raise ValueError(
+                f"{source}: {name} is {_kind(own[name])} in the model and {_kind(tensor)} in the program; "
+                "was it exported with another dtype or config?"
+            )
+    if different := sorted(own.keys() ^ program.state_dict.keys()):
+        where = "the model" if different[0] in own else "the program"
+        raise ValueError(f"{source}: only {where} has a weight {different[0]!r}")
+    module.load_state_dict(program.state_dict)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"

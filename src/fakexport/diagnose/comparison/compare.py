@@ -1,0 +1,167 @@
+"""Where a program first gives something else than its eager model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport.program.operator_name import operator_name
+from fakexport.program.output_names import output_names
+from fakexport.program.python_source.regions import used_values
+from fakexport.program.python_source.values import Operation
+from fakexport.program.source_span import source_span
+
+from .comparison import Comparison, ModuleComparison, OutputComparison, Place
+from .eager_run import eager_run, reference_run
+from .error import TensorError, tensor_error
+from .kernels import Kernel
+from .pairing import Gap, Pair, paired
+from .program_run import program_run
+
+__all__ = ["compare"]
+
+
+def compare(
+    module: nn.Module,
+    program: ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Runs a model and its program side by side, and finds the first node whose value is another one.
+
+    Both run without gradients under one seed; the kernels that they run are held against each other, and
+    both against a run of the model in double precision. The program may be 4 times further from that than
+    eager is, or than one rounding of the largest element explains. The values of all kernels are kept, three
+    times over.
+
+    Args:
+        module: The eager model, with the weights of the program; its buffers are left as they were.
+        program: Bound, on devices that are here.
+        args, kwargs: As the program takes them; they are copied.
+    Returns:
+        What was compared, and where it differs first.
+    Raises:
+        UnboundProgram: the program has no weights.
+        SourceError: it holds what cannot be run operation by operation.
+        ValueError: the outputs of the two have another number of leaves.
+        Exception: what the model or the program raises.
+
+    Example:
+        >>> import torch
+        >>> model = nn.Linear(4, 2)
+        >>> program = torch.export.export(model, (torch.ones(3, 4),))
+        >>> compare(model, program, (torch.rand(3, 4),)).is_identical
+        True
+    """
+    program.module()  # Refuses a program without weights.
+    kwargs = dict(kwargs or {})
+    eager, expected = eager_run(module, args, kwargs)
+    exact, exact_outputs = reference_run(module, args, kwargs)
+    ours = program_run(program, args, kwargs)
+    if len(expected) != len(ours.outputs):
+        raise ValueError(f"the model gives {len(expected)} outputs, and the program {len(ours.outputs)}")
+    pairs, rest = paired(eager, ours.kernels, exact, ours.operations)
+    exact_outputs = exact_outputs if len(exact_outputs) == len(expected) else [None] * len(expected)
+    triples = zip(output_names(program), expected, ours.outputs, exact_outputs, strict=True)
+    outputs = tuple(OutputComparison(name, tensor_error(a, b, c)) for name, a, b, c in triples)
+    results = list(zip(outputs, ours.results, strict=True))
+    first = functools.partial(_first, pairs, rest, results)
+    return Comparison(
+        kernels=len(pairs),
+        unmatched=len(ours.kernels) - len(pairs),
+        modules=tuple(_modules(pairs)),
+        outputs=outputs,
+        first_difference=first(lambda error: error.is_equal),
+        first_divergence=first(lambda error: error.is_close),
+    )
+
+
+def _modules(pairs: Sequence[Pair]) -> Iterator[ModuleComparison]:
+    by_path: dict[str, list[TensorError]] = {}
+    for pair in pairs:
+        by_path.setdefault(pair.ours.path, []).append(pair.error)
+    for path, errors in by_path.items():
+        yield ModuleComparison(
+            path,
+            kernels=len(errors),
+            differing=sum(not error.is_equal for error in errors),
+            diverging=sum(not error.is_close for error in errors),
+            error=max((error.program for error in errors if error.program is not None), default=None),
+            eager_error=max((error.eager for error in errors if error.eager is not None), default=None),
+        )
+
+
+def _first(
+    pairs: Sequence[Pair],
+    rest: Gap,
+    outputs: Sequence[tuple[OutputComparison, Any]],
+    is_fine: Callable[[TensorError], bool],
+) -> Place | None:
+    """The first pair that is not fine, or else output; or a kernel that took the place of another there."""
+    right: set[Operation | None] = set()
+    gaps: list[Gap] = []
+    for pair in pairs:
+        gaps.append(pair.gap)
+        if not is_fine(pair.error):
+            found = _replaced(gaps, pair.ours.operation, right)
+            return _place(*found, pair.error) if found else _place(pair.ours, "", pair.error)
+        if _is_floating(pair.ours):
+            right.add(pair.ours.operation)
+    for output, value in outputs:
+        if not is_fine(output.error) and (found := _replaced([*gaps, rest], value, right)):
+            return _place(*found, output.error)
+    return None
+
+
+def _replaced(gaps: Sequence[Gap], value: Any, right: Set[Operation | None]) -> tuple[Kernel, str] | None:
+    """The first kernel whose result eager does not have and on which the value hangs, and what eager runs.
+
+    It hangs on those from which it is computed without a right value in between. A program may compute masks
+    in its own way, so that integers and booleans count only where as many kernels took the place of others.
+    """
+    sources = _sources(value, right) if isinstance(value, Operation) else ()
+    for gap in gaps:
+        for kernel in gap.ours if gap.eager else ():
+            is_alike = _is_floating(kernel) or len(gap.ours) == len(gap.eager)
+            is_source = kernel.operation in sources
+            if is_source and is_alike and not any(_gives_the_same(kernel, other) for other in gap.eager):
+                return kernel, gap.eager[0].name
+    return None
+
+
+def _sources(operation: Operation, right: Set[Operation | None]) -> set[Operation]:
+    found, waiting = {operation}, [operation]
+    while waiting:
+        for value in used_values(waiting.pop()):
+            if isinstance(value, Operation) and value not in found and value not in right:
+                found.add(value)
+                waiting.append(value)
+    return found
+
+
+def _is_floating(kernel: Kernel) -> bool:
+    return any(each.is_floating_point() for each in kernel.results)
+
+
+def _gives_the_same(kernel: Kernel, other: Kernel) -> bool:
+    return len(kernel.results) == len(other.results) and all(
+        tensor_error(a, b).is_equal for a, b in zip(kernel.results, other.results, strict=True)
+    )
+
+
+def _place(kernel: Kernel, eager_name: str, error: TensorError) -> Place:
+    assert kernel.operation is not None
+    node = kernel.operation.node
+    return Place(
+        node=node.name,
+        operator=operator_name(node),
+        kernel=kernel.name,
+        eager_kernel="" if eager_name == kernel.name else eager_name,
+        module_path=kernel.path,
+        span=source_span(node),
+        error=error,
+    )

@@ -1,0 +1,87 @@
+"""How far a tensor is from what it should be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["ALLOWED_RATIO", "TensorError", "tensor_error"]
+
+ALLOWED_RATIO = 4.0
+"""A program may be this many times further from the exact value than eager is, or than rounding explains."""
+
+
+@dataclass(frozen=True)
+class TensorError:
+    """Eager's and the program's version of one tensor, held against each other and against the exact one.
+
+    Args:
+        is_equal: Whether they are the same, bit for bit.
+        difference: Largest distance between them; infinite if they differ in kind.
+        eager, program: Largest distance of each from the float64 reference; None where there is none.
+        tolerance: How far the program may be from the reference; without one, from eager.
+    """
+
+    is_equal: bool
+    difference: float
+    eager: float | None
+    program: float | None
+    tolerance: float
+
+    @property
+    def is_close(self) -> bool:
+        """Whether rounding explains the difference."""
+        distance = self.difference if self.program is None else self.program
+        return self.is_equal or distance <= self.tolerance
+
+
+def tensor_error(eager: object, program: object, exact: object = None) -> TensorError:
+    """Compares two values. Numbers count as tensors; anything else is equal or infinitely far apart."""
+    first, second = _tensor(eager), _tensor(program)
+    if first is None or second is None:
+        is_equal = type(eager) is type(program) and eager == program
+        return TensorError(is_equal, 0.0 if is_equal else math.inf, None, None, 0.0)
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        return TensorError(False, math.inf, None, None, 0.0)
+    second = second.to(first.device)
+    is_equal = torch.equal(_bits(first), _bits(second))
+    difference = 0.0 if is_equal else _distance(first, second)
+    if not (first.is_floating_point() or first.is_complex()):
+        return TensorError(is_equal, difference, None, None, 0.0)
+    rounding = torch.finfo(first.dtype).eps * _largest(first)
+    reference = _tensor(exact)
+    if reference is None or reference.shape != first.shape:
+        return TensorError(is_equal, difference, None, None, ALLOWED_RATIO * rounding)
+    reference = reference.to(first.device)
+    of_eager = _distance(first, reference)
+    of_program = of_eager if is_equal else _distance(second, reference)
+    return TensorError(is_equal, difference, of_eager, of_program, ALLOWED_RATIO * max(of_eager, rounding))
+
+
+def _tensor(value: object) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value) if isinstance(value, (bool, int, float)) else None
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().flatten().view(torch.uint8)
+
+
+def _distance(first: torch.Tensor, second: torch.Tensor) -> float:
+    """The largest distance of two elements; equal infinities and pairs of NaN are none."""
+    if first.numel() == 0:
+        return 0.0
+    wide = torch.complex128 if first.is_complex() or second.is_complex() else torch.float64
+    a, b = first.to(wide), second.to(wide)
+    distance = torch.where(
+        (a == b) | (a.isnan() & b.isnan()), torch.zeros((), dtype=torch.float64), (a - b).abs()
+    )
+    return float(torch.nan_to_num(distance, nan=math.inf, posinf=math.inf).max())
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    finite = tensor[tensor.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0

@@ -1,0 +1,87 @@
+"""The kernels that a run consists of, with what they gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fakexport._torch.kernel_observer import kernels_observed
+from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport.program.python_source.values import Operation
+
+__all__ = ["Kernel", "KernelRecord", "recorded"]
+
+# They give no tensor, or only another look at the one that they take, whose values are compared already.
+_NOT_COMPARED = frozenset(("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default"))
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """One kernel that ran.
+
+    Args:
+        name: `aten.addmm.default`.
+        path: The module in which it ran.
+        results: Copies of the tensors that it gave.
+        operation: The operation of the program that ran it; None in an eager run.
+    """
+
+    name: str
+    path: str
+    results: tuple[torch.Tensor, ...]
+    operation: Operation | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for kernels of two runs of one model that can be held against each other."""
+        return (self.name, *((tuple(each.shape), each.dtype) for each in self.results))
+
+    @property
+    def shape_key(self) -> tuple[object, ...]:
+        """As `key`, for runs in two dtypes."""
+        return (self.name, *(tuple(each.shape) for each in self.results))
+
+
+@dataclass
+class KernelRecord:
+    """The kernels of a run, in order.
+
+    Args:
+        where: Tells the module and the operation that are running.
+        dtypes: What takes the place of a dtype that a kernel is asked for, as in a run in another precision.
+    """
+
+    where: Callable[[], tuple[str, Operation | None]]
+    dtypes: Mapping[torch.dtype, torch.dtype] = field(default_factory=dict)
+    kernels: list[Kernel] = field(default_factory=list)
+
+    def __call__(
+        self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[..., Any]
+    ) -> Any:
+        """Runs a kernel and remembers what it gave."""
+        if self.dtypes:
+            args, kwargs = tree_map(self._converted, (tuple(args), dict(kwargs)))
+        result = run(*args, **kwargs)
+        name = str(kernel)
+        if name not in _NOT_COMPARED:
+            tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            path, operation = self.where()
+            copies = tuple(tensor.detach().clone() for tensor in tensors)
+            self.kernels.append(Kernel(name, path, copies, operation))
+        return result
+
+    def _converted(self, value: Any) -> Any:
+        return self.dtypes.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+@contextmanager
+def recorded(record: KernelRecord) -> Iterator[None]:
+    """The context whose kernels are recorded, without gradients, under seed 0."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        with kernels_observed(record):
+            yield

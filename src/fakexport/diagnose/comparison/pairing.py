@@ -1,0 +1,129 @@
+"""Which kernels of a program and of its eager model are the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fakexport.program.alignment import align
+from fakexport.program.python_source.regions import used_values
+from fakexport.program.python_source.values import Operation, Value
+
+from .error import TensorError, tensor_error
+from .kernels import Kernel
+
+__all__ = ["Gap", "Pair", "paired"]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Kernels without counterpart that stand between two pairs.
+
+    Args:
+        eager, ours: Those of eager, and those of the program.
+    """
+
+    eager: Sequence[Kernel]
+    ours: Sequence[Kernel]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One step of both runs.
+
+    Args:
+        eager, ours: The kernels.
+        error: How far the result that is furthest off is off.
+        gap: What stands before it.
+    """
+
+    eager: Kernel
+    ours: Kernel
+    error: TensorError
+    gap: Gap
+
+
+def paired(
+    eager: Sequence[Kernel],
+    ours: Sequence[Kernel],
+    exact: Sequence[Kernel],
+    operations: Sequence[Operation],
+) -> tuple[list[Pair], Gap]:
+    """The pairs in order, and what stands after the last one.
+
+    Kernels are paired by operator, shape and dtype. Where a program runs other operators than eager (it was
+    decomposed), two that have nothing to do with each other may be alike. What tells such a pair: it differs,
+    other kernels stand before it, and a value that is computed from it is right.
+
+    Args:
+        eager, ours, exact: The kernels of eager, of the program, and of eager in double precision.
+        operations: Those of the program.
+    """
+    references = _references(eager, exact)
+    matches = align([kernel.key for kernel in eager], [kernel.key for kernel in ours])
+    errors = {(i, j): _worst(eager[i], ours[j], references.get(eager[i])) for i, j in matches}
+    accidental = set(_accidental(matches, errors, ours, operations))
+    kept = [match for match in matches if match not in accidental]
+    pairs, before = [], (-1, -1)
+    for i, j in kept:
+        gap = Gap(eager[before[0] + 1 : i], ours[before[1] + 1 : j])
+        pairs.append(Pair(eager[i], ours[j], errors[i, j], gap))
+        before = (i, j)
+    return pairs, Gap(eager[before[0] + 1 :], ours[before[1] + 1 :])
+
+
+def _worst(eager: Kernel, ours: Kernel, exact: Kernel | None) -> TensorError:
+    """The error of the result that is furthest off."""
+    references = exact.results if exact is not None else (None,) * len(eager.results)
+    errors = [tensor_error(*each) for each in zip(eager.results, ours.results, references, strict=True)]
+    none = TensorError(True, 0.0, None, None, 0.0)
+    return max(errors, key=lambda each: (not each.is_close, not each.is_equal, each.difference), default=none)
+
+
+def _references(eager: Sequence[Kernel], exact: Sequence[Kernel]) -> Mapping[Kernel, Kernel]:
+    """The kernel of the run in double precision for each kernel of eager's that has one."""
+    pairs = align([kernel.shape_key for kernel in eager], [kernel.shape_key for kernel in exact])
+    return {eager[i]: exact[j] for i, j in pairs}
+
+
+def _accidental(
+    matches: Sequence[tuple[int, int]],
+    errors: Mapping[tuple[int, int], TensorError],
+    ours: Sequence[Kernel],
+    operations: Sequence[Operation],
+) -> Iterator[tuple[int, int]]:
+    """The pairs that are none; one that follows a right pair with nothing between is taken as it is."""
+    right = [j for i, j in matches if errors[i, j].is_close and _is_telling(j, ours)]
+    before, is_trusted = (-1, -1), True
+    for i, j in matches:
+        is_apart = i - before[0] > 1 and j - before[1] > 1
+        before = (i, j)
+        if errors[i, j].is_close:
+            is_trusted = True
+            continue
+        is_trusted = is_trusted and not is_apart
+        if is_trusted:
+            return  # From here on everything is wrong.
+        later = _computed_from(ours[j].operation, operations)
+        if any(k > j and ours[k].operation in later for k in right):
+            yield i, j
+
+
+def _is_telling(index: int, kernels: Sequence[Kernel]) -> bool:
+    """Whether a right result says that what its operation takes is right.
+
+    Masks are right by chance, and a kernel inside of an operation (the transpose of a weight) may take only
+    some of what the operation takes.
+    """
+    kernel = kernels[index]
+    is_last = index + 1 == len(kernels) or kernels[index + 1].operation is not kernel.operation
+    return is_last and any(each.is_floating_point() and each.numel() > 1 for each in kernel.results)
+
+
+def _computed_from(operation: Operation | None, operations: Sequence[Operation]) -> set[Value | None]:
+    """An operation, and those that take a value that comes from it."""
+    found: set[Value | None] = {operation}
+    for other in operations:
+        if any(value in found for value in used_values(other)):
+            found.add(other)
+    return found

@@ -1,0 +1,103 @@
+"""Python text of the literals in a graph, and of the devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fakexport.program.devices import device_of_literal
+
+from .error import SourceError
+from .names import Names, identifier
+
+__all__ = ["Devices", "literal_text", "quoted", "usual_device"]
+
+_MINUS_INFINITY = "-inf"
+
+
+class Devices:
+    """The devices of one class: each is a parameter of its constructor, named by when it is first used.
+
+    Args:
+        known: The devices of the program, so that a string that is one of them is known for a device.
+        taken: Attributes that the module has anyway.
+    """
+
+    def __init__(self, known: frozenset[str], taken: Iterable[str] = ()) -> None:
+        self.known = known
+        self._names = Names(taken)
+        self.used: dict[str, str] = {}
+        self.in_methods: dict[str, None] = {}
+
+    def parameter(self, device: str) -> str:
+        """Name of the constructor's parameter for a device."""
+        if device not in self.used:
+            self.used[device] = self._names.new("device")
+        return self.used[device]
+
+    def name_all(self) -> None:
+        """Gives every device of the program its parameter, as the program itself has them."""
+        if len(self.known) == 1:
+            self.parameter(*self.known)
+        for device in sorted(self.known - self.used.keys()):
+            self.used[device] = self._names.new(f"device_{identifier(device)}")
+
+    def attribute(self, device: str) -> str:
+        """Text that a method gets a device by."""
+        name = self.parameter(device)
+        self.in_methods[name] = None
+        return f"self.{name}"
+
+    def of_literal(self, value: Any) -> str | None:
+        """Text of a literal that names a device, or None where it names none of the program's."""
+        name = device_of_literal(value)
+        if name is None or (device := usual_device(name)) not in self.known:
+            return None
+        text = self.attribute(device)
+        if isinstance(value, torch.device):
+            return text
+        return f"str({text})" if ":" in value else f"{text}.type"
+
+
+def usual_device(name: str) -> str:
+    """`cuda` as `cuda:0`: a program without an index means the only one there is."""
+    return name if ":" in name or name in ("cpu", "meta") else f"{name}:0"
+
+
+def literal_text(value: Any) -> str:
+    """Text that evaluates to a literal of a graph, on one line.
+
+    Raises:
+        SourceError: it is of a kind that has no text.
+    """
+    if value is None or isinstance(value, (bool, int)):
+        return repr(value)
+    if isinstance(value, float):
+        return _float_text(value)
+    if isinstance(value, complex):
+        return f"complex({_float_text(value.real)}, {_float_text(value.imag)})"
+    if isinstance(value, (str, bytes)):
+        return quoted(value)
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({quoted(str(value))})"
+    raise SourceError(f"a {type(value).__qualname__} in the graph has no Python text")
+
+
+def quoted(value: str | bytes) -> str:
+    """A string literal of ASCII characters, in double quotes where it needs no escapes for that."""
+    text = ascii(value)
+    is_simple = text.startswith("'") and '"' not in text and "\\" not in text
+    return f'"{text[1:-1]}"' if is_simple else text
+
+
+def _float_text(value: float) -> str:
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else _MINUS_INFINITY
+    return repr(value)

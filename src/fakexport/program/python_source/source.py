@@ -1,0 +1,147 @@
+"""A program as a Python file that people can read, run and step through."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport._torch.operator_registry import OpOverload
+from fakexport.program.devices import devices
+from fakexport.program.walk import walk
+
+from .class_text import ClassWriter
+from .constants_file import LOADER, constants_file
+from .error import SourceError
+from .literal_text import usual_device
+from .module_tree import module_tree
+from .names import comment_text
+from .operation_text import torch_module
+from .reading import read_program
+from .regions import regions_of
+from .root_text import RootText, root_text
+
+__all__ = ["PythonSource", "source"]
+
+_OF_TORCH = frozenset(("aten", "prim", "prims", "higher_order"))
+
+
+@dataclass(frozen=True)
+class PythonSource:
+    """A program as Python.
+
+    Args:
+        text: The file.
+        constants: The content of the `.safetensors` file that must stand beside it, with those constants that
+            are too large for the text; None where there are none. Weights are never in it.
+    """
+
+    text: str
+    constants: bytes | None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def source(program: ExportedProgram) -> PythonSource:
+    """The program as Python text: one class per module, with its weights' names and its source lines.
+
+    Modules with the same text share a class. `Program(device=...)` makes it with weights that have no values;
+    `load_state_dict` takes the checkpoint of the original model; calling it gives what the program gives, bit
+    for bit. The text needs torch, and the libraries of the operators that the program calls.
+
+    Nothing that the program names gets into the text but as an identifier, a literal or a comment, so that a
+    program from anybody can be written.
+
+    Args:
+        program: With fake or real weights; not changed. From `export`, `load` or `torch.export.export`.
+    Returns:
+        The text and the constants: the same for the same program.
+    Raises:
+        SourceError: it holds something that no Python text can: an object of a C++ class, an effect token, a
+            sparse weight, a weight with a name that no module can have.
+
+    Example:
+        >>> from fakexport.capture import export
+        >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
+        >>> print(source(program).text.splitlines()[-3].strip())
+        return linear
+    """
+    reading = read_program(program)
+    region = regions_of(reading.body)
+    tree = module_tree(program, region)
+    writer = ClassWriter(tree, reading.kinds, frozenset(_devices(program)))
+    for node in tree.root.walk():
+        if node is not tree.root and not node.is_container:
+            writer.write(node)
+    root = root_text(program, reading, writer)
+    constants = constants_file(writer.beside)
+    text = _file(program, root, writer, has_constants=constants is not None)
+    try:
+        ast.parse(text)
+    except (SyntaxError, RecursionError) as error:  # The last net: no text is better than a wrong one.
+        raise SourceError(f"the text of this program is no Python: {error}") from error
+    return PythonSource(text, constants)
+
+
+def _devices(program: ExportedProgram) -> Iterator[str]:
+    """The devices of literals, weights and constants."""
+    for literal in devices(program):
+        if literal.device != "meta":
+            yield usual_device(literal.device)
+    for tensor in (*program.state_dict.values(), *program.constants.values()):
+        if isinstance(tensor, torch.Tensor):
+            yield usual_device(str(tensor.device))
+
+
+def _file(program: ExportedProgram, root: RootText, writer: ClassWriter, *, has_constants: bool) -> str:
+    libraries = sorted(_libraries(program))
+    lines = [f'"""{root.name}, a program of torch.export.', ""]
+    lines += ["    program = Program()", "    program.load_state_dict(weights)", "    program(...)"]
+    if libraries:
+        lines += ["", "Import these operator libraries first: " + ", ".join(libraries) + "."]
+    if has_constants:
+        lines += ["", "Constants of the program stand in the .safetensors file beside this one."]
+    if root.foreign:
+        names = ", ".join(comment_text(name).replace("\\", "/").replace('"', "'") for name in root.foreign)
+        lines += ["", f"The program returns containers that are plain ones here: {names}."]
+    lines += ['"""', ""]
+    definitions = [*([LOADER.strip()] if has_constants else ()), *writer.texts, root.text]
+    if root.name != "Program":
+        definitions.append(f"Program = {root.name}")
+    body = "\n\n\n".join(definitions)
+    lines += _imports(body, _modules(program))
+    return "\n".join([*lines, "", "aten = torch.ops.aten", "", "", body, ""])
+
+
+def _modules(program: ExportedProgram) -> set[str]:
+    """The modules of torch whose functions are called."""
+    found = {torch_module(visit.node.target) for visit in walk(program) if visit.node.op == "call_function"}
+    return {name for name in found if name is not None}
+
+
+def _imports(body: str, modules: set[str]) -> list[str]:
+    """The imports that the text makes use of; of a name that only looks like a use, there is one too many."""
+    standard = [f"import {name}" for name in ("json", "math", "operator") if f"{name}." in body]
+    taken = {"collections": ("OrderedDict",), "math": ("inf", "nan"), "pathlib": ("Path",)}
+    for module, names in taken.items():
+        taken_names = [name for name in names if re.search(rf"\b{name}\b", body)]
+        standard += [f"from {module} import {', '.join(taken_names)}"] if taken_names else []
+    used = [f"import {name}" for name in sorted(modules) if f"{name}." in body]
+    of_torch = ["import torch", *used, "from torch import nn"]
+    if "pytree." in body:
+        of_torch.append("from torch.utils import _pytree as pytree")
+    return [*standard, *([""] if standard else ()), *of_torch]
+
+
+def _libraries(program: ExportedProgram) -> Iterator[str]:
+    found = {
+        str(visit.node.target).partition(".")[0]
+        for visit in walk(program)
+        if isinstance(visit.node.target, OpOverload)
+    }
+    yield from found - _OF_TORCH

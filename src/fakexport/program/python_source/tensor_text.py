@@ -1,0 +1,47 @@
+"""Python text that makes a tensor: without values, or with few of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .error import SourceError
+from .literal_text import literal_text
+
+__all__ = ["empty_text", "small_text"]
+
+_FEW = 16
+
+
+def empty_text(tensor: torch.Tensor, device: str) -> str:
+    """Text of a tensor of this shape, layout and dtype, without values.
+
+    Raises:
+        SourceError: it is sparse, or of another layout without strides.
+    """
+    if tensor.layout is not torch.strided:
+        raise SourceError(f"a tensor is {tensor.layout}, and only strided ones are written")
+    shape, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+    options = f"dtype={tensor.dtype}, device={device}"
+    if strides == torch.empty(shape, device="meta").stride():
+        return f"torch.empty({shape}, {options})"
+    return f"torch.empty_strided({shape}, {strides}, {options})"
+
+
+def small_text(value: torch.Tensor, device: str) -> str | None:
+    """Text of a tensor with its values, or None where they are many, or not exact as text."""
+    if value.numel() > _FEW or value.numel() == 0 or not value.is_contiguous():
+        return None
+    again = torch.tensor(value.tolist(), dtype=value.dtype)
+    if again.shape != value.shape or not torch.equal(_bytes(again), _bytes(value)):
+        return None
+    return f"torch.tensor({_nested(value.tolist())}, dtype={value.dtype}, device={device})"
+
+
+def _nested(values: Any) -> str:
+    return f"[{', '.join(map(_nested, values))}]" if isinstance(values, list) else literal_text(values)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().flatten().view(torch.uint8)

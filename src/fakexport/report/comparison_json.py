@@ -1,0 +1,76 @@
+"""A program beside its eager model, as data for other programs; `docs/debugging.md` documents it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fakexport.diagnose.comparison import Comparison, Place, TensorError
+
+__all__ = ["COMPARISON_SCHEMA", "comparison_to_dict", "render_comparison_json"]
+
+COMPARISON_SCHEMA = "fakexport.compare/1"
+"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
+
+
+def render_comparison_json(comparison: Comparison) -> str:
+    """Returns the comparison as JSON text in ASCII, indented by two, ending in one line end."""
+    return json.dumps(comparison_to_dict(comparison), indent=2, allow_nan=False) + "\n"
+
+
+def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
+    """Returns every field as plain data. A distance without a reference is null, an infinite one "inf"."""
+    return {
+        "schema": COMPARISON_SCHEMA,
+        "is_identical": comparison.is_identical,
+        "is_equal": comparison.is_equal,
+        "kernels": comparison.kernels,
+        "unmatched": comparison.unmatched,
+        "first_difference": _place(comparison.first_difference),
+        "first_divergence": _place(comparison.first_divergence),
+        "outputs": [{"name": output.name, **_error(output.error)} for output in comparison.outputs],
+        "modules": [
+            {
+                "path": module.path,
+                "kernels": module.kernels,
+                "differing": module.differing,
+                "diverging": module.diverging,
+                "error": _number(module.error),
+                "eager_error": _number(module.eager_error),
+            }
+            for module in comparison.modules
+        ],
+        "assumptions": list(comparison.assumptions),
+    }
+
+
+def _place(place: Place | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {
+        "node": place.node,
+        "operator": place.operator,
+        "kernel": place.kernel,
+        "eager_kernel": place.eager_kernel or place.kernel,
+        "module": place.module_path,
+        "path": None if place.span is None else place.span.path,
+        "line": None if place.span is None else place.span.line,
+        **_error(place.error),
+    }
+
+
+def _error(error: TensorError) -> dict[str, Any]:
+    return {
+        "is_equal": error.is_equal,
+        "is_close": error.is_close,
+        "difference": _number(error.difference),
+        "error": _number(error.program),
+        "eager_error": _number(error.eager),
+        "tolerance": _number(error.tolerance),
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    return "inf" if value is not None and math.isinf(value) else value

@@ -1,0 +1,46 @@
+"""Real architectures written as Python give what their programs give, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakexport.sources import resolve
+from tests.architectures import ARCHITECTURES
+from tests.written_source import assert_gives_the_same, real_program
+from tests.zoo.test_recovered_constants import EXCLUDED
+
+pytest.importorskip("transformers")
+pytestmark = [
+    pytest.mark.zoo,
+    # What torch thinks of how these models are written.
+    pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning"),
+]
+
+# Tied weights, a decoder, experts with an operator of transformers, convolutions, two towers.
+IN_EVERY_RUN = frozenset(("gpt2", "llama", "mixtral", "t5", "resnet", "clip"))
+
+
+def is_slow(architecture):
+    return () if str(architecture) in IN_EVERY_RUN else (pytest.mark.slow,)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        pytest.param(architecture, id=str(architecture), marks=is_slow(architecture))
+        for architecture in ARCHITECTURES
+        if str(architecture) not in EXCLUDED
+    ],
+)
+def test_the_written_module_gives_what_the_program_gives(architecture, tmp_path):
+    if not architecture.is_available:
+        pytest.skip(f"this transformers has no {architecture}")
+    program, inputs = real_program(resolve(architecture.source(tmp_path)))
+
+    written = assert_gives_the_same(program, tmp_path, inputs.args, dict(inputs.kwargs))
+
+    assert written.state_dict().keys() == program.state_dict.keys()
+    text = (tmp_path / "program.py").read_text()
+    assert str(tmp_path) not in text
+    assert "transformers" not in {line.split()[1] for line in text.splitlines() if line.startswith("import ")}
