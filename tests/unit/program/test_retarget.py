@@ -106,10 +106,12 @@ def test_every_place_of_a_device_is_replaced():
 
 def test_positional_devices_text_and_lists_of_a_custom_operator_are_replaced():
     with torch.library._scoped_library("fakexport_tests", "FRAGMENT") as library:
-        library.define("place(Tensor x, Device d, str[] places, str mode) -> Tensor")
-        operator = torch.ops.fakexport_tests.place.default
+        library.define("place_at(Tensor x, Device d, str[] places, str mode) -> Tensor")
+        operator = torch.ops.fakexport_tests.place_at.default
         torch.library.register_fake(
-            "fakexport_tests::place", lambda x, d, places, mode: x.new_empty(x.shape, device=d), lib=library
+            "fakexport_tests::place_at",
+            lambda x, d, places, mode: x.new_empty(x.shape, device=d),
+            lib=library,
         )
         program = fe.export(
             lambda: (Calls(operator), (torch.zeros(2),)),
@@ -240,11 +242,14 @@ def test_a_program_that_refuses_to_run_goes_on_refusing(tmp_path):
 @pytest.mark.parametrize(("name", "dynamic"), [("every-literal", None), ("blocks", ["x.0=1..64"])])
 def test_a_loaded_program_is_retargeted_like_the_one_that_was_saved(name, dynamic, tmp_path):
     program = fe.export(FACTORIES[name], dynamic_shapes=dynamic)
-    fe.save(program, tmp_path / "model.pt2")
+    fe.save(program, tmp_path / "cpu.pt2")
+    fe.save(fe.retarget(program, "cuda:0"), tmp_path / "gpu.pt2")
 
-    moved = fe.retarget(fe.load(tmp_path / "model.pt2"), "cuda:0")
+    moved = fe.retarget(fe.load(tmp_path / "cpu.pt2"), "cuda:0")
 
-    assert nodes_equal(moved, fe.retarget(program, "cuda:0")) == ()
+    expected = fe.load(tmp_path / "gpu.pt2")
+    assert nodes_equal(moved, expected) == ()
+    assert diff(moved, expected).constants == ()
 
 
 class Convolution(nn.Module):
