@@ -73,7 +73,8 @@ def compare_source(
     else:
         args, kwargs = _as_the_program_takes_them(program, examples, source)
         assumptions = (origin, "inputs: the example inputs of the source")
-    return replace(compare(module, program, args, kwargs), assumptions=assumptions)
+    comparison = compare(module, program, args, kwargs)
+    return replace(comparison, assumptions=(*assumptions, *comparison.assumptions))
 
 
 def _as_the_program_takes_them(
