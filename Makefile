@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 CHECK := $(VENV)/bin/fakexport check
 PYTHON ?=
 
-.PHONY: demo test test-slow fuzz lint gpu-fidelity bench clean
+.PHONY: demo test test-slow test-all fuzz lint gpu-fidelity bench clean
 
 demo: $(VENV)/.with-transformers
 	$(CHECK) examples/mlp.py:cpu --target cpu
@@ -19,6 +19,10 @@ test: $(VENV)/.with-test
 
 test-slow: $(VENV)/.with-test
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "slow and not gpu"
+
+# Every architecture in every test of its kind: some hours.
+test-all: $(VENV)/.with-test
+	$(RUN) -m pytest -n 2 --dist loadgroup -m "not gpu"
 
 # Coverage-guided, where a wheel of atheris exists. What a fuzzer finds is left in the file fuzz-crash-*.
 FUZZ_S ?= 60

@@ -5,13 +5,12 @@ Both ways, from the CPU to an H100 and back, for every architecture that exports
 
 import pytest
 
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, sampled
 from tests.retargeting import ATTENTION, EXPERTS, LITERALS, UNPROVEN, both_programs, differences
 from tests.zoo.test_recovered_constants import EXCLUDED
 
 pytest.importorskip("transformers")
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.zoo,
     # What torch thinks of how these models are written.
     pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export:UserWarning"),
@@ -55,7 +54,7 @@ def test_every_exception_is_an_architecture():
     assert names <= {str(architecture) for architecture in ARCHITECTURES}
 
 
-@pytest.mark.parametrize("architecture", CHECKED, ids=str)
+@pytest.mark.parametrize("architecture", sampled(CHECKED))
 def test_it_is_the_program_of_an_export(architecture, tmp_path):
     programs = both_programs(architecture, tmp_path)
 

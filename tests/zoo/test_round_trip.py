@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, sampled
 from tests.round_trip.page import published
 from tests.round_trip.row import EQUAL, Row, is_difference, read_row
 
@@ -41,8 +41,7 @@ def test_a_quick_round_trip_ends_as_published(name, quick):
     assert without_amounts(quick[name]) == without_amounts(ROWS[name])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ROWS if not name.startswith("timm:")])
+@pytest.mark.parametrize("name", sampled(name for name in ROWS if not name.startswith("timm:")))
 def test_a_round_trip_ends_as_published(name, tmp_path):
     (row,) = round_trips([name], tmp_path).values()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fakexport.sources import resolve
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, sampled
 from tests.written_source import assert_gives_the_same, real_program
 from tests.zoo.test_recovered_constants import EXCLUDED
 
@@ -24,17 +24,12 @@ IN_EVERY_RUN = frozenset(("gpt2", "llama", "mixtral", "t5", "resnet", "clip"))
 WITHOUT_OUTPUT = frozenset(("splinter",))
 
 
-def is_slow(architecture):
-    return () if str(architecture) in IN_EVERY_RUN else (pytest.mark.slow,)
-
-
 @pytest.mark.parametrize(
     "architecture",
-    [
-        pytest.param(architecture, id=str(architecture), marks=is_slow(architecture))
-        for architecture in ARCHITECTURES
-        if str(architecture) not in {*EXCLUDED, *WITHOUT_OUTPUT}
-    ],
+    sampled(
+        (each for each in ARCHITECTURES if str(each) not in {*EXCLUDED, *WITHOUT_OUTPUT}),
+        in_every_run=IN_EVERY_RUN,
+    ),
 )
 def test_the_written_module_gives_what_the_program_gives(architecture, tmp_path):
     if not architecture.is_available:

@@ -13,11 +13,11 @@ from torch.export import ExportedProgram
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
 from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
+from fakexport.devices.presence import exists_here
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.fake import remember_value, withhold_value
 from fakexport.program import WeightlessProgram
 from fakexport.program.origin import remember_recipes
-from fakexport.weights.relocation import exists_here
 
 from .codec.collection_pause import collection_paused
 from .codec.program_decoder import program_from_json
