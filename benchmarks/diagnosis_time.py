@@ -3,7 +3,7 @@
 One fake Llama-3.1-405B on 8 emulated H100s, in bfloat16, every dimension automatic. In one process: the
 capture, and the diagnosis of its program; torch's bare trace, and the same trace with the hooks of the
 exploration; then, with a branch on data put into the first layer, the capture that fails and the exploration
-of all that is in its way. The clean program has to give no diagnostic, and the exploration has to find the
+of all that is in its way. The clean program has to give no error, and the exploration has to find the
 branch and to come to the end of the model. Times are of the processor, since other programs run beside.
 
     python -m benchmarks.diagnosis_time [--config examples/configs/llama-3.1-8b.json]
@@ -79,8 +79,10 @@ def main() -> int:
     if failed.failure is None or not found.is_complete:
         raise SystemExit("the exploration did not come to the end of the model")
     codes = [diagnostic.code for diagnostic in diagnose_failure(failed.failure, found)]
-    if findings.diagnostics or codes != ["FE201"]:
-        raise SystemExit(f"wrong diagnostics: {findings.diagnostics}, {codes}")
+    # 405 billion parameters do not fit into 8 H100s, which is a warning.
+    errors = [diagnostic for diagnostic in findings.diagnostics if diagnostic.severity == "error"]
+    if errors or codes != ["FE201"]:
+        raise SystemExit(f"wrong diagnostics: {errors}, {codes}")
     print(f"{config}, {len(program.graph.nodes)} nodes; {capture_s:.1f} s to capture it")
     rows = {
         "summary of the program": summary_s,
