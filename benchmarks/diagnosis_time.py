@@ -65,13 +65,11 @@ def main() -> int:
             capture_s, captured = timed(
                 lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing())
             )
-            if captured.program is None or captured.recovered is None:
+            if captured.program is None:
                 raise SystemExit(str(captured.failure))
-            program, recovered = captured.program, captured.recovered
+            program = captured.program
             summary_s, summary = timed(lambda: summarise(program))
-            diagnose_s, findings = timed(
-                lambda: diagnose_program(program, captured.effects, recovered, summary, topology, dynamic)
-            )
+            diagnose_s, findings = timed(lambda: diagnose_program(captured, summary, topology, dynamic))
             traces = [(timed(bare_trace)[0], timed(hooked_trace)[0]) for _ in range(rounds)]
             branch_on_data(model)
             failed_s, failed = timed(lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing()))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, BoundDevices, Checkpoint, Debug, Trust, device_pairs
+from fakexport.cli.options import Archive, BoundDevices, Checkpoint, Debug, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -38,7 +38,7 @@ def bind_command(
 
         loaded = load_archive(archive, trust=trust)
         opened = open_checkpoint(checkpoint)
-        bound = bind(loaded.program, opened, device_map=device_pairs(device_map))
+        bound = bind(loaded.program, opened, device_map=device_map)
         about = loaded.manifest
         written = save(
             bound,

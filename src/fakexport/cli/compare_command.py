@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.options import Archive, BoundDevices, Debug, Dtype, Source, device_pairs
+from fakexport.cli.options import Archive, BoundDevices, Debug, Dtype, Source, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -33,6 +33,7 @@ def compare_command(
     format_: Annotated[
         Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
     ] = "text",
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Does a program give what the eager model gives, and where does it first not?
@@ -51,10 +52,10 @@ def compare_command(
             given = {name: file.tensor(name).clone() for name in file.entries}
         comparison = compare_source(
             source,
-            load(archive),
+            load(archive, trust=trust),
             checkpoint=checkpoint,
             inputs=given,
-            device_map=device_pairs(device_map),
+            device_map=device_map,
             dtype=dtype,
             use_cache=use_cache,
         )

@@ -17,7 +17,6 @@ __all__ = [
     "OutputFormat",
     "Source",
     "Trust",
-    "device_pairs",
 ]
 
 DEBUG = "--debug"
@@ -83,17 +82,3 @@ BoundDevices = Annotated[
         help="Other devices than those of the program: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
     ),
 ]
-
-
-def device_pairs(text: str | None) -> str | dict[str, str] | None:
-    """`cuda:0=cpu,cuda:1=cpu` as a mapping; one device for all as it is.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if text is None or "=" not in text:
-        return text
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    if any(not old or not new for old, _, new in pairs):
-        raise ValueError(f"--device-map {text!r}: write FROM=TO pairs, such as cuda:0=cpu")
-    return {old: new for old, _, new in pairs}

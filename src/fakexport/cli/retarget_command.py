@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, Debug
+from fakexport.cli.options import Archive, Debug, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
@@ -36,6 +36,7 @@ def retarget_command(
             help="The devices that there are, such as H100; by default the usual model of each kind.",
         ),
     ] = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Puts a program on other devices, and proves on fakes that it runs there.
@@ -48,7 +49,7 @@ def retarget_command(
         from fakexport.capture import UnboundConstant
         from fakexport.program import RetargetError, retargeted
 
-        loaded = load_archive(archive)
+        loaded = load_archive(archive, trust=trust)
         about = loaded.manifest
         try:
             made = retargeted(loaded.program, to, topology=target)

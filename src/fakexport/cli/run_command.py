@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, BoundDevices, Debug, Trust, device_pairs
+from fakexport.cli.options import Archive, BoundDevices, Debug, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -40,7 +40,7 @@ def run_command(
 
         program = load(archive, trust=trust)
         if checkpoint is not None:
-            program = bind(program, checkpoint, device_map=device_pairs(device_map))
+            program = bind(program, checkpoint, device_map=device_map)
         given = open_checkpoint({} if inputs is None else inputs)
         named = {name: given.tensor(name).clone() for name in given.entries}
         outputs = run(program, named)

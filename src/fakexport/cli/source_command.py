@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, Debug
+from fakexport.cli.options import Archive, Debug, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
@@ -20,6 +20,7 @@ def source_command(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .py to write."),
     ] = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Writes a program as Python that people can read, run and step through.
@@ -31,7 +32,7 @@ def source_command(
         from fakexport.deploy import write_source
         from fakexport.program import source
 
-        program = load(archive)
+        program = load(archive, trust=trust)
         written = source(program) if output is None else write_source(program, output)
     if output is None:
         write_output(written.text)

@@ -48,11 +48,16 @@ class DeviceMove:
     def parse(cls, device_map: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
         """The move of a program that has these devices.
 
+        Args:
+            device_map: A device for all, pairs as a mapping or as text, or None: nothing moves.
+            present: The program's devices.
         Raises:
             ValueError: a device that the program has not, or that nobody knows.
         """
         if device_map is None:
             return cls({})
+        if isinstance(device_map, str) and "=" in device_map:
+            device_map = _read_pairs(device_map)
         if isinstance(device_map, str):
             asked = dict.fromkeys(present, full_name(device_map))
         else:
