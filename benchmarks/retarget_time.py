@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 
-from benchmarks.archive_time import exported, timed
+from benchmarks.archive_time import exported
 from benchmarks.fresh_process import peak_rss_bytes
 
 
@@ -25,13 +25,15 @@ def main() -> int:
 
     from fakexport.program import nodes_equal, retargeted
 
-    export_s, program = timed("export", lambda: exported(options.config))
-    print(f"{options.config}, {len(program.graph.nodes)} nodes")
+    start = time.process_time()
+    program = exported(options.config)
+    export_s = time.process_time() - start
+    print(f"{options.config}, {len(program.graph.nodes)} nodes, export {export_s:.1f} s of processor time")
     seconds = []
     for _ in range(options.rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         there = retargeted(program, {"cpu": "cuda:0"}, topology="H100")
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     back = retargeted(there.program, {"cuda:0": "cpu"})
     assert not there.unproven
     assert not nodes_equal(back.program, program)
