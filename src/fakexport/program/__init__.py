@@ -1,14 +1,9 @@
 """Reads programs and puts them on other devices: what is in them, what moves, where two of them differ."""
 
 from fakexport.program.canonical import canonical_lines
-from fakexport.program.device_listing import Breakage, DeviceListing, inspect_devices
 from fakexport.program.devices import DeviceLiteral, devices
-from fakexport.program.difference import diff
-from fakexport.program.equality import Mismatch, nodes_equal
-from fakexport.program.module_path import module_path
-from fakexport.program.module_summary import ModuleSummary, inspect_module
-from fakexport.program.operator_name import operator_name
-from fakexport.program.program_difference import (
+from fakexport.program.differences.difference import diff
+from fakexport.program.differences.program_difference import (
     ConstantDifference,
     DeviceChange,
     NodeChange,
@@ -18,8 +13,13 @@ from fakexport.program.program_difference import (
     RangeDifference,
     SignatureDifference,
 )
+from fakexport.program.equality import Mismatch, nodes_equal
+from fakexport.program.module_path import module_path
+from fakexport.program.module_summary import ModuleSummary, inspect_module
+from fakexport.program.operator_name import operator_name
 from fakexport.program.python_source import PythonSource, SourceError, source
-from fakexport.program.retarget import (
+from fakexport.program.retargeting.device_listing import Breakage, DeviceListing, inspect_devices
+from fakexport.program.retargeting.retarget import (
     Retargeted,
     RetargetError,
     RetargetWarning,

@@ -17,11 +17,11 @@ from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices.presence import exists_here
 from fakexport.fake import is_fake, value_of
-from fakexport.program.device_move import DeviceMove
 from fakexport.program.origin import remembered_recipes
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.retarget import retarget
+from fakexport.program.retargeting.device_move import DeviceMove
+from fakexport.program.retargeting.retarget import retarget
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.weightless import example_inputs_of
 from fakexport.weights.bound_weights import BoundWeights, read_weights

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakexport.program.alignment import align
+from fakexport.program.differences.alignment import align
 
 SEQUENCES = st.lists(st.integers(0, 4), max_size=12)
 

@@ -10,7 +10,7 @@ import torchgen
 import yaml
 
 from fakexport._torch.fake_tensors import new_fake_mode
-from fakexport.program.strict_devices import INDEXED, MIXED, WITH_SCALARS, device_clash
+from fakexport.program.retargeting.strict_devices import INDEXED, MIXED, WITH_SCALARS, device_clash
 
 aten = torch.ops.aten
 NATIVE_FUNCTIONS = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fakexport.program.alignment import align
+from fakexport.program.differences.alignment import align
 from fakexport.program.python_source.regions import used_values
 from fakexport.program.python_source.values import Operation, Value
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from fakexport.fake import UnreplayableRead, is_fake, value_of
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
-from fakexport.program.program_difference import ConstantDifference
+from fakexport.program.differences.program_difference import ConstantDifference
 
 __all__ = ["CONSTANT_KINDS", "constant_differences"]
 

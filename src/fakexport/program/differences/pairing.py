@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from fakexport.program.alignment import align
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
+from fakexport.program.differences.alignment import align
 
 __all__ = ["pair"]
 

@@ -15,14 +15,14 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsew
 from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import is_changing_views
 from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport.program.boundaries import Boundaries
-from fakexport.program.device_move import Move
 from fakexport.program.devices import device_of_literal
 from fakexport.program.module_path import module_path
 from fakexport.program.operator_name import operator_name
-from fakexport.program.operator_run import OperatorRuns, on_devices_of, strict_rules
-from fakexport.program.strict_devices import DeviceClash, device_clash
-from fakexport.program.value_key import value_difference
+from fakexport.program.retargeting.boundaries import Boundaries
+from fakexport.program.retargeting.device_move import Move
+from fakexport.program.retargeting.operator_run import OperatorRuns, on_devices_of, strict_rules
+from fakexport.program.retargeting.strict_devices import DeviceClash, device_clash
+from fakexport.program.retargeting.value_key import value_difference
 from fakexport.program.walk import attribute
 
 __all__ = ["Change", "Clash", "Refusal", "Rerun", "Unproven"]

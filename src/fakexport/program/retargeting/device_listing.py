@@ -12,13 +12,19 @@ from torch.fx import GraphModule, Node
 from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.pytree import tree_leaves
 from fakexport.diagnostics import Diagnostic, Fix, Label, fold
-from fakexport.program.device_move import DeviceMove, full_name
 from fakexport.program.devices import DeviceLiteral, devices
 from fakexport.program.operator_name import operator_name
 from fakexport.program.program_copy import copied_graph, graph_modules
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.rerun import Clash
-from fakexport.program.retarget import RetargetError, devices_for, held_tensors, rerun_on, retargeted
+from fakexport.program.retargeting.device_move import DeviceMove, full_name
+from fakexport.program.retargeting.rerun import Clash
+from fakexport.program.retargeting.retarget import (
+    RetargetError,
+    devices_for,
+    held_tensors,
+    rerun_on,
+    retargeted,
+)
 from fakexport.rules import rule
 
 __all__ = ["Breakage", "DeviceListing", "inspect_devices"]

@@ -9,10 +9,9 @@ from itertools import pairwise
 from torch.export import ExportedProgram
 
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram, canonicalise
-from fakexport.program.constant_difference import constant_differences
-from fakexport.program.module_path import star, star_common
-from fakexport.program.pairing import pair
-from fakexport.program.program_difference import (
+from fakexport.program.differences.constant_difference import constant_differences
+from fakexport.program.differences.pairing import pair
+from fakexport.program.differences.program_difference import (
     DeviceChange,
     NodeChange,
     NodeGroup,
@@ -20,7 +19,8 @@ from fakexport.program.program_difference import (
     ProgramDifference,
     RangeDifference,
 )
-from fakexport.program.signature_difference import signature_differences
+from fakexport.program.differences.signature_difference import signature_differences
+from fakexport.program.module_path import star, star_common
 from fakexport.program.transfers import Transfer, transfers
 
 __all__ = ["diff"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from fakexport.diagnostics import Diagnostic, Fix, Label, fold
 from fakexport.program.operator_name import operator_name
-from fakexport.program.rerun import Clash, Refusal, Rerun
+from fakexport.program.retargeting.rerun import Clash, Refusal, Rerun
 from fakexport.program.source_span import source_span
 from fakexport.rules import rule
 

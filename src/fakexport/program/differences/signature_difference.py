@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from fakexport.program.canonical import CanonicalProgram, Port
-from fakexport.program.constant_difference import CONSTANT_KINDS
+from fakexport.program.differences.constant_difference import CONSTANT_KINDS
+from fakexport.program.differences.program_difference import SignatureDifference
 from fakexport.program.module_path import star, star_common
-from fakexport.program.program_difference import SignatureDifference
 
 __all__ = ["signature_differences"]
 

@@ -20,15 +20,15 @@ from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.devices.presence import exists_here
 from fakexport.diagnostics import Diagnostic
-from fakexport.program.boundaries import Boundaries
-from fakexport.program.device_move import ModuleMove, Move, parse_move
 from fakexport.program.module_path import module_path
-from fakexport.program.moved_tensors import MovedTensors
 from fakexport.program.origin import inherit_origin
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.rerun import Rerun
-from fakexport.program.retarget_findings import failures, layout_notes, unproven_text
+from fakexport.program.retargeting.boundaries import Boundaries
+from fakexport.program.retargeting.device_move import ModuleMove, Move, parse_move
+from fakexport.program.retargeting.findings import failures, layout_notes, unproven_text
+from fakexport.program.retargeting.moved_tensors import MovedTensors
+from fakexport.program.retargeting.rerun import Rerun
 from fakexport.program.weightless import WeightlessProgram, example_inputs_of
 
 __all__ = [

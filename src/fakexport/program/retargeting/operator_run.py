@@ -15,8 +15,8 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsew
 from fakexport._torch.operator_schema import is_mutating
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import without_new_guards
-from fakexport.program.strict_devices import DeviceClash, device_clash
-from fakexport.program.value_key import NO_KEY, ValueKeys, value_difference
+from fakexport.program.retargeting.strict_devices import DeviceClash, device_clash
+from fakexport.program.retargeting.value_key import NO_KEY, ValueKeys, value_difference
 
 __all__ = ["OperatorRuns", "Outcome", "on_devices_of", "strict_rules"]
 

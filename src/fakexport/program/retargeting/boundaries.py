@@ -12,7 +12,7 @@ from fakexport._torch.fake_tensors import FakeTensor, fake_elsewhere
 from fakexport._torch.operator_registry import registered_overload
 from fakexport._torch.operator_schema import is_mutating
 from fakexport.program.module_path import module_path
-from fakexport.program.strict_devices import device_clash
+from fakexport.program.retargeting.strict_devices import device_clash
 
 __all__ = ["Boundaries"]
 

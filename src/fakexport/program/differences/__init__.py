@@ -1,0 +1,1 @@
+"""What differs between two programs, as data."""
