@@ -16,7 +16,15 @@ from torch import nn
 
 from fakexport import __version__
 from fakexport.capture import DynamicDims, capture_or_explore, parse_dynamic
-from fakexport.devices import Topology, emulate
+from fakexport.check.targets import (
+    DeviceMapText,
+    Target,
+    dtype_name,
+    parse_dtype,
+    parse_target,
+    parse_targets,
+)
+from fakexport.devices import emulate
 from fakexport.diagnose import (
     diagnose_assumptions,
     diagnose_build,
@@ -25,9 +33,9 @@ from fakexport.diagnose import (
     diagnose_program,
 )
 from fakexport.diagnostics import Diagnostic, fold
-from fakexport.fake import Built, DeviceMap, build, install_transfers
+from fakexport.fake import Built, build, install_transfers
 from fakexport.program import ModuleSummary, diff, inspect_module, summarise, transfers
-from fakexport.report import Progress, Report, Stage, Step, TargetDifference, TargetSpec, Timings, Verdict
+from fakexport.report import Progress, Report, Stage, Step, TargetDifference, Timings, Verdict
 from fakexport.sources import (
     ExampleInputs,
     InputSpec,
@@ -40,8 +48,6 @@ from fakexport.sources import (
 )
 
 __all__ = ["check", "inspect"]
-
-DeviceMapText = str | Mapping[str, str]
 
 
 def check(
@@ -95,7 +101,7 @@ def check(
         is_strict=strict,
         start_rss_bytes=_peak_rss_bytes(),
     )
-    asked = _targets(targets, device_map, dtype or _dtype_name(model.dtype), model.assumptions)
+    asked = parse_targets(targets, device_map, dtype or dtype_name(model.dtype), model.assumptions)
     announce = on_progress or (lambda progress: None)
     outcomes = []
     for index, target in enumerate(asked, start=1):
@@ -135,7 +141,7 @@ def inspect(
         FactoryFailed: the constructor raised; its cause is what it raised.
     """
     model = _source(source, False)
-    target = _target({"topology": topology}, device_map, dtype or _dtype_name(model.dtype), ())
+    target = parse_target({"topology": topology}, device_map, dtype or dtype_name(model.dtype), ())
     with emulate(target.topology):
         return inspect_module(_build(model, target).module)
 
@@ -153,13 +159,6 @@ class _Request:
     dynamic: DynamicDims
     is_strict: bool
     start_rss_bytes: int
-
-
-@dataclass(frozen=True)
-class _Target:
-    spec: TargetSpec
-    topology: Topology
-    device_map: DeviceMap | None
 
 
 @dataclass
@@ -184,7 +183,7 @@ class _Clock:
 Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
 
 
-def _check_target(request: _Request, target: _Target, announce: Callable[[Step], None]) -> Outcome:
+def _check_target(request: _Request, target: Target, announce: Callable[[Step], None]) -> Outcome:
     """One target from construction to verdict. A bad call is raised, everything else is an outcome."""
     clock = _Clock(announce)
     verdict = Verdict(target.spec, False, None, None, (), _timings(request, clock))
@@ -240,11 +239,11 @@ def _check_target(request: _Request, target: _Target, announce: Callable[[Step],
         return failed(diagnose_internal_fault(error, versions=_versions()))
 
 
-def _of_target(target: _Target, found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+def _of_target(target: Target, found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
 
 
-def _build(source: Source, target: _Target) -> Built:
+def _build(source: Source, target: Target) -> Built:
     def factory() -> Any:
         try:
             return source.factory()
@@ -257,13 +256,13 @@ def _build(source: Source, target: _Target) -> Built:
     # its parts itself, and is then left alone.
     default = target.topology.default_device
     device_map = target.device_map or (None if source.kind == "python" else default)
-    dtype = None if target.spec.dtype is None else _dtype(target.spec.dtype)
+    dtype = None if target.spec.dtype is None else parse_dtype(target.spec.dtype)
     return build(factory, device_map=device_map, dtype=dtype, default_device=default)
 
 
-def _inputs(request: _Request, built: Built, target: _Target) -> ExampleInputs:
+def _inputs(request: _Request, built: Built, target: Target) -> ExampleInputs:
     device = built.placement.input_device
-    dtype = None if target.spec.dtype is None else _dtype(target.spec.dtype)
+    dtype = None if target.spec.dtype is None else parse_dtype(target.spec.dtype)
     with built.mode:
         if not request.inputs:
             return _example_inputs(request.source, built, device, dtype)
@@ -289,77 +288,6 @@ def _differences(verdicts: Sequence[Verdict]) -> Iterator[TargetDifference]:
 
 def _source(source: str | nn.Module | Callable[[], Any], use_cache: bool) -> Source:
     return resolve(source, use_cache=use_cache) if isinstance(source, str) else callable_source(source)
-
-
-def _targets(
-    targets: Sequence[str | Mapping[str, Any]],
-    device_map: DeviceMapText | None,
-    dtype: str | None,
-    assumptions: tuple[str, ...],
-) -> list[_Target]:
-    if isinstance(targets, (str, Mapping)):
-        raise TypeError("targets must be a list of topologies, such as ['cpu', 'H100']")
-    if not targets:
-        raise ValueError("no target given: name at least one, such as 'H100'")
-    parsed = [_target(target, device_map, dtype, assumptions) for target in targets]
-    names: dict[str, int] = {}
-    for index, target in enumerate(parsed):
-        names[target.spec.name] = names.get(target.spec.name, 0) + 1
-        if names[target.spec.name] > 1:  # The same row twice: number it, so that findings can name it.
-            name = f"{target.spec.name} #{names[target.spec.name]}"
-            parsed[index] = replace(target, spec=replace(target.spec, name=name))
-    return parsed
-
-
-def _target(
-    target: str | Mapping[str, Any],
-    device_map: DeviceMapText | None,
-    dtype: str | None,
-    assumptions: tuple[str, ...],
-) -> _Target:
-    fields = {"topology": target} if isinstance(target, str) else dict(target)
-    unknown = fields.keys() - {"topology", "device_map", "dtype"}
-    if unknown or "topology" not in fields:
-        raise ValueError(f"a target has topology, device_map and dtype; got {', '.join(sorted(fields))}")
-    topology = Topology.parse(fields["topology"])
-    own_map = fields.get("device_map")
-    chosen = fields.get("dtype", dtype)
-    if chosen is not None:
-        _dtype(chosen)
-    placed = own_map if own_map is not None else device_map
-    parsed = None if placed is None else _device_map(placed)
-    spec = TargetSpec(
-        name=fields["topology"] if own_map is None else f"{fields['topology']} ({_map_text(own_map)})",
-        topology=topology.canonical,
-        device_map=None if placed is None else _map_text(placed),
-        dtype=chosen,
-        assumptions=topology.assumptions + assumptions,
-    )
-    return _Target(spec, topology, parsed)
-
-
-def _device_map(spec: DeviceMapText) -> DeviceMap:
-    try:
-        return DeviceMap.parse(spec)
-    except OSError as error:
-        raise ValueError(f"device map {spec}: {error.strerror or error}") from error
-
-
-def _map_text(device_map: DeviceMapText) -> str:
-    if isinstance(device_map, str):
-        return device_map
-    return ",".join(f"{path}={device}" for path, device in device_map.items())
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"unknown floating dtype {name!r}: write float32, bfloat16, float16 or float64")
-    return dtype
-
-
-def _dtype_name(dtype: torch.dtype | None) -> str | None:
-    return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def _distinct(sentences: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,115 @@
+"""What the caller says of the targets: read, checked, and named for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fakexport.devices import Topology
+from fakexport.fake import DeviceMap
+from fakexport.report import TargetSpec
+
+__all__ = ["DeviceMapText", "Target", "dtype_name", "parse_dtype", "parse_target", "parse_targets"]
+
+DeviceMapText = str | Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One row of the verdict table.
+
+    Args:
+        spec: As the report shows it.
+        topology: The devices.
+        device_map: Where the modules live; None where the caller does not say.
+    """
+
+    spec: TargetSpec
+    topology: Topology
+    device_map: DeviceMap | None
+
+
+def parse_targets(
+    targets: Sequence[str | Mapping[str, Any]],
+    device_map: DeviceMapText | None,
+    dtype: str | None,
+    assumptions: tuple[str, ...],
+) -> list[Target]:
+    """The targets of a check, each with a name of its own.
+
+    Args:
+        targets: Topologies, or mappings with `topology`, `device_map` and `dtype`.
+        device_map, dtype: Of those that have none of their own.
+        assumptions: What the source takes for granted.
+    Raises:
+        TypeError, ValueError: one line about what is wrong with them.
+    """
+    if isinstance(targets, (str, Mapping)):
+        raise TypeError("targets must be a list of topologies, such as ['cpu', 'H100']")
+    if not targets:
+        raise ValueError("no target given: name at least one, such as 'H100'")
+    parsed = [parse_target(target, device_map, dtype, assumptions) for target in targets]
+    names: dict[str, int] = {}
+    for index, target in enumerate(parsed):
+        names[target.spec.name] = names.get(target.spec.name, 0) + 1
+        if names[target.spec.name] > 1:  # The same row twice: number it, so that findings can name it.
+            name = f"{target.spec.name} #{names[target.spec.name]}"
+            parsed[index] = replace(target, spec=replace(target.spec, name=name))
+    return parsed
+
+
+def parse_target(
+    target: str | Mapping[str, Any],
+    device_map: DeviceMapText | None,
+    dtype: str | None,
+    assumptions: tuple[str, ...],
+) -> Target:
+    """One target; the arguments and errors are those of `parse_targets`."""
+    fields = {"topology": target} if isinstance(target, str) else dict(target)
+    unknown = fields.keys() - {"topology", "device_map", "dtype"}
+    if unknown or "topology" not in fields:
+        raise ValueError(f"a target has topology, device_map and dtype; got {', '.join(sorted(fields))}")
+    topology = Topology.parse(fields["topology"])
+    own_map = fields.get("device_map")
+    chosen = fields.get("dtype", dtype)
+    if chosen is not None:
+        parse_dtype(chosen)
+    placed = own_map if own_map is not None else device_map
+    parsed = None if placed is None else _device_map(placed)
+    spec = TargetSpec(
+        name=fields["topology"] if own_map is None else f"{fields['topology']} ({_map_text(own_map)})",
+        topology=topology.canonical,
+        device_map=None if placed is None else _map_text(placed),
+        dtype=chosen,
+        assumptions=topology.assumptions + assumptions,
+    )
+    return Target(spec, topology, parsed)
+
+
+def _device_map(spec: DeviceMapText) -> DeviceMap:
+    try:
+        return DeviceMap.parse(spec)
+    except OSError as error:
+        raise ValueError(f"device map {spec}: {error.strerror or error}") from error
+
+
+def _map_text(device_map: DeviceMapText) -> str:
+    if isinstance(device_map, str):
+        return device_map
+    return ",".join(f"{path}={device}" for path, device in device_map.items())
+
+
+def parse_dtype(name: str) -> torch.dtype:
+    """The floating dtype of this name, such as `bfloat16`; ValueError for another."""
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"unknown floating dtype {name!r}: write float32, bfloat16, float16 or float64")
+    return dtype
+
+
+def dtype_name(dtype: torch.dtype | None) -> str | None:
+    """torch's name of a dtype without the `torch.`; None for None."""
+    return None if dtype is None else str(dtype).removeprefix("torch.")
