@@ -13,8 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._library.fake_class_registry import FakeScriptObject
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 
-__all__ = ["HeldObject", "held_script_object"]
+__all__ = ["HeldObject", "held_script_object", "hold_real_objects"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,23 @@ def held_script_object(error: BaseException) -> HeldObject | None:
             if value is met[-1]:
                 return HeldObject(name, methods, attribute, _file(type(module)), type(module).__qualname__)
     return HeldObject(name, methods)
+
+
+def hold_real_objects(program: ExportedProgram) -> None:
+    """Puts the objects of C++ classes themselves among the program's constants, where their fakes are.
+
+    A strict export leaves the fakes there, with which the program cannot run, and names them by TorchDynamo's
+    way to the object, through the closure of a wrapped `forward`: that is no path of attributes. One that is
+    not strict has the objects and their paths. Seen on torch 2.13.
+    """
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is not InputKind.CUSTOM_OBJ or spec.target is None:
+            continue
+        constant = program.constants[spec.target]
+        if isinstance(constant, FakeScriptObject):
+            del program.constants[spec.target]
+            spec.target = spec.target.rpartition("__self__.")[2]
+            program.constants[spec.target] = constant.real_obj
 
 
 def _methods(script_object: Any) -> tuple[tuple[str, str], ...]:

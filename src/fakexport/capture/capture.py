@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.guard_locations import Guard, guards_of_error
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
+from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.user_frames import name_user_frames
 from fakexport.diagnostics import Span
 from fakexport.fake import remember_value
@@ -80,6 +81,7 @@ def capture(
     try:
         with nullcontext(()) if strict else watch_forward(module) as effects:
             program = traced(module, args, kwargs, shapes=shapes, strict=strict, tracing=tracing)
+        hold_real_objects(program)
         for name, value in fold_lifted_moves(program).items():
             remember_value(program.constants[name], value)
     except Exception as error:
