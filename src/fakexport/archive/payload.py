@@ -101,7 +101,11 @@ def constants_payload(program: ExportedProgram, reasons: Sequence[UnboundConstan
     constants = program.constants
     for name, constant in constants.items():
         if not isinstance(constant, torch.Tensor):
-            raise ValueError(f"the constant {name} is a {type(constant).__name__}; only tensors can be saved")
+            raise ValueError(
+                f"the constant {name} is a {type(constant).__name__}; only tensors can be saved: it would "
+                "have to be unpickled, which archives of fakexport never need (torch.export.save writes it, "
+                "and --trust opens that file)"
+            )
     known = {reason.name: UnboundName.of(reason) for reason in reasons}
     encoder = ValueEncoder()
     config: dict[str, Json] = {}

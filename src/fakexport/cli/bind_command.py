@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, BoundDevices, Checkpoint, Debug, Trust
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Archive, BoundDevices, Checkpoint, Debug, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -25,6 +26,7 @@ def bind_command(
     ] = False,
     device_map: BoundDevices = None,
     trust: Trust = False,
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Puts the weights of a checkpoint into an archive, all of them or none.
@@ -36,6 +38,7 @@ def bind_command(
         from fakexport.archive import bind, load_archive, save
         from fakexport.weights import open_checkpoint
 
+        load_libraries(library)
         loaded = load_archive(archive, trust=trust)
         opened = open_checkpoint(checkpoint)
         bound = bind(loaded.program, opened, device_map=device_map)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fakexport.cli.options import Debug, DeviceMap, Dtype, OutputFormat, Source
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, OutputFormat, Source
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
@@ -60,6 +61,7 @@ def check_command(
         typer.Option("--format", help="Text for people, JSON for programs, annotations for GitHub Actions."),
     ] = "text",
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")] = False,
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Does the model export for each target, how do the programs differ, and what is wrong?
@@ -69,6 +71,7 @@ def check_command(
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
         from fakexport.check import check
 
+        load_libraries(library)
         report = check(
             source,
             targets=target or ["cpu"],

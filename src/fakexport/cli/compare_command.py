@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.options import Archive, BoundDevices, Debug, Dtype, Source, Trust
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Archive, BoundDevices, Debug, Dtype, Libraries, Source, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -34,6 +35,7 @@ def compare_command(
         Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
     ] = "text",
     trust: Trust = False,
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Does a program give what the eager model gives, and where does it first not?
@@ -46,6 +48,7 @@ def compare_command(
         from fakexport.deploy import compare_source
         from fakexport.weights import open_checkpoint
 
+        load_libraries(library)
         given = None
         if inputs is not None:
             file = open_checkpoint(inputs)

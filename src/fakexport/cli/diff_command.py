@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.options import Debug, Trust
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Debug, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -20,6 +21,7 @@ def diff_command(
     format_: Annotated[
         Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
     ] = "text",
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """What the second archive has otherwise than the first: operators, devices, inputs, constants, weights.
@@ -31,6 +33,7 @@ def diff_command(
         from fakexport.archive import diff_archives
         from fakexport.report import render_archive_difference, render_archive_difference_json
 
+        load_libraries(library)
         found = diff_archives(first, second, trust=trust)
         is_json = format_ == "json"
         text = (

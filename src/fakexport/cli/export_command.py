@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Source
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Source
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_error_line, write_output
@@ -39,6 +40,7 @@ def export_command(
     strict: Annotated[bool, typer.Option("--strict", help="As for `check`.")] = False,
     use_cache: Annotated[bool, typer.Option("--use-cache", help="As for `check`.")] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")] = False,
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Writes the program for one target as a weight-less archive, and reports as `check` does.
@@ -50,6 +52,7 @@ def export_command(
         from fakexport.archive import save
         from fakexport.check import check
 
+        load_libraries(library)
         report = check(
             source,
             targets=[target],

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.options import Debug, DeviceMap, Dtype
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -41,6 +42,7 @@ def inspect_command(
         bool,
         typer.Option("--devices", help="Of a .pt2: where its program names devices, and what that breaks."),
     ] = False,
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """What an archive holds; or the model's modules with parameters, bytes and devices. Nothing is loaded.
@@ -52,11 +54,14 @@ def inspect_command(
     if subject.endswith(".pt2") or Path(subject).is_file():
         if (target, device_map, dtype) != ("cpu", None, None):
             raise typer.BadParameter("--target, --device-map and --dtype are for models, not for archives")
-        _inspect_archive(subject, devices=devices, trust=trust, output_format=format_, debug=debug)
+        _inspect_archive(
+            subject, devices=devices, trust=trust, output_format=format_, library=library, debug=debug
+        )
         return
     if devices or trust or format_ != "text":
         raise typer.BadParameter("--devices, --trust and --format json are for archives, not for models")
     with quiet(is_debug=debug):
+        load_libraries(library)
         from fakexport.check import inspect
         from fakexport.report import render_modules
 
@@ -64,10 +69,13 @@ def inspect_command(
     write_output(render_modules(root, width=output_width()))
 
 
-def _inspect_archive(path: str, *, devices: bool, trust: bool, output_format: str, debug: bool) -> None:
+def _inspect_archive(
+    path: str, *, devices: bool, trust: bool, output_format: str, library: list[Path] | None, debug: bool
+) -> None:
     if devices and output_format == "json":
         raise typer.BadParameter("--devices gives text; --format json is without it")
     with quiet(is_debug=debug):
+        load_libraries(library)
         if devices:
             text = _device_literals(path, trust=trust)
         else:

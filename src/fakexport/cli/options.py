@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -14,6 +15,7 @@ __all__ = [
     "Debug",
     "DeviceMap",
     "Dtype",
+    "Libraries",
     "OutputFormat",
     "Source",
     "Trust",
@@ -48,6 +50,15 @@ Dtype = Annotated[
         metavar="DTYPE",
         show_default=False,
         help="Default floating dtype of the construction, such as bfloat16.",
+    ),
+]
+Libraries = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--library",
+        metavar="FILE",
+        show_default=False,
+        help="A library of operators to load first: a native one for torch, or a .py file. Repeatable.",
     ),
 ]
 Debug = Annotated[

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, Debug, Trust
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Archive, Debug, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
@@ -37,6 +38,7 @@ def retarget_command(
         ),
     ] = None,
     trust: Trust = False,
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Puts a program on other devices, and proves on fakes that it runs there.
@@ -49,6 +51,7 @@ def retarget_command(
         from fakexport.capture import UnboundConstant
         from fakexport.program import RetargetError, retargeted
 
+        load_libraries(library)
         loaded = load_archive(archive, trust=trust)
         about = loaded.manifest
         try:

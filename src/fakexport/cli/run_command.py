@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, BoundDevices, Debug, Trust
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Archive, BoundDevices, Debug, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -30,6 +31,7 @@ def run_command(
     ] = None,
     device_map: BoundDevices = None,
     trust: Trust = False,
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Runs a program on the inputs of a file, and writes or describes its outputs."""
@@ -38,6 +40,7 @@ def run_command(
         from fakexport.deploy import run, write_outputs
         from fakexport.weights import open_checkpoint
 
+        load_libraries(library)
         program = load(archive, trust=trust)
         if checkpoint is not None:
             program = bind(program, checkpoint, device_map=device_map)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, Debug, Trust
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Archive, Debug, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
@@ -21,6 +22,7 @@ def source_command(
         typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .py to write."),
     ] = None,
     trust: Trust = False,
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Writes a program as Python that people can read, run and step through.
@@ -32,6 +34,7 @@ def source_command(
         from fakexport.deploy import write_source
         from fakexport.program import source
 
+        load_libraries(library)
         program = load(archive, trust=trust)
         written = source(program) if output is None else write_source(program, output)
     if output is None:

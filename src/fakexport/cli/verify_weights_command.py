@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.options import Debug, Dtype, Trust
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Debug, Dtype, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -37,6 +38,7 @@ def verify_weights_command(
     format_: Annotated[
         Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
     ] = "text",
+    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Does a checkpoint have every weight of a model or an archive? Only headers are read.
@@ -49,6 +51,7 @@ def verify_weights_command(
         from fakexport.archive import is_archive, verify_archived_weights, verify_weights
         from fakexport.weights import dtype_named
 
+        load_libraries(library)
         if checkpoint is not None:
             wanted = None if dtype is None else dtype_named(dtype)
             report = verify_weights(subject, checkpoint, topology=target, dtype=wanted, trust=trust)

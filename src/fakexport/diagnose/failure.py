@@ -116,7 +116,12 @@ _DETECTORS: tuple[Detector, ...] = (
 def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     """FE202, which passes on what torch or the model said."""
     missing = re.search(r"missing \d+ required positional arguments?: (.+)", failure.messages[0])
-    fix = Fix(f"give the missing input with --input: {missing[1]}") if missing else None
+    unknown = re.search(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'", failure.messages[0])
+    fix = None
+    if missing:
+        fix = Fix(f"give the missing input with --input: {missing[1]}")
+    elif unknown:
+        fix = Fix(f"name the library that registers {unknown[1]}::{unknown[2]} with --library")
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
         notes=torch_says(failure),

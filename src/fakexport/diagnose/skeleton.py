@@ -49,8 +49,10 @@ def fake_class_skeleton(class_name: str, methods: Sequence[tuple[str, str]]) -> 
     lines = [
         f'@torch._library.register_fake_class("{class_name}")',
         f"class Fake{class_name.rpartition('::')[2].strip('_')}:",
+        "    def __init__(self, **state):",
+        "        vars(self).update(state)",
         "    @classmethod",
-        "    def __obj_unflatten__(cls, state):  # state: what `__obj_flatten__` of the C++ class gives",
+        "    def __obj_unflatten__(cls, state):  # state: the pairs that `__obj_flatten__` of C++ gives",
         "        return cls(**dict(state))",
     ]
     for name, schema in methods:

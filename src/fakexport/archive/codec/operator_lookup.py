@@ -84,7 +84,7 @@ def _target(name: str) -> Any:
     if match := _OVERLOAD.fullmatch(name):
         overload = registered_overload(match[1], match[2], match[3])
         if overload is None:
-            library = f"import the operator library `{match[1][:80]}` first"
+            library = f"import the operator library `{match[1][:80]}` first, or name its file with --library"
             reason = "this torch has no such operator" if match[1] in ("aten", "prim", "prims") else library
             raise DocumentError(f"the operator {name[10:200]} is not registered: {reason}")
         return overload

@@ -1,0 +1,222 @@
+"""examples/custom_ops: operators of Python and C++ and a C++ class, built, exported and run elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.contract.source_tree import ROOT
+
+safetensors = pytest.importorskip("safetensors.torch")
+
+FOLDER = ROOT / "examples" / "custom_ops"
+MODEL = FOLDER / "model.py"
+
+# Runs eagerly, and writes what the commands are then given and measured by.
+EAGER = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+
+examples, name, out, *libraries = sys.argv[1:]
+sys.path.insert(0, examples)
+for library in libraries:
+    torch.ops.load_library(library)
+import model
+
+torch.manual_seed(0)
+module, (x,) = getattr(model, name)()
+with torch.no_grad():
+    save_file({"output": module(x)}, Path(out, "eager.safetensors"))
+save_file({"x": x}, Path(out, "in.safetensors"))
+save_file(module.state_dict(), Path(out, "weights.safetensors"))
+with torch.no_grad():
+    stock = torch.export.export(module, (x,))
+torch.export.save(stock, Path(out, "stock.pt2"))
+"""
+
+
+def fakexport(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "fakexport", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def eager(name: str, folder: Path, *libraries: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", EAGER, FOLDER, name, folder, *libraries]
+    subprocess.run(command, check=True)
+
+
+def assert_runs_as_eager(folder: Path, archive: Path, *options: str | Path) -> None:
+    out = folder / "out.safetensors"
+    fakexport("run", archive, *options, "--inputs", folder / "in.safetensors", "-o", out)
+    (got,) = safetensors.load_file(out).values()
+    (wanted,) = safetensors.load_file(folder / "eager.safetensors").values()
+    assert torch.equal(got, wanted)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The operators of C++, built as the page says."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    path = tmp_path_factory.mktemp("library") / "libsignal_ops.so"
+    subprocess.run([sys.executable, FOLDER / "build.py", "-o", path], check=True)
+    return path
+
+
+def test_an_operator_of_python_goes_from_export_to_a_fresh_process(tmp_path: Path) -> None:
+    eager("python_operator", tmp_path)
+    archive, weights = tmp_path / "model.pt2", tmp_path / "weights.safetensors"
+    fakexport("export", f"{MODEL}:python_operator", "--no-progress", "-o", archive)
+
+    refused = fakexport("run", archive, weights, "--inputs", tmp_path / "in.safetensors", code=2)
+
+    assert "signal_py.envelope.default is not registered" in refused.stderr
+    assert "--library" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert_runs_as_eager(tmp_path, archive, weights, "--library", MODEL)
+
+
+def test_an_operator_of_python_without_fake_kernel_is_reported() -> None:
+    found = fakexport("check", f"{MODEL}:without_fake_kernel", "--no-progress", code=1)
+
+    assert "error[FE401]" in found.stdout
+    assert '@torch.library.register_fake("signal_py::crossings")' in found.stdout
+
+
+def test_a_file_that_is_no_library_is_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.so"
+    broken.write_text("no library")
+    raising = tmp_path / "raising.py"
+    raising.write_text("import nowhere_to_be_found")
+
+    missing = fakexport("inspect", "model.pt2", "--library", tmp_path / "missing.so", code=2).stderr
+    unreadable = fakexport("inspect", "model.pt2", "--library", broken, code=2).stderr
+    unimportable = fakexport("inspect", "model.pt2", "--library", raising, code=2).stderr
+
+    assert re.match(r"error: Invalid value for --library: .*missing\.so: no such file", missing)
+    assert re.match(r"error: Invalid value for --library: .*broken\.so cannot be loaded: ", unreadable)
+    assert re.match(r"error: .*raising\.py cannot be imported: ModuleNotFoundError", unimportable)
+    assert [text.count("\n") for text in (missing, unreadable, unimportable)] == [1, 1, 1]
+
+
+def test_a_model_whose_library_is_not_loaded_says_so() -> None:
+    found = fakexport("check", f"{MODEL}:cpp_operator", "--no-progress", code=1).stdout
+
+    assert "name the library that registers signal_ops::soft_clip with --library" in found
+
+
+@pytest.mark.slow
+class TestCpp:
+    @pytest.mark.parametrize("target", ["cpu", "H100"])
+    def test_an_operator_goes_from_export_to_a_fresh_process(
+        self, target: str, library: Path, tmp_path: Path
+    ) -> None:
+        eager("cpp_operator", tmp_path, library)
+        archive, bound, weights = (
+            tmp_path / name for name in ("model.pt2", "bound.pt2", "weights.safetensors")
+        )
+        source, load = f"{MODEL}:cpp_operator", ("--library", library)
+        to_cpu = () if target == "cpu" else ("--device-map", "cuda:0=cpu")
+
+        fakexport("export", source, *load, "--target", target, "--no-progress", "-o", archive)
+        described = fakexport("inspect", archive).stdout
+        fakexport("bind", archive, weights, *load, *to_cpu, "-o", bound)
+        refused = fakexport("run", bound, code=2).stderr
+
+        assert "signal_ops.soft_clip.default" in described
+        assert "missing" not in fakexport("inspect", archive, *load).stdout
+        assert "signal_ops.soft_clip.default is not registered" in refused
+        assert "--library" in refused
+        assert refused.count("\n") == 1
+        assert_runs_as_eager(tmp_path, bound, *load)
+
+    def test_an_archive_has_no_path_of_a_library(self, library: Path, tmp_path: Path) -> None:
+        archive = tmp_path / "model.pt2"
+
+        fakexport("export", f"{MODEL}:cpp_operator", "--library", library, "--no-progress", "-o", archive)
+
+        assert b"libsignal_ops" not in archive.read_bytes()
+        assert str(library.parent).encode() not in archive.read_bytes()
+
+    def test_commands_that_open_programs_load_the_library_first(self, library: Path, tmp_path: Path) -> None:
+        eager("cpp_operator", tmp_path, library)
+        archive, moved = tmp_path / "model.pt2", tmp_path / "moved.pt2"
+        source, load = f"{MODEL}:cpp_operator", ("--library", library)
+        weights, inputs = tmp_path / "weights.safetensors", tmp_path / "in.safetensors"
+        fakexport("export", source, *load, "--no-progress", "-o", archive)
+
+        fakexport("retarget", archive, "--to", "cpu=cuda:0", "-o", moved, *load)
+        differences = fakexport("diff", archive, moved, *load, code=1)
+        text = fakexport("source", archive, *load)
+        compared = fakexport("compare", source, archive, weights, "--inputs", inputs, *load)
+        verified = fakexport("verify-weights", source, weights, *load)
+
+        assert "cuda:0" in differences.stdout
+        assert "soft_clip" in text.stdout
+        assert "equal" in compared.stdout
+        assert verified.returncode == 0
+
+    @pytest.mark.parametrize("strict", [(), ("--strict",)], ids=["as Python runs it", "strict"])
+    def test_a_class_with_a_fake_class_exports(self, strict: tuple[str, ...], library: Path) -> None:
+        targets = ("--target", "cpu", "--target", "H100")
+
+        found = fakexport(
+            "check", f"{MODEL}:cpp_class", "--library", library, *targets, *strict, "--no-progress"
+        )
+
+        assert "2 of 2 targets export; 0 errors" in found.stdout
+
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_a_program_with_a_class_runs_where_it_was_exported(self, strict: bool, library: Path) -> None:
+        code = f"""
+import sys, torch
+sys.path.insert(0, {str(FOLDER)!r})
+torch.ops.load_library({str(library)!r})
+import fakexport as fe, model
+module, (x,) = model.cpp_class()
+program = fe.bind(fe.export(model.cpp_class, strict={strict}), module.state_dict())
+print(torch.equal(program.module()(x), module(x)))
+"""
+        command = [sys.executable, "-W", "ignore", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+        assert done.stdout == "True\n"
+
+    def test_the_skeleton_of_a_missing_fake_class_is_enough(self, library: Path, tmp_path: Path) -> None:
+        source = f"{MODEL}:without_fake_class"
+        found = fakexport("check", source, "--library", library, "--no-progress", code=1).stdout
+        assert "error[FE404]" in found
+        lines = found.partition("= fix: register a fake class:\n")[2].partition("\n\n")[0].splitlines()
+        text = "\n".join(line[11:] for line in lines)
+        body = "        return _1.new_empty((*_1.shape, len(self.coefficients)))"
+        filled = re.sub(r"^ +\.\.\.  # gives Tensor$", body, text, flags=re.MULTILINE)
+        assert filled != text
+        fake = tmp_path / "fake.py"
+        fake.write_text(f"import torch\n{filled}\n")
+
+        again = fakexport("check", source, "--library", library, "--library", fake, "--no-progress")
+
+        assert "1 of 1 target exports; 0 errors" in again.stdout
+
+    def test_an_object_is_not_saved_and_the_way_round_it_works(self, library: Path, tmp_path: Path) -> None:
+        eager("cpp_class", tmp_path, library)
+        source, load = f"{MODEL}:cpp_class", ("--library", library)
+
+        refused = fakexport("export", source, *load, "--no-progress", "-o", tmp_path / "model.pt2", code=2)
+
+        assert "then.polynomial is a ScriptObject; only tensors can be saved" in refused.stderr
+        assert "torch.export.save" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert not (tmp_path / "model.pt2").exists()
+        assert_runs_as_eager(tmp_path, tmp_path / "stock.pt2", "--trust", *load)
