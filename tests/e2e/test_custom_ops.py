@@ -219,4 +219,9 @@ print(torch.equal(program.module()(x), module(x)))
         assert "torch.export.save" in refused.stderr
         assert refused.stderr.count("\n") == 1
         assert not (tmp_path / "model.pt2").exists()
-        assert_runs_as_eager(tmp_path, tmp_path / "stock.pt2", "--trust", *load)
+        stock = tmp_path / "stock.pt2"
+        without = fakexport("run", stock, "--trust", code=2).stderr
+        assert "the C++ class signal_ops::Polynomial is not registered" in without
+        assert "--library" in without
+        assert without.count("\n") == 1
+        assert_runs_as_eager(tmp_path, stock, "--trust", *load)

@@ -7,6 +7,8 @@ import os
 import torch
 from torch.export import ExportedProgram
 
+from fakexport._torch.stock_reading import reading_fault, unregistered_class
+
 from .error import ArchiveError
 from .manifest import Manifest
 from .payload import weights_payload
@@ -25,9 +27,7 @@ def load_with_torch(path: str | os.PathLike[str]) -> tuple[ExportedProgram, Mani
     try:
         program = torch.export.load(os.fspath(path))
     except Exception as error:
-        first = (str(error).splitlines() or [""])[0]
-        what = f"torch.export.load does not read it: {type(error).__name__}: {first}"
-        raise ArchiveError(path, what) from error
+        raise ArchiveError(path, _reason(reading_fault(os.fspath(path), error))) from error
     weights = weights_payload(program)
     manifest = Manifest(
         versions={},
@@ -37,3 +37,11 @@ def load_with_torch(path: str | os.PathLike[str]) -> tuple[ExportedProgram, Mani
         tensors=weights.tensors,
     )
     return program, manifest, _TRUSTED
+
+
+def _reason(fault: Exception) -> str:
+    name = unregistered_class(fault)
+    if name is not None:
+        return f"the C++ class {name} is not registered: name the file of its library with --library"
+    first = (str(fault).splitlines() or [""])[0]
+    return f"torch.export.load does not read it: {type(fault).__name__}: {first}"

@@ -1,0 +1,57 @@
+"""What `_torch/stock_reading.py` relies on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fakexport._torch.stock_reading import reading_fault, unregistered_class
+
+CLASSES_OF_TORCH = Path(torch.__file__).parent / "lib" / "libtorchbind_test.so"
+
+SAVED = """
+import sys, torch
+
+torch.ops.load_library(sys.argv[1])
+
+@torch._library.register_fake_class("_TorchScriptTesting::_Foo")
+class FakeFoo:
+    def __init__(self, x, y):
+        pass
+    @classmethod
+    def __obj_unflatten__(cls, state):
+        return cls(**dict(state))
+    def add_tensor(self, z):
+        return torch.empty_like(z)
+
+class Adds(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.foo = torch.classes._TorchScriptTesting._Foo(10, 20)
+    def forward(self, x):
+        return self.foo.add_tensor(x)
+
+torch.export.save(torch.export.export(Adds(), (torch.ones(3),)), sys.argv[2])
+"""
+
+
+@pytest.mark.skipif(not CLASSES_OF_TORCH.exists(), reason="this torch comes without its test classes")
+def test_torch_keeps_the_name_of_an_unregistered_class_to_its_log(tmp_path: Path):
+    path = str(tmp_path / "model.pt2")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", SAVED, CLASSES_OF_TORCH, path], check=True)
+
+    with pytest.raises(RuntimeError) as raised:
+        torch.export.load(path)
+
+    assert unregistered_class(raised.value) is None
+    assert unregistered_class(reading_fault(path, raised.value)) == "_TorchScriptTesting::_Foo"
+
+
+def test_an_error_with_nothing_behind_it_stays():
+    error = ValueError("something else")
+
+    assert reading_fault("nowhere.pt2", error) is error
