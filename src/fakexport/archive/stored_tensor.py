@@ -49,6 +49,9 @@ class StoredTensor:
             DocumentError: a field is missing or no such value, or the tensor is not strided.
         """
         owner = mapping(payload)
+        if owner.get("tensor_meta", owner) is None:
+            what = "an object that is no tensor, such as one of a C++ class, cannot be described"
+            raise DocumentError(what).within("tensor_meta")
         meta = field(owner, "tensor_meta", mapping)
         shape, stride = field(meta, "sizes", _sizes), field(meta, "strides", _sizes)
         if len(shape) != len(stride):
