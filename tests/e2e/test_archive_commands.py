@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,8 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402  (comes with transformers)
+
+from tests.command_line import fakexport  # noqa: E402
 
 CONFIG = {
     "vocab_size": 64,
@@ -21,14 +21,6 @@ CONFIG = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
-
-
-def fakexport(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "fakexport", *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")

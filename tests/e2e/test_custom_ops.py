@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.command_line import fakexport
 from tests.contract.source_tree import ROOT
 
 safetensors = pytest.importorskip("safetensors.torch")
@@ -41,14 +42,6 @@ with torch.no_grad():
     stock = torch.export.export(module, (x,))
 torch.export.save(stock, Path(out, "stock.pt2"))
 """
-
-
-def fakexport(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "fakexport", *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 def eager(name: str, folder: Path, *libraries: Path) -> None:

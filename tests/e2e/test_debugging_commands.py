@@ -13,6 +13,8 @@ import torch
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402  (comes with transformers)
 
+from tests.command_line import fakexport  # noqa: E402
+
 CONFIG = {"vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
 
 # A process that has neither fakexport nor the model's package.
@@ -25,14 +27,6 @@ program = Program(device="cpu")
 program.load_state_dict(torch.load("weights.pt"), strict=True)
 torch.save(program(**torch.load("inputs.pt")), "outputs.pt")
 """
-
-
-def fakexport(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "fakexport", *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,17 +12,11 @@ from fakexport._torch.fake_tensors import mode_of
 from fakexport.devices import emulate
 from fakexport.program import devices
 from fakexport.rules import rule
+from tests.command_line import fakexport
 
 transformers = pytest.importorskip("transformers")
 
 DECODER = "examples/captioning.py:decoder"
-
-
-def fakexport(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fakexport", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")

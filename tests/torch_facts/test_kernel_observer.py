@@ -27,3 +27,25 @@ def test_what_the_observer_returns_is_the_result():
         product = one * 2
 
     assert product.item() == 3
+
+
+def test_each_operator_is_seen_with_the_very_tensors_that_it_takes_and_gives():
+    seen = []
+    one, other = (torch.empty(2, 3, device="meta") for _ in range(2))
+
+    def note(kernel, args, kwargs, run):
+        result = run(*args, **kwargs)
+        seen.append((kernel.name(), args, result))
+        return result
+
+    with kernels_observed(note):
+        stacked = torch.stack([one, other])
+        left, right = stacked.transpose(1, 2).contiguous().chunk(2)
+    torch.stack([one, other])
+
+    names = [name for name, _, _ in seen]
+    assert names == ["aten::stack", "aten::transpose.int", "aten::clone", "aten::split.Tensor"]
+    assert seen[0][1][0][0] is one
+    assert seen[0][2] is stacked is seen[1][1][0]
+    assert seen[3][2][0] is left
+    assert seen[3][2][1] is right

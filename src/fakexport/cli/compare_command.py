@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, BoundDevices, Debug, Dtype, Libraries, Source, Trust
+from fakexport.cli.options import (
+    Archive,
+    BoundDevices,
+    Debug,
+    Dtype,
+    Inputs,
+    Libraries,
+    Source,
+    TextOrJson,
+    Trust,
+)
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -22,18 +31,13 @@ def compare_command(
         str | None,
         typer.Argument(metavar="[CHECKPOINT]", show_default=False, help="The weights of both."),
     ] = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="The inputs by name, as .safetensors."),
-    ] = None,
+    inputs: Inputs = None,
     device_map: BoundDevices = None,
     dtype: Dtype = None,
     use_cache: Annotated[
         bool, typer.Option("--use-cache", help="Let a language model take and return its KV cache.")
     ] = False,
-    format_: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
-    ] = "text",
+    format_: TextOrJson = "text",
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
@@ -45,19 +49,14 @@ def compare_command(
     """
     with quiet(is_debug=debug):
         from fakexport.archive import load
-        from fakexport.deploy import compare_source
-        from fakexport.weights import open_checkpoint
+        from fakexport.deploy import compare_source, read_inputs
 
         load_libraries(library)
-        given = None
-        if inputs is not None:
-            file = open_checkpoint(inputs)
-            given = {name: file.tensor(name).clone() for name in file.entries}
         comparison = compare_source(
             source,
             load(archive, trust=trust),
             checkpoint=checkpoint,
-            inputs=given,
+            inputs=None if inputs is None else read_inputs(inputs),
             device_map=device_map,
             dtype=dtype,
             use_cache=use_cache,

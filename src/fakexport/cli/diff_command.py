@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, Libraries, Trust
+from fakexport.cli.options import Debug, Libraries, TextOrJson, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -18,9 +18,7 @@ def diff_command(
     first: Annotated[str, typer.Argument(metavar="A.pt2", show_default=False, help="The first archive.")],
     second: Annotated[str, typer.Argument(metavar="B.pt2", show_default=False, help="The other archive.")],
     trust: Trust = False,
-    format_: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
-    ] = "text",
+    format_: TextOrJson = "text",
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:

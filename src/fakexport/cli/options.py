@@ -15,15 +15,24 @@ __all__ = [
     "Debug",
     "DeviceMap",
     "Dtype",
+    "Inputs",
     "Libraries",
     "OutputFormat",
     "Source",
+    "TextOrJson",
     "Trust",
 ]
 
 DEBUG = "--debug"
 
 OutputFormat = Literal["text", "json", "github"]
+TextOrJson = Annotated[
+    Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE", show_default=False, help="The inputs by name, as .safetensors."),
+]
 
 Source = Annotated[
     str,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, BoundDevices, Debug, Libraries, Trust
+from fakexport.cli.options import Archive, BoundDevices, Debug, Inputs, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -21,10 +21,7 @@ def run_command(
         str | None,
         typer.Argument(metavar="[CHECKPOINT]", show_default=False, help="The weights, if ARCHIVE has none."),
     ] = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="The inputs by name, as .safetensors."),
-    ] = None,
+    inputs: Inputs = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The outputs' .safetensors."),
@@ -37,16 +34,13 @@ def run_command(
     """Runs a program on the inputs of a file, and writes or describes its outputs."""
     with quiet(is_debug=debug):
         from fakexport.archive import bind, load
-        from fakexport.deploy import run, write_outputs
-        from fakexport.weights import open_checkpoint
+        from fakexport.deploy import read_inputs, run, write_outputs
 
         load_libraries(library)
         program = load(archive, trust=trust)
         if checkpoint is not None:
             program = bind(program, checkpoint, device_map=device_map)
-        given = open_checkpoint({} if inputs is None else inputs)
-        named = {name: given.tensor(name).clone() for name in given.entries}
-        outputs = run(program, named)
+        outputs = run(program, {} if inputs is None else read_inputs(inputs))
         if output is not None:
             write_outputs(output, outputs)
     for name, tensor in outputs.items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, Dtype, Libraries, Trust
+from fakexport.cli.options import Debug, Dtype, Libraries, TextOrJson, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -35,9 +35,7 @@ def verify_weights_command(
     ] = "cpu",
     dtype: Dtype = None,
     trust: Trust = False,
-    format_: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
-    ] = "text",
+    format_: TextOrJson = "text",
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fakexport._torch.seen_operators import SeenOperators
+from fakexport._torch.kernel_observer import kernels_observed
 from fakexport.documents.recipe import Numbers, Recipe, Step
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed, Read
@@ -90,7 +90,7 @@ def recipe_of(conversion: Conversion, entries: Mapping[str, Weight]) -> Recipe:
     for name in conversion.entries:
         log.add(torch.empty(entries[name].shape, dtype=entries[name].dtype, device="meta"))
     read = dict(zip(conversion.entries, log.values, strict=True)).__getitem__
-    with SeenOperators(log):
+    with kernels_observed(log):
         made = conversion.convert(read)
     return Recipe(
         conversion.entries, tuple(log.steps), tuple((name, log.index(value)) for name, value in made.items())
@@ -115,7 +115,14 @@ class _Log:
             raise NotRecordable("a weight comes from nowhere")
         return self._indices[id(value)]
 
-    def __call__(self, operator: Any, args: Sequence[Any], result: Any) -> None:
+    def __call__(
+        self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[..., Any]
+    ) -> Any:
+        result = run(*args, **kwargs)
+        self._write_down(kernel, args, result)
+        return result
+
+    def _write_down(self, operator: Any, args: Sequence[Any], result: Any) -> None:
         name = operator.name().partition("::")[2]
         if name in _SAME:
             self._indices[id(result)] = self.index(args[0])

@@ -1,0 +1,22 @@
+"""The inputs of a program from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fakexport.weights import open_checkpoint
+
+__all__ = ["read_inputs"]
+
+
+def read_inputs(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file by name, in memory of their own: a program may write into its inputs.
+
+    Raises:
+        CheckpointError: no file of tensors, or one that is refused.
+        OSError: it cannot be opened.
+    """
+    file = open_checkpoint(path)
+    return {name: file.tensor(name).clone() for name in file.entries}
