@@ -1,0 +1,276 @@
+"""What a program takes and gives, by name: the contract that everything compiled from it keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+
+from fakexport.documents.typed_json import boolean, field, integer, items, mapping, optional, record, text
+from fakexport.program import SymbolRange
+from fakexport.program.output_names import output_names
+from fakexport.program.symbol_range import symbol_ranges
+from fakexport.program.tensor_spec import Spelling, plain_name
+
+__all__ = ["Dimension", "InputTensor", "OutputTensor", "Signature", "UnsuitableInputs"]
+
+
+class UnsuitableInputs(ValueError):
+    """The inputs of a call are not those of the program: one line, before anything runs."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A size: `times * symbol + plus`, or `plus` where there is no symbol.
+
+    Args:
+        symbol: Its name in the program, `s17`; None for a fixed size, and for one that is not checked.
+        times, plus: Integers.
+        lower, upper: Smallest and greatest size; None where there is no bound.
+        is_checked: False for a size that is no linear expression of one symbol.
+    """
+
+    symbol: str | None = None
+    times: int = 0
+    plus: int = 0
+    lower: int | None = None
+    upper: int | None = None
+    is_checked: bool = True
+
+    def __str__(self) -> str:
+        if not self.is_checked:
+            return "?"
+        if self.symbol is None:
+            return str(self.plus)
+        product = self.symbol if self.times == 1 else f"{self.times}*{self.symbol}"
+        return product if not self.plus else f"{product}{self.plus:+d}"
+
+
+@dataclass(frozen=True)
+class InputTensor:
+    """A tensor that a call must give.
+
+    Args:
+        name: As in the program, `input_ids`.
+        dtype: torch's name without `torch.`.
+        shape: Its dimensions.
+        device: Where the program wants it, `cpu`.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Dimension, ...]
+    device: str
+
+
+@dataclass(frozen=True)
+class OutputTensor:
+    """A leaf of what a call returns.
+
+    Args:
+        name: Path in the returned structure: `logits`, `past_key_values.0.1`.
+        is_tensor: Whether it is a tensor; else a number or None, which is not among the results.
+    """
+
+    name: str
+    is_tensor: bool
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The tensors of a call.
+
+    Args:
+        inputs: In the order of the flat call. Inputs that are no tensors are fixed in the program.
+        outputs: In the order of the returned leaves.
+
+    Example:
+        >>> from fakexport.capture import export
+        >>> batch = {0: torch.export.Dim("batch", max=8)}
+        >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),), dynamic_shapes=(batch,))
+        >>> str(Signature.of(program).inputs[0].shape[1])
+        '4'
+    """
+
+    inputs: tuple[InputTensor, ...]
+    outputs: tuple[OutputTensor, ...]
+
+    @classmethod
+    def of(cls, program: ExportedProgram) -> Signature:
+        """The signature of a program, with or without weights.
+
+        Raises:
+            ValueError: an input is neither a tensor nor a constant.
+        """
+        nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+        ranges = symbol_ranges(program, Spelling())
+        inputs = []
+        for spec in program.graph_signature.input_specs:
+            if spec.kind is not InputKind.USER_INPUT or isinstance(spec.arg, ConstantArgument):
+                continue
+            if not isinstance(spec.arg, TensorArgument):
+                raise ValueError(f"the input {spec.arg.name} is no tensor; only tensors can be given")
+            inputs.append(_input_tensor(spec.arg.name, nodes[spec.arg.name].meta["val"], ranges))
+        specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+        outputs = tuple(
+            OutputTensor(name, isinstance(spec.arg, TensorArgument))
+            for name, spec in zip(output_names(program), specs, strict=True)
+        )
+        return cls(tuple(inputs), outputs)
+
+    def check(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Refuses a call before anything runs: names, dtypes, sizes against each other and the ranges.
+
+        Raises:
+            UnsuitableInputs: the first thing that does not fit, in one line.
+        """
+        names = [tensor.name for tensor in self.inputs]
+        if unknown := sorted(inputs.keys() - set(names)):
+            has = ", ".join(names) or "none"
+            raise UnsuitableInputs(f"the program has no input {unknown[0]!r}; it has {has}")
+        sizes: dict[str, tuple[int, str]] = {}
+        for wanted in self.inputs:
+            given = inputs.get(wanted.name)
+            if given is None:
+                got = ", ".join(sorted(inputs)) or "none"
+                raise UnsuitableInputs(f"the input {wanted.name!r} is missing; got {got}")
+            if plain_name(given.dtype) != wanted.dtype or given.dim() != len(wanted.shape):
+                shape = ", ".join(map(str, wanted.shape))
+                raise UnsuitableInputs(
+                    f"the input {wanted.name!r} is {_kind(given)}, and the program takes "
+                    f"{wanted.dtype}[{shape}]"
+                )
+            for index, (size, dimension) in enumerate(zip(given.shape, wanted.shape, strict=True)):
+                self._check_size(f"`{wanted.name}` has {size} in dimension {index}", size, dimension, sizes)
+
+    def _check_size(
+        self, found: str, size: int, dimension: Dimension, sizes: dict[str, tuple[int, str]]
+    ) -> None:
+        if not dimension.is_checked:
+            return
+        if dimension.symbol is None:
+            if size != dimension.plus:
+                raise UnsuitableInputs(f"{found}, where the program takes {dimension.plus}")
+            return
+        value, rest = divmod(size - dimension.plus, dimension.times)
+        if rest:
+            raise UnsuitableInputs(f"{found}, where the program takes {dimension}")
+        known = sizes.setdefault(dimension.symbol, (value, found))
+        if known[0] != value:
+            fits = dimension.times * known[0] + dimension.plus
+            raise UnsuitableInputs(f"{found}, where the program takes {fits}, since {known[1]}")
+        if dimension.lower is not None and size < dimension.lower:
+            raise UnsuitableInputs(f"{found}, where the program takes at least {dimension.lower}")
+        if dimension.upper is not None and size > dimension.upper:
+            raise UnsuitableInputs(f"{found}, where the program takes at most {dimension.upper}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON; `from_dict` reads it."""
+        return {
+            "inputs": [
+                {
+                    "name": tensor.name,
+                    "dtype": tensor.dtype,
+                    "shape": [_size_to_json(size) for size in tensor.shape],
+                    "device": tensor.device,
+                }
+                for tensor in self.inputs
+            ],
+            "outputs": [{"name": leaf.name, "is_tensor": leaf.is_tensor} for leaf in self.outputs],
+        }
+
+    @classmethod
+    def from_dict(cls, value: Any) -> Signature:
+        """What `to_dict` gave, read from anybody's file.
+
+        Raises:
+            DocumentError: it is something else.
+        """
+        owner = mapping(value)
+        return cls(
+            field(owner, "inputs", lambda found: tuple(items(found, _input_from_json))),
+            field(owner, "outputs", lambda found: tuple(items(found, _output_from_json))),
+        )
+
+
+def _input_tensor(name: str, value: torch.Tensor, ranges: Mapping[str, SymbolRange]) -> InputTensor:
+    shape = tuple(_dimension(size, ranges) for size in value.shape)
+    return InputTensor(name, plain_name(value.dtype), shape, str(value.device))
+
+
+def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
+    """Derived dimensions are linear in one symbol, as torch's `Dim` has it, and have ranges of their own."""
+    if isinstance(size, int):
+        return Dimension(plus=size)
+    expression = sympy.sympify(size.node.expr)
+    if expression.is_Integer:
+        return Dimension(plus=int(expression))
+    symbols = list(expression.free_symbols)
+    if len(symbols) == 1:
+        times, plus = expression.diff(symbols[0]), expression.subs(symbols[0], 0)
+        if times.is_Integer and plus.is_Integer and times > 0:
+            lower, upper = _checked_range(ranges.get(str(expression)))
+            return Dimension(symbols[0].name, int(times), int(plus), lower, upper)
+    return Dimension(is_checked=False)
+
+
+def _checked_range(bounds: SymbolRange | None) -> tuple[int | None, int | None]:
+    """torch's range of a size as its own guards take it.
+
+    A program that was captured with sizes of 2 or more has the range from 2 on, and runs for 0 and 1: torch
+    checks a lower bound only where it is above 2.
+    """
+    if bounds is None:
+        return None, None
+    is_checked = bounds.lower is not None and bounds.lower > 2
+    return bounds.lower if is_checked else None, bounds.upper
+
+
+def _size_to_json(size: Dimension) -> Any:
+    if not size.is_checked:
+        return None
+    return size.plus if size.symbol is None else dataclasses.asdict(size)
+
+
+def _size_from_json(value: Any) -> Dimension:
+    if value is None:
+        return Dimension(is_checked=False)
+    if not isinstance(value, dict):
+        return Dimension(plus=integer(value, 0))
+    found = record(
+        value,
+        {
+            "symbol": text,
+            "times": lambda found: integer(found, 1),
+            "plus": integer,
+            "lower": lambda found: optional(found, integer),
+            "upper": lambda found: optional(found, integer),
+            "is_checked": boolean,
+        },
+    )
+    return Dimension(**found)
+
+
+def _input_from_json(value: Any) -> InputTensor:
+    owner = mapping(value)
+    return InputTensor(
+        field(owner, "name", text),
+        field(owner, "dtype", text),
+        field(owner, "shape", lambda found: tuple(items(found, _size_from_json))),
+        field(owner, "device", text),
+    )
+
+
+def _output_from_json(value: Any) -> OutputTensor:
+    owner = mapping(value)
+    return OutputTensor(field(owner, "name", text), field(owner, "is_tensor", boolean))
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{plain_name(tensor.dtype)}[{', '.join(map(str, tensor.shape))}]"
