@@ -10,6 +10,7 @@ from fakexport import __version__
 from fakexport.cli.bind_command import bind_command
 from fakexport.cli.check_command import check_command
 from fakexport.cli.compare_command import compare_command
+from fakexport.cli.compile_command import compile_command
 from fakexport.cli.devices_command import devices_command
 from fakexport.cli.diff_command import diff_command
 from fakexport.cli.explain_command import explain_command
@@ -68,6 +69,7 @@ app.command("export", short_help="Writes a target's program without weights.")(e
 app.command("retarget", short_help="Puts a program on other devices.")(retarget_command)
 app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bind_command)
 app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
+app.command("compile", short_help="Compiles a program for a runtime.")(compile_command)
 app.command("compare", short_help="Does a program give what eager gives?")(compare_command)
 app.command("source", short_help="Writes a program as Python.")(source_command)
 app.command("inspect", short_help="What an archive holds, or a model.")(inspect_command)

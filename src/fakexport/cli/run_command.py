@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import Archive, BoundDevices, Debug, Inputs, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["run_command"]
 
@@ -31,18 +34,37 @@ def run_command(
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Runs a program on the inputs of a file, and writes or describes its outputs."""
+    """Runs a program, or what it was compiled to, on the inputs of a file."""
     with quiet(is_debug=debug):
-        from fakexport.archive import bind, load
-        from fakexport.deploy import read_inputs, run, write_outputs
+        from fakexport.deploy import read_inputs, write_outputs
 
         load_libraries(library)
-        program = load(archive, trust=trust)
-        if checkpoint is not None:
-            program = bind(program, checkpoint, device_map=device_map)
-        outputs = run(program, {} if inputs is None else read_inputs(inputs))
+        tensors = {} if inputs is None else read_inputs(inputs)
+        outputs = _outputs(archive, checkpoint, tensors, device_map=device_map, trust=trust)
         if output is not None:
             write_outputs(output, outputs)
     for name, tensor in outputs.items():
         shape = ", ".join(map(str, tensor.shape))
         write_output(f"{name}  {str(tensor.dtype).removeprefix('torch.')}[{shape}]\n")
+
+
+def _outputs(
+    path: str,
+    checkpoint: str | None,
+    inputs: dict[str, torch.Tensor],
+    *,
+    device_map: str | None,
+    trust: bool,
+) -> dict[str, torch.Tensor]:
+    from fakexport.archive import bind, load
+    from fakexport.deploy import artifact_kind, open_artifact, run
+
+    kind = artifact_kind(path)
+    if kind != "program":
+        if device_map is not None:
+            raise typer.BadParameter(f"--device-map is for programs; {path} is compiled")
+        return open_artifact(path, kind, checkpoint=checkpoint)(inputs)
+    program = load(path, trust=trust)
+    if checkpoint is not None:
+        program = bind(program, checkpoint, device_map=device_map)
+    return run(program, inputs)

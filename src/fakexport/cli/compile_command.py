@@ -1,0 +1,123 @@
+"""`fakexport compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Archive, BoundDevices, Debug, Libraries, Trust
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import write_error_line, write_output
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from fakexport.deploy import CompiledFile
+
+__all__ = ["compile_command"]
+
+_Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
+# The options that only some forms have.
+_OPTIONS_OF: dict[_Form, frozenset[str]] = {
+    "aoti": frozenset(("--weights", "--cache")),
+    "cpp-project": frozenset(("--cache",)),
+    "executorch": frozenset(("--backend",)),
+    "onnx": frozenset(("--weights",)),
+}
+
+
+def compile_command(
+    archive: Archive,
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(metavar="[CHECKPOINT]", show_default=False, help="The weights, if ARCHIVE has none."),
+    ] = None,
+    to: Annotated[_Form, typer.Option("--to", show_default=False, help="What to compile to.")] = ...,  # type: ignore[assignment]
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="OUT", show_default=False, help="The file, or the project."),
+    ] = ...,  # type: ignore[assignment]
+    weights: Annotated[
+        Literal["inside", "beside"] | None,
+        typer.Option("--weights", show_default=False, help="In the file, or in a .safetensors beside it."),
+    ] = None,
+    backend: Annotated[
+        Literal["portable", "xnnpack"] | None,
+        typer.Option("--backend", show_default=False, help="ExecuTorch's: portable (default) or xnnpack."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="TARGET", show_default=False, help="Devices to compile for."),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option("--cache", metavar="DIR", show_default=False, help="Keeps what was compiled."),
+    ] = None,
+    device_map: BoundDevices = None,
+    trust: Trust = False,
+    library: Libraries = None,
+    debug: Debug = False,
+) -> None:
+    """Compiles a program to native code, for edge runtimes, or to ONNX.
+
+    Exit code 0: written. 1: the compiler cannot take operators of the program; the diagnostics say which and
+    where. 2: the call, a file or the environment is at fault. Only with 0 anything is written.
+    """
+    given = {"--weights": weights, "--backend": backend, "--cache": cache}
+    for option, value in given.items():
+        if value is not None and option not in _OPTIONS_OF[to]:
+            raise typer.BadParameter(f"--to {to} has no {option}")
+    with quiet(is_debug=debug):
+        from fakexport.archive import bind, load
+        from fakexport.deploy import CompileFailure
+
+        load_libraries(library)
+        program = load(archive, trust=trust)
+        if checkpoint is not None:
+            program = bind(program, checkpoint, device_map=device_map)
+        try:
+            made = _compiled(program, to, output, weights or "inside", backend or "portable", cache)
+        except CompileFailure as failure:
+            made, failed = None, failure.diagnostics
+    if made is None:
+        from fakexport.report import render_diagnostics
+
+        write_output(render_diagnostics(failed))
+        raise typer.Exit(1)
+    for note in made.notes:
+        write_error_line(f"note: {note}")
+    taken = "from the cache" if made.is_cached else f"in {made.seconds:.1f} s"
+    write_output(f"{made.path}: {made.size_bytes:,} bytes, {taken}\n")
+
+
+def _compiled(
+    program: ExportedProgram,
+    to: _Form,
+    output: Path,
+    weights: Literal["inside", "beside"],
+    backend: Literal["portable", "xnnpack"],
+    cache: Path | None,
+) -> CompiledFile:
+    def report(line: str) -> None:
+        write_error_line(f"{line} ...")
+
+    match to:
+        case "aoti":
+            from fakexport.deploy.aoti import compile_aoti
+
+            return compile_aoti(program, output, weights=weights, cache=cache, report=report)
+        case "cpp-project":
+            from fakexport.deploy.cpp_project import write_cpp_project
+
+            return write_cpp_project(program, output, cache=cache, report=report)
+        case "executorch":
+            from fakexport.deploy.executorch import compile_executorch
+
+            return compile_executorch(program, output, backend=backend, report=report)
+        case "onnx":
+            from fakexport.deploy.onnx import compile_onnx
+
+            return compile_onnx(program, output, weights=weights, report=report)

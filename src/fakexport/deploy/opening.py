@@ -1,0 +1,68 @@
+"""Opening what was compiled, whatever it was compiled to."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Literal
+
+from fakexport.weights import CheckpointSource
+
+from .artifact import Artifact
+
+__all__ = ["ArtifactKind", "artifact_kind", "open_artifact"]
+
+ArtifactKind = Literal["program", "aoti", "executorch", "onnx"]
+_EXECUTORCH_MARK = b"ET12"
+_AOTI_FOLDER = "/data/aotinductor/"
+
+
+def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
+    """What a file is, by its content; ONNX, which has no mark, by the name. Else it is taken for a program.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        start = file.read(8)
+    if start[4:8] == _EXECUTORCH_MARK:
+        return "executorch"
+    if Path(path).suffix == ".onnx":
+        return "onnx"
+    if start[:2] == b"PK" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(_AOTI_FOLDER in name for name in archive.namelist()):
+                return "aoti"
+    return "program"
+
+
+def open_artifact(
+    path: str | os.PathLike[str],
+    kind: Literal["aoti", "executorch", "onnx"],
+    *,
+    checkpoint: CheckpointSource | None = None,
+) -> Artifact:
+    """Opens what a program was compiled to.
+
+    Args:
+        path: The file.
+        kind: As `artifact_kind` tells.
+        checkpoint: The weights, where they are neither inside nor beside.
+    Raises:
+        DeployError: it is refused: damaged, of another kind, or without its weights.
+        CheckpointError, BindError: the checkpoint is, or does not fit.
+    """
+    match kind:
+        case "aoti":
+            from .aoti import open_aoti
+
+            return open_aoti(path, checkpoint=checkpoint)
+        case "executorch":
+            from .executorch import open_executorch
+
+            return open_executorch(path, checkpoint=checkpoint)
+        case "onnx":
+            from .onnx import open_onnx
+
+            return open_onnx(path, checkpoint=checkpoint)
