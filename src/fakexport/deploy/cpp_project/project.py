@@ -1,0 +1,77 @@
+"""Writing the project: the compiled program, its weights, and the sources of the program that runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from torch.export import ExportedProgram
+
+from ..aoti import compile_aoti
+from ..artifact import CompiledFile, DeployError, Report
+from ..signature import Signature
+from .readme import readme
+
+__all__ = ["write_cpp_project"]
+
+_TEMPLATE = Path(__file__).with_name("template")
+_PACKAGE = "model.aoti.pt2"
+
+
+def write_cpp_project(
+    program: ExportedProgram,
+    folder: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    report: Report | None = None,
+) -> CompiledFile:
+    """Compiles a program, and writes a CMake project beside it that runs it without Python.
+
+    The sources are the same for all programs, as what is compiled tells its inputs, outputs and weights. They
+    are the user's from then on.
+
+    Args:
+        program: With or without weights; not changed. A weight-less one gets its weights when it is run.
+        folder: Is made; an empty one may be there. It gets `CMakeLists.txt`, `src/`, `README.md`,
+            `model.aoti.pt2`, and the weights in `model.aoti.safetensors`.
+        cache, report: As for `compile_aoti`.
+    Returns:
+        What was written; `path` is the folder.
+    Raises:
+        DeployError: something is in the folder already, or `compile_aoti` refuses the program.
+        CompileFailure: Inductor cannot compile the program.
+        OSError: it cannot be written. On any error nothing is there that was not there before.
+
+    Example:
+        >>> import torch; from fakexport.capture import export
+        >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
+        >>> written = write_cpp_project(program, "/tmp/linear_cpp")  # doctest: +SKIP
+    """
+    target = Path(folder)
+    _refuse_to_overwrite(target)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:200]}.") as temporary:
+        new = Path(temporary, "project")
+        shutil.copytree(_TEMPLATE, new, copy_function=shutil.copyfile)
+        compiled = compile_aoti(program, new / _PACKAGE, weights="beside", cache=cache, report=report)
+        (new / "README.md").write_text(readme((new / "README.md").read_text(), Signature.of(program)))
+        new.replace(target)
+    files = tuple(sorted(path for path in target.rglob("*") if path.is_file()))
+    return dataclasses.replace(
+        compiled,
+        path=target,
+        files=files,
+        size_bytes=sum(file.stat().st_size for file in files),
+        notes=tuple(note.replace(str(new), str(target)) for note in compiled.notes),
+    )
+
+
+def _refuse_to_overwrite(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise DeployError(f"{target} is no folder: name one that can be made")
+    if target.exists() and any(target.iterdir()):
+        raise DeployError(f"{target} is not empty: name a new folder")
+    if not target.absolute().parent.is_dir():
+        raise DeployError(f"{target.parent}: no such folder")

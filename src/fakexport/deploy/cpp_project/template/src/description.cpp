@@ -1,0 +1,157 @@
+#include "description.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/cpu/Utils.h>
+#include <sys/utsname.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/custom_class.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+
+#include "fault.hpp"
+#include "file.hpp"
+#include "json.hpp"
+
+namespace runner {
+namespace {
+
+constexpr const char* format = "fakexport.aoti/1";
+constexpr const char* model_name = "model";
+
+std::vector<std::string> texts(const json::Value& value) {
+  std::vector<std::string> found;
+  for (const json::Value& text : value.array()) found.push_back(text.text());
+  return found;
+}
+
+Shape integers(const json::Value& value) {
+  Shape found;
+  for (const json::Value& integer : value.array()) found.push_back(integer.integer());
+  return found;
+}
+
+PackageDescription read(const json::Value& value) {
+  const std::string& written = value.at("format").text();
+  if (written != format) {
+    throw Fault("its format is " + in_quotes(written) + ", and this program reads " + in_quotes(format));
+  }
+  PackageDescription found;
+  found.signature = Signature::of(value.at("signature"));
+  found.device = value.at("device").text();
+  found.torch_version = value.at("versions").at("torch").text();
+  found.machine = value.at("machine").text();
+  found.instructions = texts(value.at("instructions"));
+  found.libraries_for = texts(value.at("libraries_for"));
+  for (const json::Value& order : value.at("orders").array()) found.orders.push_back(integers(order));
+  const json::Value& weights = value.at("weights");
+  const std::string& place = weights.at("place").text();
+  if (place != "inside" && place != "beside") throw Fault("its weights are " + in_quotes(place));
+  found.has_weights_beside = place == "beside";
+  for (const json::Value& tensor : weights.at("tensors").array()) {
+    found.weights.push_back(
+        {tensor.at("name").text(), tensor.at("dtype").text(), integers(tensor.at("shape"))});
+  }
+  return found;
+}
+
+void check_orders(const PackageDescription& description) {
+  const std::vector<InputTensor>& inputs = description.signature.inputs;
+  if (description.orders.size() != inputs.size()) throw Fault("its orders are not those of the inputs");
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Shape sorted = description.orders[i], expected(inputs[i].shape.size());
+    std::sort(sorted.begin(), sorted.end());
+    std::iota(expected.begin(), expected.end(), 0);
+    if (sorted != expected) throw Fault("its orders are not those of the inputs");
+  }
+}
+
+std::string metadata(const std::filesystem::path& package) {
+  std::unordered_map<std::string, std::string> found;
+  try {
+    found = torch::inductor::AOTIModelPackageLoader::load_metadata_from_package(package.string(), model_name);
+  } catch (const std::exception& error) {
+    throw Fault(package.string() + " cannot be read: " + first_line(error));
+  }
+  const auto ours = found.find("fakexport");
+  if (ours == found.end()) throw Fault(package.string() + " was not compiled by fakexport");
+  return ours->second;
+}
+
+// `signal_ops.soft_clip.default` is `signal_ops::soft_clip` without an overload.
+bool is_registered_operator(const std::string& name) {
+  const std::size_t first = name.find('.'), last = name.rfind('.');
+  if (first == last) return false;
+  const std::string overload = name.substr(last + 1);
+  const c10::OperatorName wanted(name.substr(0, first) + "::" + name.substr(first + 1, last - first - 1),
+                                 overload == "default" ? "" : overload);
+  return c10::Dispatcher::singleton().findSchema(wanted).has_value();
+}
+
+// `signal_ops::Polynomial` is `__torch__.torch.classes.signal_ops.Polynomial` in the registry.
+bool is_registered_class(const std::string& name) {
+  const std::size_t colons = name.find("::");
+  const std::string path = name.substr(0, colons) + "." + name.substr(colons + 2);
+  return torch::getCustomClass("__torch__.torch.classes." + path) != nullptr;
+}
+
+// `2.13` of `2.13.0+cpu`
+std::string release(const std::string& version) {
+  return version.substr(0, version.find('.', version.find('.') + 1));
+}
+
+}  // namespace
+
+PackageDescription PackageDescription::of(const std::filesystem::path& package) {
+  char start[2] = {};
+  const InputFile file(package);
+  if (file.size() > 2) file.read(0, start, 2);
+  if (start[0] != 'P' || start[1] != 'K') throw Fault(package.string() + " is no compiled package");
+  const std::string text = metadata(package);
+  return within(package.string() + ": its description", [&] {
+    PackageDescription found = read(json::parse(text));
+    check_orders(found);
+    return found;
+  });
+}
+
+void PackageDescription::check_machine() const {
+  // Packages of one minor release have one interface.
+  if (release(torch_version) != release(TORCH_VERSION)) {
+    throw Fault("the package was compiled with torch " + torch_version +
+                ", and this is torch " TORCH_VERSION);
+  }
+  struct utsname here{};
+  if (::uname(&here) == 0 && machine != here.machine) {
+    throw Fault("the package was compiled for " + machine + ", and this is " + here.machine);
+  }
+  if (device != "cpu") {
+    if (device != "cuda" || !at::globalContext().hasCUDA()) {
+      throw Fault("the package was compiled for " + device + ", and there is no such device here");
+    }
+    return;
+  }
+  const auto capabilities = at::cpu::get_cpu_capabilities();
+  for (const std::string& name : instructions) {
+    const auto found = capabilities.find(name);
+    if (found == capabilities.end() || !found->second.isBool() || !found->second.toBool()) {
+      throw Fault("the package was compiled for a processor with " + name +
+                  ", which this one has not: compile it here");
+    }
+  }
+}
+
+void PackageDescription::check_libraries() const {
+  for (const std::string& name : libraries_for) {
+    const bool is_class = name.find("::") != std::string::npos;
+    if (is_class ? !is_registered_class(name) : !is_registered_operator(name)) {
+      throw Fault((is_class ? "the C++ class " : "the operator ") + name +
+                  " is not registered: name the file of its library with --library");
+    }
+  }
+}
+
+}  // namespace runner

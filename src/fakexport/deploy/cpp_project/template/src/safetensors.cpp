@@ -1,0 +1,128 @@
+#include "safetensors.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "fault.hpp"
+#include "json.hpp"
+
+// The numbers of the format are little-endian, and so must the machine be.
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+
+namespace runner {
+namespace {
+
+constexpr std::int64_t length_bytes = 8;
+constexpr std::int64_t most_header_bytes = 100'000'000;  // The format's own limit.
+constexpr std::size_t most_dimensions = 64;
+
+SafetensorsFile::Entry entry(const json::Value& value, std::int64_t start) {
+  if (value.object().size() != 3) throw Fault("an entry has dtype, shape and data_offsets, and nothing else");
+  SafetensorsFile::Entry found{};
+  const std::string& name = value.at("dtype").text();
+  found.dtype = dtype_of_safetensors(name);
+  if (!found.dtype) throw Fault("the dtype " + in_quotes(name) + " is not supported");
+  for (const json::Value& size : value.at("shape").array()) found.shape.push_back(size.integer());
+  if (found.shape.size() > most_dimensions) throw Fault("more than 64 dimensions");
+  const json::Array& offsets = value.at("data_offsets").array();
+  if (offsets.size() != 2) throw Fault("data_offsets is not a begin and an end");
+  const std::int64_t begin = offsets[0].integer();
+  const std::int64_t end = offsets[1].integer();
+  if (begin < 0 || begin > end || end > INT64_MAX - start)
+    throw Fault("data_offsets is not a begin and an end");
+  found.begin = start + begin;
+  found.size = end - begin;
+  if (byte_count(found.shape, *found.dtype) != found.size) {
+    throw Fault(kind(name, found.shape) + " does not take the " + std::to_string(found.size) +
+                " bytes that the offsets give it");
+  }
+  return found;
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
+  within(path.string() + " is refused", [&] {
+    std::uint64_t length = 0;
+    if (file_.size() < length_bytes) throw Fault("it is too short for a safetensors file");
+    file_.read(0, &length, length_bytes);
+    if (length > static_cast<std::uint64_t>(most_header_bytes)) {
+      throw Fault("it is no safetensors file, or its header has more than 100,000,000 bytes");
+    }
+    const std::int64_t start = length_bytes + static_cast<std::int64_t>(length);
+    if (start > file_.size()) throw Fault("its header goes beyond its end");
+    std::string text(length, '\0');
+    file_.read(length_bytes, text.data(), static_cast<std::int64_t>(length));
+    read_header(text, start);
+    check_layout(start);
+  });
+}
+
+void SafetensorsFile::read_header(const std::string& text, std::int64_t start) {
+  if (text.empty() || text[0] != '{') throw Fault("its header does not start with {");
+  const json::Value header = within("its header", [&] { return json::parse(text); });
+  for (const json::Member& member : header.object()) {
+    if (member.name == "__metadata__") continue;
+    entries_.emplace(member.name, within(in_quotes(member.name), [&] { return entry(member.value, start); }));
+  }
+}
+
+void SafetensorsFile::check_layout(std::int64_t start) const {
+  std::vector<std::pair<std::string, Entry>> ordered(entries_.begin(), entries_.end());
+  std::sort(ordered.begin(), ordered.end(), [](const auto& one, const auto& other) {
+    return std::pair(one.second.begin, one.second.size) < std::pair(other.second.begin, other.second.size);
+  });
+  std::int64_t end = start;
+  for (const auto& [name, found] : ordered) {
+    if (found.begin < end) throw Fault(in_quotes(name) + " overlaps the tensor before it");
+    if (found.begin > end) throw Fault(in_quotes(name) + " leaves a hole before it");
+    if (found.size > file_.size() - found.begin)
+      throw Fault(in_quotes(name) + " ends beyond the end of the file");
+    end = found.begin + found.size;
+  }
+  if (end != file_.size()) throw Fault("there are bytes after the last tensor");
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const Entry& found = entries_.at(name);
+  at::Tensor tensor = empty_tensor(found.shape, *found.dtype);
+  file_.read(found.begin, tensor.data_ptr(), found.size);
+  return tensor;
+}
+
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
+  // The widest elements first, so that each tensor is aligned.
+  NamedTensors ordered = tensors;
+  std::sort(ordered.begin(), ordered.end(), [](const auto& one, const auto& other) {
+    return std::pair(-static_cast<int>(one.second.element_size()), one.first) <
+           std::pair(-static_cast<int>(other.second.element_size()), other.first);
+  });
+  std::string header = "{";
+  std::int64_t end = 0;
+  for (auto& [name, tensor] : ordered) {
+    const Dtype* dtype = dtype_of(tensor.scalar_type());
+    if (!dtype || dtype->safetensors.empty()) {
+      throw Fault("safetensors has no name for " + dtype_name(tensor) + ", the dtype of " + in_quotes(name));
+    }
+    tensor = tensor.cpu().contiguous();
+    const std::int64_t begin = end;
+    end += static_cast<std::int64_t>(tensor.nbytes());
+    header += (header.size() > 1 ? "," : "") + json::encoded(name) + ":{\"dtype\":\"" +
+              std::string(dtype->safetensors) + "\",\"shape\":" + kind("", tensor.sizes().vec()) +
+              ",\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
+  }
+  header += "}";
+  header.append((8 - header.size() % 8) % 8, ' ');
+  const std::uint64_t length = header.size();
+  OutputFile file(path);
+  file.write(&length, length_bytes);
+  file.write(header.data(), static_cast<std::int64_t>(length));
+  for (const auto& [name, tensor] : ordered) {
+    file.write(tensor.const_data_ptr(), static_cast<std::int64_t>(tensor.nbytes()));
+  }
+  file.commit();
+}
+
+}  // namespace runner

@@ -1,0 +1,42 @@
+"""The C++ program that runs compiled packages, built once: its sources are the same for all of them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import fakexport
+from tests.cpp_runner import Runner
+from tests.e2e.compiled_models import mlp, save_bound
+
+
+@pytest.fixture(scope="session")
+def cpp_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `fakexport compile --to cpp-project` writes of an MLP."""
+    if missing := [tool for tool in ("g++", "cmake") if shutil.which(tool) is None]:
+        pytest.skip(f"needs {missing[0]}")
+    folder = tmp_path_factory.mktemp("cpp")
+    save_bound(mlp(), folder / "mlp.pt2")
+    fakexport("compile", folder / "mlp.pt2", "--to", "cpp-project", "-o", folder / "project")
+    return folder / "project"
+
+
+@pytest.fixture(scope="session")
+def cpp_runner(cpp_project: Path) -> Path:
+    """The program, built as the project's README says with the torch that runs the tests."""
+    build = cpp_project / "build"
+    subprocess.run(
+        ["cmake", "-B", build, f"-DPython3_EXECUTABLE={sys.executable}"], cwd=cpp_project, check=True
+    )
+    subprocess.run(["cmake", "--build", build], check=True)
+    return build / "run"
+
+
+@pytest.fixture(scope="session")
+def run(cpp_runner: Path, cpp_project: Path) -> Runner:
+    """It with the MLP."""
+    return Runner(cpp_runner, cpp_project / "model.aoti.pt2")

@@ -1,0 +1,265 @@
+"""The C++ project: written, built with cmake and g++, and run on models and on what does not fit them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from fakexport.deploy import Signature, UnsuitableInputs
+from tests.command_line import fakexport
+from tests.cpp_runner import Runner
+from tests.e2e.compiled_models import Case, gpt2, mlp, save_bound, vit
+
+safetensors = pytest.importorskip("safetensors.torch")
+numpy = pytest.importorskip("numpy")
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cpp_runner")]
+
+# Largest difference of an element to eager. Compiled code sums in another order.
+TOLERANCE = 2e-6
+
+
+def compiled(case: Case, program: Path, folder: Path) -> Runner:
+    save_bound(case, folder / "model.pt2")
+    package = folder / "model.aoti.pt2"
+    fakexport("compile", folder / "model.pt2", "--to", "aoti", "--weights", "beside", "-o", package)
+    return Runner(program, package)
+
+
+def assert_as_eager(
+    got: Mapping[str, torch.Tensor], case: Case, inputs: Mapping[str, torch.Tensor] | None = None
+) -> None:
+    wanted = case.eager(dict(inputs or case.inputs))
+    assert got.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(got[name], tensor, atol=TOLERANCE, rtol=0)
+
+
+class TestModels:
+    def test_an_mlp_is_as_eager_in_any_batch(self, run: Runner, tmp_path: Path) -> None:
+        case = mlp()
+
+        for batch in (1, 3, 64):
+            inputs = {"x": torch.randn(batch, 8), "twice": torch.randn(2 * batch, 8)}
+            got = run.outputs(inputs, tmp_path)
+            rough, wanted = got.pop("rough"), case.eager(inputs).pop("rough")
+
+            torch.testing.assert_close(rough, wanted)  # bfloat16 has three digits
+            eager = {name: value for name, value in case.eager(inputs).items() if name != "rough"}
+            assert {name: value.dtype for name, value in got.items()} == {
+                name: value.dtype for name, value in eager.items()
+            }
+            torch.testing.assert_close(got["y"], eager["y"], atol=TOLERANCE, rtol=0)
+            assert torch.equal(got["best"], eager["best"])
+            assert torch.equal(got["positive"], eager["positive"])
+
+    def test_a_vit_is_as_eager_whatever_the_layout_in_memory(self, cpp_runner: Path, tmp_path: Path) -> None:
+        case = vit()
+        run = compiled(case, cpp_runner, tmp_path)
+
+        assert_as_eager(run.outputs(case.inputs, tmp_path), case)
+        images = torch.randn(5, 3, 16, 16)
+        numpy.save(tmp_path / "images.npy", numpy.asfortranarray(images.numpy()))
+        out = tmp_path / "out"
+        done = run("--inputs", f"pixel_values={tmp_path / 'images.npy'}", "--output", out)
+
+        assert done.returncode == 0, done.stderr
+        got = {path.stem: torch.from_numpy(numpy.load(path)) for path in out.iterdir()}
+        assert_as_eager(got, case, {"pixel_values": images})
+
+    def test_a_gpt2_is_as_eager_in_any_batch_and_length(self, cpp_runner: Path, tmp_path: Path) -> None:
+        case = gpt2()
+        run = compiled(case, cpp_runner, tmp_path)
+
+        for batch, length in ((2, 7), (1, 3), (5, 32)):
+            tokens = torch.randint(100, (batch, length))
+            mask = torch.ones_like(tokens)
+            mask[:, 0] = 0
+            inputs = {"input_ids": tokens, "attention_mask": mask}
+            assert_as_eager(run.outputs(inputs, tmp_path), case, inputs)
+        too_long = torch.zeros(1, 33, dtype=torch.int64)
+        safetensors.save_file(
+            {"input_ids": too_long, "attention_mask": too_long + 1}, tmp_path / "in.safetensors"
+        )
+        assert run.refusal("--inputs", tmp_path / "in.safetensors") == (
+            "`input_ids` has 33 in dimension 1, where the program takes at most 32"
+        )
+
+
+class TestInputs:
+    @pytest.mark.parametrize(
+        "inputs",
+        [
+            {"x": (3, 8)},
+            {"x": (3, 8), "twice": (6, 8), "other": (1,)},
+            {"x": (3,), "twice": (6, 8)},
+            {"x": (3, 7), "twice": (6, 8)},
+            {"x": (65, 8), "twice": (130, 8)},
+            {"x": (3, 8), "twice": (7, 8)},
+            {"x": (3, 8), "twice": (8, 8)},
+            {"x": (3, 8, torch.int64), "twice": (6, 8)},
+            {"x": (3, 8, torch.bfloat16), "twice": (6, 8)},
+            {},
+        ],
+        ids=str,
+    )
+    def test_what_does_not_fit_is_refused_in_the_words_of_python(
+        self, inputs: dict[str, tuple[object, ...]], run: Runner, tmp_path: Path
+    ) -> None:
+        tensors = {
+            name: torch.zeros([size for size in of if isinstance(size, int)]).to(
+                next((size for size in of if isinstance(size, torch.dtype)), torch.float32)
+            )
+            for name, of in inputs.items()
+        }
+        with pytest.raises(UnsuitableInputs) as refusal:
+            Signature.of(mlp().program()).check(tensors)
+        safetensors.save_file(tensors, tmp_path / "in.safetensors")
+
+        assert run.refusal("--inputs", tmp_path / "in.safetensors") == str(refusal.value)
+
+    def test_arrays_of_all_orders_and_versions_are_read(self, run: Runner, tmp_path: Path) -> None:
+        case = mlp()
+        x, twice = (case.inputs[name].numpy() for name in ("x", "twice"))
+        numpy.save(tmp_path / "x.npy", numpy.asfortranarray(x))
+        with (tmp_path / "twice.npy").open("wb") as file:
+            numpy.lib.format.write_array(file, twice, version=(2, 0))
+        arrays = (f"x={tmp_path / 'x.npy'}", f"twice={tmp_path / 'twice.npy'}")
+
+        done = run("--inputs", *arrays, "--output", tmp_path / "out.safetensors")
+
+        assert done.stdout.splitlines()[0] == "y  float32[6, 4]"
+        got = safetensors.load_file(tmp_path / "out.safetensors")["y"]
+        torch.testing.assert_close(got, case.eager(case.inputs)["y"], atol=TOLERANCE, rtol=0)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--inputs", "x.npy"), "'x.npy' is neither NAME=FILE.npy nor one .safetensors file"),
+            (("--inputs", "x=none.npy"), "none.npy: No such file or directory"),
+            (("--inputs", "in.safetensors", "x=x.npy"), "'in.safetensors' is neither NAME=FILE.npy"),
+            (("--inputs",), "--inputs needs a value; see --help"),
+            (("--outputs", "x"), "unknown: '--outputs'; see --help"),
+            (("--library", "none.so"), "none.so: no such file"),
+            (("--library", "/dev/null"), "the library cannot be loaded: /dev/null: "),
+            (("--inputs", "/dev/zero"), "'/dev/zero' is neither"),
+            (("--inputs", "x=/dev/zero"), "/dev/zero: no regular file"),
+        ],
+    )
+    def test_a_wrong_call_is_one_line(self, options: tuple[str, ...], message: str, run: Runner) -> None:
+        assert run.refusal(*options).startswith(message)
+
+
+class TestWeights:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda held: held.pop("fc1.bias"), "the weight 'fc1.bias' is missing"),
+            (lambda held: held.update(more=torch.zeros(1)), "the program has no weight 'more'"),
+            (
+                lambda held: held.update({"scale": torch.zeros(5)}),
+                "the weight 'scale' is float32[5], and the program takes float32[4]",
+            ),
+            (
+                lambda held: held.update({"fc1.bias": held["fc1.bias"].half()}),
+                "the weight 'fc1.bias' is float16[16], and the program takes float32[16]",
+            ),
+        ],
+        ids=["missing", "unknown", "shape", "dtype"],
+    )
+    def test_weights_that_do_not_fit_are_refused(
+        self, change: Callable[[dict[str, torch.Tensor]], object], message: str, run: Runner, tmp_path: Path
+    ) -> None:
+        held = safetensors.load_file(run.package.with_suffix(".safetensors"))
+        change(held)
+        weights = tmp_path / "weights.safetensors"
+        safetensors.save_file(held, weights)
+        safetensors.save_file(mlp().inputs, tmp_path / "in.safetensors")
+
+        refusal = run.refusal("--inputs", tmp_path / "in.safetensors", weights=weights)
+
+        assert refusal == f"{weights}: {message}"
+
+    def test_other_weights_give_other_results(self, run: Runner, tmp_path: Path) -> None:
+        """None of them is a constant in the code, however few elements it has."""
+        case = mlp()
+        held = safetensors.load_file(run.package.with_suffix(".safetensors"))
+        for name, tensor in held.items():
+            torch.nn.init.normal_(tensor)
+            case.module.get_parameter(name).data.copy_(tensor) if name != "scale" else None
+        case.module.get_buffer("scale").copy_(held["scale"])
+        weights = tmp_path / "weights.safetensors"
+        safetensors.save_file(held, weights)
+        safetensors.save_file(case.inputs, tmp_path / "in.safetensors")
+        out = tmp_path / "out.safetensors"
+
+        done = run("--inputs", tmp_path / "in.safetensors", "--output", out, weights=weights)
+
+        assert done.returncode == 0, done.stderr
+        wanted = case.eager(case.inputs)["y"]
+        torch.testing.assert_close(safetensors.load_file(out)["y"], wanted, atol=1e-5, rtol=1e-5)
+
+    def test_without_a_file_of_weights_nothing_runs(self, run: Runner, tmp_path: Path) -> None:
+        package = tmp_path / "alone.pt2"
+        package.write_bytes(run.package.read_bytes())
+        safetensors.save_file(mlp().inputs, tmp_path / "in.safetensors")
+        command = [run.program, "--package", package, "--inputs", tmp_path / "in.safetensors"]
+
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+        assert done.returncode == 2
+        assert done.stderr == f"error: {tmp_path / 'alone.safetensors'}: No such file or directory\n"
+
+
+class TestOutputs:
+    def test_a_dtype_that_npy_has_not_is_named_and_nothing_written(self, run: Runner, tmp_path: Path) -> None:
+        safetensors.save_file(mlp().inputs, tmp_path / "in.safetensors")
+
+        refusal = run.refusal("--inputs", tmp_path / "in.safetensors", "--output", tmp_path / "out")
+
+        assert refusal == "npy has no name for bfloat16, the dtype of 'rough'; write a .safetensors file"
+        assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
+
+    @pytest.mark.parametrize("name", ["none/out.safetensors", "none/out"])
+    def test_a_folder_that_is_not_there_is_one_line(self, name: str, run: Runner, tmp_path: Path) -> None:
+        inputs = {name: torch.zeros(size, 8) for name, size in (("x", 1), ("twice", 2))}
+        safetensors.save_file(inputs, tmp_path / "in.safetensors")
+
+        refusal = run.refusal("--inputs", tmp_path / "in.safetensors", "--output", tmp_path / name)
+
+        assert refusal.startswith(("cannot write", "npy has no name"))
+
+    def test_a_full_disk_leaves_what_was_there(self, run: Runner, tmp_path: Path) -> None:
+        """A limit on the size of files stands in for the disk: the write fails in the same way."""
+        safetensors.save_file(mlp().inputs, tmp_path / "in.safetensors")
+        out = tmp_path / "out.safetensors"
+        out.write_text("before")
+        weights = run.package.with_suffix(".safetensors")
+        call = f"{run.program} --package {run.package} --weights {weights} --inputs in.safetensors --output {out}"
+
+        done = subprocess.run(
+            ["bash", "-c", f"trap '' XFSZ; ulimit -f 0; exec {call}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert out.read_text() == "before"
+        assert {path.name for path in tmp_path.iterdir()} == {"in.safetensors", "out.safetensors"}
+
+
+def test_a_project_is_not_written_over(cpp_project: Path) -> None:
+    archive = cpp_project.parent / "mlp.pt2"
+    before = {path: path.stat().st_mtime_ns for path in cpp_project.rglob("*")}
+
+    refused = fakexport("compile", archive, "--to", "cpp-project", "-o", cpp_project, code=2)
+
+    assert refused.stderr == f"error: {cpp_project} is not empty: name a new folder\n"
+    assert {path: path.stat().st_mtime_ns for path in cpp_project.rglob("*")} == before
