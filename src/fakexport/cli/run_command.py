@@ -63,7 +63,7 @@ def _outputs(
     if kind != "program":
         if device_map is not None:
             raise typer.BadParameter(f"--device-map is for programs; {path} is compiled")
-        return open_artifact(path, kind, checkpoint=checkpoint)(inputs)
+        return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)(inputs)
     program = load(path, trust=trust)
     if checkpoint is not None:
         program = bind(program, checkpoint, device_map=device_map)

@@ -28,6 +28,7 @@ from fakexport.rules import (
     missing_fake_class,
     missing_fake_kernel,
     missing_weight,
+    not_compilable,
     not_finite_weight,
     number_burned_in,
     operator_in_training_mode,
@@ -91,6 +92,7 @@ _MODULES = (
     output_shares_memory,
     print_in_forward,
     draw_outside_torch,
+    not_compilable,
 )
 
 

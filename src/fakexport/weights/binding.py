@@ -17,7 +17,7 @@ from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices.presence import exists_here
 from fakexport.fake import is_fake, value_of
-from fakexport.program.origin import remembered_recipes
+from fakexport.program.origin import inherit_origin, remembered_recipes
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.retargeting.device_move import DeviceMove
@@ -192,7 +192,7 @@ def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:
     for name, old in program.state_dict.items():
         is_parameter = name in parameters or isinstance(old, nn.Parameter)
         state[name] = placed.weight(weights.tensors[name], old, is_parameter=is_parameter)
-    return reassemble(
+    bound = reassemble(
         program,
         graph_module=copied_graph(program),
         state_dict=state,
@@ -201,6 +201,8 @@ def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:
         },
         example_inputs=_zero_inputs(program),
     )
+    inherit_origin(bound, program)
+    return bound
 
 
 def _zero_inputs(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
