@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport._torch.script_objects import held_script_object
+from fakexport._torch.script_objects import class_name, held_script_object, is_class_registered
 
 CLASSES_OF_TORCH = Path(torch.__file__).parent / "lib" / "libtorchbind_test.so"
 
@@ -35,6 +35,13 @@ def test_a_failed_export_still_has_the_object_in_its_frames():
     assert (held.owner_file, held.owner_class) == (__file__, "Inner")
     assert [name for name, _ in held.methods] == ["enable", "disable", "_dump_stats"]
     assert held.methods[0][1].endswith("-> NoneType _0")
+
+
+def test_a_class_is_registered_under_its_name():
+    assert class_name(torch.classes.profiling._ScriptProfile()) == "profiling::_ScriptProfile"
+    assert is_class_registered("profiling::_ScriptProfile")
+    assert not is_class_registered("profiling::NoSuchClass")
+    assert not is_class_registered("no_such_library::Boom")
 
 
 def test_an_error_from_elsewhere_holds_nothing():

@@ -17,7 +17,7 @@ from torch._library.fake_class_registry import FakeScriptObject
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-__all__ = ["HeldObject", "held_script_object", "hold_real_objects"]
+__all__ = ["HeldObject", "class_name", "held_script_object", "hold_real_objects", "is_class_registered"]
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,27 @@ def held_script_object(error: BaseException) -> HeldObject | None:
     met = [value for value in values if isinstance(value, torch.ScriptObject)]
     if not met:
         return None
-    name = str(met[-1]._type()).removeprefix("__torch__.torch.classes.").replace(".", "::")
+    name = class_name(met[-1])
     methods = _methods(met[-1])
     for module in (module for root in values if isinstance(root, nn.Module) for module in root.modules()):
         for attribute, value in vars(module).items():
             if value is met[-1]:
                 return HeldObject(name, methods, attribute, _file(type(module)), type(module).__qualname__)
     return HeldObject(name, methods)
+
+
+def class_name(script_object: torch.ScriptObject) -> str:
+    """`signal_ops::Polynomial`"""
+    return str(script_object._type()).removeprefix("__torch__.torch.classes.").replace(".", "::")
+
+
+def is_class_registered(name: str) -> bool:
+    """Whether a library that is loaded has the class of this name."""
+    try:
+        torch._C._get_custom_class_python_wrapper(*name.split("::"))
+    except RuntimeError:
+        return False
+    return True
 
 
 def hold_real_objects(program: ExportedProgram) -> None:

@@ -1,13 +1,15 @@
-"""The operators of a program that torch does not have."""
+"""The operators and classes of a program that torch does not have."""
 
 from __future__ import annotations
 
+import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.operator_registry import TORCH_NAMESPACES, OpOverload
+from fakexport._torch.script_objects import class_name
 from fakexport.program.walk import walk
 
-__all__ = ["library_operators"]
+__all__ = ["library_classes", "library_operators"]
 
 
 def library_operators(program: ExportedProgram) -> tuple[str, ...]:
@@ -21,3 +23,9 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
     called = (visit.node.target for visit in walk(program) if visit.node.op == "call_function")
     operators = {target for target in called if isinstance(target, OpOverload)}
     return tuple(sorted(str(found) for found in operators if found.namespace not in TORCH_NAMESPACES))
+
+
+def library_classes(program: ExportedProgram) -> tuple[str, ...]:
+    """Names of the C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted."""
+    held = program.constants.values()
+    return tuple(sorted({class_name(value) for value in held if isinstance(value, torch.ScriptObject)}))
