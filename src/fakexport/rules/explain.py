@@ -69,7 +69,8 @@ def _how_to_run(known: Rule) -> str:
         return f"`{export}`, then `fakexport inspect model.pt2 --devices`"
     if known.fails_on == "compile":
         export = f"fakexport export model.py:factory --target {known.target} -o model.pt2"
-        return f"`{export}`, then `fakexport compile model.pt2 --to {known.form} -o model.{known.form}`"
+        suffix = ".aoti.pt2" if known.form == "aoti" else f".{known.form}"
+        return f"`{export}`, then `fakexport compile model.pt2 --to {known.form} -o model{suffix}`"
     return f"`{_command(known)}`"
 
 
