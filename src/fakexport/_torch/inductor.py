@@ -104,17 +104,22 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def failed_node(error: BaseException) -> Node | None:
-    """The node that was being compiled, from the innermost frame of torch's interpreters that has one."""
+    """The node that was being compiled, from the innermost frame of Inductor's that has one."""
     found: Node | None = None
     trace = error.__traceback__
     while trace is not None:
-        name = trace.tb_frame.f_globals.get("__name__")
-        if name in ("torch._inductor.graph", "torch.fx.interpreter"):
-            node = trace.tb_frame.f_locals.get("n")
-            if isinstance(node, Node):
-                found = node
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if module.startswith(("torch._inductor.", "torch.fx.interpreter")):
+            found = _node_in(trace.tb_frame.f_locals) or found
         trace = trace.tb_next
     return found
+
+
+def _node_in(variables: Mapping[str, Any]) -> Node | None:
+    """An interpreter has the node as `n`; where code is generated, it is noted at the kernel, `self`."""
+    noted = getattr(variables.get("self"), "__dict__", {})
+    places = (variables.get("n"), noted.get("fx_node"), noted.get("origin_node"))
+    return next((node for node in places if isinstance(node, Node)), None)
 
 
 class AotiPackage:

@@ -18,8 +18,33 @@ Write the line with other operators, or give a custom operator a plainer signatu
 strings and lists of them, and tensors as results. Where that is not wanted, the program runs in Python as
 it is (`fakexport run`), and the other forms of `fakexport compile` may take it.
 """,
-    failing_model=None,
-    repaired_model=None,
-    fails_on="never",
+    failing_model="""
+import torch
+from torch import nn
+
+
+class Rounded(nn.Module):
+    def forward(self, x):
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()  # <- FE803
+
+
+def factory():
+    return Rounded(), (torch.randn(2, 5),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+class Rounded(nn.Module):
+    def forward(self, x):
+        return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127)
+
+
+def factory():
+    return Rounded(), (torch.randn(2, 5),)
+""",
+    fails_on="compile",
+    form="aoti",
     fault="torch",
 )

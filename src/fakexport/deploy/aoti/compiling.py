@@ -22,8 +22,7 @@ from fakexport._torch.pytree import tree_unflatten
 from fakexport.archive.container.limits import MIB
 from fakexport.archive.container.new_file import new_file
 from fakexport.archive.container.reader import read_container
-from fakexport.program import walk
-from fakexport.program.operator_name import operator_name
+from fakexport.program import library_operators
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
 
@@ -40,10 +39,6 @@ from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_
 from .weights_file import file_beside, write_weights
 
 __all__ = ["compile_aoti"]
-
-# Operators that any torch has. What else a program calls needs its library wherever it is run.
-_OF_TORCH = frozenset(("aten", "prim", "prims", "higher_order", "inductor", "operator", "math", "builtins"))
-
 
 def compile_aoti(
     program: ExportedProgram,
@@ -176,7 +171,7 @@ class _Job:
             versions=versions_here(),
             machine=machine_here(),
             instructions=instructions_here(self.device),
-            libraries_for=_operators_of_libraries(self.program),
+            libraries_for=library_operators(self.program),
         )
 
 
@@ -218,11 +213,6 @@ def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:
     """The weights and constants that the code wants, which only the code tells."""
     write_package(path, files, None, None)
     return AotiPackage(path).constant_names
-
-
-def _operators_of_libraries(program: ExportedProgram) -> tuple[str, ...]:
-    names = {operator_name(visit.node) for visit in walk(program) if visit.node.op == "call_function"}
-    return tuple(sorted(name for name in names if name.partition(".")[0] not in _OF_TORCH))
 
 
 def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: bool) -> tuple[Path, ...]:

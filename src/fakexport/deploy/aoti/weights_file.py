@@ -11,19 +11,14 @@ import torch
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake, value_of
+from fakexport.weights.safetensors_header import DTYPES
 
 from ..artifact import DeployError
 
 __all__ = ["file_beside", "write_weights"]
 
 _CHUNK_ELEMENTS = 1 << 22
-_NAMES = {
-    **{torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"},
-    **{torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8"},
-    **{torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8"},
-    **{torch.bool: "BOOL", torch.complex64: "C64"},
-    **{torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.float8_e8m0fnu: "F8_E8M0"},
-}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def file_beside(package: Path) -> Path:
