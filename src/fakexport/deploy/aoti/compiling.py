@@ -22,7 +22,7 @@ from fakexport._torch.pytree import tree_unflatten
 from fakexport.archive.container.limits import MIB
 from fakexport.archive.container.new_file import new_file
 from fakexport.archive.container.reader import read_container
-from fakexport.program import library_operators
+from fakexport.program import library_classes, library_operators
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
 
@@ -39,6 +39,7 @@ from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_
 from .weights_file import file_beside, write_weights
 
 __all__ = ["compile_aoti"]
+
 
 def compile_aoti(
     program: ExportedProgram,
@@ -93,7 +94,10 @@ def compile_aoti(
     job = _Job(program, place, compiler, report or _silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
-        kept = None if cache is None else PackageCache(Path(cache), job.key)
+        key = None if cache is None else job.key
+        kept = None if cache is None or key is None else PackageCache(Path(cache), key)
+        if cache is not None and key is None:
+            notes.append("not kept in the cache: the program holds C++ objects")
         package = None if kept is None else kept.package
         is_cached = package is not None
         if package is None:
@@ -129,13 +133,15 @@ class _Job:
         return device_type(self.program)
 
     @functools.cached_property
-    def archive(self) -> bytes:
-        """Of the program without its weights."""
-        return weightless_archive(self.program)
+    def archive(self) -> bytes | None:
+        """Of the program without its weights; None where it holds C++ objects, which no archive does."""
+        return None if library_classes(self.program) else weightless_archive(self.program)
 
     @property
-    def key(self) -> str:
-        """Of everything that the package depends on."""
+    def key(self) -> str | None:
+        """Of everything that the package depends on; None where that cannot be told."""
+        if self.archive is None:
+            return None
         self.report("looking into the cache")
         facts = {
             "compiler": self.compiler,
@@ -171,7 +177,7 @@ class _Job:
             versions=versions_here(),
             machine=machine_here(),
             instructions=instructions_here(self.device),
-            libraries_for=library_operators(self.program),
+            libraries_for=(*library_operators(self.program), *library_classes(self.program)),
         )
 
 

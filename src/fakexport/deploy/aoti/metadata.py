@@ -52,7 +52,8 @@ class PackageMetadata:
         versions: Of torch and fakexport.
         machine: Of the processor, `x86_64`.
         instructions: Extensions that the compiler could use, sorted; or the GPU's capability, `sm_90`.
-        libraries_for: Operators of other libraries than torch, sorted.
+        libraries_for: What libraries register: operators, `signal_ops.soft_clip.default`, and then
+            C++ classes, `signal_ops::Polynomial`; both sorted.
     """
 
     signature: Signature

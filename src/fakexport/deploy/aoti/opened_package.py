@@ -13,8 +13,9 @@ from torch import nn
 from fakexport._torch.inductor import AotiPackage
 from fakexport._torch.operator_registry import registered_overload
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.script_objects import is_class_registered
 from fakexport.archive import ArchiveError, bind, load
-from fakexport.archive.container.reader import read_container
+from fakexport.archive.container.reader import Container, read_container
 from fakexport.devices.presence import exists_here
 from fakexport.program.tensor_spec import plain_name
 from fakexport.weights import CheckpointSource, open_checkpoint
@@ -94,8 +95,10 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
         metadata = read_metadata(package)
         verify_package(package)
         _check_machine(file, metadata)
-        _check_operators(file, metadata)
-        program = package.record(PROGRAM) if checkpoint is not None and metadata.place == "beside" else None
+        _check_libraries(file, metadata)
+        program = None
+        if checkpoint is not None and metadata.place == "beside":
+            program = _program(package)
     if metadata.place == "inside":
         if checkpoint is not None:
             raise DeployError(f"{file} has its weights inside and takes no checkpoint")
@@ -134,13 +137,27 @@ def _release(version: str) -> tuple[str, ...]:
     return tuple(version.split("+")[0].split(".")[:2])
 
 
-def _check_operators(path: Path, metadata: PackageMetadata) -> None:
-    for operator in metadata.libraries_for:
-        namespace, name, overload = (*operator.split("."), "default", "default")[:3]
-        if registered_overload(namespace, name, overload) is None:
+def _program(package: Container) -> bytes:
+    if PROGRAM not in package.entries:
+        raise DeployError(
+            f"{package.path} holds C++ objects and so takes no checkpoint: put its weights beside it, as the "
+            "compilation of a bound program does"
+        )
+    return package.record(PROGRAM)
+
+
+def _check_libraries(path: Path, metadata: PackageMetadata) -> None:
+    for name in metadata.libraries_for:
+        kind, is_here = ("C++ class", is_class_registered) if "::" in name else ("operator", _is_registered)
+        if not is_here(name):
             raise DeployError(
-                f"{path}: the operator {operator} is not registered; load its library first, `--library FILE`"
+                f"{path}: the {kind} {name} is not registered; load its library first, `--library FILE`"
             )
+
+
+def _is_registered(operator: str) -> bool:
+    namespace, name, overload = (*operator.split("."), "default", "default")[:3]
+    return registered_overload(namespace, name, overload) is not None
 
 
 def _loaded(path: Path) -> AotiPackage:

@@ -23,6 +23,8 @@ PROGRAM = "data/fakexport/program.pt2"
 _DIGESTS = "data/fakexport/sha256.json"
 _FOLDER = "data/aotinductor/model/"
 _METADATA = "_metadata.json"
+# torch's loader looks for the states of C++ objects beside the constants.
+_OBJECT, _OBJECTS_FOLDER = "custom_obj_", "data/constants/"
 
 
 def write_package(
@@ -43,7 +45,8 @@ def write_package(
         content: Content = FileSlice(file, 0, file.stat().st_size)
         if metadata is not None and file.name.endswith(_METADATA):
             content = json.dumps({**json.loads(file.read_bytes()), KEY: metadata.to_text()}).encode()
-        records[_FOLDER + file.name] = content
+        folder = _OBJECTS_FOLDER if file.name.startswith(_OBJECT) else _FOLDER
+        records[folder + file.name] = content
     if program is not None:
         records[PROGRAM] = program
     write_container(path, records, last=(_DIGESTS, _digests))
