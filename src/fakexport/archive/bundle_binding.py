@@ -25,7 +25,7 @@ from fakexport.weights.verification import CheckpointSource, Verified, verified
 from .bundle import Bundle, Prefix
 from .sharing import name_in_checkpoint, unify
 
-__all__ = ["MethodWants", "bind_bundle", "verified_bundle"]
+__all__ = ["MethodWants", "below_prefix", "bind_bundle", "verified_bundle"]
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,7 @@ def _readings(
 ) -> dict[str, _Reading]:
     found = {}
     for method, want in wants.items():
-        outside, inside = want.prefix or ("", "")
-        names = {
-            inside + name.removeprefix(outside): name
-            for name in checkpoint.entries
-            if name.startswith(outside)
-        }
-        seen = _kept(checkpoint, names)
+        seen, names = below_prefix(checkpoint, want.prefix or ("", ""))
         expected = want.expected
         if given:
             left = {name: weight for name, weight in expected.constants.items() if name not in given}
@@ -171,6 +165,15 @@ def _readings(
         )
         found[method] = _Reading(seen, names, fits)
     return found
+
+
+def below_prefix(checkpoint: Checkpoint, prefix: Prefix) -> tuple[Checkpoint, Mapping[str, str]]:
+    """The part of a checkpoint that a method reads, by the names of its program; and their true names."""
+    outside, inside = prefix
+    names = {
+        inside + name.removeprefix(outside): name for name in checkpoint.entries if name.startswith(outside)
+    }
+    return _kept(checkpoint, names), names
 
 
 def _kept(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:

@@ -60,7 +60,14 @@ def load_bundle(path: str | os.PathLike[str], *, check_weights: bool = True) -> 
 
 def load_bundle_archive(path: str | os.PathLike[str], *, check_weights: bool = True) -> LoadedBundle:
     """As `load_bundle`, with what the archive says of the programs."""
-    with read_container(path) as container:
+    try:
+        opened = read_container(path)
+    except ArchiveError as error:
+        if error.is_trust_missing:
+            what = "only torch's load_pt2 reads such a bundle, and it runs what the record says"
+            raise ArchiveError(path, what, error.where) from error
+        raise
+    with opened as container:
         methods = read_methods(container)
         manifest = methods.bundle
         weights = frozenset().union(*map(weight_records, manifest.methods.values()))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from fakexport.archive.container.writer import Digest
-from fakexport.archive.manifest import Manifest
+from fakexport.archive.manifest import Manifest, TensorEntry
 
 __all__ = ["BUNDLE_FORMAT", "METHOD_NAME", "MOST_METHODS", "BundleManifest"]
 
@@ -55,12 +55,12 @@ class BundleManifest:
             seen.update(weight)
 
     @property
-    def weights_bytes(self) -> int:
-        """Bytes of all weights, one that several methods have counted once."""
+    def tensors(self) -> list[TensorEntry]:
+        """The weights of all methods, in their order; one that several methods have is there once."""
         again = {pair for weight in self.shared for pair in weight[1:]}
-        return sum(
-            tensor.extent_bytes
+        return [
+            tensor
             for method, manifest in self.methods.items()
             for tensor in manifest.tensors
             if (method, tensor.name) not in again
-        )
+        ]

@@ -17,7 +17,7 @@ from fakexport.devices.presence import exists_here
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.fake import remember_value, withhold_value
 from fakexport.program import WeightlessProgram
-from fakexport.program.origin import remember_recipes
+from fakexport.program.origin import remember_prefix, remember_recipes
 
 from .codec.collection_pause import collection_paused
 from .codec.program_decoder import program_from_json
@@ -136,6 +136,8 @@ def _loaded(container: Container, method: str | None, check_weights: bool) -> Lo
     )
     names = MethodRecords() if method is None else MethodRecords(method)
     program = read_program(container, names, manifest, check_weights=check_weights)
+    if (prefix := methods.prefix(method)) is not None:
+        remember_prefix(program, prefix)
     return LoadedArchive(program, manifest, methods.notes)
 
 

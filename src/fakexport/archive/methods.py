@@ -66,6 +66,12 @@ class Methods:
             raise ArchiveError(self.path, f"has no method {method!r}; there are {listed}")
         return self.whole.methods[method]
 
+    def prefix(self, method: str | None) -> tuple[str, str] | None:
+        """How the names of a method's weights begin in the checkpoint and in the program, if not alike."""
+        if isinstance(self.whole, Manifest) or method is None or not self.has_manifest:
+            return None
+        return self.whole.prefixes.get(method)
+
     def weights_of_others(self, method: str | None) -> frozenset[str]:
         """The records with weights that only other methods than this one have."""
         if isinstance(self.whole, Manifest) or method is None:

@@ -9,7 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
-from fakexport.fake import is_fake
+from fakexport.fake import UnreplayableRead, is_fake, value_of
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.weights.finite import are_equal
 
@@ -36,13 +36,13 @@ def shared_weights(
 ) -> tuple[SharedWeight, ...]:
     """The weights that several programs have, told by memory, by name in the checkpoint, or known.
 
-    Constants count if a program writes into them: then they are state, which the others must see.
+    Buffers that no checkpoint brings count as well: they may be state that one program writes for another.
 
     Raises:
         ValueError: two weights that would be one are not the same, or are two in one program.
     """
     known_as = {pair: index for index, weight in enumerate(known) for pair in weight}
-    counted = _counted(programs, prefixes)
+    counted = {method: _weights(program) for method, program in programs.items()}
     union = _Union()
     for method, tensors in counted.items():
         for names in names_by_tensor(tensors):
@@ -55,7 +55,7 @@ def shared_weights(
     shared = tuple(tuple(pairs) for pairs in union.groups() if len(pairs) > 1)
     for weight in shared:
         for first, second in pairwise(weight):
-            _check_same(first, second, counted, prefixes)
+            _check_same(first, second, programs, prefixes)
     return shared
 
 
@@ -108,53 +108,49 @@ class _Union:
         return item
 
 
-def _counted(
-    programs: Mapping[str, ExportedProgram], prefixes: Mapping[str, tuple[str, str]]
-) -> dict[str, dict[str, torch.Tensor]]:
-    """By method: its weights, and those of its constants that a program writes into."""
-    all_of = {method: _tensors(program) for method, program in programs.items()}
-    written = [
-        (method, name)
-        for method, program in programs.items()
-        for name in program.graph_signature.buffers_to_mutate.values()
-        if name in program.constants and name in all_of[method]
-    ]
-    memories = {tensor_identity(all_of[method][name]) for method, name in written}
-    in_checkpoint = {name_in_checkpoint(name, prefixes.get(method)) for method, name in written}
+def _weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Parameters and buffers, persistent or not."""
+    buffers = set(program.graph_signature.non_persistent_buffers)
     return {
-        method: {
-            name: tensor
-            for name, tensor in all_of[method].items()
-            if name in program.state_dict
-            or tensor_identity(tensor) in memories
-            or name_in_checkpoint(name, prefixes.get(method)) in in_checkpoint
-        }
-        for method, program in programs.items()
+        name: tensor
+        for name, tensor in _tensors(program).items()
+        if name in program.state_dict or name in buffers
     }
 
 
 def _tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """With the constants that the model wrote as such."""
     constants = {name: c for name, c in program.constants.items() if isinstance(c, torch.Tensor)}
     return {**program.state_dict, **constants}
+
+
+def _tensor(program: ExportedProgram, name: str) -> torch.Tensor:
+    tensor: torch.Tensor = program.state_dict[name] if name in program.state_dict else program.constants[name]
+    return tensor
 
 
 def _check_same(
     first: Pair,
     second: Pair,
-    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    programs: Mapping[str, ExportedProgram],
     prefixes: Mapping[str, tuple[str, str]],
 ) -> None:
     (method_a, name_a), (method_b, name_b) = first, second
-    a, b = tensors[method_a][name_a], tensors[method_b][name_b]
+    a, b = _tensor(programs[method_a], name_a), _tensor(programs[method_b], name_b)
     if method_a == method_b:
         raise ValueError(f"{name_a} and {name_b} of {method_a} would be one weight: {_ADVICE}")
     name = name_in_checkpoint(name_a, prefixes.get(method_a))
     if _kind(a) != _kind(b):
         raise ValueError(f"{name} is {_kind(a)} in {method_a} and {_kind(b)} in {method_b}: {_ADVICE}")
-    if is_fake(a) or is_fake(b):
+    is_weight = name_a in programs[method_a].state_dict or name_b in programs[method_b].state_dict
+    if is_weight and (is_fake(a) or is_fake(b)):
+        return  # A fake weight may know how it was drawn; nobody wants that value.
+    try:
+        values = value_of(a), value_of(b)
+    except UnreplayableRead:
         return
     with real_execution():
-        if not are_equal(a.detach(), b.detach()):
+        if not are_equal(*(value.detach() for value in values)):
             raise ValueError(f"{name} has other data in {method_a} than in {method_b}: {_ADVICE}")
 
 
