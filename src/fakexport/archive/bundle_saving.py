@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -130,14 +131,22 @@ def _share_weights(weights: dict[str, Payload], shared: Iterable[SharedWeight]) 
 
 
 def _share_equal(constants: dict[str, Payload]) -> None:
-    """Writes equal constants once; each method reads its own, so that none sees what another one writes."""
-    first_of: dict[tuple[int, bytes], str] = {}
+    """Writes constants that are equal in several methods once; each method reads its own.
+
+    Equal ones of the same method keep their records: what lies in one record is one tensor there.
+    """
+    known: dict[tuple[int, bytes], list[str]] = {}
     for method, payload in constants.items():
         names: dict[str, str] = {}
+        taken: Counter[tuple[int, bytes]] = Counter()
         for name, content in payload.records.items():
             key = _digest(content)
-            if first_of.setdefault(key, name) != name:
-                names[name] = first_of[key]
+            written = known.setdefault(key, [])
+            if taken[key] < len(written):
+                names[name] = written[taken[key]]
+            else:
+                written.append(name)
+            taken[key] += 1
         constants[method] = _renamed(payload, names)
 
 

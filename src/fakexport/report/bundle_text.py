@@ -49,7 +49,7 @@ def _common(found: BundleDescription) -> Iterator[tuple[str, list[str]]]:
     yield (
         "names",
         [
-            f"{method}: `{inside}...` is `{outside}...` in a checkpoint"
+            f"{method}: `{inside}*` is `{outside}*` in a checkpoint"
             for method, (outside, inside) in manifest.prefixes.items()
         ]
         * found.has_manifest,
