@@ -4,8 +4,8 @@
     fakexport check examples/captioning.py:decoder --target cpu --target H100 \\
         --dynamic input_ids.0=1..64 --dynamic encoder_hidden_states.0=1..64 --dynamic input_ids.1=2..256
 
-The two halves are exported apart, because the decoder runs once for each token of the caption.
-`captioning_export.py` writes both with their weights, `captioning_generate.py` captions images with them.
+The two halves are programs of their own, because the decoder runs once for each token of the caption.
+`captioning_export.py` writes both as one bundle, `captioning_generate.py` captions images with it.
 """
 
 import torch

@@ -1,36 +1,38 @@
-"""Writes what `captioning_generate.py` needs: two archives, two checkpoints, some images. Needs transformers.
+"""Writes what `captioning_generate.py` needs: a bundle, a checkpoint, some images. Needs transformers.
 
     PYTHONPATH=examples python examples/captioning_export.py FOLDER
 
-The archives are exported without weights. `eager.safetensors` is what `generate` of transformers writes about
-the images, to compare.
+The bundle has both halves, without weights; the checkpoint is of the whole model, in the layout of the hub.
+`eager.safetensors` is what `generate` of transformers writes about the images, to compare.
 """
 
 import sys
 from pathlib import Path
 
 import torch
-from captioning import Decoder, captioner, decoder, encoder
-from safetensors.torch import save_file, save_model
+from captioning import captioner, decoder, encoder
+from safetensors.torch import save_file
 
 import fakexport as fe
 
 IMAGES, NEW_TOKENS = 3, 24
 DIMS = {
-    "encoder": ["pixel_values.0=2..64"],
-    "decoder": ["input_ids.0=2..64", "input_ids.1=2..256", "encoder_hidden_states.0=2..64"],
+    "encode": ["pixel_values.0=2..64"],
+    "decode": ["input_ids.0=2..64", "input_ids.1=2..256", "encoder_hidden_states.0=2..64"],
 }
 
 
 def export(folder, **sizes):
-    for half, factory in (("encoder", encoder), ("decoder", decoder)):
-        program = fe.export(lambda factory=factory: factory(**sizes), dynamic_shapes=DIMS[half])
-        fe.save(program, folder / f"{half}.pt2")
+    halves = {
+        method: fe.export(lambda factory=factory: factory(**sizes), dynamic_shapes=DIMS[method])
+        for method, factory in (("encode", encoder), ("decode", decoder))
+    }
+    # Of the whole model's weights, those of the encoder begin with `encoder.`; `Decoder` has the model's names.
+    fe.save_bundle(halves, folder / "captioner.pt2", prefixes={"encode": "encoder."})
 
 
 def write_weights(folder, model):
-    model.encoder.save_pretrained(folder / "encoder")  # in the layout of the hub
-    save_model(Decoder(model.decoder), folder / "decoder.safetensors")  # the names of the exported module
+    model.save_pretrained(folder / "checkpoint")
 
 
 def write_eager(folder, model, images):

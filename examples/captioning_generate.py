@@ -1,4 +1,4 @@
-"""Captions images with the archives of `captioning_export.py`. Needs no transformers, and no captioning.py.
+"""Captions images with the bundle of `captioning_export.py`. Needs no transformers, and no captioning.py.
 
     python examples/captioning_generate.py FOLDER
 
@@ -19,10 +19,9 @@ FEWEST = 2  # The program's length begins at 2: torch.export fixes a length of 1
 
 
 def load(folder):
-    """The two halves with their weights."""
-    encoder = fe.bind(folder / "encoder.pt2", folder / "encoder")
-    decoder = fe.bind(folder / "decoder.pt2", folder / "decoder.safetensors")
-    return encoder.module(), decoder.module()
+    """The two halves with their weights, from one checkpoint."""
+    bundle = fe.bind(fe.load_bundle(folder / "captioner.pt2"), folder / "checkpoint")
+    return bundle["encode"].module(), bundle["decode"].module()
 
 
 @torch.no_grad()

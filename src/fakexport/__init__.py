@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fakexport.archive import bind, load, save, verify_weights
+    from fakexport.archive import Bundle, bind, load, load_bundle, save, save_bundle, verify_weights
     from fakexport.capture import export
     from fakexport.check import check
     from fakexport.deploy import write_source
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fakexport.program import summary_of as summary
 
 __all__ = [
+    "Bundle",
     "bind",
     "build",
     "check",
@@ -44,11 +45,13 @@ __all__ = [
     "is_deferred",
     "is_fake",
     "load",
+    "load_bundle",
     "materialize_module",
     "materialize_tensor",
     "meta_like",
     "retarget",
     "save",
+    "save_bundle",
     "source",
     "summary",
     "transfers",
@@ -57,6 +60,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Bundle": "fakexport.archive:Bundle",
     "bind": "fakexport.archive:bind",
     "build": "fakexport.fake:build",
     "check": "fakexport.check:check",
@@ -70,11 +74,13 @@ _HOMES = {
     "is_deferred": "fakexport.fake:is_deferred",
     "is_fake": "fakexport.fake:is_fake",
     "load": "fakexport.archive:load",
+    "load_bundle": "fakexport.archive:load_bundle",
     "materialize_module": "fakexport.fake:materialize_module",
     "materialize_tensor": "fakexport.fake:materialize_tensor",
     "meta_like": "fakexport.fake:meta_like",
     "retarget": "fakexport.program:retarget",
     "save": "fakexport.archive:save",
+    "save_bundle": "fakexport.archive:save_bundle",
     "source": "fakexport.program:source",
     "summary": "fakexport.program:summary_of",
     "transfers": "fakexport.program:transfers",

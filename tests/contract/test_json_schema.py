@@ -8,25 +8,29 @@ import jsonschema
 import pytest
 import torch
 
-from fakexport.archive import describe, diff_archives, save
+from fakexport.archive import describe, describe_bundle, diff_archives, save, save_bundle
 from fakexport.report import (
     DIFF_SCHEMA,
+    INSPECT_BUNDLE_SCHEMA,
     INSPECT_SCHEMA,
     SCHEMA,
     WEIGHTS_SCHEMA,
     archive_difference_to_dict,
     archive_to_dict,
+    bundle_to_dict,
     to_dict,
     weights_to_dict,
 )
 from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
+from tests.unit.archive.bundles import PREFIXES, fakes
 from tests.unit.archive.test_save_and_load import exported, factory
 from tests.unit.report.sample_reports import full_report, report, verdict
 
 CHECK_SCHEMA = json.loads((resources.files("fakexport.report") / "check.schema.json").read_text())
 WEIGHTS = json.loads((resources.files("fakexport.report") / "weights.schema.json").read_text())
 INSPECT = json.loads((resources.files("fakexport.report") / "inspect.schema.json").read_text())
+BUNDLE = json.loads((resources.files("fakexport.report") / "inspect_bundle.schema.json").read_text())
 DIFF = json.loads((resources.files("fakexport.report") / "diff.schema.json").read_text())
 OBJECTS = {
     "report": CHECK_SCHEMA,
@@ -35,6 +39,8 @@ OBJECTS = {
     **WEIGHTS["$defs"],
     "archive": INSPECT,
     **INSPECT["$defs"],
+    "bundle": BUNDLE,
+    **BUNDLE["$defs"],
     "archive_difference": DIFF,
     **DIFF["$defs"],
 }
@@ -121,15 +127,24 @@ def test_a_weights_report_is_valid_and_in_the_order_of_the_docs():
 def test_the_version_in_the_schema_is_the_one_that_is_written():
     assert CHECK_SCHEMA["properties"]["schema"] == {"const": SCHEMA}
     assert INSPECT["properties"]["schema"] == {"const": INSPECT_SCHEMA}
+    assert BUNDLE["properties"]["schema"] == {"const": INSPECT_BUNDLE_SCHEMA}
     assert DIFF["properties"]["schema"] == {"const": DIFF_SCHEMA}
 
 
-@pytest.mark.parametrize("schema", [INSPECT, DIFF], ids=["inspect", "diff"])
+@pytest.mark.parametrize("schema", [INSPECT, BUNDLE, DIFF], ids=["inspect", "bundle", "diff"])
 def test_what_several_formats_have_is_the_same_in_all(schema):
     shared = schema["$defs"].keys() & CHECK_SCHEMA["$defs"].keys()
 
     assert shared
     assert all(schema["$defs"][name] == CHECK_SCHEMA["$defs"][name] for name in shared)
+
+
+def test_a_method_of_a_bundle_is_described_as_an_archive_is():
+    own = INSPECT | {"$defs": {}}
+    method = BUNDLE["$defs"]["archive"]
+
+    assert all(method[key] == own[key] for key in method)
+    assert all(BUNDLE["$defs"][name] == INSPECT["$defs"][name] for name in INSPECT["$defs"])
 
 
 @pytest.fixture(scope="module")
@@ -163,5 +178,17 @@ def test_a_comparison_is_valid_and_in_the_order_of_the_docs(archives):
 
     parts = {"archive_difference": data, "difference": data["program"]}
     parts |= {"weight_difference": data["weights"][0], "fact_difference": data["facts"][0]}
+    for part, found in parts.items():
+        assert list(found) == [field for field, _ in documented()[part]]
+
+
+def test_a_description_of_a_bundle_is_valid_and_in_the_order_of_the_docs(tmp_path):
+    save_bundle(fakes(), tmp_path / "bundle.pt2", prefixes=PREFIXES)
+    data = bundle_to_dict(describe_bundle(tmp_path / "bundle.pt2"))
+
+    jsonschema.Draft202012Validator(BUNDLE).validate(data)
+
+    parts = {"bundle": data, "method": data["methods"][0], "archive": data["methods"][0]["archive"]}
+    parts |= {"method_weight": data["shared"][0][0], "method_prefix": data["prefixes"][0]}
     for part, found in parts.items():
         assert list(found) == [field for field, _ in documented()[part]]

@@ -9,6 +9,7 @@ import fakexport
 
 # As README.md and DESIGN.md document them.
 PUBLIC_NAMES = [
+    "Bundle",
     "bind",
     "build",
     "check",
@@ -22,11 +23,13 @@ PUBLIC_NAMES = [
     "is_deferred",
     "is_fake",
     "load",
+    "load_bundle",
     "materialize_module",
     "materialize_tensor",
     "meta_like",
     "retarget",
     "save",
+    "save_bundle",
     "source",
     "summary",
     "transfers",

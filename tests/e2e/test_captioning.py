@@ -64,7 +64,7 @@ def test_no_position_is_burned_in_on_the_cpu(decoder):
 
 
 @pytest.mark.parametrize("sizes", [SMALL, pytest.param({}, marks=pytest.mark.slow)], ids=["small", "base"])
-def test_the_archives_write_what_transformers_writes_where_it_is_not(sizes, tmp_path, monkeypatch):
+def test_the_bundle_writes_what_transformers_writes_where_it_is_not(sizes, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     import captioning_export
     from captioning import captioner

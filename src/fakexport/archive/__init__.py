@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .archive_difference import ArchiveDifference, FactDifference, WeightDifference, diff_archives
     from .binding import bind
-    from .description import ArchiveDescription, StoredConstant, describe
+    from .bundle import Bundle
+    from .bundle_loading import LoadedBundle, load_bundle, load_bundle_archive
+    from .bundle_manifest import BundleManifest
+    from .bundle_saving import save_bundle
+    from .description import (
+        ArchiveDescription,
+        BundleDescription,
+        StoredConstant,
+        describe,
+        describe_bundle,
+    )
     from .error import ArchiveError, ArchiveWriteError
+    from .facts import Facts
     from .loading import LoadedArchive, load, load_archive
     from .manifest import Manifest
+    from .methods import methods_of
     from .saving import save
     from .verification import is_archive, verify_archived_weights, verify_weights
 
@@ -21,23 +33,43 @@ __all__ = [
     "ArchiveDifference",
     "ArchiveError",
     "ArchiveWriteError",
+    "Bundle",
+    "BundleDescription",
+    "BundleManifest",
     "FactDifference",
+    "Facts",
     "LoadedArchive",
+    "LoadedBundle",
     "Manifest",
     "StoredConstant",
     "WeightDifference",
     "bind",
     "describe",
+    "describe_bundle",
     "diff_archives",
     "is_archive",
     "load",
     "load_archive",
+    "load_bundle",
+    "load_bundle_archive",
+    "methods_of",
     "save",
+    "save_bundle",
     "verify_archived_weights",
     "verify_weights",
 ]
 
 _HOMES = {
+    "save_bundle": "bundle_saving",
+    "methods_of": "methods",
+    "load_bundle_archive": "bundle_loading",
+    "load_bundle": "bundle_loading",
+    "describe_bundle": "description",
+    "LoadedBundle": "bundle_loading",
+    "Facts": "facts",
+    "BundleManifest": "bundle_manifest",
+    "BundleDescription": "description",
+    "Bundle": "bundle",
     "ArchiveDescription": "description",
     "ArchiveDifference": "archive_difference",
     "FactDifference": "archive_difference",

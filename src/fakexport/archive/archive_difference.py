@@ -13,6 +13,7 @@ from fakexport.weights.finite import are_equal
 
 from .loading import LoadedArchive, load_archive
 from .manifest import Manifest, TensorEntry
+from .methods import methods_of
 
 __all__ = ["ArchiveDifference", "FactDifference", "WeightDifference", "diff_archives"]
 
@@ -72,18 +73,23 @@ class ArchiveDifference:
 
 
 def diff_archives(
-    a: str | os.PathLike[str], b: str | os.PathLike[str], *, trust: bool = False
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    method: str | None = None,
+    trust: bool = False,
 ) -> ArchiveDifference:
     """Tells what the second archive has otherwise than the first.
 
     Args:
         a, b: Paths of `.pt2` files. Where both are bound, the data of all weights is read and compared.
+        method: Which program of a bundle; of two bundles, in both.
         trust: As for `load`.
     Raises:
         ArchiveError, OSError: as for `load`.
     """
-    first, second = load_archive(a, trust=trust), load_archive(b, trust=trust)
     paths = os.fspath(a), os.fspath(b)
+    first, second = (_opened(path, method, trust=trust) for path in paths)
     both = zip(paths, (first, second), strict=True)
     return ArchiveDifference(
         *paths,
@@ -92,6 +98,12 @@ def diff_archives(
         facts=tuple(_facts(first, second)),
         notes=tuple(f"{path}: {note}" for path, loaded in both for note in loaded.notes),
     )
+
+
+def _opened(path: str, method: str | None, *, trust: bool) -> LoadedArchive:
+    """The program of this method; that of an archive which has only one is compared with it."""
+    is_one = method is not None and not methods_of(path, trust=trust)
+    return load_archive(path, method=None if is_one else method, trust=trust)
 
 
 def _weights(a: LoadedArchive, b: LoadedArchive) -> Iterator[WeightDifference]:

@@ -1,22 +1,36 @@
-"""Binding weights to a program that may still be in its archive."""
+"""Binding weights to a program, which may still be in its archive, or to a bundle."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.weights import CheckpointSource
+from fakexport.program.origin import remembered_prefix
+from fakexport.weights import CheckpointSource, open_checkpoint
 from fakexport.weights import bind as bind_program
 
+from .bundle import Bundle
+from .bundle_binding import below_prefix, bind_bundle
 from .loading import load
 
 __all__ = ["bind"]
 
 
+@overload
+def bind(
+    program: Bundle,
+    checkpoint: CheckpointSource,
+    *,
+    device_map: str | Mapping[str, str] | None = None,
+    dtype: torch.dtype | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    **options: Any,
+) -> Bundle: ...
+@overload
 def bind(
     program: ExportedProgram | str | os.PathLike[str],
     checkpoint: CheckpointSource,
@@ -25,19 +39,36 @@ def bind(
     dtype: torch.dtype | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
     **options: Any,
-) -> ExportedProgram:
+) -> ExportedProgram: ...
+def bind(
+    program: Bundle | ExportedProgram | str | os.PathLike[str],
+    checkpoint: CheckpointSource,
+    *,
+    device_map: str | Mapping[str, str] | None = None,
+    dtype: torch.dtype | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    **options: Any,
+) -> Bundle | ExportedProgram:
     """The program with the weights of a checkpoint: all of them, exactly, or none.
 
     Args:
-        program: A weight-less program, from `export` or `load`, or the path of its archive.
-        checkpoint, device_map, dtype, constants, options: As for `weights.bind`.
+        program: A weight-less program, from `export` or `load`, or the path of its archive; or a bundle,
+            whose methods all get their weights from the one checkpoint, those that they share as one tensor.
+            One method that `load` gives of a bundle reads its part of the checkpoint.
+        checkpoint, device_map, dtype, constants, options: As for `weights.bind`. The device map of a bundle
+            is for all its methods.
     Returns:
-        A new program, which runs.
+        A new program, which runs; of a bundle a new bundle.
     Raises:
-        ArchiveError: the archive is refused.
-        BindError, CheckpointError, ValueError: as `weights.bind` says.
+        ArchiveError: the archive is refused, or is a bundle: `load_bundle` opens it.
+        BindError, CheckpointError, ValueError: as `weights.bind` says; or what the methods of a bundle share
+            would get different data.
     """
+    if isinstance(program, Bundle):
+        return bind_bundle(
+            program, checkpoint, device_map=device_map, dtype=dtype, constants=constants, **options
+        )
     opened = program if isinstance(program, ExportedProgram) else load(program)
-    return bind_program(
-        opened, checkpoint, device_map=device_map, dtype=dtype, constants=constants, **options
-    )
+    prefix = remembered_prefix(opened)
+    seen = checkpoint if prefix is None else below_prefix(open_checkpoint(checkpoint), prefix)[0]
+    return bind_program(opened, seen, device_map=device_map, dtype=dtype, constants=constants, **options)

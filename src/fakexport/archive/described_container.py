@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
+from fakexport.archive.bundle_manifest import BundleManifest
 from fakexport.archive.container.reader import Container
 from fakexport.archive.container.writer import Content, Digest, write_container
 from fakexport.archive.error import ArchiveError
@@ -18,14 +20,16 @@ __all__ = ["MANIFEST", "read_manifest", "verify_records", "write_described"]
 MANIFEST = "extra/fakexport/manifest.json"
 """The manifest's record. torch's loader hands the records below `extra/` on as texts, unread."""
 
+AnyManifest = TypeVar("AnyManifest", Manifest, BundleManifest)
+
 
 def write_described(
     path: str | os.PathLike[str],
     records: Mapping[str, Content],
-    manifest: Manifest,
+    manifest: AnyManifest,
     *,
     folder_name: str = "model",
-) -> Manifest:
+) -> AnyManifest:
     """Writes an archive with its manifest; the hashes are taken while the records are written.
 
     Args:
@@ -47,8 +51,8 @@ def write_described(
     return written
 
 
-def read_manifest(container: Container) -> Manifest:
-    """The manifest of an archive, which from now on answers for every record that is read from it.
+def read_manifest(container: Container) -> Manifest | BundleManifest:
+    """The manifest of an archive or a bundle; from now on it answers for every record that is read.
 
     Raises:
         ArchiveError: No manifest, one that is refused, or one that describes other records than there are.
@@ -71,7 +75,9 @@ def read_manifest(container: Container) -> Manifest:
     return manifest
 
 
-def verify_records(container: Container, manifest: Manifest, *, unread: Collection[str] = ()) -> None:
+def verify_records(
+    container: Container, manifest: Manifest | BundleManifest, *, unread: Collection[str] = ()
+) -> None:
     """Reads every record through and refuses the archive if one bit of it is not as it was written.
 
     Args:

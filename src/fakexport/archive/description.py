@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fakexport.documents.typed_json import entries, field, mapping
 
+from .bundle_manifest import BundleManifest
 from .codec.collection_pause import collection_paused
 from .codec.program_outline import ProgramOutline, outline
 from .container.reader import Container, read_container
-from .described_container import MANIFEST, read_manifest
 from .error import faults_named
 from .manifest import Manifest
-from .saving import CONSTANTS_CONFIG, MODEL
-from .stock_archive import stock_manifest
+from .method_records import MethodRecords
+from .methods import Methods, read_methods, weight_records
 from .stored_tensor import StoredTensor
 
-__all__ = ["ArchiveDescription", "StoredConstant", "describe"]
+__all__ = ["ArchiveDescription", "BundleDescription", "StoredConstant", "describe", "describe_bundle"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,28 @@ class ArchiveDescription:
     notes: tuple[str, ...]
 
 
-def describe(path: str | os.PathLike[str], *, trust: bool = False) -> ArchiveDescription:
+@dataclass(frozen=True)
+class BundleDescription:
+    """What a bundle holds.
+
+    Args:
+        path, file_bytes, has_manifest, records, notes: As for an archive.
+        manifest: The prefixes, and what the methods share.
+        methods: What is said of each program; `records` are its own and those that it shares.
+    """
+
+    path: str
+    file_bytes: int
+    has_manifest: bool
+    manifest: BundleManifest
+    methods: Mapping[str, ArchiveDescription]
+    records: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+def describe(
+    path: str | os.PathLike[str], *, method: str | None = None, trust: bool = False
+) -> ArchiveDescription:
     """What an archive of fakexport or of `torch.export.save` holds; nothing in it is run or unpickled.
 
     Operators need not be registered, devices need not be here. Only the records of the program and the
@@ -73,34 +94,77 @@ def describe(path: str | os.PathLike[str], *, trust: bool = False) -> ArchiveDes
 
     Args:
         path: The `.pt2` file.
+        method: Which program of a bundle; `describe_bundle` describes all.
         trust: Describes a file with pickled records or native libraries as well. They are left unread.
     Raises:
-        ArchiveError: the file is refused; one line.
+        ArchiveError: the file is refused, or `method` does not fit it; one line.
         OSError: it cannot be opened.
     """
     with read_container(path, trust=trust) as container:
-        has_manifest = MANIFEST in container.entries
-        manifest, notes = (read_manifest(container), ()) if has_manifest else stock_manifest(container)
-        with faults_named(container.path, MODEL), collection_paused():
-            program = outline(container.json(MODEL))
-        return ArchiveDescription(
+        return _described(container, read_methods(container), method)
+
+
+def describe_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> BundleDescription:
+    """As `describe`, of a bundle: what it says as a whole, and of each program.
+
+    Raises:
+        ArchiveError: as for `describe`; or the archive has one program and is no bundle.
+        OSError: it cannot be opened.
+    """
+    with read_container(path, trust=trust) as container:
+        methods = read_methods(container)
+        return BundleDescription(
             path=container.path,
-            file_bytes=os.stat(path).st_size,  # noqa: PTH116 (of whatever the caller calls a path)
-            has_manifest=has_manifest,
-            manifest=manifest,
-            program=program,
-            constants=_constants(container, manifest),
-            records={name: container.size(name) for name in container.names},
-            notes=notes,
+            file_bytes=container.file_bytes,
+            has_manifest=methods.has_manifest,
+            manifest=methods.bundle,
+            methods={method: _described(container, methods, method) for method in methods.bundle.methods},
+            records=_sizes(container, container.names),
+            notes=methods.notes,
         )
 
 
-def _constants(container: Container, manifest: Manifest) -> tuple[StoredConstant, ...]:
+def _described(container: Container, methods: Methods, method: str | None) -> ArchiveDescription:
+    manifest = methods.manifest(method)
+    names = MethodRecords() if method is None else MethodRecords(method)
+    with faults_named(container.path, names.model), collection_paused():
+        program = outline(container.json(names.model))
+    stored = _stored(container, names)
+    return ArchiveDescription(
+        path=container.path,
+        file_bytes=container.file_bytes,
+        has_manifest=methods.has_manifest,
+        manifest=manifest,
+        program=program,
+        constants=_constants(stored, manifest),
+        records=_sizes(
+            container, container.names if method is None else _own_records(container, names, manifest, stored)
+        ),
+        notes=methods.notes,
+    )
+
+
+def _sizes(container: Container, names: Iterable[str]) -> dict[str, int]:
+    return {name: container.size(name) for name in names}
+
+
+def _own_records(
+    container: Container, names: MethodRecords, manifest: Manifest, constants: Mapping[str, StoredTensor]
+) -> list[str]:
+    """The records of one method, in the order of the file."""
+    own = {names.model, names.weights, names.constants, names.sample_inputs, *weight_records(manifest)}
+    own.update(f"data/constants/{constant.record}" for constant in constants.values())
+    return [name for name in container.names if name in own]
+
+
+def _stored(container: Container, names: MethodRecords) -> dict[str, StoredTensor]:
+    with faults_named(container.path, names.constants):
+        config = mapping(container.json(names.constants))
+        return field(config, "config", lambda value: entries(value, StoredTensor.read))
+
+
+def _constants(stored: Mapping[str, StoredTensor], manifest: Manifest) -> tuple[StoredConstant, ...]:
     reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
-    with faults_named(container.path, CONSTANTS_CONFIG):
-        stored = field(
-            mapping(container.json(CONSTANTS_CONFIG)), "config", lambda v: entries(v, StoredTensor.read)
-        )
     return tuple(
         StoredConstant(
             name=name,

@@ -17,22 +17,23 @@ from fakexport.devices.presence import exists_here
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.fake import remember_value, withhold_value
 from fakexport.program import WeightlessProgram
-from fakexport.program.origin import remember_recipes
+from fakexport.program.origin import remember_prefix, remember_recipes
 
 from .codec.collection_pause import collection_paused
 from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
 from .container.reader import Container, read_container
-from .described_container import MANIFEST, read_manifest, verify_records
+from .described_container import MANIFEST, verify_records
 from .error import ArchiveError, faults_named
 from .linked_files import linked_tensors
 from .manifest import Location, Manifest, TensorEntry
-from .saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
-from .stock_archive import has_fakes, stock_manifest
+from .method_records import MethodRecords
+from .methods import read_methods, weight_records
+from .stock_archive import has_fakes
 from .stored_tensor import StoredTensor
 from .trusted_archive import load_with_torch
 
-__all__ = ["LoadedArchive", "load", "load_archive"]
+__all__ = ["LoadedArchive", "load", "load_archive", "read_program"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,13 @@ class LoadedArchive:
     notes: tuple[str, ...] = ()
 
 
-def load(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True) -> ExportedProgram:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    method: str | None = None,
+    trust: bool = False,
+    check_weights: bool = True,
+) -> ExportedProgram:
     """The program of an archive, on any machine, whatever devices it names.
 
     Nothing that the file names is run, imported or unpickled. Weights are fake where the archive has none:
@@ -62,15 +69,17 @@ def load(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bo
     Args:
         path: A `.pt2` file that `save` or `fakexport bind` wrote; or `torch.export.save`, which adds no
             hashes. Fake weights that torch saved are fakes, where `torch.export.load` would read zeros.
+        method: Which program of a bundle; `load_bundle` gives all. An archive with one program has no name
+            for it.
         trust: Hands a file with pickled records or native libraries, or in the layout before torch 2.8, to
             `torch.export.load`. That runs what the file says: only for files of your own.
         check_weights: Whether to read all weights through and compare their hashes, which takes as long as
             reading them. Without it weights that have changed, by damage or by whoever wrote to a linked
             file, are not noticed if their description still fits; everything else is checked as ever.
     Raises:
-        ArchiveError: the file is refused: damaged, hostile, of another kind or version; an operator's
-            library is not loaded; a linked file is missing or has changed. One line; `is_trust_missing`
-            tells whether `trust` would help.
+        ArchiveError: the file is refused: damaged, hostile, of another kind or version; it is a bundle and
+            no method is named, or has not this one; an operator's library is not loaded; a linked file is
+            missing or has changed. One line; `is_trust_missing` tells whether `trust` would help.
         OSError: it cannot be opened.
 
     Example:
@@ -81,23 +90,27 @@ def load(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bo
         >>> load("/tmp/linear.pt2").state_dict["weight"].shape
         torch.Size([2, 4])
     """
-    return load_archive(path, trust=trust, check_weights=check_weights).program
+    return load_archive(path, method=method, trust=trust, check_weights=check_weights).program
 
 
 def load_archive(
-    path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True
+    path: str | os.PathLike[str],
+    *,
+    method: str | None = None,
+    trust: bool = False,
+    check_weights: bool = True,
 ) -> LoadedArchive:
     """As `load`, with what the archive says of the program."""
     try:
         with read_container(path) as container:
-            return _loaded(container, check_weights)
+            return _loaded(container, method, check_weights)
     except ArchiveError as error:
         if trust and error.is_trust_missing:
-            return _trusted(path, check_weights)
+            return _trusted(path, method, check_weights)
         raise
 
 
-def _trusted(path: str | os.PathLike[str], check_weights: bool) -> LoadedArchive:
+def _trusted(path: str | os.PathLike[str], method: str | None, check_weights: bool) -> LoadedArchive:
     """What only torch can read is left to torch, once the records are known to be whole."""
     try:
         with read_container(path, trust=True) as container:
@@ -105,35 +118,43 @@ def _trusted(path: str | os.PathLike[str], check_weights: bool) -> LoadedArchive
                 container.verify(name)
             is_ours = MANIFEST in container.entries or has_fakes(container)
             if is_ours:  # Of fakes torch would make zeros.
-                return _loaded(container, check_weights)
+                return _loaded(container, method, check_weights)
     except ArchiveError as error:
         if not error.is_trust_missing:
             raise
+    if method is not None:
+        raise ArchiveError(path, "a method of a bundle that only torch reads: `load_pt2` of torch gives them")
     program, manifest, note = load_with_torch(path)
     return LoadedArchive(WeightlessProgram.of(program), manifest, (note,))
 
 
-def _loaded(container: Container, check_weights: bool) -> LoadedArchive:
-    is_ours = MANIFEST in container.entries
-    manifest, notes = (read_manifest(container), ()) if is_ours else stock_manifest(container)
-    verify_records(container, manifest, unread=() if check_weights else _weight_records(manifest))
-    with faults_named(container.path, MODEL):
+def _loaded(container: Container, method: str | None, check_weights: bool) -> LoadedArchive:
+    methods = read_methods(container)
+    manifest = methods.manifest(method)
+    unread = methods.weights_of_others(method)
+    verify_records(
+        container, methods.whole, unread=unread if check_weights else unread | weight_records(manifest)
+    )
+    names = MethodRecords() if method is None else MethodRecords(method)
+    program = read_program(container, names, manifest, check_weights=check_weights)
+    if (prefix := methods.prefix(method)) is not None:
+        remember_prefix(program, prefix)
+    return LoadedArchive(program, manifest, methods.notes)
+
+
+def read_program(
+    container: Container, names: MethodRecords, manifest: Manifest, *, check_weights: bool
+) -> ExportedProgram:
+    """The program of these records, once the container is verified.
+
+    Raises:
+        ArchiveError: as for `load`.
+    """
+    with faults_named(container.path, names.model), collection_paused():
         refuse_unregistered(manifest.library_operators)
-    program = _program(container, manifest, check_weights)
-    remember_recipes(program, manifest.recipes)
-    return LoadedArchive(program, manifest, notes)
-
-
-def _weight_records(manifest: Manifest) -> frozenset[str]:
-    locations = (tensor.location for tensor in manifest.tensors if tensor.location)
-    return frozenset(location.file for location in locations if not location.is_link)
-
-
-def _program(container: Container, manifest: Manifest, check_weights: bool) -> ExportedProgram:
-    with faults_named(container.path, MODEL), collection_paused():
-        program = program_from_json(container.json(MODEL), state_dict=None, constants=None)
-    weights = _config(container, WEIGHTS_CONFIG)
-    constants = _config(container, CONSTANTS_CONFIG)
+        program = program_from_json(container.json(names.model), state_dict=None, constants=None)
+    weights = _config(container, names.weights)
+    constants = _config(container, names.constants)
     mode = mode_of(
         node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), FakeTensor)
     )
@@ -141,9 +162,11 @@ def _program(container: Container, manifest: Manifest, check_weights: bool) -> E
         container.path, manifest.tensors, limits=container.limits, check_weights=check_weights
     )
     _put_weights(container, program, manifest, weights, linked, mode or new_fake_mode())
-    with faults_named(container.path, CONSTANTS_CONFIG):
+    with faults_named(container.path, names.constants):
         _put_constants(container, program, manifest, constants)
-    return WeightlessProgram.of(program)
+    made = WeightlessProgram.of(program)
+    remember_recipes(made, manifest.recipes)
+    return made
 
 
 def _config(container: Container, name: str) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from fakexport.archive.bundle_manifest import BUNDLE_FORMAT, METHOD_NAME, MOST_METHODS, BundleManifest
 from fakexport.archive.container.limits import Limits
 from fakexport.archive.container.writer import Digest
 from fakexport.archive.manifest import (
@@ -49,19 +50,34 @@ _device = matching(re.compile(r"[a-z_]{1,32}(:[0-9]{1,5})?"), "device")
 _version = matching(re.compile(r"[A-Za-z0-9_.+!-]{1,100}"), "version")
 _operator = matching(re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){2}", re.ASCII), "operator", _NAME)
 _dtype = one_of(DTYPE_BYTES, "dtype")
+_method_name = matching(METHOD_NAME, "name of a method")
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: Manifest | BundleManifest) -> bytes:
     """The manifest as JSON in ASCII, keys sorted: equal manifests give equal bytes."""
-    value = {"format": FORMAT, **vars(manifest)}
-    value["versions"] = dict(manifest.versions)
-    value["device_map"] = dict(manifest.device_map)
+    value = _bundle_to_json(manifest) if isinstance(manifest, BundleManifest) else _to_json(manifest)
     encoded = json.dumps(value, default=vars, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return encoded.encode() + b"\n"
 
 
-def decode_manifest(text: bytes, limits: Limits | None = None) -> Manifest:
-    """The manifest that the bytes say.
+def _to_json(manifest: Manifest) -> dict[str, Any]:
+    value = {"format": FORMAT, **vars(manifest)}
+    value["versions"] = dict(manifest.versions)
+    value["device_map"] = dict(manifest.device_map)
+    return value
+
+
+def _bundle_to_json(bundle: BundleManifest) -> dict[str, Any]:
+    methods = {method: _to_json(manifest) for method, manifest in bundle.methods.items()}
+    for manifest in methods.values():
+        del manifest["format"], manifest["records"]
+    # A list, since the keys of objects are sorted and the methods have an order.
+    ordered = [{"method": method, **manifest} for method, manifest in methods.items()]
+    return {"format": BUNDLE_FORMAT, **vars(bundle), "prefixes": dict(bundle.prefixes), "methods": ordered}
+
+
+def decode_manifest(text: bytes, limits: Limits | None = None) -> Manifest | BundleManifest:
+    """The manifest that the bytes say, of one program or of a bundle.
 
     Raises:
         DocumentError: Not JSON, another format version, a missing or unknown field, a value out of its
@@ -70,42 +86,76 @@ def decode_manifest(text: bytes, limits: Limits | None = None) -> Manifest:
     limits = limits or Limits()
     value = parse_json(text, most_bytes=limits.json_bytes, most_memory_bytes=limits.json_memory_bytes)
     _check_format(value)
-    return _manifest(value, limits)
+    if isinstance(value, dict) and value.get("format") == BUNDLE_FORMAT:
+        return _bundle(value, limits)
+    readers = {"format": one_of((FORMAT,), "format of fakexport"), **_readers(limits)}
+    fields = record(value, {**readers, "records": _many(_digest, limits)})
+    del fields["format"]
+    return _checked(Manifest, fields)
 
 
 def _check_format(value: Any) -> None:
     """Names another version as such, before its other fields look like faults."""
     found = value.get("format") if isinstance(value, dict) else None
-    if isinstance(found, str) and found != FORMAT and found.startswith("fakexport.archive/"):
-        raise DocumentError(f"version {found[:40]!r}; this fakexport reads {FORMAT!r}").within("format")
+    for known in (FORMAT, BUNDLE_FORMAT):
+        kind = known.partition("/")[0]
+        if isinstance(found, str) and found != known and found.startswith(f"{kind}/"):
+            raise DocumentError(f"version {found[:40]!r}; this fakexport reads {known!r}").within("format")
 
 
-def _manifest(value: Any, limits: Limits) -> Manifest:
-    def many(read: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
-        return lambda value: tuple(items(value, read, limits.entries))
-
+def _bundle(value: Any, limits: Limits) -> BundleManifest:
     fields = record(
         value,
         {
-            "format": one_of((FORMAT,), "format of fakexport"),
-            "versions": lambda value: entries(value, _version),
-            "source": _sentence,
-            "topology": lambda value: optional(value, _sentence),
-            "profiles": many(_name),
-            "device_map": lambda value: entries(value, _device),
-            "dtype": lambda value: optional(value, _dtype),
-            "dynamic_shapes": lambda value: optional(value, text),
-            "skipped_checks": many(_sentence),
-            "unbound_constants": many(_unbound),
-            "library_operators": many(_operator),
-            "weights": one_of(WEIGHTS_KINDS, "kind of weights"),
-            "tensors": many(_tensor),
-            "recipes": many(_recipe),
-            "records": many(_digest),
+            "format": text,
+            "methods": lambda value: items(value, lambda found: _method(found, limits), MOST_METHODS),
+            "prefixes": lambda value: entries(value, _pair),
+            "shared": _many(lambda value: tuple(items(value, _pair, MOST_METHODS)), limits),
+            "records": _many(_digest, limits),
         },
     )
     del fields["format"]
-    return _checked(Manifest, fields)
+    methods = fields["methods"]
+    fields["methods"] = dict(methods)
+    if len(fields["methods"]) < len(methods):
+        raise DocumentError("two methods of one name").within("methods")
+    return _checked(BundleManifest, fields)
+
+
+def _method(value: Any, limits: Limits) -> tuple[str, Manifest]:
+    fields = record(value, {"method": _method_name, **_readers(limits)})
+    name = fields.pop("method")
+    return name, _checked(Manifest, fields)
+
+
+def _pair(value: Any) -> tuple[str, str]:
+    pair = items(value, _name, 2)
+    if len(pair) != 2:
+        raise DocumentError("expected two names")
+    return pair[0], pair[1]
+
+
+def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
+    """The fields of a program."""
+    return {
+        "versions": lambda value: entries(value, _version),
+        "source": _sentence,
+        "topology": lambda value: optional(value, _sentence),
+        "profiles": _many(_name, limits),
+        "device_map": lambda value: entries(value, _device),
+        "dtype": lambda value: optional(value, _dtype),
+        "dynamic_shapes": lambda value: optional(value, text),
+        "skipped_checks": _many(_sentence, limits),
+        "unbound_constants": _many(_unbound, limits),
+        "library_operators": _many(_operator, limits),
+        "weights": one_of(WEIGHTS_KINDS, "kind of weights"),
+        "tensors": _many(_tensor, limits),
+        "recipes": _many(_recipe, limits),
+    }
+
+
+def _many(read: Callable[[Any], T], limits: Limits) -> Callable[[Any], tuple[T, ...]]:
+    return lambda value: tuple(items(value, read, limits.entries))
 
 
 def _tensor(value: Any) -> TensorEntry:

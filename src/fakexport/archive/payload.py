@@ -18,7 +18,7 @@ from .extent import extent
 from .links import Links
 from .manifest import Location, TensorEntry, UnboundName
 
-__all__ = ["UNBOUND", "Payload", "constants_payload", "weights_payload"]
+__all__ = ["UNBOUND", "Payload", "constants_payload", "names_by_tensor", "weights_payload"]
 
 UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
 """The record of a weight that is not there. Stock torch says its name when it cannot find it."""
@@ -46,17 +46,22 @@ class Payload:
     unbound: tuple[UnboundName, ...] = ()
 
 
-def weights_payload(program: ExportedProgram, links: Links | None = None) -> Payload:
+def weights_payload(program: ExportedProgram, links: Links | None = None, *, first: int = 0) -> Payload:
     """The parameters and persistent buffers of a program.
 
     Fake ones are described and have no record, nor have those that `links` finds in a file.
+
+    Args:
+        program: Not changed.
+        links: Where weights lie that need not be written.
+        first: Number of the first record, where another program in the archive has those before it.
     """
     state, parameters = program.state_dict, set(program.graph_signature.parameters)
     encoder = ValueEncoder()
     config: dict[str, Json] = {}
     records: dict[str, Content] = {}
     tensors: list[TensorEntry] = []
-    for index, names in enumerate(_names_by_tensor(state)):
+    for index, names in enumerate(names_by_tensor(state), first):
         tensor = state[names[0]]
         data = None if is_fake(tensor) else tensor
         is_parameter = any(name in parameters for name in names) or isinstance(tensor, torch.nn.Parameter)
@@ -89,12 +94,15 @@ def weights_payload(program: ExportedProgram, links: Links | None = None) -> Pay
     return Payload({name: config[name] for name in state}, records, tuple(tensors))
 
 
-def constants_payload(program: ExportedProgram, reasons: Sequence[UnboundConstant] = ()) -> Payload:
+def constants_payload(
+    program: ExportedProgram, reasons: Sequence[UnboundConstant] = (), *, first: int = 0
+) -> Payload:
     """The constants of a program with their values; one without a value is named and has no record.
 
     Args:
         program: Constants that are fakes have the value that `fake.value_of` gives.
         reasons: Why some have none, as `capture` found out.
+        first: Number of the first record, as for `weights_payload`.
     Raises:
         ValueError: a constant is no tensor.
     """
@@ -111,7 +119,7 @@ def constants_payload(program: ExportedProgram, reasons: Sequence[UnboundConstan
     config: dict[str, Json] = {}
     records: dict[str, Content] = {}
     unbound: list[UnboundName] = []
-    for index, names in enumerate(_names_by_tensor(constants)):
+    for index, names in enumerate(names_by_tensor(constants), first):
         constant, record = constants[names[0]], f"tensor_{index}"
         value = None
         try:
@@ -124,7 +132,7 @@ def constants_payload(program: ExportedProgram, reasons: Sequence[UnboundConstan
     return Payload({name: config[name] for name in constants}, records, unbound=tuple(unbound))
 
 
-def _names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
+def names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
     """The names, those of one tensor together."""
     names: dict[Hashable, list[str]] = {}
     for name, tensor in tensors.items():
@@ -145,13 +153,20 @@ def _described(
 
 def _content(tensor: torch.Tensor) -> Streamed:
     """The bytes of a real tensor, from its first to its last element, read when they are written."""
-    elements = extent(tensor.shape, tensor.stride())
-    length = elements * tensor.itemsize
+    pieces = _Pieces(tensor.detach())
+    return Streamed(pieces.elements * tensor.itemsize, pieces)
 
-    def pieces() -> Iterator[memoryview]:
-        flat = tensor.detach().as_strided((elements,), (1,), tensor.storage_offset()).cpu()
+
+class _Pieces:
+    """The bytes of a tensor, as often as they are asked for."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self.elements = extent(tensor.shape, tensor.stride())
+
+    def __iter__(self) -> Iterator[memoryview]:
+        tensor = self._tensor
+        flat = tensor.as_strided((self.elements,), (1,), tensor.storage_offset()).cpu()
         raw: memoryview = flat.view(torch.uint8).numpy().data
-        for start in range(0, length, _CHUNK_BYTES):
+        for start in range(0, len(raw), _CHUNK_BYTES):
             yield raw[start : start + _CHUNK_BYTES]
-
-    return Streamed(length, pieces())

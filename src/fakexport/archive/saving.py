@@ -20,17 +20,22 @@ from .codec.collection_pause import collection_paused
 from .codec.program_encoder import program_to_json
 from .container.writer import Content
 from .described_container import write_described
+from .facts import Facts
 from .links import Links
 from .manifest import Manifest, WeightsKind
+from .method_records import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG, MethodRecords
 from .payload import UNBOUND, Payload, constants_payload, weights_payload
 from .portable_text import portable
 
-__all__ = ["CONSTANTS_CONFIG", "MODEL", "WEIGHTS_CONFIG", "save"]
-
-MODEL = "models/model.json"
-WEIGHTS_CONFIG = "data/weights/model_weights_config.json"
-CONSTANTS_CONFIG = "data/constants/model_constants_config.json"
-_SAMPLE_INPUTS = "data/sample_inputs/model.pt"
+__all__ = [
+    "CONSTANTS_CONFIG",
+    "MODEL",
+    "WEIGHTS_CONFIG",
+    "check_whole",
+    "described",
+    "program_records",
+    "save",
+]
 
 
 def save(
@@ -89,46 +94,95 @@ def save(
         >>> save(program, "/tmp/linear.pt2").weights
         'none'
     """
+    facts = Facts(
+        source=source,
+        topology=topology,
+        profiles=profiles,
+        device_map=device_map,
+        dtype=dtype,
+        dynamic_shapes=dynamic_shapes,
+        skipped_checks=skipped_checks,
+        versions=versions or {},
+        unbound=unbound,
+    )
     weights = weights_payload(program, None if link is None else Links(link, path))
     constants = constants_payload(program, unbound)
-    kind = _kind(weights)
-    is_bound = kind != "none"
-    fake = next((name for name, entry in weights.config.items() if entry["path_name"] == UNBOUND), None)
-    if is_bound and fake is not None:
-        raise ValueError(f"some weights are real, and {fake} is fake")
-    if link is not None and kind != "linked":
+    check_whole(weights, constants)
+    if link is not None and _kind(weights) != "linked":
         raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
-    if is_bound and constants.unbound:
+    records = program_records(program, MethodRecords(), weights, constants, root=root)
+    return write_described(path, records, described(program, weights, constants, facts, root=root))
+
+
+def check_whole(weights: Payload, constants: Payload) -> None:
+    """Refuses a program that is bound in part.
+
+    Raises:
+        ValueError: some weights are real and some fake, or the weights are real and a constant has no value.
+    """
+    if _kind(weights) == "none":
+        return
+    fake = next((name for name, entry in weights.config.items() if entry["path_name"] == UNBOUND), None)
+    if fake is not None:
+        raise ValueError(f"some weights are real, and {fake} is fake")
+    if constants.unbound:
         raise ValueError(f"the weights are bound, and the constant {constants.unbound[0].name} has no value")
+
+
+def program_records(
+    program: ExportedProgram,
+    names: MethodRecords,
+    weights: Payload,
+    constants: Payload,
+    *,
+    root: str | Path | None = None,
+) -> dict[str, Content]:
+    """The records of one program, its tensors included; `save` says what `root` is."""
     with collection_paused():
         model = _json(program_to_json(program, root=root))
-    records: dict[str, Content] = {
-        MODEL: model,
-        WEIGHTS_CONFIG: _json({"config": weights.config}),
-        CONSTANTS_CONFIG: _json({"config": constants.config}),
-        _SAMPLE_INPUTS: b"",  # Stock torch wants the record; empty, it stands for no inputs.
+    return {
+        names.model: model,
+        names.weights: _json({"config": weights.config}),
+        names.constants: _json({"config": constants.config}),
+        names.sample_inputs: b"",  # Stock torch wants the record; empty, it stands for no inputs.
         **weights.records,
         **constants.records,
     }
+
+
+def described(
+    program: ExportedProgram,
+    weights: Payload,
+    constants: Payload,
+    facts: Facts,
+    *,
+    root: str | Path | None = None,
+) -> Manifest:
+    """What is said of one program beside its records, which have their digests when they are written.
+
+    Raises:
+        ValueError: a topology that nobody knows.
+    """
+    topology, profiles = facts.topology, facts.profiles
     if topology is not None and profiles is None:
         devices = Topology.parse(topology)
         topology, profiles = devices.canonical, [device.profile.name for device in devices.devices]
-    manifest = Manifest(
-        versions={**(versions or {}), "fakexport": __version__, "torch": str(torch.__version__)},
-        source=portable(source, root),
+    kind = _kind(weights)
+    return Manifest(
+        versions={**facts.versions, "fakexport": __version__, "torch": str(torch.__version__)},
+        source=portable(facts.source, root),
         topology=topology,
         profiles=tuple(profiles or ()),
-        device_map=dict(device_map or {}),
-        dtype=dtype,
-        dynamic_shapes=dynamic_shapes,
-        skipped_checks=tuple(portable(check, root) for check in skipped_checks),
+        device_map=dict(facts.device_map or {}),
+        dtype=facts.dtype,
+        dynamic_shapes=facts.dynamic_shapes,
+        skipped_checks=tuple(portable(check, root) for check in facts.skipped_checks),
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
         library_operators=library_operators(program),
         weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
-        recipes=() if is_bound else recipes_of(program),
+        recipes=recipes_of(program) if kind == "none" else (),
     )
-    return write_described(path, records, manifest)
 
 
 def _kind(weights: Payload) -> WeightsKind:

@@ -11,7 +11,7 @@ from fakexport.documents.typed_json import entries, field, mapping
 from .container.reader import Container
 from .error import ArchiveError, faults_named
 from .manifest import Location, Manifest, TensorEntry, UnboundName
-from .saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
+from .method_records import CONSTANTS_CONFIG, WEIGHTS_CONFIG, MethodRecords
 from .stored_tensor import StoredTensor
 
 __all__ = ["NO_MANIFEST", "has_fakes", "stock_manifest"]
@@ -20,30 +20,26 @@ NO_MANIFEST = "no manifest: the records are held to their CRC-32, and there are 
 _NO_DATA = "torch saved it from a fake program, without its data"
 
 
-def stock_manifest(container: Container) -> tuple[Manifest, tuple[str, ...]]:
-    """What a manifest would say of the tensors of this archive, and notes on what nobody can know.
+def stock_manifest(container: Container, names: MethodRecords) -> tuple[Manifest, tuple[str, ...]]:
+    """What a manifest would say of the tensors of this program, and notes on what nobody can know.
 
     Torch writes a fake weight as a record without data, and reads zeros in its place. A record that is
     smaller than its tensor is no data here: the weight is a fake, as it was.
 
     Raises:
-        ArchiveError: no program called `model`, a config that is refused, or some weights with data and
+        ArchiveError: no such program, a config that is refused, or some weights with data and
             some without.
     """
-    if MODEL not in container.entries:
-        others = [name for name in container.names if name.startswith("models/")]
-        what = (
-            f"is missing; the archive has {others[0]}" if others else "is missing: no program in the archive"
-        )
-        raise ArchiveError(container.path, what, MODEL)
-    weights, constants = (_stored(container, config) for config in (WEIGHTS_CONFIG, CONSTANTS_CONFIG))
+    if names.model not in container.entries:
+        raise ArchiveError(container.path, "is missing: no program in the archive", names.model)
+    weights, constants = (_stored(container, config) for config in (names.weights, names.constants))
     without = [name for name, stored in weights.items() if not stored.has_data]
     sized = [name for name, stored in weights.items() if stored.tensor.needed_bytes]
     if without and len(without) < len(sized):
         what = f"{len(without)} of {len(sized)} weights have no data, such as {without[0]}"
-        raise ArchiveError(container.path, what, WEIGHTS_CONFIG)
+        raise ArchiveError(container.path, what, names.weights)
     lost = [name for name, stored in constants.items() if not stored.has_data]
-    with faults_named(container.path, WEIGHTS_CONFIG):
+    with faults_named(container.path, names.weights):
         manifest = _manifest(weights, lost, is_bound=bool(weights) and not without)
     return manifest, tuple(_notes(len(without), len(lost)))
 

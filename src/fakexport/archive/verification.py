@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -13,14 +13,19 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake
+from fakexport.program.tensor_identity import tensor_identity
 from fakexport.weights import WeightFinding, WeightsReport, open_checkpoint
 from fakexport.weights import verify_weights as verify_model
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight
 from fakexport.weights.finite import is_finite
 from fakexport.weights.verification import CheckpointSource, verified
 
-from .description import ArchiveDescription, describe
+from .bundle_binding import MethodWants, verified_bundle
+from .bundle_loading import load_bundle_archive
+from .description import ArchiveDescription, BundleDescription, describe, describe_bundle
 from .loading import load_archive
+from .manifest import Manifest
+from .methods import methods_of
 
 __all__ = ["is_archive", "verify_archived_weights", "verify_weights"]
 
@@ -58,8 +63,29 @@ def verify_weights(
     if dtype is not None:
         raise ValueError("the dtypes of an archive are fixed: export the program with another dtype")
     path = os.fspath(source_or_program)
-    expected = _expected(describe(path, trust=trust))
-    return verified(expected, open_checkpoint(checkpoint), name=path, source=source, topology=topology).report
+    if methods_of(path, trust=trust):
+        return _bundle_verified(describe_bundle(path, trust=trust), checkpoint, source, topology)
+    found = describe(path, trust=trust)
+    return verified(
+        _expected(found),
+        open_checkpoint(checkpoint),
+        name=path,
+        source=source,
+        recipes=found.manifest.recipes,
+        topology=topology,
+    ).report
+
+
+def _bundle_verified(
+    found: BundleDescription, checkpoint: CheckpointSource, source: ModelSource | None, topology: str
+) -> WeightsReport:
+    wants = {
+        method: MethodWants(
+            _expected(about), found.manifest.prefixes.get(method), about.manifest.recipes, source
+        )
+        for method, about in found.methods.items()
+    }
+    return verified_bundle(wants, checkpoint, name=found.path, topology=topology)
 
 
 def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False) -> WeightsReport:
@@ -72,19 +98,38 @@ def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False
     Reports:
         FE706.
     """
+    if methods_of(path, trust=trust):
+        opened = load_bundle_archive(path)
+        return _read_through(path, opened.bundle, opened.manifest.methods)
     loaded = load_archive(path, trust=trust)
-    state = loaded.program.state_dict
-    if loaded.manifest.weights == "none" or any(map(is_fake, state.values())):
+    return _read_through(path, {"": loaded.program}, {"": loaded.manifest})
+
+
+def _read_through(
+    path: str | os.PathLike[str],
+    programs: Mapping[str, ExportedProgram],
+    manifests: Mapping[str, Manifest],
+) -> WeightsReport:
+    """The report on the weights of programs by method; one that several have is looked at once."""
+    weights: dict[Hashable, tuple[str, torch.Tensor]] = {}
+    for method, manifest in manifests.items():
+        state = programs[method].state_dict
+        if manifest.tensors and (manifest.weights == "none" or any(map(is_fake, state.values()))):
+            raise ValueError(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
+        for entry in manifest.tensors:
+            tensor = state[entry.name]
+            name = f"{method}: {entry.name}" if method else entry.name
+            weights.setdefault(tensor_identity(tensor), (name, tensor))
+    if not weights:
         raise ValueError(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
-    names = [tensor.name for tensor in loaded.manifest.tensors]
     with real_execution():
-        bad = tuple(name for name in names if not is_finite(state[name]))
+        bad = tuple(name for name, tensor in weights.values() if not is_finite(tensor))
     return WeightsReport(
         source=os.fspath(path),
         checkpoint=os.fspath(path),
-        weights=len(names),
-        entries=len(names),
-        entry_bytes=sum(state[name].nbytes for name in names),
+        weights=len(weights),
+        entries=len(weights),
+        entry_bytes=sum(tensor.nbytes for _, tensor in weights.values()),
         converted=0,
         findings=(WeightFinding("FE706", bad),) if bad else (),
     )

@@ -8,6 +8,7 @@ import typer
 
 from fakexport import __version__
 from fakexport.cli.bind_command import bind_command
+from fakexport.cli.bundle_command import bundle_command
 from fakexport.cli.check_command import check_command
 from fakexport.cli.compare_command import compare_command
 from fakexport.cli.compile_command import compile_command
@@ -68,6 +69,7 @@ app.command("check", short_help="Does the model export for each target?")(check_
 app.command("export", short_help="Writes a target's program without weights.")(export_command)
 app.command("retarget", short_help="Puts a program on other devices.")(retarget_command)
 app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bind_command)
+app.command("bundle", short_help="Puts several programs into one archive.")(bundle_command)
 app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
 app.command("compile", short_help="Compiles a program for a runtime.")(compile_command)
 app.command("compare", short_help="Does a program give what eager gives?")(compare_command)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import Archive, BoundDevices, Checkpoint, Debug, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
+
+if TYPE_CHECKING:
+    from fakexport.archive.manifest import TensorEntry
+    from fakexport.weights import Checkpoint as OpenCheckpoint
 
 __all__ = ["bind_command"]
 
@@ -35,32 +39,54 @@ def bind_command(
     not fit, or a file is refused; `fakexport verify-weights` lists what is wrong.
     """
     with quiet(is_debug=debug):
-        from fakexport.archive import bind, load_archive, save
+        from fakexport.archive import methods_of
         from fakexport.weights import open_checkpoint
 
         load_libraries(library)
-        loaded = load_archive(archive, trust=trust)
         opened = open_checkpoint(checkpoint)
-        bound = bind(loaded.program, opened, device_map=device_map)
-        about = loaded.manifest
-        written = save(
-            bound,
-            output,
-            source=about.source,
-            topology=about.topology,
-            profiles=about.profiles,
-            device_map=about.device_map,
-            dtype=about.dtype,
-            dynamic_shapes=about.dynamic_shapes,
-            skipped_checks=about.skipped_checks,
-            versions=about.versions,
-            link=opened if link else None,
-        )
-    size, count = output.stat().st_size, len(bound.state_dict)
-    places = [tensor.location for tensor in written.tensors if tensor.location]
+        write = _bundle if methods_of(archive, trust=trust) else _program
+        tensors = write(archive, opened, output, device_map=device_map, link=link, trust=trust)
+    locations = {tensor.location for tensor in tensors if tensor.location}
     where = ""
     if link:
-        linked = sum(place.length for place in places if place.is_link)
-        inside = sum(place.length for place in places if not place.is_link)
+        linked = sum(place.length for place in locations if place.is_link)
+        inside = sum(place.length for place in locations if not place.is_link)
         where = f": {linked:,} bytes linked, {inside:,} bytes inside"
-    write_output(f"{output}: {size:,} bytes, {count} weights bound{where}\n")
+    count = sum(1 + len(tensor.aliases) for tensor in tensors)
+    write_output(f"{output}: {output.stat().st_size:,} bytes, {count} weights bound{where}\n")
+
+
+def _program(
+    archive: str,
+    checkpoint: OpenCheckpoint,
+    output: Path,
+    *,
+    device_map: str | None,
+    link: bool,
+    trust: bool,
+) -> list[TensorEntry]:
+    from fakexport.archive import Facts, bind, load_archive, save
+
+    loaded = load_archive(archive, trust=trust)
+    bound = bind(loaded.program, checkpoint, device_map=device_map)
+    facts = vars(Facts.of(loaded.manifest))
+    return list(save(bound, output, **facts, link=checkpoint if link else None).tensors)
+
+
+def _bundle(
+    archive: str,
+    checkpoint: OpenCheckpoint,
+    output: Path,
+    *,
+    device_map: str | None,
+    link: bool,
+    trust: bool,
+) -> list[TensorEntry]:
+    """Binds all methods; what they share is among the tensors once."""
+    from fakexport.archive import Facts, bind, load_bundle_archive, save_bundle
+
+    loaded = load_bundle_archive(archive)
+    bound = bind(loaded.bundle, checkpoint, device_map=device_map)
+    facts = {method: vars(Facts.of(about)) for method, about in loaded.manifest.methods.items()}
+    written = save_bundle(bound, output, about=facts, link=checkpoint if link else None)
+    return written.tensors

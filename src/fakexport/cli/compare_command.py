@@ -14,6 +14,7 @@ from fakexport.cli.options import (
     Dtype,
     Inputs,
     Libraries,
+    Method,
     Source,
     TextOrJson,
     Trust,
@@ -32,6 +33,7 @@ def compare_command(
         typer.Argument(metavar="[CHECKPOINT]", show_default=False, help="The weights of both."),
     ] = None,
     inputs: Inputs = None,
+    method: Method = None,
     device_map: BoundDevices = None,
     dtype: Dtype = None,
     use_cache: Annotated[
@@ -54,7 +56,7 @@ def compare_command(
         load_libraries(library)
         comparison = compare_source(
             source,
-            load(archive, trust=trust),
+            load(archive, method=method, trust=trust),
             checkpoint=checkpoint,
             inputs=None if inputs is None else read_inputs(inputs),
             device_map=device_map,

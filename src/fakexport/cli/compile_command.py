@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, BoundDevices, Debug, Libraries, Trust
+from fakexport.cli.options import Archive, BoundDevices, Debug, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
@@ -57,6 +57,7 @@ def compile_command(
         Path | None,
         typer.Option("--cache", metavar="DIR", show_default=False, help="Keeps what was compiled."),
     ] = None,
+    method: Method = None,
     device_map: BoundDevices = None,
     trust: Trust = False,
     library: Libraries = None,
@@ -76,7 +77,7 @@ def compile_command(
         from fakexport.deploy import CompileFailure
 
         load_libraries(library)
-        program = load(archive, trust=trust)
+        program = load(archive, method=method, trust=trust)
         if to == "aoti":
             _check_devices(program, archive, checkpoint, output, target)
         if checkpoint is not None:

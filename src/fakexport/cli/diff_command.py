@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, Libraries, TextOrJson, Trust
+from fakexport.cli.options import Debug, Libraries, Method, TextOrJson, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -17,6 +17,7 @@ __all__ = ["diff_command"]
 def diff_command(
     first: Annotated[str, typer.Argument(metavar="A.pt2", show_default=False, help="The first archive.")],
     second: Annotated[str, typer.Argument(metavar="B.pt2", show_default=False, help="The other archive.")],
+    method: Method = None,
     trust: Trust = False,
     format_: TextOrJson = "text",
     library: Libraries = None,
@@ -32,7 +33,7 @@ def diff_command(
         from fakexport.report import render_archive_difference, render_archive_difference_json
 
         load_libraries(library)
-        found = diff_archives(first, second, trust=trust)
+        found = diff_archives(first, second, method=method, trust=trust)
         is_json = format_ == "json"
         text = (
             render_archive_difference_json(found)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -38,6 +38,7 @@ def inspect_command(
         Literal["text", "json"],
         typer.Option("--format", help="Text for people, JSON for programs (of an archive)."),
     ] = "text",
+    method: Method = None,
     devices: Annotated[
         bool,
         typer.Option("--devices", help="Of a .pt2: where its program names devices, and what that breaks."),
@@ -55,11 +56,13 @@ def inspect_command(
         if (target, device_map, dtype) != ("cpu", None, None):
             raise typer.BadParameter("--target, --device-map and --dtype are for models, not for archives")
         _inspect_archive(
-            subject, devices=devices, trust=trust, output_format=format_, library=library, debug=debug
+            subject, method, devices=devices, trust=trust, output_format=format_, library=library, debug=debug
         )
         return
-    if devices or trust or format_ != "text":
-        raise typer.BadParameter("--devices, --trust and --format json are for archives, not for models")
+    if devices or trust or method is not None or format_ != "text":
+        raise typer.BadParameter(
+            "--devices, --method, --trust and --format json are for archives, not for models"
+        )
     with quiet(is_debug=debug):
         load_libraries(library)
         from fakexport.check import inspect
@@ -70,27 +73,40 @@ def inspect_command(
 
 
 def _inspect_archive(
-    path: str, *, devices: bool, trust: bool, output_format: str, library: list[Path] | None, debug: bool
+    path: str,
+    method: str | None,
+    *,
+    devices: bool,
+    trust: bool,
+    output_format: str,
+    library: list[Path] | None,
+    debug: bool,
 ) -> None:
     if devices and output_format == "json":
         raise typer.BadParameter("--devices gives text; --format json is without it")
     with quiet(is_debug=debug):
         load_libraries(library)
         if devices:
-            text = _device_literals(path, trust=trust)
+            text = _device_literals(path, method, trust=trust)
         else:
-            from fakexport.archive import describe
-            from fakexport.report import render_archive, render_archive_json
-
-            found = describe(path, trust=trust)
-            is_json = output_format == "json"
-            text = render_archive_json(found) if is_json else render_archive(found, width=output_width())
+            text = _description(path, method, trust=trust, is_json=output_format == "json")
     write_output(text)
 
 
-def _device_literals(path: str, *, trust: bool) -> str:
+def _description(path: str, method: str | None, *, trust: bool, is_json: bool) -> str:
+    from fakexport.archive import describe, describe_bundle, methods_of
+    from fakexport.report import render_archive, render_archive_json, render_bundle, render_bundle_json
+
+    if method is None and methods_of(path, trust=trust):
+        bundle = describe_bundle(path, trust=trust)
+        return render_bundle_json(bundle) if is_json else render_bundle(bundle, width=output_width())
+    found = describe(path, method=method, trust=trust)
+    return render_archive_json(found) if is_json else render_archive(found, width=output_width())
+
+
+def _device_literals(path: str, method: str | None, *, trust: bool) -> str:
     from fakexport.archive import load
     from fakexport.program import inspect_devices
     from fakexport.report import render_device_literals
 
-    return render_device_literals(inspect_devices(load(path, trust=trust)))
+    return render_device_literals(inspect_devices(load(path, method=method, trust=trust)))

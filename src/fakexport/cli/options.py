@@ -17,6 +17,7 @@ __all__ = [
     "Dtype",
     "Inputs",
     "Libraries",
+    "Method",
     "OutputFormat",
     "Source",
     "TextOrJson",
@@ -77,6 +78,10 @@ Debug = Annotated[
 Archive = Annotated[
     str,
     typer.Argument(metavar="ARCHIVE", show_default=False, help="A .pt2 of fakexport or torch.export.save."),
+]
+Method = Annotated[
+    str | None,
+    typer.Option("--method", metavar="NAME", show_default=False, help="Which program of a bundle."),
 ]
 Trust = Annotated[
     bool,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, Debug, Libraries, Trust
+from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
@@ -37,6 +37,7 @@ def retarget_command(
             help="The devices that there are, such as H100; by default the usual model of each kind.",
         ),
     ] = None,
+    method: Method = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
@@ -52,7 +53,7 @@ def retarget_command(
         from fakexport.program import RetargetError, retargeted
 
         load_libraries(library)
-        loaded = load_archive(archive, trust=trust)
+        loaded = load_archive(archive, method=method, trust=trust)
         about = loaded.manifest
         try:
             made = retargeted(loaded.program, to, topology=target)

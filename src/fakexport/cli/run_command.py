@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, BoundDevices, Debug, Inputs, Libraries, Trust
+from fakexport.cli.options import Archive, BoundDevices, Debug, Inputs, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -29,6 +29,7 @@ def run_command(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The outputs' .safetensors."),
     ] = None,
+    method: Method = None,
     device_map: BoundDevices = None,
     trust: Trust = False,
     library: Libraries = None,
@@ -40,7 +41,7 @@ def run_command(
 
         load_libraries(library)
         tensors = {} if inputs is None else read_inputs(inputs)
-        outputs = _outputs(archive, checkpoint, tensors, device_map=device_map, trust=trust)
+        outputs = _outputs(archive, checkpoint, tensors, method=method, device_map=device_map, trust=trust)
         if output is not None:
             write_outputs(output, outputs)
     for name, tensor in outputs.items():
@@ -53,6 +54,7 @@ def _outputs(
     checkpoint: str | None,
     inputs: dict[str, torch.Tensor],
     *,
+    method: str | None,
     device_map: str | None,
     trust: bool,
 ) -> dict[str, torch.Tensor]:
@@ -61,10 +63,11 @@ def _outputs(
 
     kind = artifact_kind(path)
     if kind != "program":
-        if device_map is not None:
-            raise typer.BadParameter(f"--device-map is for programs; {path} is compiled")
+        if device_map is not None or method is not None:
+            option = "--device-map" if method is None else "--method"
+            raise typer.BadParameter(f"{option} is for programs; {path} is compiled")
         return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)(inputs)
-    program = load(path, trust=trust)
+    program = load(path, method=method, trust=trust)
     if checkpoint is not None:
         program = bind(program, checkpoint, device_map=device_map)
     return run(program, inputs)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, Debug, Libraries, Trust
+from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
@@ -21,6 +21,7 @@ def source_command(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .py to write."),
     ] = None,
+    method: Method = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
@@ -35,7 +36,7 @@ def source_command(
         from fakexport.program import source
 
         load_libraries(library)
-        program = load(archive, trust=trust)
+        program = load(archive, method=method, trust=trust)
         written = source(program) if output is None else write_source(program, output)
     if output is None:
         write_output(written.text)

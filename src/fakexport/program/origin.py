@@ -9,9 +9,18 @@ from torch.export import ExportedProgram
 
 from fakexport.documents.recipe import Recipe
 
-__all__ = ["inherit_origin", "origin_of", "remember_origin", "remember_recipes", "remembered_recipes"]
+__all__ = [
+    "inherit_origin",
+    "origin_of",
+    "remember_origin",
+    "remember_prefix",
+    "remember_recipes",
+    "remembered_prefix",
+    "remembered_recipes",
+]
 
 _MODULES: weakref.WeakKeyDictionary[ExportedProgram, nn.Module] = weakref.WeakKeyDictionary()
+_PREFIXES: weakref.WeakKeyDictionary[ExportedProgram, tuple[str, str]] = weakref.WeakKeyDictionary()
 _RECIPES: weakref.WeakKeyDictionary[ExportedProgram, tuple[Recipe, ...]] = weakref.WeakKeyDictionary()
 
 
@@ -38,9 +47,21 @@ def remembered_recipes(program: ExportedProgram) -> tuple[Recipe, ...] | None:
     return _RECIPES.get(program)
 
 
+def remember_prefix(program: ExportedProgram, prefix: tuple[str, str]) -> None:
+    """Notes how the names of a program's weights begin in the checkpoint, and in the program, as it lives."""
+    _PREFIXES[program] = prefix
+
+
+def remembered_prefix(program: ExportedProgram) -> tuple[str, str] | None:
+    """What came with a program in its archive; None where its names are those of the checkpoint."""
+    return _PREFIXES.get(program)
+
+
 def inherit_origin(made: ExportedProgram, program: ExportedProgram) -> None:
     """Notes of `made`, which takes the same weights, what is known of `program`."""
     if (module := _MODULES.get(program)) is not None:
         _MODULES[made] = module
     if (recipes := _RECIPES.get(program)) is not None:
         _RECIPES[made] = recipes
+    if (prefix := _PREFIXES.get(program)) is not None:
+        _PREFIXES[made] = prefix

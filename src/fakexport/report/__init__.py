@@ -9,6 +9,8 @@ from fakexport.report.archive_difference_text import render_archive_difference
 from fakexport.report.archive_json import INSPECT_SCHEMA, archive_to_dict, render_archive_json
 from fakexport.report.archive_text import render_archive
 from fakexport.report.as_json import SCHEMA, render_json, to_dict
+from fakexport.report.bundle_json import INSPECT_BUNDLE_SCHEMA, bundle_to_dict, render_bundle_json
+from fakexport.report.bundle_text import render_bundle
 from fakexport.report.comparison_json import COMPARISON_SCHEMA, comparison_to_dict, render_comparison_json
 from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
@@ -25,6 +27,7 @@ from fakexport.report.weights_text import render_weights
 __all__ = [
     "COMPARISON_SCHEMA",
     "DIFF_SCHEMA",
+    "INSPECT_BUNDLE_SCHEMA",
     "INSPECT_SCHEMA",
     "SCHEMA",
     "WEIGHTS_SCHEMA",
@@ -38,11 +41,14 @@ __all__ = [
     "Verdict",
     "archive_difference_to_dict",
     "archive_to_dict",
+    "bundle_to_dict",
     "comparison_to_dict",
     "render_archive",
     "render_archive_difference",
     "render_archive_difference_json",
     "render_archive_json",
+    "render_bundle",
+    "render_bundle_json",
     "render_comparison",
     "render_comparison_json",
     "render_device",

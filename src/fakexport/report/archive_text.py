@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fakexport.archive import ArchiveDescription
     from fakexport.program import SymbolRange, ValueSummary
 
-__all__ = ["render_archive"]
+__all__ = ["archive_paragraphs", "paragraph_lines", "render_archive"]
 
 _MARGIN = 14
 _MOST_ITEMS = 12
@@ -40,11 +40,16 @@ def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
     """
     head = escaped(f"{found.path}: {bytes_text(found.file_bytes)}")
     lines = [head, *(line for note in found.notes for line in wrapped(f"note: {note}", width)), ""]
-    for title, items in _paragraphs(found):
+    lines += paragraph_lines(archive_paragraphs(found), width=width)
+    return "\n".join(lines) + "\n"
+
+
+def paragraph_lines(paragraphs: Iterable[tuple[str, Sequence[str]]], *, width: int) -> Iterator[str]:
+    """The lines of titled paragraphs; those without items are left out, long ones are cut."""
+    for title, items in paragraphs:
         for number, item in enumerate(_cut(items)):
             first = f"{'' if number else title:<{_MARGIN}}"
-            lines += wrapped(item, max(width, 2 * _MARGIN + 20), first=first, later=" " * (_MARGIN + 2))
-    return "\n".join(lines) + "\n"
+            yield from wrapped(item, max(width, 2 * _MARGIN + 20), first=first, later=" " * (_MARGIN + 2))
 
 
 def _cut(items: Sequence[str]) -> Iterator[str]:
@@ -53,7 +58,8 @@ def _cut(items: Sequence[str]) -> Iterator[str]:
         yield f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all"
 
 
-def _paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
+def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
+    """What there is to say of an archive, or of one method of a bundle, with titles."""
     manifest, program = found.manifest, found.program
     versions = dict(manifest.versions) or ({"torch": program.torch_version} if program.torch_version else {})
     yield (

@@ -55,6 +55,11 @@ class Container:
         self.entries: Mapping[str, Entry] = {entry.name.partition("/")[2]: entry for entry in entries}
 
     @property
+    def file_bytes(self) -> int:
+        """Size of the file."""
+        return self._size
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the records, in the order of the file."""
         return tuple(self.entries)

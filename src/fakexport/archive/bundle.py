@@ -1,0 +1,133 @@
+"""Programs that belong together, such as prefill and decode, with the weights that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from torch.export import ExportedProgram
+
+from fakexport.fake import is_fake
+
+from .bundle_manifest import METHOD_NAME, MOST_METHODS
+from .container.record_name import fault_of_name
+from .method_records import MethodRecords
+from .sharing import SharedWeight, shared_weights
+
+__all__ = ["Bundle", "Prefix"]
+
+Prefix = tuple[str, str]
+"""How names begin in the checkpoint, and how the same names begin in the program: `("encoder.", "")`."""
+
+
+class Bundle(Mapping[str, ExportedProgram]):
+    """Programs by the name of their method; each is a plain `ExportedProgram`. Immutable.
+
+    Two weights of different methods are one if they are one tensor already, as in programs of one live
+    module; or if they have the same name in the checkpoint, which `prefixes` tells: programs that were
+    exported or loaded one by one have tensors of their own. Equal data alone makes no weight of two: a model
+    is full of parameters that are ones.
+
+    Args:
+        programs: By name: a letter, then letters, digits and `_`. All are bound, or none is.
+        prefixes: By method, where a method's weights are in the checkpoint, if their names are not the same
+            there. `("encoder.", "")` or `"encoder."`: the entry `encoder.fc.weight` is the program's
+            `fc.weight`. `("", "model.")`: the entry `fc.weight` is `model.fc.weight` in the program.
+        shared: Weights that are known to be one, as (method, name) pairs, such as `bundle.shared`.
+    Raises:
+        ValueError: no program, or more than 64; a name that no method can have; a prefix of an unknown
+            method, or with which a weight does not begin; some programs are bound and some are not; two
+            weights that would be one differ in dtype, shape, strides, device or data.
+        TypeError: something that is no program.
+
+    Example:
+        >>> import torch
+        >>> from fakexport.capture import export
+        >>> model, row = torch.nn.Linear(4, 4), torch.zeros(1, 4)
+        >>> bundle = Bundle({"one": export(model, (row,)), "two": export(model, (row.repeat(2, 1),))})
+        >>> list(bundle), len(bundle.shared)
+        (['one', 'two'], 2)
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, ExportedProgram],
+        *,
+        prefixes: Mapping[str, str | Prefix] | None = None,
+        shared: Iterable[SharedWeight] = (),
+    ) -> None:
+        _check_names(programs)
+        self._programs = dict(programs)
+        pairs = {
+            method: (prefix, "") if isinstance(prefix, str) else prefix
+            for method, prefix in (prefixes or {}).items()
+        }
+        _check_prefixes(self._programs, pairs)
+        self._prefixes = {method: pair for method, pair in pairs.items() if pair != ("", "")}
+        _check_bound(self._programs)
+        self._shared = shared_weights(self._programs, self._prefixes, shared)
+
+    def __getitem__(self, method: str) -> ExportedProgram:
+        if method not in self._programs:
+            raise KeyError(f"no method {method!r}; there are {', '.join(self._programs)}")
+        return self._programs[method]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._programs)
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def __repr__(self) -> str:
+        state = "bound" if self.is_bound else "without weights"
+        return f"Bundle({', '.join(self)}; {state}, {len(self.shared)} weights shared)"
+
+    @property
+    def prefixes(self) -> Mapping[str, Prefix]:
+        """As given; only of methods whose names are others in the checkpoint."""
+        return MappingProxyType(self._prefixes)
+
+    @property
+    def shared(self) -> tuple[SharedWeight, ...]:
+        """Each weight of several methods, as its (method, name) pairs in the order of the methods."""
+        return self._shared
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the weights are there."""
+        return not any(is_fake(tensor) for program in self.values() for tensor in program.state_dict.values())
+
+
+def _check_names(programs: Mapping[str, ExportedProgram]) -> None:
+    if not programs:
+        raise ValueError("a bundle has at least one method, and none is given")
+    if len(programs) > MOST_METHODS:
+        raise ValueError(f"a bundle has at most {MOST_METHODS} methods, and {len(programs)} are given")
+    for method, program in programs.items():
+        if not isinstance(method, str) or not METHOD_NAME.fullmatch(method):
+            raise ValueError(f"{method!r} is no name of a method: a letter, then letters, digits and `_`")
+        if fault := fault_of_name(MethodRecords(method).model):
+            raise ValueError(f"{method!r} is no name of a method: {fault}")
+        if not isinstance(program, ExportedProgram):
+            raise TypeError(f"the method {method} is a {type(program).__name__}, and no exported program")
+    lower = {method.lower(): method for method in programs}
+    for method in programs:
+        if lower[method.lower()] != method:
+            raise ValueError(f"only case tells the methods {method} and {lower[method.lower()]} apart")
+
+
+def _check_prefixes(programs: Mapping[str, ExportedProgram], prefixes: Mapping[str, Prefix]) -> None:
+    for method, (_, own) in prefixes.items():
+        if method not in programs:
+            raise ValueError(f"a prefix of {method!r}, and the methods are {', '.join(programs)}")
+        for name in programs[method].state_dict:
+            if not name.startswith(own):
+                raise ValueError(f"the weight {name} of {method} does not begin with {own!r}")
+
+
+def _check_bound(programs: Mapping[str, ExportedProgram]) -> None:
+    kinds = {method: set(map(is_fake, program.state_dict.values())) for method, program in programs.items()}
+    bound = [method for method, kind in kinds.items() if kind == {False}]
+    unbound = [method for method, kind in kinds.items() if True in kind]
+    if bound and unbound:
+        raise ValueError(f"the weights of {bound[0]} are bound, and those of {unbound[0]} are not")

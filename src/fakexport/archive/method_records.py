@@ -1,0 +1,43 @@
+"""The names of the records of one program in an archive; an archive may have several programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CONSTANTS_CONFIG", "MODEL", "WEIGHTS_CONFIG", "MethodRecords"]
+
+
+@dataclass(frozen=True)
+class MethodRecords:
+    """Where torch's format puts what belongs to one program.
+
+    Args:
+        method: The program's name; an archive with a single program calls it `model`, as torch does.
+    """
+
+    method: str = "model"
+
+    @property
+    def model(self) -> str:
+        """The graph."""
+        return f"models/{self.method}.json"
+
+    @property
+    def weights(self) -> str:
+        """Which record is the weight of a name."""
+        return f"data/weights/{self.method}_weights_config.json"
+
+    @property
+    def constants(self) -> str:
+        """Which record is the constant of a name."""
+        return f"data/constants/{self.method}_constants_config.json"
+
+    @property
+    def sample_inputs(self) -> str:
+        """The example inputs, of which fakexport writes none."""
+        return f"data/sample_inputs/{self.method}.pt"
+
+
+MODEL = MethodRecords().model
+WEIGHTS_CONFIG = MethodRecords().weights
+CONSTANTS_CONFIG = MethodRecords().constants

@@ -1,0 +1,163 @@
+"""Which weights of several programs are one weight."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import pairwise
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport._torch.real_execution import real_execution
+from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.program.tensor_identity import tensor_identity
+from fakexport.weights.finite import are_equal
+
+from .payload import names_by_tensor
+
+__all__ = ["SharedWeight", "name_in_checkpoint", "shared_weights", "unify"]
+
+Pair = tuple[str, str]
+SharedWeight = tuple[Pair, ...]
+"""The methods that have a weight, each with its first name there."""
+
+
+def name_in_checkpoint(name: str, prefix: tuple[str, str] | None) -> str:
+    """What a checkpoint calls a weight of a program; `Bundle` says what the prefix is."""
+    if prefix is None or not name.startswith(prefix[1]):
+        return name
+    return prefix[0] + name.removeprefix(prefix[1])
+
+
+def shared_weights(
+    programs: Mapping[str, ExportedProgram],
+    prefixes: Mapping[str, tuple[str, str]],
+    known: Iterable[SharedWeight] = (),
+) -> tuple[SharedWeight, ...]:
+    """The weights that several programs have, told by memory, by name in the checkpoint, or known.
+
+    Buffers that no checkpoint brings count as well: they may be state that one program writes for another.
+
+    Raises:
+        ValueError: two weights that would be one are not the same, or are two in one program.
+    """
+    known_as = {pair: index for index, weight in enumerate(known) for pair in weight}
+    counted = {method: _weights(program) for method, program in programs.items()}
+    union = _Union()
+    for method, tensors in counted.items():
+        for names in names_by_tensor(tensors):
+            pair = method, names[0]
+            union.join(pair, ("memory", tensor_identity(tensors[names[0]])))
+            for name in names:
+                union.join(pair, ("name", name_in_checkpoint(name, prefixes.get(method))))
+                if (method, name) in known_as:
+                    union.join(pair, ("known", known_as[method, name]))
+    shared = tuple(tuple(pairs) for pairs in union.groups() if len(pairs) > 1)
+    for weight in shared:
+        for first, second in pairwise(weight):
+            _check_same(first, second, programs, prefixes)
+    return shared
+
+
+def unify(programs: Mapping[str, ExportedProgram], shared: Iterable[SharedWeight]) -> None:
+    """Makes one tensor of each shared weight that is real, with all its names.
+
+    Args:
+        programs: They are changed, and must be nobody else's.
+        shared: Of these programs, as `shared_weights` tells.
+    """
+    tensors = {method: _tensors(program) for method, program in programs.items()}
+    names_of = {
+        (method, names[0]): names for method, found in tensors.items() for names in names_by_tensor(found)
+    }
+    for first, *others in shared:
+        tensor = tensors[first[0]][first[1]]
+        if is_fake(tensor):  # Each program has fakes of its own mode.
+            continue
+        for method, name in others:
+            program = programs[method]
+            for same in names_of[method, name]:
+                holder = program.state_dict if same in program.state_dict else program.constants
+                holder[same] = tensor
+
+
+class _Union:
+    """Pairs that have a key in common, directly or through others, are in one group."""
+
+    def __init__(self) -> None:
+        self._parents: dict[Hashable, Hashable] = {}
+        self._pairs: dict[Pair, None] = {}
+
+    def join(self, pair: Pair, key: Hashable) -> None:
+        self._pairs[pair] = None
+        self._parents[self._root(key)] = self._root(("pair", pair))
+
+    def groups(self) -> list[list[Pair]]:
+        """In the order in which the pairs came."""
+        found: dict[Hashable, list[Pair]] = {}
+        for pair in self._pairs:
+            found.setdefault(self._root(("pair", pair)), []).append(pair)
+        return list(found.values())
+
+    def _root(self, item: Hashable) -> Hashable:
+        path = []
+        while (parent := self._parents.setdefault(item, item)) != item:
+            path.append(item)
+            item = parent
+        self._parents.update(dict.fromkeys(path, item))
+        return item
+
+
+def _weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Parameters and buffers, persistent or not."""
+    buffers = set(program.graph_signature.non_persistent_buffers)
+    return {
+        name: tensor
+        for name, tensor in _tensors(program).items()
+        if name in program.state_dict or name in buffers
+    }
+
+
+def _tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """With the constants that the model wrote as such."""
+    constants = {name: c for name, c in program.constants.items() if isinstance(c, torch.Tensor)}
+    return {**program.state_dict, **constants}
+
+
+def _tensor(program: ExportedProgram, name: str) -> torch.Tensor:
+    tensor: torch.Tensor = program.state_dict[name] if name in program.state_dict else program.constants[name]
+    return tensor
+
+
+def _check_same(
+    first: Pair,
+    second: Pair,
+    programs: Mapping[str, ExportedProgram],
+    prefixes: Mapping[str, tuple[str, str]],
+) -> None:
+    (method_a, name_a), (method_b, name_b) = first, second
+    a, b = _tensor(programs[method_a], name_a), _tensor(programs[method_b], name_b)
+    if method_a == method_b:
+        raise ValueError(f"{name_a} and {name_b} of {method_a} would be one weight: {_ADVICE}")
+    name = name_in_checkpoint(name_a, prefixes.get(method_a))
+    if _kind(a) != _kind(b):
+        raise ValueError(f"{name} is {_kind(a)} in {method_a} and {_kind(b)} in {method_b}: {_ADVICE}")
+    is_weight = name_a in programs[method_a].state_dict or name_b in programs[method_b].state_dict
+    if is_weight and (is_fake(a) or is_fake(b)):
+        return  # A fake weight may know how it was drawn; nobody wants that value.
+    try:
+        values = value_of(a), value_of(b)
+    except UnreplayableRead:
+        return
+    with real_execution():
+        if not are_equal(*(value.detach() for value in values)):
+            raise ValueError(f"{name} has other data in {method_a} than in {method_b}: {_ADVICE}")
+
+
+_ADVICE = "if these are two weights, tell their names in the checkpoint apart by prefixes"
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    strides = "" if tensor.is_contiguous() else f" with strides {list(tensor.stride())}"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{dtype}{list(tensor.shape)}{strides} on {tensor.device}"
