@@ -35,9 +35,6 @@ DIFFERENT = {
     UNPROVEN: "sam3",
 }
 
-# A fault of ours: a mask of attention stays on the old device, and `retarget` refuses the program with FE502.
-REFUSED = frozenset(("t5gemma2",))
-
 # The last architecture, in the order of the catalogue, of which the table above was measured. Of those
 # behind it any of the reasons is taken, with its evidence, and nothing else.
 MEASURED_UP_TO = "deformable_detr"
@@ -58,9 +55,7 @@ def test_every_exception_is_an_architecture():
 
 
 @pytest.mark.parametrize("architecture", sampled(CHECKED))
-def test_it_is_the_program_of_an_export(architecture, tmp_path, request):
-    if str(architecture) in REFUSED:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="a mask stays on the old device"))
+def test_it_is_the_program_of_an_export(architecture, tmp_path):
     programs = both_programs(architecture, tmp_path)
 
     found = differences(programs)
