@@ -48,26 +48,12 @@ class Kinds(ManyKinds):
         return {"hidden": hidden, "extra": (x.shape[0], hidden.nonzero())}
 
 
-class Masked(nn.Module):
-    """A mask by `vmap` of `vmap`, as transformers makes it, with a tensor that is indexed inside."""
-
-    def forward(self, x: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(x.shape[-1], device=x.device)
-
-        def mask(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-            return (query >= key) & is_kept.index_select(0, key[None])[0]
-
-        rows = torch.vmap(torch.vmap(mask, in_dims=(None, 0)), in_dims=(0, None))
-        return x.masked_fill(rows(places, places).logical_not(), 0.0)
-
-
 FACTORIES = {
     "mlp": lambda: (MLP(), (torch.zeros(3, 8),)),
     "blocks": lambda: (Blocks((1, 2)), (torch.zeros(3, 8),)),
     "control-flow": lambda: (Branching(), (torch.zeros(3, 4),)),
     "many-kinds": lambda: (Kinds(), (torch.zeros(5, 4), 3)),
     "every-literal": lambda: (EveryLiteral(), (torch.zeros(3, 8),)),
-    "vmap": lambda: (Masked(), (torch.zeros(3, 4, 4), torch.ones(4, dtype=torch.bool))),
 }
 
 
@@ -253,9 +239,7 @@ def test_a_program_that_refuses_to_run_goes_on_refusing(tmp_path):
         moved.module()
 
 
-@pytest.mark.parametrize(
-    ("name", "dynamic"), [("every-literal", None), ("blocks", ["x.0=1..64"]), ("vmap", None)]
-)
+@pytest.mark.parametrize(("name", "dynamic"), [("every-literal", None), ("blocks", ["x.0=1..64"])])
 def test_a_loaded_program_is_retargeted_like_the_one_that_was_saved(name, dynamic, tmp_path):
     program = fe.export(FACTORIES[name], dynamic_shapes=dynamic)
     fe.save(program, tmp_path / "cpu.pt2")
@@ -266,38 +250,6 @@ def test_a_loaded_program_is_retargeted_like_the_one_that_was_saved(name, dynami
     expected = fe.load(tmp_path / "gpu.pt2")
     assert nodes_equal(moved, expected) == ()
     assert diff(moved, expected).constants == ()
-
-
-def test_no_value_of_a_vmap_stays_on_the_old_device():
-    program = fe.export(FACTORIES["vmap"])
-
-    moved = fe.retarget(program, "cuda:0")
-
-    values = [node.meta.get("val") for node in moved.graph.nodes]
-    found = {str(value.device) for value in values if isinstance(value, torch.Tensor)}
-    assert found == {"cuda:0"}
-
-
-def test_strict_rules_hold_inside_of_a_vmap():
-    program = fe.export(FACTORIES["vmap"], topology="H100")
-    move_before(program, "is_kept", torch.ops.aten.index_select.default, "cpu")
-
-    with pytest.raises(RetargetError) as caught:
-        fe.retarget(program, {"cuda:0": "cuda:0"}, topology="H100")
-
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == "FE502"
-    assert diagnostic.notes == ("aten.gather.default gets self on cpu, index on cuda:0",)
-
-
-def move_before(program, name, operator, device):
-    """Lets an operator take an input of the program on another device than it is on."""
-    source = next(node for node in program.graph.nodes if node.name == name)
-    with program.graph.inserting_after(source):
-        dtype = source.meta["val"].dtype
-        moved = program.graph.call_function(torch.ops.aten.to.device, (source, torch.device(device), dtype))
-    moved.meta["val"] = fake_elsewhere(source.meta["val"], torch.device(device))
-    next(node for node in program.graph.nodes if node.target == operator).replace_input_with(source, moved)
 
 
 class Convolution(nn.Module):
@@ -317,8 +269,15 @@ def test_strict_rules_find_what_fake_mode_lets_pass():
         (torch.zeros(1, 3, 8, 8, device="cuda:0"), torch.zeros(192, device="cuda:0")),
     )
     program = fe.export(factory, topology="2xH100", device_map="cuda:0")
-    move_before(program, "x", torch.ops.aten.conv2d.default, "cuda:1")
-    move_before(program, "table", torch.ops.aten.index.Tensor, "cpu")
+    graph = program.graph
+    first, second = (node for node in graph.nodes if node.op == "placeholder" and node.name in ("x", "table"))
+    with graph.inserting_after(second):
+        far = graph.call_function(torch.ops.aten.to.device, (first, torch.device("cuda:1"), torch.float32))
+        away = graph.call_function(torch.ops.aten.to.device, (second, torch.device("cpu"), torch.float32))
+    far.meta["val"] = fake_elsewhere(first.meta["val"], torch.device("cuda:1"))
+    away.meta["val"] = fake_elsewhere(second.meta["val"], torch.device("cpu"))
+    next(n for n in graph.nodes if n.target == torch.ops.aten.conv2d.default).replace_input_with(first, far)
+    next(n for n in graph.nodes if n.target == torch.ops.aten.index.Tensor).replace_input_with(second, away)
 
     with pytest.raises(RetargetError) as caught:
         fe.retarget(program, {"cuda:0": "cuda:0"}, topology="2xH100")

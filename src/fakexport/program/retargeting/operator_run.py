@@ -14,6 +14,7 @@ from fakexport._torch.dispatch_observer import observed
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere, quiet_fake_mode
 from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import is_mutating
+from fakexport._torch.python_kernels import python_kernels
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import without_new_guards
 from fakexport.program.retargeting.strict_devices import DeviceClash, device_clash
@@ -144,12 +145,13 @@ class OperatorRuns:
 
 @contextmanager
 def strict_rules(mode: FakeTensorMode) -> Iterator[None]:
-    """The context in which operators run on fakes of `mode`, by the rules of real devices.
+    """The context in which operators run on fakes of `mode` as in an export, by the rules of real devices.
 
     The shape environment of the mode learns nothing from them.
     """
     with ExitStack() as stack:
         stack.enter_context(mode)
+        stack.enter_context(python_kernels())
         stack.enter_context(torch.no_grad())
         stack.enter_context(observed(mode, _observe))
         if mode.shape_env is not None:
