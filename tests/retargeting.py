@@ -16,7 +16,7 @@ from fakexport.program import Retargeted, RetargetError, diff, nodes_equal, reta
 from fakexport.sources import Source, resolve
 from tests.architectures import Architecture
 
-__all__ = ["ATTENTION", "EXPERTS", "LITERALS", "UNPROVEN", "both_programs", "differences"]
+__all__ = ["ATTENTION", "EXPERTS", "LITERALS", "both_programs", "differences"]
 
 ATTENTION = "attention takes another kernel there, and the export copies and asserts elsewhere"
 EXPERTS = (
@@ -25,7 +25,6 @@ EXPERTS = (
 LITERALS = (
     "the model makes some tensors on the CPU without saying so, which looks like the device of its inputs"
 )
-UNPROVEN = "a size depends on data in a way that fakes of no device can follow"
 
 _BEHIND_ATTENTION = {
     "aten.contiguous.default",
@@ -80,8 +79,7 @@ def _differences(
         is_histogram = all("aten.histc.default refuses" in found.notes[0] for found in error.diagnostics)
         yield EXPERTS if is_histogram else str(error)
         return
-    if made.unproven:
-        yield UNPROVEN
+    yield from made.unproven
     if nodes_equal(made.program, native, limit=1):
         yield from _reasons(made, native)
 

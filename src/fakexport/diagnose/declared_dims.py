@@ -15,7 +15,7 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import ProgramSummary
 from fakexport.rules import rule
 
-__all__ = ["diagnose_declared_dims", "diagnose_numbers"]
+__all__ = ["diagnose_declared_dims", "diagnose_numbers", "unproven_sizes"]
 
 # Sizes of a declared range that are tried: all small ones, powers of two, and the ends.
 _SMALL = 64
@@ -50,6 +50,23 @@ def diagnose_declared_dims(
                     f"leave out --dynamic {dim.input_name}.{dim.dim}, or give inputs that make use of it"
                 ),
             )
+
+
+def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
+    """One sentence for each dimension that was declared from 0 or 1 on: the program has it from 2 on.
+
+    `torch.export` raises such a bound to 2 without a word, and lets the program take the smaller sizes
+    without a guard: it may be right for them, fail inside, or be wrong. Where no bound was given, none
+    was promised.
+
+    Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.create_symbol`, `specialize_zero_one`.
+    """
+    return tuple(
+        f"{dim.input_name}.{dim.dim} was declared as {_range(dim)}, and the program is traced for sizes from "
+        f"2 on: it takes {'0 and 1' if dim.min == 0 else '1'} without a check, and nothing is proven there"
+        for dim in dynamic.dims
+        if dim.min is not None and dim.min < 2
+    )
 
 
 def diagnose_numbers(program: ExportedProgram) -> Iterator[Diagnostic]:

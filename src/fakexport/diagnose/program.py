@@ -9,7 +9,7 @@ from fakexport.devices import Topology
 from fakexport.diagnose.behaviour import diagnose_behaviour
 from fakexport.diagnose.constants import diagnose_constants
 from fakexport.diagnose.custom_operators import compare_custom_operators
-from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers
+from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers, unproven_sizes
 from fakexport.diagnose.memory import diagnose_memory
 from fakexport.diagnostics import Diagnostic
 from fakexport.program import ProgramSummary
@@ -23,7 +23,7 @@ class ProgramFindings:
 
     Args:
         diagnostics: In the order of the codes, but for the memory.
-        notes: Checks that could not be made, one sentence each.
+        notes: Checks that could not be made and sizes that are not proven, one sentence each.
     """
 
     diagnostics: tuple[Diagnostic, ...]
@@ -60,4 +60,4 @@ def diagnose_program(
         *diagnose_constants(recovered),
         *diagnose_behaviour(program, captured.effects),
     )
-    return ProgramFindings(diagnostics, operators.notes)
+    return ProgramFindings(diagnostics, (*operators.notes, *unproven_sizes(dynamic)))

@@ -15,8 +15,9 @@ fault.
 """,
     how_to_repair="""
 Give an example of another size, 2 or more, with `--input` or from the factory. A program that was captured
-so accepts the size 1 too, as far as the model's operators do. If the size is always 1, do not declare the
-dimension.
+so takes the sizes 0 and 1 too, without a check: it is right for them unless the model or an operator has
+another way for them, and `fakexport check` says so where the declared range begins there. If the size is
+always 1, do not declare the dimension.
 """,
     failing_model="""
 import torch

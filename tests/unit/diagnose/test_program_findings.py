@@ -126,6 +126,26 @@ def test_a_program_refuses_the_size_that_is_told():
         program.module()(torch.ones(10, 2))
 
 
+@pytest.mark.parametrize(
+    ("dim", "sizes"), [("x.0=0..64", "0 and 1"), ("x.0=1..", "1"), ("x.0=2..64", None), ("x.0=..64", None)]
+)
+def test_small_sizes_of_which_nothing_is_proven_are_told(dim, sizes):
+    report = checked(torch.relu, torch.zeros(4, 8), dynamic_shapes=[dim])
+
+    told = [note for note in report.verdicts[0].notes if "nothing is proven" in note]
+    assert report.diagnostics == ()
+    assert [note.partition("it takes ")[2].partition(" without")[0] for note in told] == [sizes] * bool(sizes)
+
+
+def test_a_program_takes_a_small_size_for_which_it_is_wrong():
+    model = Calls(lambda x: x + 1 if x.shape[0] == 1 else x)
+    program = fe.export(lambda: (model, (torch.zeros(4),)), dynamic_shapes=["x.0=1..64"])
+
+    one = torch.zeros(1)
+    assert fe.bind(program, {}).module()(one).item() == 0
+    assert model(one).item() == 1
+
+
 def test_dimensions_with_one_range_may_be_equal():
     class Sum(nn.Module):
         def forward(self, x, y):

@@ -12,7 +12,9 @@ from torch.fx import Node, map_arg
 
 from fakexport._torch.dispatch_observer import observed
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere, quiet_fake_mode
+from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import is_mutating
+from fakexport._torch.python_kernels import python_kernels
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import without_new_guards
 from fakexport.program.retargeting.strict_devices import DeviceClash, device_clash
@@ -74,8 +76,8 @@ class OperatorRuns:
         return self._known[key]
 
     def _key(self, node: Node, context: tuple[Any, ...]) -> Any:
-        if is_mutating(node.target):
-            return NO_KEY
+        if not isinstance(node.target, OpOverload) or is_mutating(node.target):
+            return NO_KEY  # Of a function it is not known what else its result depends on.
         arguments = self._keys.of((node.args, node.kwargs), self.now)
         if arguments is NO_KEY:
             return NO_KEY
@@ -124,7 +126,7 @@ class OperatorRuns:
     def _call(self, node: Node, values: Mapping[Node, Any], device: torch.device | None = None) -> Any:
         """What a node gives for these values, all of them moved to `device` first if one is given."""
         is_choosing = node.target in _CHOOSES_BY_AUTOGRAD
-        is_mutated = is_mutating(node.target)  # What it does to metadata is not to be seen at earlier nodes.
+        is_mutated = _is_mutating(node)  # What it does to metadata is not to be seen at earlier nodes.
 
         def value(source: Node) -> Any:
             def given(leaf: Any) -> Any:
@@ -143,12 +145,13 @@ class OperatorRuns:
 
 @contextmanager
 def strict_rules(mode: FakeTensorMode) -> Iterator[None]:
-    """The context in which operators run on fakes of `mode`, by the rules of real devices.
+    """The context in which operators run on fakes of `mode` as in an export, by the rules of real devices.
 
     The shape environment of the mode learns nothing from them.
     """
     with ExitStack() as stack:
         stack.enter_context(mode)
+        stack.enter_context(python_kernels())
         stack.enter_context(torch.no_grad())
         stack.enter_context(observed(mode, _observe))
         if mode.shape_env is not None:
@@ -180,6 +183,10 @@ def on_devices_of(value: Any, noted: Any) -> Any:
         return leaf
 
     return tree_map(on_device, noted)
+
+
+def _is_mutating(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and is_mutating(node.target)
 
 
 def _is_different(noted: Any, value: Any) -> bool:

@@ -15,6 +15,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsew
 from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import is_changing_views
 from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport._torch.vmap_steps import VMAP_LEVEL_STEPS, vmap_levels_closed
 from fakexport.program.devices import device_of_literal
 from fakexport.program.module_path import module_path
 from fakexport.program.operator_name import operator_name
@@ -107,7 +108,7 @@ class Rerun:
             graph_module: Changed in place.
             inputs: New value of each placeholder.
         """
-        with strict_rules(self.mode):
+        with strict_rules(self.mode), vmap_levels_closed():
             for node, value in inputs.items():
                 self._begin(node, value)
             self._run(graph_module, "")
@@ -152,10 +153,10 @@ class Rerun:
             self._note(node, path, self._run_subgraphs(node, path, subgraphs))
         elif node.target is getitem:
             self._note(node, path, getitem(*self._all(node.args)))
-        elif isinstance(node.target, OpOverload) and any(
-            isinstance(leaf, torch.Tensor) for leaf in tree_leaves(before)
-        ):
+        elif any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(before)):
             self._operate(node, path)
+        elif node.target in VMAP_LEVEL_STEPS:
+            self._now[node] = node.target(*self._all(node.args))
         else:  # A size, a number or nothing: it has no device, and the old value is right.
             self._now[node] = before
             self._check(node, path)
@@ -171,7 +172,7 @@ class Rerun:
             if outcome.clash is None:
                 facts.append(kind(node, path, outcome.error))
             value = self._moved(self._before[node], path)
-        if is_changing_views(node.target):
+        if isinstance(node.target, OpOverload) and is_changing_views(node.target):
             self._now[node.args[0]] = value  # type: ignore[index]
         self._note(node, path, value)
 
@@ -239,17 +240,23 @@ class Rerun:
         self._autocast, self._is_grad_enabled = outer
 
     def _note(self, node: Node, path: str, value: Any) -> None:
-        """Notes the value of a node: the old one on its new device, where nothing but the device differs."""
+        """Notes the value of a node: the old one on its new device, where nothing but the device differs.
+
+        Inside of `vmap` it goes on with the batched tensor that came out. A loaded program notes one element.
+        """
         before = self._before[node]
         now, then = tree_leaves(value), tree_leaves(before)
+        noted = value
         if len(now) == len(then):
-            noted = [self._noted(node, path, *pair) for pair in zip(now, then, strict=True)]
-            value = _filled(before, noted)
-        self._now[node] = value
+            pairs = zip(now, then, strict=True)
+            noted = _filled(before, [self._noted(node, path, *pair) for pair in pairs])
+        self._now[node] = value if any(map(_is_batched, now)) else noted
         if "val" in node.meta:
-            node.meta["val"] = value
+            node.meta["val"] = noted
 
     def _noted(self, node: Node, path: str, now: Any, before: Any) -> Any:
+        if _is_batched(now):
+            return fake_elsewhere(before, now.device) if isinstance(before, FakeTensor) else now
         if not isinstance(now, FakeTensor) or not isinstance(before, FakeTensor):
             return before
         difference = value_difference(before, now)
@@ -281,6 +288,11 @@ class Rerun:
 
     def _all(self, arguments: Any) -> Any:
         return map_arg(arguments, self._now.__getitem__)
+
+
+def _is_batched(value: Any) -> bool:
+    """Whether it is a tensor of a level of `vmap`, around a fake one."""
+    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
 
 
 def _is_differentiable(node: Node, value: Any) -> bool:
