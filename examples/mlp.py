@@ -6,6 +6,10 @@
 
     fakexport check examples/mlp.py:factory --target H100
     fakexport check examples/mlp.py:factory --target cpu+H100 --device-map fc1=cpu,act=cpu,fc2=cuda:0
+
+Called as a script it writes random weights, and inputs for 7 rows, into the current folder:
+
+    python examples/mlp.py
 """
 
 from contextlib import nullcontext
@@ -61,3 +65,20 @@ def hybrid():
 
 def factory():
     return on(None, None)
+
+
+def write_files():
+    """Weights and inputs as a deployment would have them: safetensors, by name."""
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    model, _ = cpu()
+    inputs = torch.randn(7, FEATURES)
+    save_file(model.state_dict(), "mlp.safetensors")
+    save_file({"x": inputs}, "in.safetensors")
+    with torch.no_grad():
+        save_file({"output": model(inputs)}, "expected.safetensors")
+
+
+if __name__ == "__main__":
+    write_files()
