@@ -1,4 +1,4 @@
-"""Running a bound program on named inputs."""
+"""Running a bound program on named inputs, once or again and again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
 
+from .artifact import DeployError
 from .signature import Signature
 
-__all__ = ["call_arguments", "named_outputs", "run"]
+__all__ = ["LoadedProgram", "call_arguments", "named_outputs", "run"]
 
 
 def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -30,11 +31,43 @@ def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[st
             that the program was not exported for.
         UnboundProgram: the program has no weights.
     """
-    module = program.module()  # Refuses first, before anything is moved to a device.
-    args, kwargs = call_arguments(program, inputs)
-    with torch.no_grad():
-        result = module(*args, **kwargs)
-    return named_outputs(Signature.of(program), tree_leaves(result))
+    return LoadedProgram(program)(inputs)
+
+
+class LoadedProgram:
+    """A bound program that is called again and again, with the calls of everything compiled from one.
+
+    Args:
+        program: As for `run`.
+        is_compiled: Whether `torch.compile` compiles it. That happens in the first call, which takes seconds
+            to minutes and needs a C++ compiler; sizes that are new may make it happen again.
+    Raises:
+        UnboundProgram: the program has no weights.
+    """
+
+    def __init__(self, program: ExportedProgram, *, is_compiled: bool = False) -> None:
+        self._program, self._is_compiled = program, is_compiled
+        module = program.module()  # Refuses first, before anything is moved to a device.
+        self._module: Any = torch.compile(module) if is_compiled else module
+        self.signature = Signature.of(program)
+
+    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What the program gives, as `run` says.
+
+        Raises:
+            UnsuitableInputs: before anything runs.
+            DeployError: `torch.compile` fails.
+        """
+        args, kwargs = call_arguments(self._program, inputs, signature=self.signature)
+        try:
+            with torch.no_grad():
+                result = self._module(*args, **kwargs)
+        except Exception as error:
+            if not self._is_compiled:
+                raise
+            first = str(error).strip().partition("\n")[0]
+            raise DeployError(f"torch.compile fails: {type(error).__name__}: {first}") from error
+        return named_outputs(self.signature, tree_leaves(result))
 
 
 def named_outputs(signature: Signature, leaves: Sequence[object]) -> dict[str, torch.Tensor]:
@@ -47,14 +80,17 @@ def named_outputs(signature: Signature, leaves: Sequence[object]) -> dict[str, t
 
 
 def call_arguments(
-    program: ExportedProgram, inputs: Mapping[str, torch.Tensor]
+    program: ExportedProgram, inputs: Mapping[str, torch.Tensor], *, signature: Signature | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call of a program, from tensors by name, on the devices that it wants.
 
+    Args:
+        program, inputs: As for `run`.
+        signature: The program's, where it is known already. Default: it is read off the graph.
     Raises:
         UnsuitableInputs: as `run` says.
     """
-    signature = Signature.of(program)
+    signature = signature or Signature.of(program)
     signature.check(inputs)
     tensors = {wanted.name: inputs[wanted.name].to(wanted.device) for wanted in signature.inputs}
     values = [

@@ -17,6 +17,7 @@ from fakexport.report.github import render_github
 from fakexport.report.modules import render_modules
 from fakexport.report.progress import Progress, Step
 from fakexport.report.rule_listing import render_rules
+from fakexport.report.spread import Spread, duration_text, latency_text
 from fakexport.report.text import render_report
 from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
 from fakexport.report.weights_json import WEIGHTS_SCHEMA, render_weights_json, weights_to_dict
@@ -30,6 +31,7 @@ __all__ = [
     "WEIGHTS_SCHEMA",
     "Progress",
     "Report",
+    "Spread",
     "Stage",
     "Step",
     "TargetDifference",
@@ -39,6 +41,8 @@ __all__ = [
     "archive_difference_to_dict",
     "archive_to_dict",
     "comparison_to_dict",
+    "duration_text",
+    "latency_text",
     "render_archive",
     "render_archive_difference",
     "render_archive_difference_json",
