@@ -10,24 +10,28 @@ import torch
 
 from fakexport.archive import describe, diff_archives, save
 from fakexport.report import (
+    BENCH_SCHEMA,
     DIFF_SCHEMA,
     INSPECT_SCHEMA,
     SCHEMA,
     WEIGHTS_SCHEMA,
     archive_difference_to_dict,
     archive_to_dict,
+    bench_to_dict,
     to_dict,
     weights_to_dict,
 )
 from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
 from tests.unit.archive.test_save_and_load import exported, factory
+from tests.unit.report.sample_bench import sample_bench
 from tests.unit.report.sample_reports import full_report, report, verdict
 
 CHECK_SCHEMA = json.loads((resources.files("fakexport.report") / "check.schema.json").read_text())
 WEIGHTS = json.loads((resources.files("fakexport.report") / "weights.schema.json").read_text())
 INSPECT = json.loads((resources.files("fakexport.report") / "inspect.schema.json").read_text())
 DIFF = json.loads((resources.files("fakexport.report") / "diff.schema.json").read_text())
+BENCH = json.loads((resources.files("fakexport.report") / "bench.schema.json").read_text())
 OBJECTS = {
     "report": CHECK_SCHEMA,
     **CHECK_SCHEMA["$defs"],
@@ -37,6 +41,8 @@ OBJECTS = {
     **INSPECT["$defs"],
     "archive_difference": DIFF,
     **DIFF["$defs"],
+    "bench_report": BENCH,
+    **BENCH["$defs"],
 }
 _SECTION = re.compile(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| .+ \|$", re.MULTILINE)
@@ -122,6 +128,7 @@ def test_the_version_in_the_schema_is_the_one_that_is_written():
     assert CHECK_SCHEMA["properties"]["schema"] == {"const": SCHEMA}
     assert INSPECT["properties"]["schema"] == {"const": INSPECT_SCHEMA}
     assert DIFF["properties"]["schema"] == {"const": DIFF_SCHEMA}
+    assert BENCH["properties"]["schema"] == {"const": BENCH_SCHEMA}
 
 
 @pytest.mark.parametrize("schema", [INSPECT, DIFF], ids=["inspect", "diff"])
@@ -163,5 +170,17 @@ def test_a_comparison_is_valid_and_in_the_order_of_the_docs(archives):
 
     parts = {"archive_difference": data, "difference": data["program"]}
     parts |= {"weight_difference": data["weights"][0], "fact_difference": data["facts"][0]}
+    for part, found in parts.items():
+        assert list(found) == [field for field, _ in documented()[part]]
+
+
+def test_a_benchmark_is_valid_and_in_the_order_of_the_docs():
+    data = bench_to_dict(sample_bench())
+
+    jsonschema.Draft202012Validator(BENCH).validate(data)
+
+    parts = {"bench_report": data, "bench_mode": data["modes"][0], "bench_measured": data["measured"]}
+    parts |= {"bench_failure": data["modes"][1]["failures"][0]}
+    parts |= {"bench_figures": (figures := data["measured"]["modes"][0]), "spread": figures["ratio"]}
     for part, found in parts.items():
         assert list(found) == [field for field, _ in documented()[part]]

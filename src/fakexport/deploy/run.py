@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
 
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
 
@@ -46,10 +47,15 @@ class LoadedProgram:
     """
 
     def __init__(self, program: ExportedProgram, *, is_compiled: bool = False) -> None:
-        self._program, self._is_compiled = program, is_compiled
+        self._is_compiled = is_compiled
         module = program.module()  # Refuses first, before anything is moved to a device.
         self._module: Any = torch.compile(module) if is_compiled else module
-        self.signature = Signature.of(program)
+        self._layout = _Layout.of(program)
+
+    @property
+    def signature(self) -> Signature:
+        """What a call takes and gives."""
+        return self._layout.signature
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What the program gives, as `run` says.
@@ -58,7 +64,7 @@ class LoadedProgram:
             UnsuitableInputs: before anything runs.
             DeployError: `torch.compile` fails.
         """
-        args, kwargs = call_arguments(self._program, inputs, signature=self.signature)
+        args, kwargs = self._layout.arguments(inputs)
         try:
             with torch.no_grad():
                 result = self._module(*args, **kwargs)
@@ -80,23 +86,43 @@ def named_outputs(signature: Signature, leaves: Sequence[object]) -> dict[str, t
 
 
 def call_arguments(
-    program: ExportedProgram, inputs: Mapping[str, torch.Tensor], *, signature: Signature | None = None
+    program: ExportedProgram, inputs: Mapping[str, torch.Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call of a program, from tensors by name, on the devices that it wants.
 
-    Args:
-        program, inputs: As for `run`.
-        signature: The program's, where it is known already. Default: it is read off the graph.
     Raises:
         UnsuitableInputs: as `run` says.
     """
-    signature = signature or Signature.of(program)
-    signature.check(inputs)
-    tensors = {wanted.name: inputs[wanted.name].to(wanted.device) for wanted in signature.inputs}
-    values = [
-        spec.arg.value if isinstance(spec.arg, ConstantArgument) else tensors[spec.arg.name]
-        for spec in program.graph_signature.input_specs
-        if spec.kind is InputKind.USER_INPUT
-    ]
-    args, kwargs = tree_unflatten(values, program.call_spec.in_spec)
-    return args, kwargs
+    return _Layout.of(program).arguments(inputs)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a program takes its arguments. Reading it off a program takes longer than a call of a small one.
+
+    Args:
+        signature: The tensors.
+        leaves: Names of tensors and fixed values, in the order of the flat call.
+        spec: The containers that hold them.
+    """
+
+    signature: Signature
+    leaves: tuple[TensorArgument | ConstantArgument, ...]
+    spec: Any
+
+    @classmethod
+    def of(cls, program: ExportedProgram) -> _Layout:
+        signature = Signature.of(program)  # Refuses other kinds of arguments.
+        leaves = [
+            spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
+        ]
+        return cls(signature, tuple(leaves), program.call_spec.in_spec)
+
+    def arguments(self, inputs: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self.signature.check(inputs)
+        tensors = {wanted.name: inputs[wanted.name].to(wanted.device) for wanted in self.signature.inputs}
+        values = [
+            leaf.value if isinstance(leaf, ConstantArgument) else tensors[leaf.name] for leaf in self.leaves
+        ]
+        args, kwargs = tree_unflatten(values, self.spec)
+        return args, kwargs

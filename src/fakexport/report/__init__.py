@@ -9,6 +9,10 @@ from fakexport.report.archive_difference_text import render_archive_difference
 from fakexport.report.archive_json import INSPECT_SCHEMA, archive_to_dict, render_archive_json
 from fakexport.report.archive_text import render_archive
 from fakexport.report.as_json import SCHEMA, render_json, to_dict
+from fakexport.report.bench_chart import ChartFormat, render_bench_chart
+from fakexport.report.bench_json import BENCH_SCHEMA, bench_to_dict, render_bench_json
+from fakexport.report.bench_report import BenchFailure, BenchMeasures, BenchReport, BenchRow, BenchStep
+from fakexport.report.bench_text import failure_text, render_bench
 from fakexport.report.comparison_json import COMPARISON_SCHEMA, comparison_to_dict, render_comparison_json
 from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
@@ -24,11 +28,18 @@ from fakexport.report.weights_json import WEIGHTS_SCHEMA, render_weights_json, w
 from fakexport.report.weights_text import render_weights
 
 __all__ = [
+    "BENCH_SCHEMA",
     "COMPARISON_SCHEMA",
     "DIFF_SCHEMA",
     "INSPECT_SCHEMA",
     "SCHEMA",
     "WEIGHTS_SCHEMA",
+    "BenchFailure",
+    "BenchMeasures",
+    "BenchReport",
+    "BenchRow",
+    "BenchStep",
+    "ChartFormat",
     "Progress",
     "Report",
     "Spread",
@@ -40,13 +51,18 @@ __all__ = [
     "Verdict",
     "archive_difference_to_dict",
     "archive_to_dict",
+    "bench_to_dict",
     "comparison_to_dict",
     "duration_text",
+    "failure_text",
     "latency_text",
     "render_archive",
     "render_archive_difference",
     "render_archive_difference_json",
     "render_archive_json",
+    "render_bench",
+    "render_bench_chart",
+    "render_bench_json",
     "render_comparison",
     "render_comparison_json",
     "render_device",

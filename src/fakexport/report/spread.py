@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fakexport.report.quantity import plural
 
-__all__ = ["Spread", "duration_text", "latency_text"]
+__all__ = ["Spread", "duration_text", "latency_text", "range_text"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,15 @@ class Spread:
 
 def latency_text(latency_s: Spread) -> str:
     """Of times in seconds: `1.24 ms (1.20 to 1.31 ms, 20 calls)`."""
-    lower, upper = duration_text(latency_s.lower), duration_text(latency_s.upper)
-    if lower.split()[1] == upper.split()[1]:
-        lower = lower.split()[0]
-    return f"{duration_text(latency_s.median)} ({lower} to {upper}, {plural(latency_s.count, 'call')})"
+    calls = plural(latency_s.count, "call")
+    return f"{duration_text(latency_s.median)} ({range_text(latency_s)}, {calls})"
+
+
+def range_text(times_s: Spread) -> str:
+    """The quartiles of times in seconds: `1.20 to 1.31 ms`."""
+    lower, upper = duration_text(times_s.lower), duration_text(times_s.upper)
+    number, unit = lower.split()
+    return f"{number if upper.endswith(f' {unit}') else lower} to {upper}"
 
 
 def duration_text(duration_s: float) -> str:
