@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import torch
 
 from fakexport._torch.operator_registry import (
+    TORCH_NAMESPACES,
     has_tensor_list_return,
     higher_order_operator,
     operator_text,
@@ -31,6 +33,21 @@ def test_what_is_not_registered_is_none_and_leaves_no_trace():
 
     assert "no_such_library" not in vars(torch.ops)
     assert set(sys.modules) == loaded
+
+
+def test_all_that_torch_registers_is_in_its_namespaces():
+    code = """
+import torch, torch.onnx.ops
+import torch.ao.quantization.fx._decomposed
+import torch.nn.attention.flex_attention
+schemas = torch._C._jit_get_all_schemas()
+print(*sorted({schema.name.partition("::")[0] for schema in schemas if "::" in schema.name}))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    assert "quantized_decomposed" in found
+    assert set(found) <= TORCH_NAMESPACES
 
 
 def test_the_text_is_the_one_of_torchs_serializer():

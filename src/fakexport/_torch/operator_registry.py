@@ -11,6 +11,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload, _higher_order_ops
 
 __all__ = [
+    "TORCH_NAMESPACES",
     "HigherOrderOperator",
     "OpOverload",
     "empty_list_kind",
@@ -21,6 +22,26 @@ __all__ = [
     "return_count",
     "schema_arguments",
 ]
+
+TORCH_NAMESPACES = frozenset(
+    (
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "_test"),
+        *("aten", "c10d", "c10d_functional", "cuda", "debug_mode_ops", "debugprims", "device_mesh", "export"),
+        *("flex_lib", "fsdp", "inductor", "inductor_prims", "mkl", "mkldnn", "mkldnn_prepacked", "onednn"),
+        *(
+            "onnx",
+            "onnx_symbolic",
+            "prim",
+            "prims",
+            "profiler",
+            "quantization",
+            "quantized",
+            "quantized_decomposed",
+        ),
+        *("rngprims", "sparse", "static_runtime", "streams", "symm_mem"),
+    )
+)
+"""Where torch registers its own operators, those of its submodules included; all others are of libraries."""
 
 _LIST_KINDS = {"bool": "as_bools", "int": "as_ints", "float": "as_floats", "str": "as_strings"} | {
     "Tensor": "as_tensors",

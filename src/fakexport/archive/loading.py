@@ -20,6 +20,7 @@ from fakexport.program import WeightlessProgram
 from fakexport.program.origin import remember_recipes
 
 from .codec.collection_pause import collection_paused
+from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
 from .container.reader import Container, read_container
 from .described_container import MANIFEST, read_manifest, verify_records
@@ -116,6 +117,8 @@ def _loaded(container: Container, check_weights: bool) -> LoadedArchive:
     is_ours = MANIFEST in container.entries
     manifest, notes = (read_manifest(container), ()) if is_ours else stock_manifest(container)
     verify_records(container, manifest, unread=() if check_weights else _weight_records(manifest))
+    with faults_named(container.path, MODEL):
+        refuse_unregistered(manifest.library_operators)
     program = _program(container, manifest, check_weights)
     remember_recipes(program, manifest.recipes)
     return LoadedArchive(program, manifest, notes)

@@ -158,6 +158,8 @@ class Manifest:
         dynamic_shapes: The user's wording; None where every dimension is fixed.
         skipped_checks: What was assumed and which checks were not made, as sentences.
         unbound_constants: The constants without a value.
+        library_operators: The operators that torch does not have, sorted. A name is all that is known of a
+            library: never a path, and nothing is loaded because of it.
         weights: `none`: a weight-less archive; `inside`: bound; `linked`: bound to files beside it,
             save what none of them has as the program wants it, which is inside.
         tensors: The parameters and buffers, sorted by name.
@@ -174,6 +176,7 @@ class Manifest:
     dynamic_shapes: str | None = None
     skipped_checks: tuple[str, ...] = ()
     unbound_constants: tuple[UnboundName, ...] = ()
+    library_operators: tuple[str, ...] = ()
     weights: WeightsKind = "none"
     tensors: tuple[TensorEntry, ...] = ()
     recipes: tuple[Recipe, ...] = ()

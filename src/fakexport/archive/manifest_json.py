@@ -47,6 +47,7 @@ _REASONS = ("parameter", "random", "unknown")
 _sha256 = matching(re.compile(r"[0-9a-f]{64}"), "sha256 in hex")
 _device = matching(re.compile(r"[a-z_]{1,32}(:[0-9]{1,5})?"), "device")
 _version = matching(re.compile(r"[A-Za-z0-9_.+!-]{1,100}"), "version")
+_operator = matching(re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){2}", re.ASCII), "operator", _NAME)
 _dtype = one_of(DTYPE_BYTES, "dtype")
 
 
@@ -96,6 +97,7 @@ def _manifest(value: Any, limits: Limits) -> Manifest:
             "dynamic_shapes": lambda value: optional(value, text),
             "skipped_checks": many(_sentence),
             "unbound_constants": many(_unbound),
+            "library_operators": many(_operator),
             "weights": one_of(WEIGHTS_KINDS, "kind of weights"),
             "tensors": many(_tensor),
             "recipes": many(_recipe),

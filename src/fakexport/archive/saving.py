@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
 from fakexport.devices import Topology
+from fakexport.program import library_operators
 from fakexport.weights import Checkpoint, recipes_of
 
 from .codec.collection_pause import collection_paused
@@ -122,6 +123,7 @@ def save(
         dynamic_shapes=dynamic_shapes,
         skipped_checks=tuple(portable(check, root) for check in skipped_checks),
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
+        library_operators=library_operators(program),
         weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
         recipes=() if is_bound else recipes_of(program),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,7 +23,7 @@ __all__ = ["compile_command"]
 _Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
 # The options that only some forms have.
 _OPTIONS_OF: dict[_Form, frozenset[str]] = {
-    "aoti": frozenset(("--weights", "--cache")),
+    "aoti": frozenset(("--weights", "--target", "--cache")),
     "cpp-project": frozenset(("--cache",)),
     "executorch": frozenset(("--backend",)),
     "onnx": frozenset(("--weights",)),
@@ -66,7 +67,7 @@ def compile_command(
     Exit code 0: written. 1: the compiler cannot take operators of the program; the diagnostics say which and
     where. 2: the call, a file or the environment is at fault. Only with 0 anything is written.
     """
-    given = {"--weights": weights, "--backend": backend, "--cache": cache}
+    given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
     for option, value in given.items():
         if value is not None and option not in _OPTIONS_OF[to]:
             raise typer.BadParameter(f"--to {to} has no {option}")
@@ -76,10 +77,12 @@ def compile_command(
 
         load_libraries(library)
         program = load(archive, trust=trust)
+        if to == "aoti":
+            _check_devices(program, archive, checkpoint, output, target)
         if checkpoint is not None:
             program = bind(program, checkpoint, device_map=device_map)
         try:
-            made = _compiled(program, to, output, weights or "inside", backend or "portable", cache)
+            made = _compiled(program, to, output, weights, backend or "portable", cache, target)
         except CompileFailure as failure:
             made, failed = None, failure.diagnostics
     if made is None:
@@ -93,13 +96,25 @@ def compile_command(
     write_output(f"{made.path}: {made.size_bytes:,} bytes, {taken}\n")
 
 
+def _check_devices(
+    program: ExportedProgram, archive: str, checkpoint: str | None, output: Path, target: str | None
+) -> None:
+    """Refuses devices that are not here before weights are bound for them; says what to run there."""
+    from fakexport.deploy.aoti import check_devices
+
+    words = [archive, *([checkpoint] if checkpoint else []), "--to", "aoti"]
+    words += [*(["--target", target] if target else []), "-o", str(output)]
+    check_devices(program, target, command=f"pip install fakexport && fakexport compile {shlex.join(words)}")
+
+
 def _compiled(
     program: ExportedProgram,
     to: _Form,
     output: Path,
-    weights: Literal["inside", "beside"],
+    weights: Literal["inside", "beside"] | None,
     backend: Literal["portable", "xnnpack"],
     cache: Path | None,
+    target: str | None,
 ) -> CompiledFile:
     def report(line: str) -> None:
         write_error_line(f"{line} ...")
@@ -108,7 +123,7 @@ def _compiled(
         case "aoti":
             from fakexport.deploy.aoti import compile_aoti
 
-            return compile_aoti(program, output, weights=weights, cache=cache, report=report)
+            return compile_aoti(program, output, weights=weights, target=target, cache=cache, report=report)
         case "cpp-project":
             from fakexport.deploy.cpp_project import write_cpp_project
 
@@ -120,4 +135,4 @@ def _compiled(
         case "onnx":
             from fakexport.deploy.onnx import compile_onnx
 
-            return compile_onnx(program, output, weights=weights, report=report)
+            return compile_onnx(program, output, weights=weights or "inside", report=report)

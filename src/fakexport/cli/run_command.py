@@ -86,7 +86,7 @@ def _opened(
         for option, is_given in (("--device-map", device_map is not None), ("--compile", is_compiled)):
             if is_given:
                 raise typer.BadParameter(f"{option} is for programs; {path} is compiled")
-        return open_artifact(path, kind, checkpoint=checkpoint)
+        return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
     program = load(path, trust=trust)
     if checkpoint is not None:
         program = bind(program, checkpoint, device_map=device_map)

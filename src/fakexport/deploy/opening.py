@@ -9,7 +9,7 @@ from typing import Literal
 
 from fakexport.weights import CheckpointSource
 
-from .artifact import Artifact
+from .artifact import Artifact, DeployError
 
 __all__ = ["ArtifactKind", "artifact_kind", "open_artifact"]
 
@@ -42,6 +42,7 @@ def open_artifact(
     kind: Literal["aoti", "executorch", "onnx"],
     *,
     checkpoint: CheckpointSource | None = None,
+    trust: bool = False,
 ) -> Artifact:
     """Opens what a program was compiled to.
 
@@ -49,12 +50,20 @@ def open_artifact(
         path: The file.
         kind: As `artifact_kind` tells.
         checkpoint: The weights, where they are neither inside nor beside.
+        trust: Whether native code may be loaded from the file, which runs what it says.
     Raises:
-        DeployError: it is refused: damaged, of another kind, or without its weights.
+        DeployError: it is refused: damaged, of another kind, without its weights, or native code that is not
+            trusted.
+        ArchiveError: a package is damaged, or of somebody else.
         CheckpointError, BindError: the checkpoint is, or does not fit.
     """
     match kind:
         case "aoti":
+            if not trust:
+                raise DeployError(
+                    f"{os.fspath(path)} is native code, which runs what it says: open it with --trust if it "
+                    "is of your own"
+                )
             from .aoti import open_aoti
 
             return open_aoti(path, checkpoint=checkpoint)

@@ -14,6 +14,7 @@ from fakexport.program.differences.program_difference import (
     SignatureDifference,
 )
 from fakexport.program.equality import Mismatch, nodes_equal
+from fakexport.program.library_operators import library_operators
 from fakexport.program.module_path import module_path
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.operator_name import operator_name
@@ -73,6 +74,7 @@ __all__ = [
     "diff",
     "inspect_devices",
     "inspect_module",
+    "library_operators",
     "module_path",
     "nodes_equal",
     "operator_name",

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fakexport.diagnostics import Span
 
-__all__ = ["source_span"]
+__all__ = ["source_span", "span_of_trace"]
 
 # Non-strict export strips the trace's leading blanks; strict export adds lines of carets between frames.
 _FRAME = re.compile(r'^[ \t]*File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$', re.M)
@@ -49,8 +49,11 @@ def source_span(node: Node) -> Span | None:
         A span with `origin="stack_trace"`; its path is as the trace has it, absolute as a rule.
     """
     trace = node.meta.get("stack_trace")
-    if not trace:
-        return None
+    return span_of_trace(trace) if trace else None
+
+
+def span_of_trace(trace: str) -> Span | None:
+    """The same for the text of a stack trace."""
     for frame in reversed(list(_FRAME.finditer(trace))):
         if is_user_code(frame["path"]):
             return Span(

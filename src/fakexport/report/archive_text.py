@@ -73,6 +73,7 @@ def _paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
         "operators",
         [f"{plural(program.call_count, 'call')} of {plural(len(program.operators), 'operator')}"],
     )
+    yield "libraries", [f"{name} is no operator of torch" for name in program.library_operators]
     yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
     yield "weights", list(_weights(found))
     yield "constants", list(_constants(found))

@@ -28,8 +28,10 @@ from fakexport.rules import (
     missing_fake_class,
     missing_fake_kernel,
     missing_weight,
+    not_compilable,
     not_finite_weight,
     number_burned_in,
+    onnx_cannot_express,
     operator_in_training_mode,
     output_shares_memory,
     print_in_forward,
@@ -84,6 +86,7 @@ _MODULES = (
     broken_tie,
     not_finite_weight,
     duplicate_entry,
+    onnx_cannot_express,
     operator_in_training_mode,
     input_written,
     attribute_changed,
@@ -91,6 +94,7 @@ _MODULES = (
     output_shares_memory,
     print_in_forward,
     draw_outside_torch,
+    not_compilable,
 )
 
 

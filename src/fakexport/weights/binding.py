@@ -17,7 +17,7 @@ from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices.presence import exists_here
 from fakexport.fake import is_fake, value_of
-from fakexport.program.origin import remembered_recipes
+from fakexport.program.origin import inherit_origin, remembered_recipes
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.retargeting.device_move import DeviceMove
@@ -30,10 +30,10 @@ from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected
 from fakexport.weights.hub_recipes import model_of
 from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.torch_file import entries_of
-from fakexport.weights.verification import CheckpointSource, verified
+from fakexport.weights.verification import CheckpointSource, Verified, verified
 from fakexport.weights.weights_report import WeightsReport
 
-__all__ = ["LARGEST_CHECKED_BYTES", "BindError", "WeightsWarning", "bind"]
+__all__ = ["LARGEST_CHECKED_BYTES", "BindError", "WeightsWarning", "bind", "fitting_weights"]
 
 LARGEST_CHECKED_BYTES = 2**30
 """A mapped checkpoint that is larger is looked through for NaN only where `check_finite=True` asks for it."""
@@ -114,23 +114,43 @@ def bind(
         recipes=remembered_recipes(program) or (),
         is_converting=dtype is not None,
     )
+    like = {**program.constants, **program.state_dict}
+    weights, report = fitting_weights(expected, opened, found, like, check_finite=check_finite)
+    _warn(report)
+    return _bound(program, weights)
+
+
+def fitting_weights(
+    expected: ExpectedWeights,
+    checkpoint: Checkpoint,
+    found: Verified,
+    like: Mapping[str, torch.Tensor],
+    *,
+    check_finite: bool | None = None,
+) -> tuple[BoundWeights, WeightsReport]:
+    """What `bind` puts into a program, for whatever else takes weights: all of them, exactly, or none.
+
+    Args:
+        expected, checkpoint: What is wanted, and what there is.
+        found: What `verified` says of the two.
+        like: Tensors by name whose strides the weights take, fakes as well.
+        check_finite: As for `bind`.
+    Returns:
+        The tensors by name, on the CPU, and the report with what their data showed.
+    Raises:
+        BindError: as `bind` says.
+    """
     if not found.report.is_bindable:
         raise BindError(found.report)
-    is_small = opened.folder is None or opened.nbytes <= LARGEST_CHECKED_BYTES
-    weights = read_weights(
-        opened,
-        found.match,
-        expected,
-        {**program.constants, **program.state_dict},
-        is_checking_finite=is_small if check_finite is None else check_finite,
-    )
+    is_small = checkpoint.folder is None or checkpoint.nbytes <= LARGEST_CHECKED_BYTES
+    is_checking = is_small if check_finite is None else check_finite
+    weights = read_weights(checkpoint, found.match, expected, like, is_checking_finite=is_checking)
     seen = {(finding.code, finding.names) for finding in weights.findings}
     before = (finding for finding in found.report.findings if (finding.code, finding.names) not in seen)
     report = replace(found.report, findings=(*weights.findings, *before))
     if not report.is_bindable:
         raise BindError(report)
-    _warn(report)
-    return _bound(program, weights)
+    return weights, report
 
 
 def _on_devices(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> ExportedProgram:
@@ -192,7 +212,7 @@ def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:
     for name, old in program.state_dict.items():
         is_parameter = name in parameters or isinstance(old, nn.Parameter)
         state[name] = placed.weight(weights.tensors[name], old, is_parameter=is_parameter)
-    return reassemble(
+    bound = reassemble(
         program,
         graph_module=copied_graph(program),
         state_dict=state,
@@ -201,6 +221,8 @@ def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:
         },
         example_inputs=_zero_inputs(program),
     )
+    inherit_origin(bound, program)
+    return bound
 
 
 def _zero_inputs(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

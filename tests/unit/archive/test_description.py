@@ -124,11 +124,35 @@ def test_a_missing_operator_library_is_named_and_the_rest_is_shown(tmp_path: Pat
 
     (name,) = found.program.missing_operators
     assert name == "a_library_of_mine.twice.default"
+    assert found.program.library_operators == found.manifest.library_operators == (name,)
     assert found.program.operators[name] == 2
     text = " ".join(render_archive(found).split())
+    assert "libraries a_library_of_mine.twice.default is no operator of torch" in text
     assert "missing a_library_of_mine.twice.default: the operator" in text
     assert "import the operator library `a_library_of_mine` first" in text
     assert "inputs x float32[3] cpu" in text
+
+
+def test_all_missing_operators_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    other = """
+@torch.library.custom_op("another_library::thrice", mutates_args=())
+def thrice(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+@thrice.register_fake
+def _(x):
+    return torch.empty_like(x)
+class Twice"""
+    code = LIBRARY.replace("class Twice", other).replace("twice(twice(x))", "twice(thrice(x))")
+    subprocess.run([sys.executable, "-c", code, path], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+    with pytest.raises(ArchiveError) as refusal:
+        load_archive(path)
+
+    assert str(refusal.value).endswith(
+        "the operators a_library_of_mine.twice.default, another_library.thrice.default are not registered: "
+        "import what registers `a_library_of_mine`, `another_library` first, or name its file with --library"
+    )
 
 
 def test_the_device_map_is_told_in_rows_of_modules(tmp_path: Path) -> None:

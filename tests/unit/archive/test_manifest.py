@@ -67,6 +67,8 @@ def test_the_order_of_mappings_does_not_matter():
         ("format", "zip", "format: 'zip' is no format of fakexport"),
         ("format", ..., "format: this field is missing"),
         ("tensors", ..., "tensors: this field is missing"),
+        ("library_operators", ..., "library_operators: this field is missing"),
+        ("library_operators", ["/tmp/libops.so"], "library_operators[0]: '/tmp/libops.so' is no operator"),
         ("date", "2026-01-01", "the field 'date' is unknown"),
         ("tensors.0.stride", ..., "tensors[0].stride: this field is missing"),
         ("tensors.1.data", "x", "tensors[1]: the field 'data' is unknown"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from fakexport._torch.operator_registry import higher_order_operator, registered_overload
+from fakexport._torch.operator_registry import TORCH_NAMESPACES, higher_order_operator, registered_overload
 from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 from fakexport.documents.document_error import DocumentError
 
-__all__ = ["Operators"]
+__all__ = ["Operators", "is_of_a_library", "refuse_unregistered"]
+
+_MOST_NAMED = 8
 
 _OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.ASCII)
 _HIGHER_ORDER = re.compile(r"torch\.ops\.higher_order\.([A-Za-z_]\w*)", re.ASCII)
@@ -71,6 +74,34 @@ class Operators:
             return _loaded_name(name)
 
 
+def is_of_a_library(name: str) -> bool:
+    """Whether a target, `torch.ops.signal_ops.soft_clip.default`, is an operator that torch does not have."""
+    match = _OVERLOAD.fullmatch(name)
+    return match is not None and match[1] not in TORCH_NAMESPACES
+
+
+def refuse_unregistered(names: Iterable[str]) -> None:
+    """Refuses at once all the operators of libraries that are not registered in this process.
+
+    Raises:
+        DocumentError: names them, and what to load.
+    """
+    missing = [name for name in names if registered_overload(*name.split(".")) is None]
+    if missing:
+        raise DocumentError(_unregistered(missing))
+
+
+def _unregistered(names: Sequence[str]) -> str:
+    libraries = ", ".join(dict.fromkeys(f"`{name.partition('.')[0][:80]}`" for name in names))
+    if len(names) == 1:
+        what, first = f"the operator {names[0][:200]} is", f"import the operator library {libraries} first"
+    else:
+        listed = ", ".join(name[:200] for name in names[:_MOST_NAMED])
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        what, first = f"the operators {listed}{more} are", f"import what registers {libraries} first"
+    return f"{what} not registered: {first}, or name its file with --library"
+
+
 def _target(name: str) -> Any:
     if name in SYMBOLIC_OPERATORS:
         return SYMBOLIC_OPERATORS[name]
@@ -84,9 +115,12 @@ def _target(name: str) -> Any:
     if match := _OVERLOAD.fullmatch(name):
         overload = registered_overload(match[1], match[2], match[3])
         if overload is None:
-            library = f"import the operator library `{match[1][:80]}` first, or name its file with --library"
-            reason = "this torch has no such operator" if match[1] in ("aten", "prim", "prims") else library
-            raise DocumentError(f"the operator {name[10:200]} is not registered: {reason}")
+            short = name.removeprefix("torch.ops.")
+            if match[1] not in TORCH_NAMESPACES:
+                raise DocumentError(_unregistered([short]))
+            raise DocumentError(
+                f"the operator {short[:200]} is not registered: this torch has no such operator"
+            )
         return overload
     raise DocumentError(f"{name[:200]!r} is no operator")
 

@@ -14,7 +14,7 @@ from fakexport.program import SymbolRange, ValueSummary
 from fakexport.program.output_names import leaf_names
 from fakexport.program.tensor_spec import Spelling
 
-from .operator_lookup import Operators
+from .operator_lookup import Operators, is_of_a_library
 from .program_decoder import check_version, read_range
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
@@ -32,6 +32,7 @@ class ProgramOutline:
         torch_version: Of the torch that wrote it; None where it does not say.
         call_count: Nodes that call an operator, those of subgraphs included.
         operators: Operator name to number of calls, sorted by name. Taking a tuple apart is no call here.
+        library_operators: Names of the operators that torch does not have, sorted.
         missing_operators: Operator name to the reason why this process cannot call it.
         inputs: What the caller passes, in order.
         outputs: What the program returns, preceded by the buffers and inputs that it changes.
@@ -41,6 +42,7 @@ class ProgramOutline:
     torch_version: str | None
     call_count: int
     operators: Mapping[str, int]
+    library_operators: tuple[str, ...]
     missing_operators: Mapping[str, str]
     inputs: tuple[ValueSummary, ...]
     outputs: tuple[ValueSummary, ...]
@@ -67,6 +69,7 @@ def outline(document: Any) -> ProgramOutline:
         torch_version=field(owner, "torch_version", lambda v: optional(v, lambda t: text(t, 100)), None),
         call_count=operators.total(),
         operators={_short(name): count for name, count in sorted(operators.items())},
+        library_operators=tuple(_short(name) for name in sorted(operators) if is_of_a_library(name)),
         missing_operators=dict(_missing(operators)),
         inputs=tuple(value for value in inputs if value is not None),
         outputs=tuple(_named(outputs, _structure_names(module))),

@@ -1,0 +1,72 @@
+"""What torch's ONNX exporter has no translation for, node by node. Seen on torch 2.11 to 2.13.
+
+Source: `torch/onnx/_internal/exporter/_core.py`, `_dispatching.py`, `_registration.py`. The exporter itself
+stops at the first such node, and says it in a text.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+__all__ = ["node_of_failure", "prepared", "untranslated_nodes"]
+
+
+def prepared(program: ExportedProgram, translations: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
+    """The program as the exporter translates it: decomposed, without anything that writes in place.
+
+    Args:
+        program: Not changed.
+        translations: Of more operators, as `torch.onnx.export` takes them in `custom_translation_table`.
+    Raises:
+        Exception: whatever the decompositions raise.
+    """
+    from torch.onnx._internal.exporter import _core
+
+    return _core._prepare_exported_program_for_export(program, registry=_registry(translations))
+
+
+def untranslated_nodes(
+    program: ExportedProgram, translations: Mapping[Any, Callable[..., Any]]
+) -> Iterator[Node]:
+    """The nodes of a prepared program for whose operators there is no translation."""
+    from torch.onnx._internal.exporter import _core, _dispatching
+
+    registry = _registry(translations)
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            if (
+                node.op != "call_function"
+                or node.target is operator.getitem
+                or _core._is_onnx_op(node.target)
+            ):
+                continue
+            if _dispatching.dispatch(node, registry)[0] is None:
+                yield node
+
+
+def _registry(translations: Mapping[Any, Callable[..., Any]]) -> Any:
+    from torch.onnx._internal.exporter import _registration
+
+    registry = _registration.ONNXRegistry.from_torchlib()
+    for target, function in translations.items():
+        registry.register_op(target, function, is_complex=False)
+    return registry
+
+
+def node_of_failure(error: BaseException) -> Node | None:
+    """The node at which a conversion stopped, out of the frames of its error; None where there is none."""
+    seen: BaseException | None = error
+    while seen is not None:
+        link = seen.__traceback__
+        while link is not None:
+            if link.tb_frame.f_code.co_name == "_translate_fx_graph":
+                node = link.tb_frame.f_locals.get("node")
+                return node if isinstance(node, Node) else None
+            link = link.tb_next
+        seen = seen.__cause__
+    return None

@@ -1,0 +1,242 @@
+"""Compiling a program with AOTInductor."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.fx import GraphModule
+
+from fakexport._torch.inductor import AotiPackage, compile_graph
+from fakexport._torch.pytree import tree_unflatten
+from fakexport.archive.container.limits import MIB
+from fakexport.archive.container.new_file import new_file
+from fakexport.archive.container.reader import read_container
+from fakexport.program import library_operators
+from fakexport.program.tensor_spec import plain_name
+from fakexport.program.weightless import UnboundProgram, unbound_names
+
+from ..artifact import CompiledFile, Report, WeightsPlace
+from ..signature import Signature
+from .faults import failure_of
+from .gpu_target import check_devices, device_type, on_target
+from .host import compiler_version, instructions_here, machine_here, versions_here
+from .input_layout import input_orders
+from .metadata import PackageMetadata, TensorDescription
+from .package import read_metadata, write_package
+from .package_cache import PackageCache, cache_key
+from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
+from .weights_file import file_beside, write_weights
+
+__all__ = ["compile_aoti"]
+
+def compile_aoti(
+    program: ExportedProgram,
+    path: str | os.PathLike[str],
+    *,
+    weights: WeightsPlace | None = None,
+    target: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    report: Report | None = None,
+) -> CompiledFile:
+    """Compiles a program to native code for the processor, or the GPU, of this machine.
+
+    The result is a package of torch, which `open_aoti` opens, and `torch._inductor.aoti_load_package` and
+    C++ do too. Code that gets its weights later depends on none of their values: all checkpoints fit it.
+
+    Args:
+        program: With or without weights; not changed.
+        path: The package, which must end in `.pt2`; one that is there is replaced.
+        weights: `inside` the package; or `beside` it, in a file of the same name that ends in
+            `.safetensors`. Of a program without weights only the package is written, and the weights are
+            given when it is opened. Default: inside, where there are any.
+        target: The devices to compile for, `H100`: a program for the CPU is retargeted first. Default: those
+            of the program. They must be here.
+        cache: A folder that keeps packages, by everything that the code depends on. Who can write to it can
+            have code run, as with the packages themselves.
+        report: Is told what is being done.
+    Returns:
+        What was written.
+    Raises:
+        CompileFailure: Inductor cannot compile the program (FE803).
+        DeployError: no C++ compiler, a device that is not here, a full disk, a program that cannot be run on
+            other inputs than the examples.
+        UnboundProgram: the weights are to be inside, and there are none.
+        ArchiveWriteError: a file cannot be written; what was there before is there still.
+        ValueError: the path does not end in `.pt2`, or an input of the program is no tensor.
+
+    Example:
+        >>> from fakexport.capture import export
+        >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
+        >>> compiled = compile_aoti(program, "/tmp/linear.aoti.pt2")  # doctest: +SKIP
+    """
+    begun, out = time.monotonic(), Path(path)
+    if out.suffix != ".pt2":
+        raise ValueError(f"{out}: the name of a package must end in .pt2, or torch does not open it")
+    unbound = unbound_names(program)
+    place: WeightsPlace = weights or ("beside" if unbound else "inside")
+    if unbound and place == "inside":
+        raise UnboundProgram(unbound)
+    check_devices(program, target)
+    compiler = compiler_version()
+    program = on_target(program, target)
+    job = _Job(program, place, compiler, report or _silent)
+    notes = []
+    with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
+        kept = None if cache is None else PackageCache(Path(cache), job.key)
+        package = None if kept is None else kept.package
+        is_cached = package is not None
+        if package is None:
+            package = job.compiled(Path(folder))
+            if kept is not None and (fault := kept.keep(package)):
+                notes.append(fault)
+        job.report("writing")
+        files = _written(package, out, program, is_beside=place == "beside")
+    if unbound:
+        notes.append(_note_of_unbound(out))
+    return CompiledFile(
+        path=out,
+        files=files,
+        size_bytes=sum(file.stat().st_size for file in files),
+        seconds=time.monotonic() - begun,
+        is_cached=is_cached,
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is compiled, and for what."""
+
+    program: ExportedProgram
+    place: WeightsPlace
+    compiler: str
+    report: Report
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`."""
+        return device_type(self.program)
+
+    @functools.cached_property
+    def archive(self) -> bytes:
+        """Of the program without its weights."""
+        return weightless_archive(self.program)
+
+    @property
+    def key(self) -> str:
+        """Of everything that the package depends on."""
+        self.report("looking into the cache")
+        facts = {
+            "compiler": self.compiler,
+            "instructions": instructions_here(self.device),
+            "machine": machine_here(),
+            "place": self.place,
+            "versions": versions_here(),
+        }
+        values = held_tensors(self.program) if self.place == "inside" else {}
+        return cache_key(self.archive, values, facts)
+
+    def compiled(self, folder: Path) -> Path:
+        """A package in the folder."""
+        self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
+        is_inside = self.place == "inside"
+        files = _compiled(self.program, folder / "code", has_weights=is_inside)
+        names = () if is_inside else _constant_names(files, folder / "names.pt2")
+        package = folder / "package.pt2"
+        write_package(package, files, self._metadata(names), None if is_inside else self.archive)
+        return package
+
+    def _metadata(self, names: tuple[str, ...]) -> PackageMetadata:
+        held = held_tensors(self.program)
+        return PackageMetadata(
+            signature=Signature.of(self.program),
+            orders=input_orders(self.program),
+            device=self.device,
+            place=self.place,
+            tensors=tuple(
+                TensorDescription(name, plain_name(held[name].dtype), tuple(held[name].shape))
+                for name in names
+            ),
+            versions=versions_here(),
+            machine=machine_here(),
+            instructions=instructions_here(self.device),
+            libraries_for=library_operators(self.program),
+        )
+
+
+def _compiled(program: ExportedProgram, folder: Path, *, has_weights: bool) -> tuple[Path, ...]:
+    prepared = with_own_weights(program) if has_weights else with_stand_ins(program)
+    graph = prepared.module(check_guards=False)
+    assert isinstance(graph, GraphModule)
+    for name, held in prepared.constants.items():
+        # Inductor gives a plain attribute another name; a buffer keeps its own.
+        if (
+            isinstance(held, torch.Tensor)
+            and hasattr(graph, name)
+            and name not in dict(graph.named_buffers())
+        ):
+            delattr(graph, name)
+            graph.register_buffer(name, held)
+    args, kwargs = _example_arguments(program)
+    try:
+        return compile_graph(graph, args, kwargs, folder, has_weights=has_weights)
+    except Exception as error:
+        raise failure_of(error) from error
+
+
+def _example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in their structure; tensors are empty, since the compiler reads the sizes in the graph."""
+    values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
+    flat = [
+        spec.arg.value
+        if isinstance(spec.arg, ConstantArgument)
+        else torch.empty(0, device=values[spec.arg.name].device)
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    args, kwargs = tree_unflatten(flat, program.call_spec.in_spec)
+    return args, kwargs
+
+
+def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:
+    """The weights and constants that the code wants, which only the code tells."""
+    write_package(path, files, None, None)
+    return AotiPackage(path).constant_names
+
+
+def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: bool) -> tuple[Path, ...]:
+    """Copies the package to its place, and writes the weights beside it if there are any."""
+    with ExitStack() as stack:
+        files = [out]
+        if is_beside and not unbound_names(program):
+            files.append(file_beside(out))
+            file = stack.enter_context(new_file(files[-1]))
+            held = held_tensors(program)
+            with read_container(package, trust=True) as opened:
+                names = [tensor.name for tensor in read_metadata(opened).tensors]
+            write_weights(file, {name: held[name] for name in names})
+        with new_file(out) as target, package.open("rb") as source:
+            shutil.copyfileobj(source, target, MIB)
+    return tuple(files)
+
+
+def _note_of_unbound(out: Path) -> str:
+    beside = file_beside(out)
+    if beside.exists():
+        return f"{out.name} has no weights; those of {beside.name}, which is there, will be taken"
+    return f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them"
+
+
+def _silent(_: str) -> None:
+    """Reports to nobody."""

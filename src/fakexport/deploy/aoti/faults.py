@@ -1,0 +1,68 @@
+"""Why a compilation failed, as a line or as a finding with the user's line of code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+from torch.fx import Node
+
+from fakexport._torch.inductor import failed_node, is_compiler_fault, root_cause
+from fakexport.diagnose.labels import labels_at
+from fakexport.program import module_path, operator_name, source_span
+from fakexport.rules import rule
+
+from ..artifact import CompileFailure, DeployError
+
+__all__ = ["failure_of"]
+
+_NO_SPACE = {
+    re.compile("No space left on device"): errno.ENOSPC,
+    re.compile("[Ff]ile size limit exceeded|File too large|SIGXFSZ"): errno.EFBIG,
+    re.compile("Disk quota exceeded"): errno.EDQUOT,
+}
+_MAX_NOTE_LINES = 6
+
+
+def failure_of(error: Exception) -> DeployError:
+    """What to raise in place of an error of Inductor.
+
+    Returns:
+        `CompileFailure` with FE803 where the program is at fault, else a line: the disk is full.
+    """
+    cause = root_cause(error)
+    if isinstance(cause, OSError) and cause.errno is not None:
+        where = f": {cause.filename}" if cause.filename else ""
+        return DeployError(f"AOTInductor cannot write its files{where}: {cause.strerror}")
+    text = str(cause)
+    if is_compiler_fault(cause):
+        for pattern, number in _NO_SPACE.items():
+            if pattern.search(text):
+                return DeployError(f"the C++ compiler cannot write its files: {os.strerror(number)}")
+        text = "\n".join(_lines_of_compiler(text))
+    node = failed_node(error)
+    note = "\n".join(text.strip().splitlines()[:_MAX_NOTE_LINES])
+    notes = (f"{type(cause).__name__}: {note}",)
+    if node is None:
+        return CompileFailure((rule("FE803").diagnostic(notes=notes),))
+    name = _operator(node)
+    diagnostic = rule("FE803").diagnostic(
+        labels=labels_at(source_span(node), f"`{name}` comes from here"),
+        notes=(f"the operator is `{name}`", *notes),
+        node=node.name,
+        module_path=module_path(node) or None,
+    )
+    return CompileFailure((diagnostic,))
+
+
+def _operator(node: Node) -> str:
+    original = node.meta.get("original_aten")
+    return operator_name(node) if original is None else str(original)
+
+
+def _lines_of_compiler(text: str) -> Iterator[str]:
+    """What the compiler calls errors; else all that it said."""
+    found = [line for line in text.splitlines() if re.search(r"\berror\b:", line)]
+    yield from found or text.splitlines()

@@ -1,0 +1,94 @@
+"""Compiling for a GPU, which takes one: it is asked what it can do, and kernels are tried on it."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport.devices import Topology
+from fakexport.devices.presence import exists_here
+from fakexport.program import retarget
+from fakexport.program.program_devices import devices_of_program
+
+from ..artifact import DeployError
+
+__all__ = ["DeviceMissing", "check_devices", "device_type", "on_target"]
+
+
+class DeviceMissing(DeployError):
+    """The devices to compile for are not on this machine.
+
+    Args:
+        reason: Why, as a sentence without capital and period.
+        command: What to run where they are, if it is known.
+    """
+
+    def __init__(self, reason: str, command: str | None = None) -> None:
+        there = "copy the archive, and the checkpoint, to a machine that has it, and there"
+        what = f"run `{command}`" if command else "compile it"
+        super().__init__(f"{reason}; {there} {what}")
+        self.reason = reason
+
+
+def check_devices(program: ExportedProgram, target: str | None, *, command: str | None = None) -> None:
+    """Refuses before anything is bound or compiled.
+
+    Args:
+        program: The program, on whatever devices.
+        target: A topology, or None for the devices of the program.
+        command: What to run on a machine that has the devices.
+    Raises:
+        DeviceMissing: a device is not here.
+        DeployError: more than one accelerator.
+        ValueError: no such target.
+    """
+    wanted = _accelerators(program, target)
+    if len(wanted) > 1:
+        raise DeployError(f"AOTInductor compiles for one accelerator, not for {', '.join(wanted)}")
+    for device in wanted:
+        if not device.startswith("cuda"):
+            raise DeployError(
+                f"AOTInductor packages for {device} are not supported: compile for the CPU or CUDA"
+            )
+        if not exists_here(device):
+            raise DeviceMissing(
+                f"AOTInductor asks the GPU that it compiles for, and there is no {device} here", command
+            )
+        _check_capability(target, command)
+
+
+def on_target(program: ExportedProgram, target: str | None) -> ExportedProgram:
+    """The program on the devices of the target, which are here."""
+    if target is None:
+        return program
+    wanted = Topology.parse(target).default_device
+    present = [device for device in devices_of_program(program) if device != "meta"]
+    if all(torch.device(device).type == torch.device(wanted).type for device in present):
+        return program
+    return retarget(program, dict.fromkeys(present, wanted))
+
+
+def device_type(program: ExportedProgram) -> str:
+    """`cuda` for a program that has anything on a GPU, else `cpu`."""
+    types = {torch.device(device).type for device in devices_of_program(program)}
+    return "cuda" if "cuda" in types else "cpu"
+
+
+def _accelerators(program: ExportedProgram, target: str | None) -> tuple[str, ...]:
+    if target is not None:
+        return tuple(device.name for device in Topology.parse(target).accelerators)
+    return tuple(device for device in devices_of_program(program) if device not in ("cpu", "meta"))
+
+
+def _check_capability(target: str | None, command: str | None) -> None:
+    """A named model has to be the model that is here: code for one GPU is not code for all."""
+    if target is None:
+        return
+    profile = Topology.parse(target).accelerators[0].profile
+    wanted, here = profile.capability, torch.cuda.get_device_capability()
+    if wanted is not None and tuple(wanted) != here:
+        raise DeviceMissing(
+            f"{profile.name} has compute capability {wanted[0]}.{wanted[1]}, and the GPU here has "
+            f"{here[0]}.{here[1]}",
+            command,
+        )

@@ -1,0 +1,128 @@
+"""What a compiled package says about itself, so that it is checked before its code is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.json_text import parse_json
+from fakexport.documents.typed_json import entries, field, integer, items, mapping, one_of, text
+
+from ..signature import Signature
+
+__all__ = ["FORMAT", "KEY", "PackageMetadata", "TensorDescription"]
+
+KEY = "fakexport"
+"""Of the entry in the metadata of torch's package."""
+
+FORMAT = "fakexport.aoti/1"
+_PLACES = ("inside", "beside")
+_DTYPES_OF_WEIGHTS = 64
+
+
+@dataclass(frozen=True)
+class TensorDescription:
+    """A weight or constant that is bound when the package is opened; contiguous.
+
+    Args:
+        name: As in the program.
+        dtype: torch's name without `torch.`.
+        shape: Its sizes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PackageMetadata:
+    """The entry `fakexport` in a package's metadata.
+
+    Args:
+        signature: What a call takes and gives.
+        orders: Of each input, its dimensions from the outermost in memory to the innermost: the code takes
+            inputs laid out like that and no others.
+        device: What it was compiled for, `cpu` or `cuda`.
+        place: Where the weights are.
+        tensors: What has to be bound: nothing where the weights are inside.
+        versions: Of torch and fakexport.
+        machine: Of the processor, `x86_64`.
+        instructions: Extensions that the compiler could use, sorted; or the GPU's capability, `sm_90`.
+        libraries_for: Operators of other libraries than torch, sorted.
+    """
+
+    signature: Signature
+    orders: tuple[tuple[int, ...], ...]
+    device: str
+    place: str
+    tensors: tuple[TensorDescription, ...]
+    versions: Mapping[str, str]
+    machine: str
+    instructions: tuple[str, ...]
+    libraries_for: tuple[str, ...]
+
+    def to_text(self) -> str:
+        """As JSON; `from_text` reads it."""
+        tensors = [
+            {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
+            for tensor in self.tensors
+        ]
+        document = {
+            "format": FORMAT,
+            "signature": self.signature.to_dict(),
+            "orders": [list(order) for order in self.orders],
+            "device": self.device,
+            "weights": {"place": self.place, "tensors": tensors},
+            "versions": dict(self.versions),
+            "machine": self.machine,
+            "instructions": list(self.instructions),
+            "libraries_for": list(self.libraries_for),
+        }
+        return json.dumps(document, sort_keys=True)
+
+    @classmethod
+    def from_text(cls, content: str) -> PackageMetadata:
+        """What `to_text` gave, read from anybody's file.
+
+        Raises:
+            DocumentError: it is something else.
+        """
+        owner = mapping(parse_json(content.encode()))
+        field(owner, "format", one_of((FORMAT,), "format that this fakexport reads"))
+        weights = field(owner, "weights", mapping)
+        found = cls(
+            signature=field(owner, "signature", Signature.from_dict),
+            orders=tuple(field(owner, "orders", lambda value: items(value, _order))),
+            device=field(owner, "device", text),
+            place=field(weights, "place", one_of(_PLACES, "place of weights")),
+            tensors=tuple(field(weights, "tensors", lambda value: items(value, _tensor))),
+            versions=field(owner, "versions", lambda value: entries(value, text)),
+            machine=field(owner, "machine", text),
+            instructions=_texts(owner, "instructions"),
+            libraries_for=_texts(owner, "libraries_for"),
+        )
+        shapes = [tensor.shape for tensor in found.signature.inputs]
+        if [sorted(order) for order in found.orders] != [list(range(len(shape))) for shape in shapes]:
+            raise DocumentError("`orders` are not those of the inputs")
+        return found
+
+
+def _texts(owner: dict[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(field(owner, name, lambda value: items(value, text)))
+
+
+def _order(value: Any) -> tuple[int, ...]:
+    return tuple(items(value, lambda index: integer(index, 0)))
+
+
+def _tensor(value: Any) -> TensorDescription:
+    owner = mapping(value)
+    return TensorDescription(
+        field(owner, "name", text),
+        field(owner, "dtype", lambda found: text(found, _DTYPES_OF_WEIGHTS)),
+        field(owner, "shape", lambda found: tuple(items(found, lambda size: integer(size, 0)))),
+    )

@@ -1,0 +1,190 @@
+"""A compiled package that runs: checked before its code is loaded, bound before it is called."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fakexport._torch.inductor import AotiPackage
+from fakexport._torch.operator_registry import registered_overload
+from fakexport._torch.real_execution import real_execution
+from fakexport.archive import ArchiveError, bind, load
+from fakexport.archive.container.reader import read_container
+from fakexport.devices.presence import exists_here
+from fakexport.program.tensor_spec import plain_name
+from fakexport.weights import CheckpointSource, open_checkpoint
+
+from ..artifact import DeployError
+from ..signature import Signature
+from .host import instructions_here, machine_here
+from .input_layout import laid_out
+from .metadata import PackageMetadata, TensorDescription
+from .package import PROGRAM, read_metadata, verify_package
+from .stand_ins import held_tensors
+from .weights_file import file_beside
+
+__all__ = ["AotiArtifact", "open_aoti"]
+
+_SHOWN = 3
+
+
+class AotiArtifact:
+    """A program as native code in this process, with its weights; `open_aoti` makes it.
+
+    Args:
+        package: The loaded code, bound.
+        metadata: What it says of itself.
+    """
+
+    def __init__(self, package: AotiPackage, metadata: PackageMetadata) -> None:
+        self._package = package
+        self._metadata = metadata
+
+    @property
+    def signature(self) -> Signature:
+        """What a call takes and gives."""
+        return self._metadata.signature
+
+    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors of the outputs by name.
+
+        Args:
+            inputs: A tensor for each input, by name, on any device and laid out in any way.
+        Raises:
+            UnsuitableInputs: before anything runs.
+            DeployError: an operator refused its values while the code ran.
+        """
+        self.signature.check(inputs)
+        wanted = zip(self.signature.inputs, self._metadata.orders, strict=True)
+        flat = [laid_out(inputs[tensor.name].detach().to(tensor.device), order) for tensor, order in wanted]
+        try:
+            with torch.no_grad():
+                leaves = self._package.run(flat)
+        except RuntimeError as error:
+            raise DeployError(f"the compiled program fails on these inputs: {_first_line(error)}") from error
+        # What is no tensor in the program, a number, comes as a tensor.
+        outputs = zip(self.signature.outputs, leaves, strict=True)
+        return {output.name: leaf for output, leaf in outputs if output.is_tensor}
+
+
+def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> AotiArtifact:
+    """A package that `compile_aoti` wrote, ready to be called.
+
+    It is native code, and runs what it says: open only packages of your own. What is wrong with one is found
+    before its code is loaded.
+
+    Args:
+        path: The package.
+        checkpoint: The weights, for a package that has none inside: anything that `bind` takes for the
+            program, in the same layouts. Default: the `.safetensors` beside the package.
+    Raises:
+        ArchiveError: the file is damaged, or no package of fakexport.
+        DeployError: it was compiled for another machine or torch, an operator's library is not loaded, there
+            are no weights or others than it wants.
+        BindError, CheckpointError: the checkpoint does not fit the program, or is refused.
+        OSError: the file cannot be opened.
+    """
+    file = Path(path)
+    with read_container(file, trust=True) as package:
+        metadata = read_metadata(package)
+        verify_package(package)
+        _check_machine(file, metadata)
+        _check_operators(file, metadata)
+        program = package.record(PROGRAM) if checkpoint is not None and metadata.place == "beside" else None
+    if metadata.place == "inside":
+        if checkpoint is not None:
+            raise DeployError(f"{file} has its weights inside and takes no checkpoint")
+        return AotiArtifact(_loaded(file), metadata)
+    named = _beside(file) if program is None or checkpoint is None else _of_checkpoint(program, checkpoint)
+    tensors = {tensor.name: _checked(file, tensor, named) for tensor in metadata.tensors}
+    code = _loaded(file)
+    if set(code.constant_names) != tensors.keys():
+        raise ArchiveError(file, "its code wants other weights than it says")
+    if tensors:
+        code.bind({name: tensor.to(metadata.device) for name, tensor in tensors.items()})
+    return AotiArtifact(code, metadata)
+
+
+def _check_machine(path: Path, metadata: PackageMetadata) -> None:
+    """Refuses code that this processor, this GPU or this torch cannot run."""
+    made, here = metadata.versions.get("torch", "?"), str(torch.__version__)
+    if _release(made) != _release(here):
+        raise DeployError(f"{path} was compiled with torch {made}, and this is torch {here}: compile it anew")
+    if metadata.machine != machine_here():
+        raise DeployError(f"{path} was compiled for {metadata.machine}, and this is {machine_here()}")
+    if not exists_here(metadata.device):
+        raise DeployError(f"{path} was compiled for {metadata.device}, and there is no such device here")
+    has = instructions_here(metadata.device)
+    if missing := [name for name in metadata.instructions if name not in has]:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        kind = "processor" if metadata.device == "cpu" else "GPU"
+        raise DeployError(
+            f"{path} was compiled for a {kind} with {', '.join(missing[:_SHOWN])}{more}, which this one has "
+            "not: compile it here"
+        )
+
+
+def _release(version: str) -> tuple[str, ...]:
+    """`2.13` of `2.13.0+cpu`: packages of one minor release have one interface."""
+    return tuple(version.split("+")[0].split(".")[:2])
+
+
+def _check_operators(path: Path, metadata: PackageMetadata) -> None:
+    for operator in metadata.libraries_for:
+        namespace, name, overload = (*operator.split("."), "default", "default")[:3]
+        if registered_overload(namespace, name, overload) is None:
+            raise DeployError(
+                f"{path}: the operator {operator} is not registered; load its library first, `--library FILE`"
+            )
+
+
+def _loaded(path: Path) -> AotiPackage:
+    try:
+        return AotiPackage(path)
+    except RuntimeError as error:
+        raise DeployError(f"{path} cannot be loaded: {_first_line(error)}") from error
+
+
+def _beside(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of the file beside a package, mapped."""
+    beside = file_beside(path)
+    if not beside.exists():
+        raise DeployError(f"{path} has no weights: give a checkpoint, or put {beside.name} beside it")
+    opened = open_checkpoint(beside)
+    return {name: opened.tensor(name) for name in opened.entries}
+
+
+def _of_checkpoint(program: bytes, checkpoint: CheckpointSource) -> dict[str, torch.Tensor]:
+    """Weights and constants of the program, bound by all that is known of the checkpoint's layout.
+
+    Buffers, which the code may write into, are copies: tensors of a mapping belong to the caller.
+    """
+    with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
+        archive = Path(folder, "program.pt2")
+        archive.write_bytes(program)
+        held = held_tensors(bind(load(archive), checkpoint))
+    return {
+        name: tensor if isinstance(tensor, nn.Parameter) else tensor.clone() for name, tensor in held.items()
+    }
+
+
+def _checked(path: Path, wanted: TensorDescription, named: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The tensor as the code takes it."""
+    if (found := named.get(wanted.name)) is None:
+        raise DeployError(f"{path}: the weight {wanted.name} is missing")
+    if (plain_name(found.dtype), tuple(found.shape)) != (wanted.dtype, wanted.shape):
+        raise DeployError(
+            f"{path}: the weight {wanted.name} is {plain_name(found.dtype)}{list(found.shape)}, and the "
+            f"program takes {wanted.dtype}{list(wanted.shape)}"
+        )
+    with real_execution():
+        return found.detach().contiguous()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no reason given"])[0]

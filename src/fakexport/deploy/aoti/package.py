@@ -1,0 +1,93 @@
+"""The file of a compiled program: torch's package, and in it what fakexport must know of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fakexport.archive import ArchiveError
+from fakexport.archive.container.reader import Container
+from fakexport.archive.container.writer import Content, Digest, FileSlice, write_container
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import entries, text
+
+from .metadata import KEY, PackageMetadata
+
+__all__ = ["PROGRAM", "read_metadata", "verify_package", "write_package"]
+
+PROGRAM = "data/fakexport/program.pt2"
+"""The record of the weight-less archive, where weights are bound later."""
+
+_DIGESTS = "data/fakexport/sha256.json"
+_FOLDER = "data/aotinductor/model/"
+_METADATA = "_metadata.json"
+
+
+def write_package(
+    path: Path, files: Iterable[Path], metadata: PackageMetadata | None, program: bytes | None
+) -> None:
+    """Writes a package, as a whole or not at all.
+
+    Args:
+        path: The file; torch wants it to end in `.pt2`.
+        files: What the compiler wrote.
+        metadata: None for a package that is only looked into.
+        program: The weight-less archive, where weights are bound later.
+    Raises:
+        ArchiveWriteError: it cannot be written; what was there before is there still.
+    """
+    records: dict[str, Content] = {}
+    for file in files:
+        content: Content = FileSlice(file, 0, file.stat().st_size)
+        if metadata is not None and file.name.endswith(_METADATA):
+            content = json.dumps({**json.loads(file.read_bytes()), KEY: metadata.to_text()}).encode()
+        records[_FOLDER + file.name] = content
+    if program is not None:
+        records[PROGRAM] = program
+    write_container(path, records, last=(_DIGESTS, _digests))
+
+
+def _digests(written: tuple[Digest, ...]) -> bytes:
+    return json.dumps({digest.name: digest.sha256 for digest in written}, indent=1).encode()
+
+
+def read_metadata(package: Container) -> PackageMetadata:
+    """What the package says of itself.
+
+    Raises:
+        ArchiveError: it is damaged, or not one of fakexport.
+    """
+    names = [name for name in package.names if name.startswith(_FOLDER) and name.endswith(_METADATA)]
+    if not names:
+        raise ArchiveError(package.path, "is no package of AOTInductor")
+    found = package.json(names[0])
+    if not isinstance(found, dict) or not isinstance(found.get(KEY), str):
+        raise ArchiveError(
+            package.path,
+            "was not compiled by fakexport, so nothing tells what it takes; "
+            "`torch._inductor.aoti_load_package` opens it",
+        )
+    try:
+        return PackageMetadata.from_text(found[KEY])
+    except DocumentError as error:
+        raise ArchiveError(package.path, str(error), names[0]) from error
+
+
+def verify_package(package: Container) -> str:
+    """Reads all records through and compares them with what was written; a digest of them all.
+
+    Raises:
+        ArchiveError: one is damaged, missing or new.
+    """
+    try:
+        expected: Mapping[str, str] = entries(package.json(_DIGESTS), text)
+    except DocumentError as error:
+        raise ArchiveError(package.path, str(error), _DIGESTS) from error
+    if unlike := sorted(expected.keys() ^ (set(package.names) - {_DIGESTS})):
+        raise ArchiveError(package.path, "is missing, or was not there when it was written", unlike[0])
+    for name, digest in expected.items():
+        if package.verify(name) != digest:
+            raise ArchiveError(package.path, "is damaged: it has another sha256 than was written", name)
+    return hashlib.sha256(package.record(_DIGESTS)).hexdigest()

@@ -1,0 +1,82 @@
+"""Packages that were compiled before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from fakexport._torch.real_execution import real_execution
+from fakexport.archive import ArchiveError, ArchiveWriteError
+from fakexport.archive.container.limits import MIB
+from fakexport.archive.container.new_file import new_file
+from fakexport.archive.container.reader import read_container
+from fakexport.fake import is_fake, value_of
+
+from .package import verify_package
+
+__all__ = ["PackageCache", "cache_key"]
+
+_CHUNK_ELEMENTS = 1 << 22
+
+
+def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping[str, object]) -> str:
+    """A sha256 of all that the code depends on, in hex.
+
+    Args:
+        archive: Of the program without weights.
+        values: Weights and constants by name, if they go into the code.
+        facts: All else, for JSON.
+    """
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    digest.update(hashlib.sha256(archive).digest())
+    for name, tensor in sorted(values.items()):
+        digest.update(hashlib.sha256(name.encode()).digest())
+        digest.update(_sha256(tensor))
+    return digest.hexdigest()
+
+
+class PackageCache:
+    """The entry of a key in a folder of packages.
+
+    Args:
+        folder: It is made when something is kept in it.
+        key: As `cache_key` gives it.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._folder = folder
+        self._path = folder / f"{key}.aoti.pt2"
+
+    @property
+    def package(self) -> Path | None:
+        """The entry, if there is one and it is as it was written."""
+        try:
+            with read_container(self._path, trust=True) as package:
+                verify_package(package)
+        except (ArchiveError, OSError):
+            return None
+        return self._path
+
+    def keep(self, package: Path) -> str | None:
+        """Makes a copy the entry; if that cannot be done, why, as a sentence."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with new_file(self._path) as target, package.open("rb") as source:
+                shutil.copyfileobj(source, target, MIB)
+        except (ArchiveWriteError, OSError) as error:
+            return f"not kept in the cache: {error}"
+        return None
+
+
+def _sha256(tensor: torch.Tensor) -> bytes:
+    digest = hashlib.sha256()
+    with real_execution():
+        flat = (value_of(tensor) if is_fake(tensor) else tensor.detach()).contiguous().reshape(-1)
+        for start in range(0, flat.numel(), _CHUNK_ELEMENTS):
+            digest.update(flat[start : start + _CHUNK_ELEMENTS].cpu().view(torch.uint8).numpy().data)
+    return digest.digest()

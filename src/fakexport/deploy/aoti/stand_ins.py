@@ -1,0 +1,151 @@
+"""Programs for the compiler: with weights that go into the code, or memory that stands in for them."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import tempfile
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport._torch.fake_tensors import new_fake_mode, real_to_fake
+from fakexport._torch.program_assembly import as_parameter, reassemble
+from fakexport._torch.real_execution import real_execution
+from fakexport.archive import save
+from fakexport.fake import is_fake, value_of
+from fakexport.program.origin import inherit_origin
+from fakexport.program.program_copy import copied_graph
+from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program.weightless import unbound_names
+
+__all__ = ["held_tensors", "weightless_archive", "with_own_weights", "with_stand_ins"]
+
+# As in `weights.mapped_file`: Python's `mmap` names it from 3.12 on.
+_LINUX_NORESERVE = 0x4000
+
+_Make = Callable[[torch.Tensor], torch.Tensor]
+
+
+def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
+    """The program with real tensors in place of all weights and constants, contiguous, which take no memory.
+
+    For a compiler that must not see values. It could not take fakes: Inductor tells weights from each other
+    by their address, which all fakes have in common, so that equally shaped ones would become one; and it
+    would ask scalars for their values. What is on an accelerator does take memory there.
+
+    Args:
+        program: With or without weights; not changed.
+    """
+    return _with_tensors(program, _stand_in)
+
+
+def with_own_weights(program: ExportedProgram) -> ExportedProgram:
+    """The program with its own weights, each in memory that holds nothing else.
+
+    The compiler writes the whole memory behind a weight, once for each weight in it. Weights that are alone
+    in theirs are shared and not copied.
+
+    Args:
+        program: Bound; not changed.
+    """
+    return _with_tensors(program, _alone)
+
+
+def weightless_archive(program: ExportedProgram) -> bytes:
+    """The program's archive without weights: from it a checkpoint in any layout can be bound later.
+
+    Raises:
+        ValueError: the archive's format cannot say what the program has.
+    """
+    if not unbound_names(program):
+        mode = new_fake_mode()
+        program = _with_weights(program, lambda real: real_to_fake(mode, real, real.device))
+    with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
+        path = Path(folder, "program.pt2")
+        save(program, path)
+        return path.read_bytes()
+
+
+def held_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Weights and constants by name; fakes where there are no values, real ones where they are known."""
+    named: dict[str, torch.Tensor] = {}
+    for name, held in (*program.constants.items(), *program.state_dict.items()):
+        if isinstance(held, torch.Tensor):
+            named[name] = held
+    return named
+
+
+def _with_tensors(program: ExportedProgram, make: _Make) -> ExportedProgram:
+    """The program with other weights and constants, which are tied as before."""
+    made: dict[Hashable, torch.Tensor] = {}
+
+    def once(tensor: torch.Tensor) -> torch.Tensor:
+        key = tensor_identity(tensor)
+        if key not in made:
+            new = make(tensor)
+            is_parameter = isinstance(tensor, nn.Parameter)
+            made[key] = nn.Parameter(new, tensor.requires_grad) if is_parameter else new
+        return made[key]
+
+    constants = {
+        name: once(held) if isinstance(held, torch.Tensor) else held
+        for name, held in program.constants.items()
+    }
+    return reassemble(
+        program,
+        graph_module=copied_graph(program),
+        state_dict={name: once(weight) for name, weight in program.state_dict.items()},
+        constants=constants,
+        example_inputs=None,
+    )
+
+
+def _with_weights(program: ExportedProgram, make: _Make) -> ExportedProgram:
+    """The program with other weights and its own constants."""
+    made: dict[Hashable, torch.Tensor] = {}
+
+    def once(weight: torch.Tensor) -> torch.Tensor:
+        key = tensor_identity(weight)
+        if key not in made:
+            new = make(weight)
+            if isinstance(weight, nn.Parameter):
+                new = as_parameter(new.requires_grad_(weight.requires_grad))
+            made[key] = new
+        return made[key]
+
+    bare = reassemble(
+        program,
+        graph_module=copied_graph(program),
+        state_dict={name: once(weight) for name, weight in program.state_dict.items()},
+        constants=program.constants,
+        example_inputs=None,
+    )
+    inherit_origin(bare, program)
+    return bare
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    with real_execution():
+        if tensor.device.type != "cpu":
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        count = tensor.numel()
+        flat = torch.frombuffer(_untouched_memory(max(count, 1) * tensor.itemsize), dtype=tensor.dtype)
+        return flat[:count].view(tensor.shape)
+
+
+def _untouched_memory(size: int) -> mmap.mmap:
+    """Zeros that take no memory as long as nobody writes into them, however many they are."""
+    if sys.platform == "linux":
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _LINUX_NORESERVE)
+    return mmap.mmap(-1, size)
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    with real_execution():
+        real = value_of(tensor).to(tensor.device) if is_fake(tensor) else tensor.detach()
+        is_alone = real.untyped_storage().nbytes() == real.numel() * real.itemsize
+        return real if is_alone or real.layout is not torch.strided else real.clone()

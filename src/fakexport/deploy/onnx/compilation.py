@@ -1,0 +1,178 @@
+"""Writing a program as an ONNX file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport.archive.container.new_file import new_file
+from fakexport.program.program_devices import devices_of_program
+from fakexport.program.retargeting.retarget import retarget
+from fakexport.program.weightless import unbound_names
+
+from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
+from ..signature import Signature
+from .checking import check_model, shorten_notes
+from .conversion import Converted, convert
+from .description import KEY, Description
+from .weights_file import FileLayout, raw_bytes
+
+__all__ = ["LARGEST_BYTES", "compile_onnx"]
+
+LARGEST_BYTES = 2**31 - 2**20
+"""Of an ONNX file: protobuf reads at most 2 GiB. The weights of a larger model are beside it."""
+
+
+def compile_onnx(
+    program: ExportedProgram,
+    path: str | os.PathLike[str],
+    *,
+    weights: WeightsPlace = "inside",
+    custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None,
+    report: Report | None = None,
+) -> CompiledFile:
+    """Writes a program as an ONNX file, checked by ONNX's own checker.
+
+    The graph is the same with weights and without: they are looked up by name in `<path without .onnx>
+    .safetensors`, or lie inside. Of a program without weights that file is not written: it comes when they
+    are bound, or `open_onnx` gets a checkpoint.
+
+    Args:
+        program: Bound or weight-less; not changed. ONNX has no devices: a program of others is taken as one
+            of the CPU.
+        path: The file, `model.onnx`; one that is there is replaced when the new one is complete.
+        weights: `inside`, or `beside` in a safetensors file, which any runtime of ONNX reads as external
+            data. Without weights, or with more than 2 GiB, it is `beside` either way.
+        custom_translation_table: As for `torch.onnx.export`: functions of onnxscript by the operator that
+            they translate.
+        report: Takes lines of progress.
+    Raises:
+        CompileFailure: FE802: everything that ONNX cannot express.
+        DeployError: the exporter or the checker fails; the model is too large; another safetensors file has
+            the place of the weights.
+        RetargetError: a program of another device cannot run on the CPU.
+        ArchiveWriteError: a file cannot be written; what was there before is there still.
+        ValueError: the path does not end in `.onnx`; an input is no tensor.
+        ModuleNotFoundError: onnx or onnxscript is not installed.
+    Reports:
+        FE802.
+    """
+    import onnx  # noqa: F401  (before the work, where it is missing)
+
+    started = time.monotonic()
+    say = report or _nothing
+    target = Path(path)
+    if target.suffix != ".onnx":
+        raise ValueError(f"{target}: an ONNX file has a name that ends in .onnx")
+    program, notes = _on_the_cpu(program)
+    signature = Signature.of(program)
+    say("converting to ONNX")
+    converted = convert(program, signature, custom_translation_table or {})
+    beside = target.with_suffix(".safetensors")
+    is_bound = not unbound_names(program)
+    is_inside = is_bound and weights == "inside" and _size_bytes(converted, program) < LARGEST_BYTES
+    description = Description.of(program, signature, converted.outputs, "" if is_inside else beside.name)
+    layout = FileLayout.of(description.stored)
+    model = _proto(converted, description, layout)
+    say("checking it")
+    check_model(model)
+    shorten_notes(model)
+    tensors = {**program.constants, **program.state_dict}
+    if is_inside:
+        _fill(model, tensors)
+    files = [target, beside] if is_bound and not is_inside else [target]
+    say(f"writing {' and '.join(file.name for file in files)}")
+    _write(model, files, layout, tensors)
+    notes += converted.notes
+    if not is_bound:
+        notes += (f"it has no weights; they will be in {beside.name} beside it, when they are bound",)
+    elif weights == "inside" and not is_inside:
+        notes += (f"its weights are more than an ONNX file can hold: they are in {beside.name}",)
+    return CompiledFile(
+        path=target,
+        files=tuple(files),
+        size_bytes=sum(file.stat().st_size for file in files),
+        seconds=time.monotonic() - started,
+        notes=notes,
+    )
+
+
+def _nothing(line: str) -> None:
+    pass
+
+
+def _on_the_cpu(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, ...]]:
+    others = [device for device in devices_of_program(program) if device != "cpu"]
+    if not others:
+        return program, ()
+    note = f"ONNX has no devices: the program of {', '.join(others)} was taken as one of the CPU"
+    return retarget(program, dict.fromkeys(others, "cpu")), (note,)
+
+
+def _size_bytes(converted: Converted, program: ExportedProgram) -> int:
+    """Of all tensors."""
+    weights = sum(program.state_dict[name].nbytes for name in converted.weights)
+    values = [value.const_value for value in converted.model.graph.initializers.values()]
+    total: int = weights + sum(value.nbytes for value in values if value is not None)
+    return total
+
+
+def _proto(converted: Converted, description: Description, layout: FileLayout) -> Any:
+    """The model as protobuf; its weights are references, to the file beside it or, if inside, to nothing."""
+    import onnx_ir as ir
+
+    stored = description.stored_name
+    for name in converted.weights:
+        value = converted.model.graph.initializers[name]
+        offset, length = layout.places[stored[name]] if stored else (0, 0)
+        value.const_value = ir.ExternalTensor(
+            description.file, offset, length, value.dtype, shape=value.shape, name=name
+        )
+    converted.model.metadata_props[KEY] = description.to_json()
+    return ir.to_proto(converted.model)
+
+
+def _write(model: Any, files: list[Path], layout: FileLayout, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Writes the model, and its weights if there is a file for them, neither without the other."""
+    target, *beside = files
+    with new_file(target) as file:
+        file.write(_serialized(model))
+        for path in beside:
+            _refuse_another(path, layout)
+            with new_file(path) as data:
+                layout.write(data, tensors)
+
+
+def _fill(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Puts the weights in the place of their references."""
+    import onnx
+
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = bytes(raw_bytes(tensors[tensor.name]))
+
+
+def _refuse_another(beside: Path, layout: FileLayout) -> None:
+    """Weights take the place of weights of the same layout, and of nothing else: least of a checkpoint."""
+    if beside.exists() and not layout.is_that_of(beside):
+        raise DeployError(f"{beside} is there already and holds something else; choose another name for OUT")
+
+
+def _serialized(model: Any) -> bytes:
+    from google.protobuf.message import EncodeError
+
+    try:
+        content: bytes = model.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError) as error:
+        raise DeployError(
+            "the model has more than 2 GiB beside its weights, more than ONNX can hold"
+        ) from error
+    return content

@@ -1,0 +1,192 @@
+"""A program as an ONNX graph whose weights are not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, OutputKind
+
+from fakexport._torch.program_assembly import reassemble
+from fakexport.archive.codec.source_path import SourcePaths
+from fakexport.fake import is_fake, value_of
+from fakexport.program.operator_name import operator_name
+from fakexport.program.program_copy import copied_graph, graph_modules
+from fakexport.program.source_span import source_span
+from fakexport.program.weightless import has_value
+
+from ..artifact import CompileFailure, DeployError
+from ..signature import Signature
+from .findings import findings_of_failure, findings_of_program
+
+__all__ = ["Converted", "convert"]
+
+_ASSERTIONS = frozenset(
+    {"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"}
+)
+_DRAWS = frozenset(
+    (
+        "Bernoulli",
+        "Dropout",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A program as a graph of `onnx_ir`.
+
+    Args:
+        model: Its initialisers that are weights have no value.
+        weights: The names of those.
+        outputs: The names in the graph of the signature's output tensors, in their order.
+        notes: What is not as in the program, as sentences.
+    """
+
+    model: Any
+    weights: tuple[str, ...]
+    outputs: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def convert(
+    program: ExportedProgram,
+    signature: Signature,
+    translations: Mapping[Any, Callable[..., Any]],
+) -> Converted:
+    """The ONNX graph of a program: the same for any weights, and without them.
+
+    Nothing is folded into the weights, so that others can be bound later; ONNX Runtime folds when it loads.
+
+    Args:
+        program: Bound or weight-less, of the CPU; not changed.
+        signature: Of the program.
+        translations: Of operators that torch has none for.
+    Raises:
+        CompileFailure: FE802.
+        DeployError: the exporter fails for another reason.
+    """
+    import onnxscript.optimizer
+    from torch.onnx import OnnxExporterError
+
+    try:
+        exported = torch.onnx.export(
+            _plain(program), optimize=False, verbose=False, custom_translation_table=dict(translations)
+        )
+    except OnnxExporterError as error:
+        if found := findings_of_failure(_plain(program), signature, error, translations):
+            raise CompileFailure(found) from error
+        raise DeployError(f"torch.onnx cannot convert the program: {_innermost(error)}") from error
+    assert exported is not None  # None is for the exporter of old.
+    assert exported.exported_program is not None
+    if found := tuple(findings_of_program(exported.exported_program, signature)):
+        raise CompileFailure(found)
+    model: Any = exported.model
+    _leave_out_values(model, program)
+    try:
+        onnxscript.optimizer.optimize(model)
+    except Exception as error:
+        raise DeployError(f"onnxscript cannot simplify the graph: {_innermost(error)}") from error
+    named = _name(model, program, signature)
+    return Converted(
+        model=model,
+        weights=tuple(name for name, value in model.graph.initializers.items() if value.const_value is None),
+        outputs=tuple(named[output.name] for output in signature.outputs if output.is_tensor),
+        notes=tuple(_notes(program, model)),
+    )
+
+
+def _plain(program: ExportedProgram) -> ExportedProgram:
+    """A copy that the exporter takes, bound or not: no `WeightlessProgram`, and with known constants."""
+    constants = {
+        name: value_of(constant) if is_fake(constant) and has_value(constant) else constant
+        for name, constant in program.constants.items()
+    }
+    return reassemble(
+        program,
+        graph_module=copied_graph(program),
+        state_dict=program.state_dict,
+        constants=constants,
+        example_inputs=None,
+    )
+
+
+def _leave_out_values(model: Any, program: ExportedProgram) -> None:
+    """Takes the values of weights out of the graph, and those that unknown constants never had."""
+    for name, initializer in model.graph.initializers.items():
+        if name in program.state_dict or is_fake(program.constants.get(name)):
+            initializer.const_value = None
+
+
+def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[str, str]:
+    """Gives inputs and outputs the program's names; an output's that an input or a weight has gets longer.
+
+    Returns:
+        The outputs' names in the graph by those in the program.
+    """
+    from onnx_ir.traversal import RecursiveGraphIterator
+
+    graph = model.graph
+    specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    pairs = zip(signature.outputs, specs, strict=True)
+    wanted = [output.name for output, spec in pairs if not isinstance(spec.arg, ConstantArgument)]
+    for value, tensor in zip(graph.inputs, signature.inputs, strict=True):
+        value.name = tensor.name  # The optimiser renames an input that is an output as well.
+    taken = {value.name for value in graph.inputs} | set(graph.initializers)
+    names: dict[str, str] = {}
+    for name in wanted:
+        names[name] = _free(name, "_output", taken)
+        taken.add(names[name])
+    inner = [value for node in RecursiveGraphIterator(graph) for value in node.outputs]
+    known = taken | {value.name for value in inner}
+    for value in inner:
+        if value.name in names.values():
+            value.name = _free(value.name, "_value", known)
+            known.add(value.name)
+    for index, name in enumerate(wanted):
+        if graph.outputs[index].producer() is None:  # An input or a weight, which keeps its own name.
+            _pass_through(graph, index)
+        graph.outputs[index].name = names[name]
+    return names
+
+
+def _pass_through(graph: Any, index: int) -> None:
+    """Makes an output of the graph a value of its own."""
+    import onnx_ir as ir
+
+    source = graph.outputs[index]
+    passed = ir.Value(name=None, shape=source.shape, type=source.type)
+    graph.append(ir.Node("", "Identity", [source], outputs=[passed]))
+    graph.outputs[index] = passed
+
+
+def _free(name: str, ending: str, taken: set[str]) -> str:
+    while name in taken:
+        name += ending
+    return name
+
+
+def _notes(program: ExportedProgram, model: Any) -> Iterator[str]:
+    from onnx_ir.traversal import RecursiveGraphIterator
+
+    called = [node for module in graph_modules(program.graph_module) for node in module.graph.nodes]
+    if checks := [node for node in called if operator_name(node) in _ASSERTIONS]:
+        span = next((span for span in map(source_span, checks) if span is not None), None)
+        place = "" if span is None else f", as at {SourcePaths(None).shortened(span.path)}:{span.line}"
+        yield f"ONNX has no assertions: the program's are left out ({len(checks)}){place}"
+    if draws := sorted({node.op_type for node in RecursiveGraphIterator(model.graph)} & _DRAWS):
+        yield f"what runs the file draws its own random numbers: {', '.join(draws)}"
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"

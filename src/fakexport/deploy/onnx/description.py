@@ -1,0 +1,153 @@
+"""What an ONNX file says of the program that it was: enough to check a call and to bind a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport import __version__
+from fakexport.archive.manifest import Manifest, TensorEntry
+from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.archive.payload import weights_payload
+from fakexport.documents.json_text import parse_json
+from fakexport.documents.typed_json import field, items, mapping, matching, one_of, text
+from fakexport.program.weightless import has_value
+from fakexport.weights import recipes_of
+from fakexport.weights.expectation import ExpectedWeights, Weight
+
+from ..artifact import WeightsPlace
+from ..signature import Signature
+
+__all__ = ["KEY", "Description"]
+
+KEY = "fakexport"
+"""Of `metadata_props`."""
+
+_FORMAT = "fakexport.onnx/1"
+_file_name = matching(re.compile(r"[^/\\\0:]+\.safetensors"), "name of a file beside the model", 1000)
+
+
+@dataclass(frozen=True)
+class Description:
+    """Read from a file of an unknown author, or made for a new one.
+
+    Args:
+        signature: What a call takes and gives.
+        outputs: The names in the graph of the signature's output tensors, in their order.
+        place: Where the weights are.
+        file: Name of the file beside the model that has them; empty if they are inside.
+        manifest: The weights that the program wants, and how checkpoints of other layouts become them: as in
+            an archive. Entries that are not persistent are constants without a value.
+    """
+
+    signature: Signature
+    outputs: tuple[str, ...]
+    place: WeightsPlace
+    file: str
+    manifest: Manifest
+
+    @classmethod
+    def of(
+        cls, program: ExportedProgram, signature: Signature, outputs: tuple[str, ...], file: str
+    ) -> Description:
+        """Of a program whose weights will be in `file`; inside, if that is empty."""
+        tensors = (*map(_weight_entry, weights_payload(program).tensors), *_unknown_constants(program))
+        manifest = Manifest(
+            versions={"fakexport": __version__, "torch": str(torch.__version__)},
+            source="",
+            device_map={},
+            tensors=tuple(sorted(tensors, key=lambda tensor: tensor.name)) if file else (),
+            recipes=recipes_of(program) if file else (),
+        )
+        return cls(signature, outputs, "beside" if file else "inside", file, manifest)
+
+    @property
+    def expected(self) -> ExpectedWeights:
+        """What a checkpoint must bring."""
+        weights: dict[str, Weight] = {}
+        constants: dict[str, Weight] = {}
+        for tensor in self.manifest.tensors:
+            owner = weights if tensor.persistent else constants
+            for name in (tensor.name, *tensor.aliases):
+                owner[name] = Weight(tensor.shape, getattr(torch, tensor.dtype))
+        tied = tuple((tensor.name, *tensor.aliases) for tensor in self.manifest.tensors if tensor.aliases)
+        return ExpectedWeights(weights, constants, tied)
+
+    @property
+    def stored(self) -> dict[str, Weight]:
+        """What the file beside the model holds: tied weights once."""
+        return {
+            tensor.name: Weight(tensor.shape, getattr(torch, tensor.dtype))
+            for tensor in self.manifest.tensors
+        }
+
+    @property
+    def stored_name(self) -> dict[str, str]:
+        """The name in that file, by each name of the weight."""
+        return {
+            name: tensor.name for tensor in self.manifest.tensors for name in (tensor.name, *tensor.aliases)
+        }
+
+    def to_json(self) -> str:
+        """The same text for the same program."""
+        value = {
+            "format": _FORMAT,
+            "signature": self.signature.to_dict(),
+            "outputs": self.outputs,
+            "weights": {"place": self.place, "file": self.file},
+            "archive": json.loads(encode_manifest(self.manifest)),
+        }
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, encoded: str) -> Description:
+        """What `to_json` gave, read from anybody's file.
+
+        Raises:
+            DocumentError: it is something else.
+        """
+        owner = mapping(parse_json(encoded.encode()))
+        field(owner, "format", one_of((_FORMAT,), "format of an ONNX file of fakexport"))
+        weights = field(owner, "weights", mapping)
+        place = field(weights, "place", one_of(("inside", "beside"), "place of weights"))
+        return cls(
+            signature=field(owner, "signature", Signature.from_dict),
+            outputs=tuple(field(owner, "outputs", lambda value: items(value, text))),
+            place="beside" if place == "beside" else "inside",
+            file=field(weights, "file", _file_name) if place == "beside" else "",
+            manifest=field(owner, "archive", lambda value: decode_manifest(json.dumps(value).encode())),
+        )
+
+
+def _weight_entry(found: TensorEntry) -> TensorEntry:
+    """As the file has it: row by row, of the CPU; where the program has its own does not matter."""
+    return replace(
+        found, **_row_major(found.shape), device="cpu", requires_grad=False, source=None, location=None
+    )
+
+
+def _unknown_constants(program: ExportedProgram) -> list[TensorEntry]:
+    return [
+        TensorEntry(
+            name=name,
+            aliases=(),
+            shape=tuple(constant.shape),
+            dtype=str(constant.dtype).removeprefix("torch."),
+            device="cpu",
+            is_parameter=False,
+            requires_grad=False,
+            persistent=False,
+            **_row_major(tuple(constant.shape)),
+        )
+        for name, constant in program.constants.items()
+        if isinstance(constant, torch.Tensor) and not has_value(constant)
+    ]
+
+
+def _row_major(shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"stride": torch.empty(shape, device="meta").stride(), "storage_offset": 0}

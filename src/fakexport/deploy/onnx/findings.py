@@ -1,0 +1,145 @@
+"""What ONNX cannot express of a program, all of it in one go: FE802."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind, TensorArgument
+from torch.fx import Node
+
+from fakexport._torch.onnx_translations import node_of_failure, prepared, untranslated_nodes
+from fakexport.diagnose.labels import labels_at
+from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.program.module_path import module_path
+from fakexport.program.operator_name import operator_name, target_name
+from fakexport.program.source_span import source_span
+from fakexport.rules import rule
+
+from ..signature import Signature
+
+__all__ = ["findings_of_failure", "findings_of_program"]
+
+_OF_TORCH = frozenset({"aten", "prim", "prims", "higher_order", "_operator", "operator", "math"})
+_WRITES = {
+    OutputKind.BUFFER_MUTATION: "the buffer",
+    OutputKind.PARAMETER_MUTATION: "the parameter",
+    OutputKind.USER_INPUT_MUTATION: "the input",
+}
+
+
+def findings_of_program(program: ExportedProgram, signature: Signature) -> Iterator[Diagnostic]:
+    """What the exporter leaves out, or changes, without a word.
+
+    It drops what a program writes into buffers and inputs, and makes pairs of numbers of complex inputs and
+    outputs.
+
+    Args:
+        program: As the exporter translates it. Before, nothing in its signature says what it writes.
+        signature: Of the program.
+    """
+    nodes = {node.name: node for node in program.graph.nodes}
+    for spec in program.graph_signature.output_specs:
+        if spec.kind in _WRITES:
+            node = nodes[spec.arg.name]
+            what = f"{_WRITES[spec.kind]} {spec.target}"
+            yield rule("FE802").diagnostic(
+                labels=labels_at(source_span(node), f"this is written into {what}"),
+                notes=(f"{what} would be as before in the next call: ONNX has no state",),
+                fix=Fix("return it as an output, and take it as an input in the next call"),
+                node=node.name,
+                module_path=module_path(node) or None,
+                fault="model",
+            )
+        elif isinstance(spec.arg, TensorArgument) and nodes[spec.arg.name].meta["val"].dtype.is_complex:
+            yield _complex(nodes[spec.arg.name], "output")
+    for tensor in signature.inputs:
+        if getattr(torch, tensor.dtype).is_complex:
+            yield _complex(nodes[tensor.name], "input")
+
+
+def findings_of_failure(
+    program: ExportedProgram,
+    signature: Signature,
+    error: Exception,
+    translations: Mapping[Any, Callable[..., Any]],
+) -> tuple[Diagnostic, ...]:
+    """All that is in the way: what is written, and the operators without translation.
+
+    Where each has one, the node at which the exporter stopped.
+
+    Args:
+        program: A plain one, as the exporter got it.
+        signature: Of the program.
+        error: What the exporter raised.
+        translations: As it got them.
+    Returns:
+        None where the error has another reason.
+    """
+    stopped = node_of_failure(error)
+    if stopped is None:
+        return ()
+    ready = prepared(program, translations)
+    missing = tuple(_untranslated(ready, translations))
+    return (*findings_of_program(ready, signature), *(missing or (_stopped(stopped, error),)))
+
+
+def _untranslated(
+    program: ExportedProgram, translations: Mapping[Any, Callable[..., Any]]
+) -> Iterator[Diagnostic]:
+    nodes: dict[str, list[Node]] = {}
+    for node in untranslated_nodes(program, translations):
+        nodes.setdefault(_name(node), []).append(node)
+    for name, found in nodes.items():
+        yield _missing(name, found)
+
+
+def _name(node: Node) -> str:
+    """The operator's name, also of one that torch runs in an order of its own because it has effects."""
+    name = operator_name(node)
+    return target_name(node.args[1]) if name == "higher_order.with_effects" else name
+
+
+def _missing(name: str, nodes: list[Node]) -> Diagnostic:
+    namespace = name.partition(".")[0]
+    is_custom = namespace not in _OF_TORCH
+    fix = (
+        f"compile_onnx(..., custom_translation_table={{torch.ops.{name}: ...}}) takes a translation of it"
+        if is_custom
+        else "write it with other operators"
+    )
+    return rule("FE802").diagnostic(
+        labels=labels_at(source_span(nodes[0]), f"{name} has no translation to ONNX"),
+        notes=(f"{name} at node {nodes[0].name} is no operator that torch.onnx translates",),
+        fix=Fix(fix),
+        node=nodes[0].name,
+        module_path=module_path(nodes[0]) or None,
+        count=len(nodes),
+        fault="operator library" if is_custom else "target",
+    )
+
+
+def _stopped(node: Node, error: BaseException) -> Diagnostic:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    reason = next(iter(str(error).strip().splitlines()), "")
+    name = operator_name(node)
+    return rule("FE802").diagnostic(
+        labels=labels_at(source_span(node), f"{name} cannot be translated as it is called here"),
+        notes=(f"torch.onnx at node {node.name}, {name}: {type(error).__name__}: {reason}",),
+        fix=Fix("write it with other operators"),
+        node=node.name,
+        module_path=module_path(node) or None,
+    )
+
+
+def _complex(node: Node, what: str) -> Diagnostic:
+    return rule("FE802").diagnostic(
+        labels=labels_at(source_span(node), "this is complex"),
+        notes=(f"the {what} {node.name} is complex, and operators of ONNX take real numbers alone",),
+        fix=Fix(f"make the {what} real: torch.view_as_real, torch.view_as_complex"),
+        node=node.name,
+        fault="model",
+    )

@@ -1,0 +1,19 @@
+"""The parts of an ONNX model, wherever they are in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["messages"]
+
+
+def messages(message: Any, kind: str) -> Iterator[Any]:
+    """Every part of one kind, `NodeProto`: of graphs within nodes, of functions, of sparse tensors."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for part in [value] if hasattr(value, "ListFields") else value:
+            if field.message_type.name == kind:
+                yield part
+            yield from messages(part, kind)

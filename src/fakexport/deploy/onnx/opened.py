@@ -1,0 +1,160 @@
+"""Running an ONNX file that `compile_onnx` wrote, in ONNX Runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fakexport.documents.document_error import DocumentError
+from fakexport.weights import CheckpointSource, open_checkpoint
+from fakexport.weights.binding import fitting_weights
+from fakexport.weights.expectation import ExpectedWeights
+from fakexport.weights.verification import verified
+
+from ..artifact import DeployError
+from ..signature import Signature
+from .compilation import LARGEST_BYTES
+from .description import KEY, Description
+from .ort_values import from_ort, to_ort
+from .reading import external_tensors, read_model
+
+__all__ = ["OnnxArtifact", "open_onnx"]
+
+_ONLY_FATAL = 4
+_UNKNOWN_OPERATOR = "NOT_IMPLEMENTED"
+
+
+class OnnxArtifact:
+    """An ONNX file in ONNX Runtime, with its weights.
+
+    Args:
+        name: Of the file, for errors.
+        description: What the file says.
+        session: Of ONNX Runtime, on the CPU.
+        kept: What the session refers to and does not own.
+    """
+
+    def __init__(self, name: str, description: Description, session: Any, kept: object) -> None:
+        self._name = name
+        self._description = description
+        self._session = session
+        self._kept = kept
+
+    @property
+    def signature(self) -> Signature:
+        return self._description.signature
+
+    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The output tensors by name.
+
+        Raises:
+            UnsuitableInputs: before anything runs.
+            DeployError: ONNX Runtime fails.
+        """
+        self.signature.check(inputs)
+        feeds = {tensor.name: to_ort(inputs[tensor.name]) for tensor in self.signature.inputs}
+        try:
+            values = self._session.run_with_ort_values(self._description.outputs, feeds)
+        except Exception as error:
+            raise DeployError(f"{self._name}: ONNX Runtime: {_first_line(error)}") from error
+        names = [output.name for output in self.signature.outputs if output.is_tensor]
+        return {name: from_ort(value) for name, value in zip(names, values, strict=True)}
+
+
+def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> OnnxArtifact:
+    """Opens an ONNX file with its weights: all of them, exactly, or not at all.
+
+    ONNX Runtime is given the weights; it never opens a file that the model names.
+
+    Args:
+        path: A file that `compile_onnx` wrote.
+        checkpoint: The weights, as for `bind`, also in the layout of the Hugging Face hub. Default: those
+            inside, or in the safetensors file beside the model.
+    Raises:
+        DeployError: the file is damaged, refused, not of fakexport, or without weights; or ONNX Runtime
+            cannot run it.
+        CheckpointError, BindError: the checkpoint is refused, or does not fit.
+        OSError: the file cannot be read.
+        ModuleNotFoundError: onnx or onnxruntime is not installed.
+    """
+    import onnxruntime
+
+    file = Path(path)
+    if file.stat().st_size > LARGEST_BYTES:
+        raise DeployError(f"{file} has more than 2 GiB, more than an ONNX file can have")
+    content = file.read_bytes()
+    model = read_model(content, str(file))
+    description = _description(model, file)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ONLY_FATAL  # What goes wrong is raised as well.
+    values = _weights(external_tensors(model, description, str(file)), description, file, checkpoint)
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        _check_names(session, description)
+    except DeployError as error:
+        raise DeployError(f"{file}: {error}") from None
+    except Exception as error:
+        reason = _first_line(error)
+        if _UNKNOWN_OPERATOR in reason:
+            reason = f"it has no kernel on the CPU for an operator: {reason}"
+        raise DeployError(f"{file}: ONNX Runtime refuses it: {reason}") from error
+    return OnnxArtifact(file.name, description, session, values)
+
+
+def _description(model: Any, file: Path) -> Description:
+    texts = [entry.value for entry in model.metadata_props if entry.key == KEY]
+    if len(texts) != 1:
+        raise DeployError(
+            f"{file} was not written by `fakexport compile`: it has no signature; onnxruntime itself runs it"
+        )
+    try:
+        return Description.from_json(texts[0])
+    except DocumentError as error:
+        raise DeployError(f"{file}: its description is refused: {error}") from error
+
+
+def _weights(
+    names: tuple[str, ...], description: Description, file: Path, checkpoint: CheckpointSource | None
+) -> dict[str, Any]:
+    """The values of ONNX Runtime for the weights that are not inside."""
+    if description.place == "inside":
+        if checkpoint is not None:
+            raise DeployError(f"{file} has its weights inside; compile with --weights beside to bind others")
+        return {}
+    if checkpoint is None:
+        beside = file.parent / description.file
+        if not beside.exists():
+            raise DeployError(f"{file} has no weights: {beside} is not there, and no checkpoint is given")
+        checkpoint = beside
+    expected = description.expected
+    opened = open_checkpoint(checkpoint)
+    found = verified(expected, opened, name=file.name, recipes=description.manifest.recipes)
+    bound, _ = fitting_weights(expected, opened, found, _row_major(expected))
+    return {name: to_ort(bound.tensors[name]) for name in names}
+
+
+def _row_major(expected: ExpectedWeights) -> dict[str, torch.Tensor]:
+    return {
+        name: torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+        for name, weight in expected.all.items()
+    }
+
+
+def _check_names(session: Any, description: Description) -> None:
+    """The description and the graph must be of one program, since the one names what the other has."""
+    inputs = {value.name for value in session.get_inputs()}
+    outputs = {value.name for value in session.get_outputs()}
+    tensors = [output for output in description.signature.outputs if output.is_tensor]
+    is_same = inputs == {tensor.name for tensor in description.signature.inputs}
+    if not is_same or not outputs.issuperset(description.outputs) or len(tensors) != len(description.outputs):
+        raise DeployError("its description is of another graph")
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,93 @@
+"""The safetensors file beside an ONNX model: where each weight will lie is known before there is one.
+
+ONNX refers to data outside of the model by file, offset and length, and a safetensors file is a header and
+then plain bytes. So the model can name the places at once, and any reader of ONNX finds the weights there as
+soon as the file is written.
+
+Source: the format's description in the README of huggingface/safetensors; ONNX, docs/ExternalData.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from fakexport.weights.expectation import Weight
+from fakexport.weights.safetensors_header import DTYPES
+
+from ..artifact import DeployError
+
+__all__ = ["FileLayout", "raw_bytes"]
+
+_NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
+_ALIGNMENT = 64
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """What a file will hold, and where.
+
+    Args:
+        header: All bytes before the data.
+        places: Offset in the file and length in bytes, by name, in the order of the file.
+    """
+
+    header: bytes
+    places: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Weight]) -> FileLayout:
+        """The layout: large elements first, so that each lies at a multiple of its size; then by name.
+
+        Raises:
+            DeployError: a dtype that the format does not have.
+        """
+        for name, weight in weights.items():
+            if weight.dtype not in _NAME_OF:
+                raise DeployError(f"safetensors has no dtype for the weight {name}, {weight}")
+        ordered = sorted(weights, key=lambda name: (-weights[name].dtype.itemsize, name))
+        fields, places, end = {}, {}, 0
+        for name in ordered:
+            weight = weights[name]
+            begin, end = end, end + prod(weight.shape) * weight.dtype.itemsize
+            places[name] = begin, end - begin
+            fields[name] = {
+                "dtype": _NAME_OF[weight.dtype],
+                "shape": list(weight.shape),
+                "data_offsets": [begin, end],
+            }
+        text = json.dumps(fields, separators=(",", ":"), ensure_ascii=True).encode()
+        text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
+        header = len(text).to_bytes(_LENGTH_BYTES, "little") + text
+        return cls(header, {name: (len(header) + at, length) for name, (at, length) in places.items()})
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole file."""
+        return len(self.header) + sum(length for _, length in self.places.values())
+
+    def is_that_of(self, path: Path) -> bool:
+        """Whether a file has this layout."""
+        with path.open("rb") as file:
+            is_same = file.read(len(self.header)) == self.header
+            return is_same and file.seek(0, 2) == self.size_bytes
+
+    def write(self, file: IO[bytes], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Writes the file; of mapped tensors one is in memory at a time."""
+        file.write(self.header)
+        for name in self.places:
+            file.write(raw_bytes(tensors[name]))
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The elements of a tensor in row-major order, little endian as all machines of torch are."""
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    raw: memoryview = flat.view(torch.uint8).numpy().data
+    return raw

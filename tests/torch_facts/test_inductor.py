@@ -1,0 +1,161 @@
+"""AOTInductor behaves as `_torch/inductor.py` and `deploy/aoti` rely on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch._inductor.exc import InductorError
+from torch._inductor.package import package_aoti
+from torch._inductor.utils import is_same_tensor
+from torch.export import ExportedProgram
+
+from fakexport._torch.fake_tensors import new_fake_mode, real_to_fake
+from fakexport._torch.inductor import AotiPackage, compile_graph, failed_node, root_cause
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+slow = pytest.mark.slow
+
+
+class Scaled(nn.Module):
+    """Two equally shaped weights, a scalar one, a buffer of the program alone, a literal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(4))
+        self.second = nn.Parameter(torch.randn(4))
+        self.scale = nn.Parameter(torch.tensor(3.0))
+        self.register_buffer("offsets", torch.arange(4.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        literal = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        return x * self.first + self.second * (self.scale * 2) + self.offsets + literal
+
+
+def exported(module: nn.Module) -> ExportedProgram:
+    return torch.export.export(module, (torch.zeros(2, 4),))
+
+
+def compiled(program: ExportedProgram, folder: Path, *, has_weights: bool) -> Path:
+    files = compile_graph(
+        program.module(check_guards=False), (torch.empty(0),), {}, folder, has_weights=has_weights
+    )
+    for file in files:
+        if file.name.endswith("_metadata.json"):
+            file.write_text(json.dumps({**json.loads(file.read_text()), "ours": "here"}))
+    path = folder / "package.pt2"
+    package_aoti(str(path), [str(file) for file in files])
+    return path
+
+
+@pytest.fixture(scope="module")
+def module() -> Scaled:
+    torch.manual_seed(0)
+    return Scaled()
+
+
+@pytest.fixture(scope="module")
+def unbound(module: Scaled, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(exported(module), tmp_path_factory.mktemp("unbound"), has_weights=False)
+
+
+@slow
+def test_what_is_added_to_the_metadata_comes_back(unbound: Path) -> None:
+    loaded = torch._inductor.aoti_load_package(str(unbound))
+
+    found = loaded.get_metadata()
+
+    assert found["ours"] == "here"
+    assert found["AOTI_DEVICE_KEY"] == "cpu"
+
+
+@slow
+def test_code_without_weights_asks_for_all_of_them_by_name(unbound: Path, module: Scaled) -> None:
+    package = AotiPackage(unbound)
+
+    names = set(package.constant_names)
+
+    # A literal of the program gets a name of Inductor's own, unless it is made a buffer.
+    assert names == {"first", "second", "scale", "offsets", "_tensor_constant0"}
+
+
+@slow
+def test_other_weights_can_be_bound_and_count(unbound: Path) -> None:
+    other, x = Scaled(), torch.randn(2, 4)
+    with torch.no_grad():
+        other.scale.fill_(-5.0)
+    package = AotiPackage(unbound)
+
+    literal = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    package.bind({**other.state_dict(), "offsets": other.offsets, "_tensor_constant0": literal})
+    (got,) = package.run([x])
+
+    assert torch.allclose(got, other(x), atol=1e-6)
+
+
+@slow
+def test_a_call_of_an_unbound_package_ends_the_process(unbound: Path) -> None:
+    code = (
+        "import sys, torch; from pathlib import Path; from fakexport._torch.inductor import AotiPackage; "
+        "AotiPackage(Path(sys.argv[1])).run([torch.zeros(2, 4)])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code, unbound], capture_output=True, check=False)
+
+    assert done.returncode < 0, "it is refused now: deploy/aoti need not take care any more"
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor:UserWarning")
+def test_inductor_takes_equally_shaped_fakes_for_one_tensor() -> None:
+    mode = new_fake_mode()
+    first, second = (real_to_fake(mode, torch.zeros(4), torch.device("cpu")) for _ in range(2))
+
+    are_one = is_same_tensor(first, second)
+
+    assert are_one, "fakes can be compiled now: deploy/aoti/stand_ins.py can go"
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer of one element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return x + self.count
+
+
+@slow
+def test_what_a_program_writes_into_a_buffer_of_one_element_is_there_in_the_next_call(tmp_path: Path) -> None:
+    package = AotiPackage(compiled(exported(Counting()), tmp_path, has_weights=True))
+
+    results = [package.run([torch.zeros(2, 4)])[0][0, 0].item() for _ in range(3)]
+
+    assert results == [1.0, 2.0, 3.0]
+
+
+def test_the_node_and_the_cause_of_a_failure_are_found() -> None:
+    program = exported(Scaled())
+    graph = program.graph_module
+    fault = OSError("nothing is left")
+
+    class Failing(torch.fx.Interpreter):
+        def call_function(self, target, args, kwargs):  # type: ignore[no-untyped-def]
+            raise fault
+
+    with pytest.raises(OSError, match="nothing is left") as caught:
+        Failing(graph).run(*[node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")])
+    wrapped = InductorError(caught.value, None).with_traceback(caught.value.__traceback__)
+
+    node = failed_node(wrapped)
+
+    assert node is next(node for node in graph.graph.nodes if node.op == "call_function")
+    assert root_cause(wrapped) is fault

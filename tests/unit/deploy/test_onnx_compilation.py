@@ -1,0 +1,332 @@
+"""A program as an ONNX file gives what the model gives, whatever its inputs, outputs and weights are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+
+import fakexport as fe  # noqa: E402
+from fakexport.deploy import DeployError  # noqa: E402
+from fakexport.deploy.onnx import compile_onnx, open_onnx  # noqa: E402
+
+
+def saved(program: Any, folder: Path) -> Any:
+    """The program as another process would load it."""
+    fe.save(program, folder / "saved.pt2")
+    return fe.load(folder / "saved.pt2")
+
+
+def compiled(module: nn.Module, args: tuple[Any, ...], folder: Path, **options: Any) -> Any:
+    """The module as an ONNX file with the weights inside, opened; `options` are those of `export`."""
+    program = fe.export(lambda: module, args, **options)
+    bound = fe.bind(program, dict(module.state_dict()))
+    compile_onnx(bound, folder / "m.onnx")
+    return open_onnx(folder / "m.onnx")
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.register_buffer("shift", torch.arange(8.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(x).relu()) + self.shift
+
+
+@pytest.fixture(scope="module")
+def mlp() -> Any:
+    """The model, its weight-less program, and its bound one."""
+    torch.manual_seed(0)
+    model = Mlp().eval()
+    batch = {0: Dim("batch", max=64)}
+    program = fe.export(Mlp, (torch.zeros(3, 8),), dynamic_shapes=(batch,))
+    return model, program, fe.bind(program, dict(model.state_dict()))
+
+
+@pytest.mark.parametrize("place", ["inside", "beside"])
+def test_an_mlp_gives_what_the_model_gives(mlp: Any, place: Any, tmp_path: Path) -> None:
+    model, _, bound = mlp
+    x = torch.randn(5, 8)
+
+    made = compile_onnx(bound, tmp_path / "m.onnx", weights=place)
+
+    names = {"inside": {"m.onnx"}, "beside": {"m.onnx", "m.safetensors"}}[place]
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in made.files} == names
+    assert made.size_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+    torch.testing.assert_close(open_onnx(made.path)({"x": x}), {"output": model(x)}, rtol=0, atol=1e-6)
+
+
+def test_the_graph_is_the_same_with_weights_and_without_and_from_a_loaded_program(
+    mlp: Any, tmp_path: Path
+) -> None:
+    _, program, bound = mlp
+    files = []
+
+    for index, given in enumerate((program, bound, saved(program, tmp_path))):
+        (tmp_path / str(index)).mkdir()
+        compile_onnx(given, tmp_path / str(index) / "m.onnx", weights="beside")
+        files.append((tmp_path / str(index) / "m.onnx").read_bytes())
+
+    assert len(set(files)) == 1
+
+
+def test_a_program_without_weights_gets_them_when_it_is_opened(mlp: Any, tmp_path: Path) -> None:
+    model, program, _ = mlp
+    x = torch.randn(1, 8)
+
+    made = compile_onnx(saved(program, tmp_path), tmp_path / "m.onnx")
+
+    assert [path.name for path in made.files] == ["m.onnx"]
+    assert made.notes == ("it has no weights; they will be in m.safetensors beside it, when they are bound",)
+    found = open_onnx(made.path, checkpoint=dict(model.state_dict()))({"x": x})
+    torch.testing.assert_close(found, {"output": model(x)}, rtol=0, atol=1e-6)
+
+
+def test_weights_beside_are_a_safetensors_file_that_any_onnx_runtime_reads(mlp: Any, tmp_path: Path) -> None:
+    import onnxruntime
+    from safetensors.torch import load_file
+
+    model, _, bound = mlp
+    x = torch.randn(4, 8)
+    compile_onnx(bound, tmp_path / "m.onnx", weights="beside")
+
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    (found,) = session.run(["output"], {"x": x.numpy()})
+
+    stored = load_file(tmp_path / "m.safetensors")
+    assert stored.keys() == model.state_dict().keys()
+    assert all(torch.equal(stored[name], value) for name, value in model.state_dict().items())
+    torch.testing.assert_close(torch.from_numpy(found), model(x).detach(), rtol=0, atol=1e-6)
+
+
+def test_dynamic_sizes_keep_their_names(mlp: Any, tmp_path: Path) -> None:
+    _, program, _ = mlp
+    compile_onnx(program, tmp_path / "m.onnx")
+
+    graph = onnx.load_model(tmp_path / "m.onnx", load_external_data=False).graph
+
+    (size,) = {value.type.tensor_type.shape.dim[0].dim_param for value in (*graph.input, *graph.output)}
+    assert size == str(
+        open_onnx(tmp_path / "m.onnx", checkpoint=weights_of(program)).signature.inputs[0].shape[0]
+    )
+
+
+def weights_of(program: Any) -> dict[str, torch.Tensor]:
+    return {name: torch.zeros(weight.shape) for name, weight in program.state_dict.items()}
+
+
+def test_no_folder_of_this_machine_is_in_the_file(mlp: Any, tmp_path: Path) -> None:
+    _, program, _ = mlp
+
+    compile_onnx(program, tmp_path / "m.onnx")
+
+    content = (tmp_path / "m.onnx").read_bytes()
+    assert b"torch/nn/modules/linear.py" in content
+    assert str(Path(torch.__file__).parents[1]).encode() not in content
+    assert str(Path(__file__).parent).encode() not in content
+
+
+class Outputs(nn.Module):
+    """Outputs that graphs of ONNX have no place for as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3))
+
+    def forward(self, x: torch.Tensor, flags: torch.Tensor) -> dict[str, Any]:
+        y = x * self.weight
+        return {
+            "x": y,  # the name of an input
+            "weight": y,  # of a weight, and the same value again
+            "mul": x + 1,  # of another node
+            "none": None,
+            "pair": (flags.logical_not(), x.argmax(dim=-1)),
+            "size": x.shape[0],
+            "given": x,
+            "own": self.weight,
+        }
+
+
+def test_outputs_have_the_names_of_the_program(tmp_path: Path) -> None:
+    module = Outputs().eval()
+    batch = Dim("batch", max=8)
+    dynamic = {"x": {0: batch}, "flags": {0: batch}}
+    x, flags = torch.randn(4, 3), torch.tensor([True, False, True, True])
+
+    found = compiled(module, (torch.zeros(2, 3), flags[:2]), tmp_path, dynamic_shapes=dynamic)(
+        {"x": x, "flags": flags}
+    )
+
+    expected = module(x, flags)
+    assert list(found) == ["x", "weight", "mul", "pair.0", "pair.1", "given", "own"]
+    for name, value in found.items():
+        key, _, index = name.partition(".")
+        torch.testing.assert_close(value, expected[key][int(index)] if index else expected[key])
+
+
+class Kinds(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(12).reshape(3, 4).t())
+        self.register_buffer("halves", torch.full((2,), 0.5, dtype=torch.float16))
+        self.register_buffer("turns", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+    def forward(self, index: torch.Tensor, number: torch.Tensor, mask: torch.Tensor) -> tuple[Any, ...]:
+        turned = torch.view_as_real(torch.view_as_complex(torch.stack((number, number), -1)) * self.turns)
+        return self.table[index], number.half()[:2] * self.halves, mask & (number > 0), turned, number.sum()
+
+
+def test_dtypes_and_strides_are_kept(tmp_path: Path) -> None:
+    module = Kinds()
+    inputs = {"index": torch.tensor([2, 0]), "number": torch.randn(4), "mask": torch.ones(4).bool()}
+
+    found = compiled(module, tuple(inputs.values()), tmp_path)(inputs)
+
+    for value, expected in zip(found.values(), module(**inputs), strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
+
+
+class Bfloat16(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.float() @ self.weight.float()).bfloat16()
+
+
+def test_bfloat16_goes_in_and_out_bit_by_bit(tmp_path: Path) -> None:
+    module = Bfloat16()
+    x = torch.randn(2, 4, dtype=torch.bfloat16)
+
+    found = compiled(module, (x,), tmp_path)({"x": x})["output"]
+
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found, module(x).detach(), rtol=2**-7, atol=0)
+
+
+class Bend(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.erf()
+
+
+def test_an_operator_without_a_kernel_in_onnx_runtime_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeployError, match=r"m\.onnx.*no kernel on the CPU for an operator.*Erf"):
+        compiled(Bend(), (torch.zeros(2, dtype=torch.bfloat16),), tmp_path)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(ids))
+
+
+def test_tied_weights_are_stored_once_and_bound_from_either_name(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    module, ids = Tied(), torch.tensor([[1, 4]])
+    program = fe.export(Tied, (ids,))
+    compile_onnx(fe.bind(program, dict(module.state_dict())), tmp_path / "m.onnx", weights="beside")
+    expected = {"output": module(ids)}
+
+    torch.testing.assert_close(open_onnx(tmp_path / "m.onnx")({"ids": ids}), expected)
+    assert list(load_file(tmp_path / "m.safetensors")) == ["embed.weight"]
+    for name in ("embed.weight", "head.weight"):
+        artifact = open_onnx(tmp_path / "m.onnx", checkpoint={name: module.embed.weight.detach()})
+        torch.testing.assert_close(artifact({"ids": ids}), expected)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: self.one(x), lambda x: self.other(x), (x,))
+
+
+def test_both_branches_of_a_condition_are_in_the_file(tmp_path: Path) -> None:
+    module = Branches()
+
+    artifact = compiled(module, (torch.ones(2, 3),), tmp_path)
+
+    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
+        torch.testing.assert_close(artifact({"x": x}), {"output": module(x)})
+
+
+def test_a_program_of_another_device_is_taken_as_one_of_the_cpu(tmp_path: Path) -> None:
+    program = fe.export(
+        lambda: (Mlp(), (torch.zeros(3, 8, device="cuda:0"),)), topology="H100", device_map="cuda:0"
+    )
+    module = Mlp()
+    x = torch.randn(3, 8)
+
+    made = compile_onnx(program, tmp_path / "m.onnx")
+
+    assert made.notes[0] == "ONNX has no devices: the program of cuda:0 was taken as one of the CPU"
+    found = open_onnx(made.path, checkpoint=dict(module.state_dict()))({"x": x})
+    torch.testing.assert_close(found, {"output": module(x)}, rtol=0, atol=1e-6)
+
+
+class Noisy(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = (x > 0).sum().item()
+        torch._check(count >= 2)
+        return nn.functional.dropout(x, 0.5, True) + torch.rand_like(x) + torch.zeros(count).sum()
+
+
+def test_what_is_not_as_in_the_program_is_noted(tmp_path: Path) -> None:
+    program = fe.export(Noisy, (torch.ones(3),))
+
+    made = compile_onnx(program, tmp_path / "m.onnx")
+
+    assertions, draws = made.notes
+    assert assertions.startswith("ONNX has no assertions: ")
+    assert f"as at {Path(__file__).name}:" in assertions
+    assert draws.startswith("what runs the file draws its own random numbers: ")
+
+
+def test_weights_that_are_too_many_for_an_onnx_file_are_beside_it(
+    mlp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _, bound = mlp
+    monkeypatch.setattr("fakexport.deploy.onnx.compilation.LARGEST_BYTES", 1000)
+
+    made = compile_onnx(bound, tmp_path / "m.onnx", weights="inside")
+
+    assert made.notes == ("its weights are more than an ONNX file can hold: they are in m.safetensors",)
+    x = torch.randn(2, 8)
+    torch.testing.assert_close(open_onnx(made.path)({"x": x}), {"output": model(x)}, rtol=0, atol=1e-6)
+
+
+def test_a_checkpoint_beside_the_output_is_not_overwritten(mlp: Any, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    _, _, bound = mlp
+    save_file({"other": torch.zeros(2)}, tmp_path / "m.safetensors")
+    before = (tmp_path / "m.safetensors").read_bytes()
+
+    with pytest.raises(DeployError, match="is there already and holds something else"):
+        compile_onnx(bound, tmp_path / "m.onnx", weights="beside")
+
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"m.safetensors": before}
+
+
+def test_the_name_of_the_file_must_say_what_it_is(mlp: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ends in \.onnx"):
+        compile_onnx(mlp[2], tmp_path / "model.bin")
