@@ -74,33 +74,29 @@ def compile_onnx(
     signature = Signature.of(program)
     say("converting to ONNX")
     converted = convert(program, signature, custom_translation_table or {})
-    beside = target.with_suffix(".safetensors")
+    tensors = {**program.constants, **program.state_dict}
     is_bound = not unbound_names(program)
-    is_inside = is_bound and weights == "inside" and _size_bytes(converted, program) < LARGEST_BYTES
+    is_inside = _fits(converted, tensors) and is_bound and weights == "inside"
+    beside = target.with_suffix(".safetensors")
     description = Description.of(program, signature, converted.outputs, "" if is_inside else beside.name)
     layout = FileLayout.of(description.stored)
     model = _proto(converted, description, layout)
     say("checking it")
     check_model(model)
     shorten_notes(model)
-    tensors = {**program.constants, **program.state_dict}
     if is_inside:
         _fill(model, tensors)
+    model.metadata_props.add(key=KEY, value=description.sealed(model).to_json())
     files = [target, beside] if is_bound and not is_inside else [target]
     say(f"writing {' and '.join(file.name for file in files)}")
     _write(model, files, layout, tensors)
-    notes += converted.notes
     if not is_bound:
         notes += (f"it has no weights; they will be in {beside.name} beside it, when they are bound",)
     elif weights == "inside" and not is_inside:
         notes += (f"its weights are more than an ONNX file can hold: they are in {beside.name}",)
-    return CompiledFile(
-        path=target,
-        files=tuple(files),
-        size_bytes=sum(file.stat().st_size for file in files),
-        seconds=time.monotonic() - started,
-        notes=notes,
-    )
+    size = sum(file.stat().st_size for file in files)
+    seconds = time.monotonic() - started
+    return CompiledFile(target, tuple(files), size, seconds, notes=(*converted.notes, *notes))
 
 
 def _nothing(line: str) -> None:
@@ -115,12 +111,18 @@ def _on_the_cpu(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, .
     return retarget(program, dict.fromkeys(others, "cpu")), (note,)
 
 
-def _size_bytes(converted: Converted, program: ExportedProgram) -> int:
-    """Of all tensors."""
-    weights = sum(program.state_dict[name].nbytes for name in converted.weights)
+def _fits(converted: Converted, tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether the weights can be in the file, beside the constants, which always are.
+
+    Raises:
+        DeployError: the constants alone are too many.
+    """
     values = [value.const_value for value in converted.model.graph.initializers.values()]
-    total: int = weights + sum(value.nbytes for value in values if value is not None)
-    return total
+    constants: int = sum(value.nbytes for value in values if value is not None)
+    if constants > LARGEST_BYTES:
+        raise DeployError(f"{constants:,} bytes of constants are more than an ONNX file can hold")
+    weights = sum(tensors[name].nbytes for name in converted.weights)
+    return constants + weights <= LARGEST_BYTES
 
 
 def _proto(converted: Converted, description: Description, layout: FileLayout) -> Any:
@@ -134,7 +136,6 @@ def _proto(converted: Converted, description: Description, layout: FileLayout) -
         value.const_value = ir.ExternalTensor(
             description.file, offset, length, value.dtype, shape=value.shape, name=name
         )
-    converted.model.metadata_props[KEY] = description.to_json()
     return ir.to_proto(converted.model)
 
 
@@ -142,7 +143,7 @@ def _write(model: Any, files: list[Path], layout: FileLayout, tensors: Mapping[s
     """Writes the model, and its weights if there is a file for them, neither without the other."""
     target, *beside = files
     with new_file(target) as file:
-        file.write(_serialized(model))
+        file.write(model.SerializeToString(deterministic=True))
         for path in beside:
             _refuse_another(path, layout)
             with new_file(path) as data:
@@ -164,15 +165,3 @@ def _refuse_another(beside: Path, layout: FileLayout) -> None:
     """Weights take the place of weights of the same layout, and of nothing else: least of a checkpoint."""
     if beside.exists() and not layout.is_that_of(beside):
         raise DeployError(f"{beside} is there already and holds something else; choose another name for OUT")
-
-
-def _serialized(model: Any) -> bytes:
-    from google.protobuf.message import EncodeError
-
-    try:
-        content: bytes = model.SerializeToString(deterministic=True)
-    except (EncodeError, ValueError) as error:
-        raise DeployError(
-            "the model has more than 2 GiB beside its weights, more than ONNX can hold"
-        ) from error
-    return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from fakexport.archive.manifest import Manifest, TensorEntry
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
 from fakexport.archive.payload import weights_payload
 from fakexport.documents.json_text import parse_json
-from fakexport.documents.typed_json import field, items, mapping, matching, one_of, text
+from fakexport.documents.typed_json import field, items, mapping, matching, one_of, record, text
 from fakexport.program.weightless import has_value
 from fakexport.weights import recipes_of
 from fakexport.weights.expectation import ExpectedWeights, Weight
@@ -43,6 +44,7 @@ class Description:
         file: Name of the file beside the model that has them; empty if they are inside.
         manifest: The weights that the program wants, and how checkpoints of other layouts become them: as in
             an archive. Entries that are not persistent are constants without a value.
+        digest: Of the model and of this; empty until both are complete.
     """
 
     signature: Signature
@@ -50,6 +52,7 @@ class Description:
     place: WeightsPlace
     file: str
     manifest: Manifest
+    digest: str = ""
 
     @classmethod
     def of(
@@ -93,35 +96,59 @@ class Description:
             name: tensor.name for tensor in self.manifest.tensors for name in (tensor.name, *tensor.aliases)
         }
 
+    def sealed(self, model: Any) -> Description:
+        """With the digest of a `ModelProto`, of this description in it too: damage anywhere changes it."""
+        bare = type(model)()
+        bare.CopyFrom(model)
+        for index in reversed(range(len(bare.metadata_props))):
+            if bare.metadata_props[index].key == KEY:
+                del bare.metadata_props[index]
+        found = hashlib.sha256(bare.SerializeToString(deterministic=True))
+        found.update(replace(self, digest="").to_json().encode())
+        return replace(self, digest=found.hexdigest())
+
     def to_json(self) -> str:
         """The same text for the same program."""
         value = {
             "format": _FORMAT,
             "signature": self.signature.to_dict(),
             "outputs": self.outputs,
+            "sha256": self.digest,
             "weights": {"place": self.place, "file": self.file},
             "archive": json.loads(encode_manifest(self.manifest)),
         }
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, encoded: str) -> Description:
+    def from_json(cls, encoded: bytes) -> Description:
         """What `to_json` gave, read from anybody's file.
 
         Raises:
             DocumentError: it is something else.
         """
-        owner = mapping(parse_json(encoded.encode()))
-        field(owner, "format", one_of((_FORMAT,), "format of an ONNX file of fakexport"))
-        weights = field(owner, "weights", mapping)
-        place = field(weights, "place", one_of(("inside", "beside"), "place of weights"))
-        return cls(
-            signature=field(owner, "signature", Signature.from_dict),
-            outputs=tuple(field(owner, "outputs", lambda value: items(value, text))),
-            place="beside" if place == "beside" else "inside",
-            file=field(weights, "file", _file_name) if place == "beside" else "",
-            manifest=field(owner, "archive", lambda value: decode_manifest(json.dumps(value).encode())),
+        found = record(
+            parse_json(encoded),
+            {
+                "format": one_of((_FORMAT,), "format of an ONNX file of fakexport"),
+                "signature": Signature.from_dict,
+                "outputs": lambda value: tuple(items(value, text)),
+                "weights": _place,
+                "sha256": text,
+                "archive": lambda value: decode_manifest(json.dumps(value).encode()),
+            },
         )
+        place, file = found["weights"]
+        return cls(
+            found["signature"], found["outputs"], place, file, found["archive"], digest=found["sha256"]
+        )
+
+
+def _place(value: Any) -> tuple[WeightsPlace, str]:
+    place = field(mapping(value), "place", one_of(("inside", "beside"), "place of weights"))
+    if place == "inside":
+        record(value, {"place": text, "file": one_of(("",), "file of weights that are inside")})
+        return "inside", ""
+    return "beside", record(value, {"place": text, "file": _file_name})["file"]
 
 
 def _weight_entry(found: TensorEntry) -> TensorEntry:

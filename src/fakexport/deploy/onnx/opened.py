@@ -96,7 +96,10 @@ def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     if values:
         options.add_external_initializers(list(values), list(values.values()))
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        # Without the fallback, which prints to stdout and tries the same again.
+        session = onnxruntime.InferenceSession(
+            content, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
         _check_names(session, description)
     except DeployError as error:
         raise DeployError(f"{file}: {error}") from None
@@ -115,9 +118,13 @@ def _description(model: Any, file: Path) -> Description:
             f"{file} was not written by `fakexport compile`: it has no signature; onnxruntime itself runs it"
         )
     try:
-        return Description.from_json(texts[0])
+        encoded = texts[0]  # protobuf leaves what is no UTF-8 as bytes.
+        found = Description.from_json(encoded.encode() if isinstance(encoded, str) else encoded)
     except DocumentError as error:
         raise DeployError(f"{file}: its description is refused: {error}") from error
+    if found.sealed(model) != found:
+        raise DeployError(f"{file} is damaged, or was changed after `fakexport compile` wrote it")
+    return found
 
 
 def _weights(
