@@ -15,10 +15,11 @@ TIERS = (
     {"devices"},
     {"_torch", "documents"},
 )
-# Within one tier: the conductor hands on to its report, a capture returns a program, and weights are bound
-# to what an archive holds.
+# Within one tier: the conductor and the benchmark hand on to their reports, a capture returns a program, and
+# weights are bound to what an archive holds.
 SIDE_DOORS = {
     ("check", "report"),
+    ("deploy", "report"),
     ("capture", "program"),
     ("rules", "diagnostics"),
     ("archive", "weights"),

@@ -10,6 +10,7 @@ import torch
 
 from fakexport.archive import describe, describe_bundle, diff_archives, save, save_bundle
 from fakexport.report import (
+    BENCH_SCHEMA,
     DIFF_SCHEMA,
     INSPECT_BUNDLE_SCHEMA,
     INSPECT_SCHEMA,
@@ -17,6 +18,7 @@ from fakexport.report import (
     WEIGHTS_SCHEMA,
     archive_difference_to_dict,
     archive_to_dict,
+    bench_to_dict,
     bundle_to_dict,
     to_dict,
     weights_to_dict,
@@ -25,6 +27,7 @@ from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
 from tests.unit.archive.bundles import PREFIXES, fakes
 from tests.unit.archive.test_save_and_load import exported, factory
+from tests.unit.report.sample_bench import sample_bench
 from tests.unit.report.sample_reports import full_report, report, verdict
 
 CHECK_SCHEMA = json.loads((resources.files("fakexport.report") / "check.schema.json").read_text())
@@ -32,6 +35,7 @@ WEIGHTS = json.loads((resources.files("fakexport.report") / "weights.schema.json
 INSPECT = json.loads((resources.files("fakexport.report") / "inspect.schema.json").read_text())
 BUNDLE = json.loads((resources.files("fakexport.report") / "inspect_bundle.schema.json").read_text())
 DIFF = json.loads((resources.files("fakexport.report") / "diff.schema.json").read_text())
+BENCH = json.loads((resources.files("fakexport.report") / "bench.schema.json").read_text())
 OBJECTS = {
     "report": CHECK_SCHEMA,
     **CHECK_SCHEMA["$defs"],
@@ -43,6 +47,8 @@ OBJECTS = {
     **BUNDLE["$defs"],
     "archive_difference": DIFF,
     **DIFF["$defs"],
+    "bench_report": BENCH,
+    **BENCH["$defs"],
 }
 _SECTION = re.compile(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| .+ \|$", re.MULTILINE)
@@ -129,6 +135,7 @@ def test_the_version_in_the_schema_is_the_one_that_is_written():
     assert INSPECT["properties"]["schema"] == {"const": INSPECT_SCHEMA}
     assert BUNDLE["properties"]["schema"] == {"const": INSPECT_BUNDLE_SCHEMA}
     assert DIFF["properties"]["schema"] == {"const": DIFF_SCHEMA}
+    assert BENCH["properties"]["schema"] == {"const": BENCH_SCHEMA}
 
 
 @pytest.mark.parametrize("schema", [INSPECT, BUNDLE, DIFF], ids=["inspect", "bundle", "diff"])
@@ -190,5 +197,15 @@ def test_a_description_of_a_bundle_is_valid_and_in_the_order_of_the_docs(tmp_pat
 
     parts = {"bundle": data, "method": data["methods"][0], "archive": data["methods"][0]["archive"]}
     parts |= {"method_weight": data["shared"][0][0], "method_prefix": data["prefixes"][0]}
+
+
+def test_a_benchmark_is_valid_and_in_the_order_of_the_docs():
+    data = bench_to_dict(sample_bench())
+
+    jsonschema.Draft202012Validator(BENCH).validate(data)
+
+    parts = {"bench_report": data, "bench_mode": data["modes"][0], "bench_measured": data["measured"]}
+    parts |= {"bench_failure": data["modes"][1]["failures"][0]}
+    parts |= {"bench_figures": (figures := data["measured"]["modes"][0]), "spread": figures["ratio"]}
     for part, found in parts.items():
         assert list(found) == [field for field, _ in documented()[part]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ PAGE = ROOT / "docs" / "deploy.md"
 BLOCK = re.compile(r"^```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (?P<command>.*(?:\\\n.*)*)\n(?P<printed>(?:(?!\$ ).*\n)*)", re.MULTILINE)
 NEEDS_COMPILER = pytest.mark.skipif(
-    not all(any((Path(folder) / tool).exists() for folder in os.get_exec_path()) for tool in ("g++", "cmake")),
+    not all(
+        any((Path(folder) / tool).exists() for folder in os.get_exec_path()) for tool in ("g++", "cmake")
+    ),
     reason="g++ or cmake is missing",
 )
 

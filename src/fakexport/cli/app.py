@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fakexport import __version__
+from fakexport.cli.bench_command import bench_command
 from fakexport.cli.bind_command import bind_command
 from fakexport.cli.bundle_command import bundle_command
 from fakexport.cli.check_command import check_command
@@ -72,6 +73,7 @@ app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bi
 app.command("bundle", short_help="Puts several programs into one archive.")(bundle_command)
 app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
 app.command("compile", short_help="Compiles a program for a runtime.")(compile_command)
+app.command("bench", short_help="What ways to hand a model over cost.")(bench_command)
 app.command("compare", short_help="Does a program give what eager gives?")(compare_command)
 app.command("source", short_help="Writes a program as Python.")(source_command)
 app.command("inspect", short_help="What an archive holds, or a model.")(inspect_command)

@@ -1,4 +1,4 @@
-"""The progress of a check on stderr."""
+"""The progress of a command on stderr."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from fakexport.report import Progress
 
-__all__ = ["progress_on_stderr"]
+__all__ = ["lines_on_stderr", "progress_on_stderr"]
 
 _BACK_AND_CLEAR = "\r\x1b[K"
 
 
 @contextmanager
 def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """Gives what shows each step of a check, as `lines_on_stderr` does."""
+    with lines_on_stderr(is_shown=is_shown) as show:
+        yield None if show is None else lambda progress: show(_step_text(progress))
+
+
+@contextmanager
+def lines_on_stderr(*, is_shown: bool) -> Iterator[Callable[[str], None] | None]:
     """Gives what shows each step: one line that changes on a terminal and goes away, else a line per step.
 
     Args:
@@ -29,7 +36,7 @@ def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None]
     stream = sys.stderr
     is_live = stream.isatty()
     try:
-        yield lambda progress: _show(stream, _step_text(progress), is_live=is_live)
+        yield lambda step: _show(stream, f"{step} ...", is_live=is_live)
     finally:
         if is_live:
             stream.write(_BACK_AND_CLEAR)
@@ -44,6 +51,6 @@ def _show(stream: TextIO, text: str, *, is_live: bool) -> None:
 
 
 def _step_text(progress: Progress) -> str:
-    """`[2/3] H100: trace ...`"""
+    """`[2/3] H100: trace`"""
     what = "compare the targets" if progress.step == "compare" else f"{progress.target}: {progress.step}"
-    return f"[{progress.target_index}/{progress.target_count}] {what} ..."
+    return f"[{progress.target_index}/{progress.target_count}] {what}"

@@ -10,12 +10,14 @@ import typer
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import Archive, BoundDevices, Debug, Inputs, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import write_output
+from fakexport.cli.streams import write_error_line, write_output
 
 if TYPE_CHECKING:
-    import torch
+    from fakexport.deploy import Artifact
 
 __all__ = ["run_command"]
+
+_WARMUP = 3
 
 
 def run_command(
@@ -30,44 +32,80 @@ def run_command(
         typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The outputs' .safetensors."),
     ] = None,
     method: Method = None,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Compile the program with torch.compile, in the first call.")
+    ] = False,
+    warmup: Annotated[
+        int | None,
+        typer.Option(
+            "--warmup", metavar="N", min=0, show_default=str(_WARMUP), help="Calls before --repeat's."
+        ),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", metavar="N", min=0, help="Calls to time; 0 runs just once.")
+    ] = 0,
     device_map: BoundDevices = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Runs a program, or what it was compiled to, on the inputs of a file."""
+    """Runs a program, or what it was compiled to, on the inputs of a file.
+
+    With --repeat, what calls take goes to stderr; the outputs are those of the first call all the same.
+    """
+    if warmup is not None and not repeat:
+        raise typer.BadParameter("--warmup goes with --repeat")
     with quiet(is_debug=debug):
-        from fakexport.deploy import read_inputs, write_outputs
+        from fakexport.deploy import read_inputs, run_timed, write_outputs
 
         load_libraries(library)
         tensors = {} if inputs is None else read_inputs(inputs)
-        outputs = _outputs(archive, checkpoint, tensors, method=method, device_map=device_map, trust=trust)
+        opened = _opened(
+            archive,
+            checkpoint,
+            method=method,
+            is_compiled=compile_,
+            device_map=device_map,
+            trust=trust,
+        )
+        timed = run_timed(
+            opened, tensors, warmup=(3 if warmup is None else warmup) * bool(repeat), repeat=repeat
+        )
         if output is not None:
-            write_outputs(output, outputs)
-    for name, tensor in outputs.items():
+            write_outputs(output, timed.outputs)
+    if timed.latency_s is not None:
+        from fakexport.report import duration_text, latency_text
+
+        write_error_line(f"first call  {duration_text(timed.first_call_s)}")
+        write_error_line(f"latency     {latency_text(timed.latency_s)}")
+    for name, tensor in timed.outputs.items():
         shape = ", ".join(map(str, tensor.shape))
         write_output(f"{name}  {str(tensor.dtype).removeprefix('torch.')}[{shape}]\n")
 
 
-def _outputs(
+def _opened(
     path: str,
     checkpoint: str | None,
-    inputs: dict[str, torch.Tensor],
     *,
     method: str | None,
+    is_compiled: bool,
     device_map: str | None,
     trust: bool,
-) -> dict[str, torch.Tensor]:
+) -> Artifact:
     from fakexport.archive import bind, load
-    from fakexport.deploy import artifact_kind, open_artifact, run
+    from fakexport.deploy import LoadedProgram, artifact_kind, open_artifact
 
     kind = artifact_kind(path)
     if kind != "program":
-        if device_map is not None or method is not None:
-            option = "--device-map" if method is None else "--method"
-            raise typer.BadParameter(f"{option} is for programs; {path} is compiled")
-        return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)(inputs)
+        for option, is_given in (
+            ("--device-map", device_map is not None),
+            ("--method", method is not None),
+            ("--compile", is_compiled),
+        ):
+            if is_given:
+                raise typer.BadParameter(f"{option} is for programs; {path} is compiled")
+        return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
     program = load(path, method=method, trust=trust)
     if checkpoint is not None:
         program = bind(program, checkpoint, device_map=device_map)
-    return run(program, inputs)
+    return LoadedProgram(program, is_compiled=is_compiled)

@@ -5,15 +5,17 @@ from .inputs import read_inputs
 from .opening import artifact_kind, open_artifact
 from .outputs import write_outputs
 from .python_file import write_source
-from .run import run
+from .run import LoadedProgram, run
 from .side_by_side import compare_source
 from .signature import Signature, UnsuitableInputs
+from .timing import run_timed
 
 __all__ = [
     "Artifact",
     "CompileFailure",
     "CompiledFile",
     "DeployError",
+    "LoadedProgram",
     "Signature",
     "UnsuitableInputs",
     "artifact_kind",
@@ -21,6 +23,7 @@ __all__ = [
     "open_artifact",
     "read_inputs",
     "run",
+    "run_timed",
     "write_outputs",
     "write_source",
 ]

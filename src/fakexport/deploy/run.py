@@ -1,19 +1,21 @@
-"""Running a bound program on named inputs."""
+"""Running a bound program on named inputs, once or again and again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
 
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
 
+from .artifact import DeployError
 from .signature import Signature
 
-__all__ = ["call_arguments", "named_outputs", "run"]
+__all__ = ["LoadedProgram", "call_arguments", "named_outputs", "run"]
 
 
 def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -30,11 +32,48 @@ def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[st
             that the program was not exported for.
         UnboundProgram: the program has no weights.
     """
-    module = program.module()  # Refuses first, before anything is moved to a device.
-    args, kwargs = call_arguments(program, inputs)
-    with torch.no_grad():
-        result = module(*args, **kwargs)
-    return named_outputs(Signature.of(program), tree_leaves(result))
+    return LoadedProgram(program)(inputs)
+
+
+class LoadedProgram:
+    """A bound program that is called again and again, with the calls of everything compiled from one.
+
+    Args:
+        program: As for `run`.
+        is_compiled: Whether `torch.compile` compiles it. That happens in the first call, which takes seconds
+            to minutes and needs a C++ compiler; sizes that are new may make it happen again.
+    Raises:
+        UnboundProgram: the program has no weights.
+    """
+
+    def __init__(self, program: ExportedProgram, *, is_compiled: bool = False) -> None:
+        self._is_compiled = is_compiled
+        module = program.module()  # Refuses first, before anything is moved to a device.
+        self._module: Any = torch.compile(module) if is_compiled else module
+        self._layout = _Layout.of(program)
+
+    @property
+    def signature(self) -> Signature:
+        """What a call takes and gives."""
+        return self._layout.signature
+
+    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What the program gives, as `run` says.
+
+        Raises:
+            UnsuitableInputs: before anything runs.
+            DeployError: `torch.compile` fails.
+        """
+        args, kwargs = self._layout.arguments(inputs)
+        try:
+            with torch.no_grad():
+                result = self._module(*args, **kwargs)
+        except Exception as error:
+            if not self._is_compiled:
+                raise
+            first = str(error).strip().partition("\n")[0]
+            raise DeployError(f"torch.compile fails: {type(error).__name__}: {first}") from error
+        return named_outputs(self.signature, tree_leaves(result))
 
 
 def named_outputs(signature: Signature, leaves: Sequence[object]) -> dict[str, torch.Tensor]:
@@ -54,13 +93,36 @@ def call_arguments(
     Raises:
         UnsuitableInputs: as `run` says.
     """
-    signature = Signature.of(program)
-    signature.check(inputs)
-    tensors = {wanted.name: inputs[wanted.name].to(wanted.device) for wanted in signature.inputs}
-    values = [
-        spec.arg.value if isinstance(spec.arg, ConstantArgument) else tensors[spec.arg.name]
-        for spec in program.graph_signature.input_specs
-        if spec.kind is InputKind.USER_INPUT
-    ]
-    args, kwargs = tree_unflatten(values, program.call_spec.in_spec)
-    return args, kwargs
+    return _Layout.of(program).arguments(inputs)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a program takes its arguments. Reading it off a program takes longer than a call of a small one.
+
+    Args:
+        signature: The tensors.
+        leaves: Names of tensors and fixed values, in the order of the flat call.
+        spec: The containers that hold them.
+    """
+
+    signature: Signature
+    leaves: tuple[TensorArgument | ConstantArgument, ...]
+    spec: Any
+
+    @classmethod
+    def of(cls, program: ExportedProgram) -> _Layout:
+        signature = Signature.of(program)  # Refuses other kinds of arguments.
+        leaves = [
+            spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
+        ]
+        return cls(signature, tuple(leaves), program.call_spec.in_spec)
+
+    def arguments(self, inputs: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self.signature.check(inputs)
+        tensors = {wanted.name: inputs[wanted.name].to(wanted.device) for wanted in self.signature.inputs}
+        values = [
+            leaf.value if isinstance(leaf, ConstantArgument) else tensors[leaf.name] for leaf in self.leaves
+        ]
+        args, kwargs = tree_unflatten(values, self.spec)
+        return args, kwargs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +14,13 @@ from fakexport._torch.pytree import tree_leaves, tree_map, tree_unflatten
 from fakexport.archive import bind
 from fakexport.diagnose.comparison import Comparison, compare
 from fakexport.fake import UnreplayableRead, is_fake, value_of
-from fakexport.sources import ExampleInputs, Source, resolve
+from fakexport.sources import ExampleInputs, resolve
 from fakexport.weights import dtype_named
 
+from .construction import SEED, constructed
 from .run import call_arguments
 
 __all__ = ["compare_source"]
-
-_SEED = 0
 
 
 def compare_source(
@@ -54,13 +53,13 @@ def compare_source(
             do not fit.
     """
     found = resolve(source, use_cache=use_cache)
-    module, examples = _constructed(found, None if dtype is None else dtype_named(dtype))
+    module, examples = constructed(found, None if dtype is None else dtype_named(dtype))
     if checkpoint is not None:
         weights: Any = checkpoint
         origin = f"weights: those of {checkpoint}"
     elif any(is_fake(tensor) for tensor in program.state_dict.values()):
         weights = dict(module.state_dict())
-        origin = f"weights: as the model is constructed under seed {_SEED}"
+        origin = f"weights: as the model is constructed under seed {SEED}"
     else:
         weights, origin = None, "weights: those of the program"
     if weights is not None:
@@ -93,34 +92,6 @@ def _as_the_program_takes_them(
 
     args, kwargs = tree_unflatten(tree_map(placed, leaves), wanted)
     return args, kwargs
-
-
-def _constructed(source: Source, dtype: torch.dtype | None) -> tuple[nn.Module, ExampleInputs | None]:
-    """The real module, and its example inputs on the CPU."""
-    chosen, before = dtype or source.dtype, torch.get_default_dtype()
-    with torch.random.fork_rng():
-        torch.manual_seed(_SEED)
-        try:
-            if chosen is not None:
-                torch.set_default_dtype(chosen)
-            made = _called(source.spec, source.factory)
-        finally:
-            torch.set_default_dtype(before)
-        if not isinstance(made, nn.Module):
-            module, args, *rest = made
-            return module, ExampleInputs(tuple(args), dict(*rest))
-        try:
-            return made, source.example_inputs(made, "cpu", dtype)
-        except ValueError:
-            return made, None
-
-
-def _called(spec: str, factory: Callable[[], Any]) -> Any:
-    try:
-        return factory()
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{spec} cannot be run here: {type(error).__name__}: {first}") from error
 
 
 def _constants(program: ExportedProgram, module: nn.Module) -> dict[str, torch.Tensor]:

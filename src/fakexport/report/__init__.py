@@ -9,6 +9,10 @@ from fakexport.report.archive_difference_text import render_archive_difference
 from fakexport.report.archive_json import INSPECT_SCHEMA, archive_to_dict, render_archive_json
 from fakexport.report.archive_text import render_archive
 from fakexport.report.as_json import SCHEMA, render_json, to_dict
+from fakexport.report.bench_chart import ChartFormat, render_bench_chart
+from fakexport.report.bench_json import BENCH_SCHEMA, bench_to_dict, render_bench_json
+from fakexport.report.bench_report import BenchFailure, BenchMeasures, BenchReport, BenchRow, BenchStep
+from fakexport.report.bench_text import failure_text, render_bench
 from fakexport.report.bundle_json import INSPECT_BUNDLE_SCHEMA, bundle_to_dict, render_bundle_json
 from fakexport.report.bundle_text import render_bundle
 from fakexport.report.comparison_json import COMPARISON_SCHEMA, comparison_to_dict, render_comparison_json
@@ -19,20 +23,29 @@ from fakexport.report.github import render_github
 from fakexport.report.modules import render_modules
 from fakexport.report.progress import Progress, Step
 from fakexport.report.rule_listing import render_rules
+from fakexport.report.spread import Spread, duration_text, latency_text
 from fakexport.report.text import render_report
 from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
 from fakexport.report.weights_json import WEIGHTS_SCHEMA, render_weights_json, weights_to_dict
 from fakexport.report.weights_text import render_weights
 
 __all__ = [
+    "BENCH_SCHEMA",
     "COMPARISON_SCHEMA",
     "DIFF_SCHEMA",
     "INSPECT_BUNDLE_SCHEMA",
     "INSPECT_SCHEMA",
     "SCHEMA",
     "WEIGHTS_SCHEMA",
+    "BenchFailure",
+    "BenchMeasures",
+    "BenchReport",
+    "BenchRow",
+    "BenchStep",
+    "ChartFormat",
     "Progress",
     "Report",
+    "Spread",
     "Stage",
     "Step",
     "TargetDifference",
@@ -41,12 +54,19 @@ __all__ = [
     "Verdict",
     "archive_difference_to_dict",
     "archive_to_dict",
+    "bench_to_dict",
     "bundle_to_dict",
     "comparison_to_dict",
+    "duration_text",
+    "failure_text",
+    "latency_text",
     "render_archive",
     "render_archive_difference",
     "render_archive_difference_json",
     "render_archive_json",
+    "render_bench",
+    "render_bench_chart",
+    "render_bench_json",
     "render_bundle",
     "render_bundle_json",
     "render_comparison",

@@ -3,6 +3,7 @@
 from fakexport.sources.callable_source import callable_source
 from fakexport.sources.input_spec import InputSpec, parse_input_spec
 from fakexport.sources.inputs import inputs_from_specs
+from fakexport.sources.operator_library import load_operator_library
 from fakexport.sources.resolve import resolve
 from fakexport.sources.source import FORMS, ExampleInputs, Kind, Source, no_patches
 from fakexport.sources.source_error import SourceError
@@ -16,6 +17,7 @@ __all__ = [
     "SourceError",
     "callable_source",
     "inputs_from_specs",
+    "load_operator_library",
     "no_patches",
     "parse_input_spec",
     "resolve",

@@ -91,6 +91,7 @@ def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     description = _description(model, file)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_FATAL  # What goes wrong is raised as well.
+    options.intra_op_num_threads = torch.get_num_threads()  # Its own choice would be all processors.
     values = _weights(external_tensors(model, description, str(file)), description, file, checkpoint)
     if values:
         options.add_external_initializers(list(values), list(values.values()))

@@ -1,0 +1,253 @@
+"""What ways to hand a model over cost: six models by the modes of `fakexport bench`, as docs/deploy_table.md.
+
+Each figure is of two fresh processes; latency is measured in turns with eager, in one process, so that what
+else the machine does falls on both. A mode of ours that gives other outputs than eager ends the run with an
+error, and nothing is written.
+
+    python -m benchmarks.deploy_table [--work FOLDER] [--only vit,gpt2] [--modes aoti,onnx]
+
+What the folder has already is not measured again. The C++ operator needs g++, and so do two of the modes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fresh_process import ROOT
+from fakexport.deploy.bench import MODES, bench
+from fakexport.report import bench_to_dict
+from fakexport.report.quantity import bytes_text
+from fakexport.report.spread import duration_text
+
+PAGE = ROOT / "docs" / "deploy_table.md"
+REPEAT, WARMUP, THREADS = 30, 5, 1
+_FACTORIES = "benchmarks/deploy_models/factories.py"
+# Not for use, and there to be compared with.
+_MAY_BE_WRONG = {"weights", "torchscript-trace", "torchscript-script"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of the table.
+
+    Args:
+        name: As the page calls it.
+        source: As for `fakexport bench`.
+        dynamic, inputs: Likewise.
+        has_library: Whether it needs the operators of examples/custom_ops.
+    """
+
+    name: str
+    source: str
+    dynamic: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    has_library: bool = False
+
+
+CASES = {
+    "mlp": Case("MLP", f"{_FACTORIES}:mlp", ("input.0=2..64",)),
+    "vit": Case("ViT", "hf:benchmarks/deploy_models/vit.json:ViTModel", ("pixel_values.0",)),
+    "gpt2": Case(
+        "GPT-2",
+        "hf:benchmarks/deploy_models/gpt2.json",
+        ("input_ids.0", "input_ids.1=2..256"),
+        ("input_ids=int64[2,128]", "attention_mask=int64[2,128]"),
+    ),
+    "whisper": Case("Whisper encoder", f"{_FACTORIES}:whisper_encoder", ("input_features.0",)),
+    "resnet": Case("ResNet-18", "hf:benchmarks/deploy_models/resnet.json:ResNetModel", ("pixel_values.0",)),
+    "custom": Case("C++ operator", f"{_FACTORIES}:soft_clipped", ("x.0=2..64",), has_library=True),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measures ways to hand models over, and writes a page.")
+    parser.add_argument("--work", type=Path, default=Path("/tmp/fakexport-deploy-table"))
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--modes", default=",".join(MODES))
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    for key in options.only.split(","):
+        measure(key, options.modes.split(","), options.work)
+    found = {
+        key: json.loads(path.read_text()) for key in CASES if (path := _file(key, options.work)).exists()
+    }
+    if wrong := list(_wrong(found)):
+        print("error: other outputs than eager's:", *wrong, sep="\n  ", file=sys.stderr)
+        return 1
+    PAGE.write_text(page(found), encoding="utf-8")
+    return 0
+
+
+def measure(key: str, modes: list[str], work: Path) -> None:
+    """Runs the modes that the model's file in the folder does not have, and puts them there."""
+    case, file = CASES[key], _file(key, work)
+    known = json.loads(file.read_text()) if file.exists() else {}
+    missing = [mode for mode in modes if mode not in _by_mode(known.get("modes", ()))]
+    if not missing:
+        return
+    report = bench(
+        case.source,
+        modes=missing,
+        inputs=case.inputs,
+        dynamic_shapes=case.dynamic,
+        libraries=[str(_library(work))] if case.has_library else (),
+        threads=THREADS,
+        warmup=WARMUP,
+        repeat=REPEAT,
+        on_progress=lambda line: print(f"{case.name}: {line}", file=sys.stderr, flush=True),
+    )
+    new = bench_to_dict(report)
+    if known:
+        new["versions"] = {**known["versions"], **new["versions"]}
+        new["modes"] = known["modes"] + new["modes"]
+        new["measured"]["modes"] = known["measured"]["modes"] + new["measured"]["modes"]
+    file.write_text(json.dumps(new, indent=2))
+
+
+def _file(key: str, work: Path) -> Path:
+    return work / f"{key}.json"
+
+
+def _library(work: Path) -> Path:
+    """The C++ operators of examples/custom_ops, built once."""
+    library = work / "libsignal_ops.so"
+    if not library.exists():
+        sys.path.insert(0, str(ROOT / "examples" / "custom_ops"))
+        from build import build
+
+        made = work / "building.so"
+        build(made)
+        shutil.move(made, library)
+    return library
+
+
+def _wrong(found: Mapping[str, Any]) -> Iterator[str]:
+    for key, report in found.items():
+        for row in report["modes"]:
+            if row["is_equal"] is False and row["mode"] not in _MAY_BE_WRONG:
+                yield f"{CASES[key].name}, {row['mode']}"
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """The page, from the reports by the model's key."""
+    report = next(iter(found.values()))
+    versions: dict[str, str] = {}
+    for each in found.values():
+        versions |= each["versions"]
+    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    modes = [mode for mode in MODES if any(mode in _by_mode(each["modes"]) for each in found.values())]
+    machine = f"{report['measured']['processor']}, no GPU, torch with {report['measured']['threads']} thread"
+    parts = [
+        "# Ways to hand a model over, measured",
+        "Written by `python -m benchmarks.deploy_table`. Each model is constructed with drawn weights and\n"
+        "handed over in each mode of [`fakexport bench`](cli.md#fakexport-bench-source), which says what\n"
+        "the columns are: written in one fresh process, and opened in another, where the model's package\n"
+        "cannot be imported unless code is handed over. Outputs were held against eager's first.",
+        f"Machine: {machine}. It was shared with other work, which is why latency\n"
+        f"is told as a ratio to eager, whose calls took turns with the mode's in one process.\n{told}.",
+        "## Latency over eager's",
+        f"Median of {REPEAT} turns, and quartiles; less than 1 is faster than eager. `-`: it does not work;\n"
+        "the reasons are below.",
+        _ratios(found, modes),
+    ]
+    for key, each in found.items():
+        parts += [f"## {CASES[key].name}", _about(CASES[key], each), _table(each, modes)]
+        parts += ["\n".join(_reasons(each))] if any(row["failures"] for row in each["modes"]) else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _by_mode(rows: Any) -> dict[str, Any]:
+    return {row["mode"]: row for row in rows}
+
+
+def _ratios(found: Mapping[str, Any], modes: list[str]) -> str:
+    lines = [
+        "| mode | " + " | ".join(CASES[key].name for key in found) + " |",
+        "|---" * (len(found) + 1) + "|",
+    ]
+    for mode in modes:
+        figures = [_by_mode(each["measured"]["modes"]).get(mode, {}).get("ratio") for each in found.values()]
+        lines.append(f"| `{mode}` | " + " | ".join(map(_ratio, figures)) + " |")
+    return "\n".join(lines)
+
+
+def _about(case: Case, report: Mapping[str, Any]) -> str:
+    sizes = ", ".join(f"`{text}`" for text in report["inputs"])
+    others = ", ".join(f"`{text}`" for text in report["other_inputs"])
+    return f"`{case.source}` with {sizes}; in other sizes {others}."
+
+
+def _table(report: Mapping[str, Any], modes: list[str]) -> str:
+    head = (
+        "mode",
+        "captures",
+        "dynamic",
+        "needs code",
+        "difference",
+        "size",
+        "make",
+        "load",
+        "first call",
+        "memory",
+    )
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows, figures = _by_mode(report["modes"]), _by_mode(report["measured"]["modes"])
+    for mode in (mode for mode in modes if mode in rows):
+        row, found = rows[mode], figures[mode]
+        cells = (
+            f"`{mode}`",
+            *(_verdict(row[name]) for name in ("is_captured", "keeps_dynamic", "needs_code")),
+            _difference(row, found["difference"]),
+            _or_dash(found["size_bytes"], bytes_text),
+            *(_or_dash(found[name], duration_text) for name in ("make_s", "load_s", "first_call_s")),
+            _or_dash(found["memory_bytes"], bytes_text),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
+    for row in report["modes"]:
+        for failure in row["failures"]:
+            reason = failure["reason"].replace(f"{ROOT}/", "").replace("|", "\\|").replace("`", "'")
+            yield f"- `{row['mode']}`, {failure['step']}: `{_shortened(reason)}`"
+
+
+def _shortened(reason: str) -> str:
+    """Without the folders above installed packages, and not longer than a line."""
+    parts = [part.rpartition("site-packages/")[2] for part in reason.split(" ")]
+    text = " ".join(parts)
+    return text if len(text) <= 240 else f"{text[:237]}..."
+
+
+def _difference(row: Mapping[str, Any], difference: float | str | None) -> str:
+    if difference is None:
+        return "-"
+    shown = "inf" if difference == "inf" or math.isinf(float(difference)) else f"{difference:.2g}"
+    return shown if row["is_equal"] else f"{shown} (wrong)"
+
+
+def _ratio(ratio: Mapping[str, float] | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio['median']:.2f} ({ratio['lower']:.2f} to {ratio['upper']:.2f})"
+
+
+def _verdict(is_so: bool | None) -> str:
+    return "-" if is_so is None else "yes" if is_so else "no"
+
+
+def _or_dash(value: Any, text: Any) -> str:
+    return "-" if value is None else str(text(value))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

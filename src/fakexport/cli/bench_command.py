@@ -1,0 +1,110 @@
+"""`fakexport bench`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Debug, Dtype, Libraries, Source, TextOrJson
+from fakexport.cli.progress_display import lines_on_stderr
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import output_width, write_output
+
+if TYPE_CHECKING:
+    from fakexport.report import ChartFormat
+
+__all__ = ["bench_command"]
+
+_ALL = "eager,weights,torchscript-trace,torchscript-script,export,export+compile,aoti,onnx,executorch"
+
+
+def bench_command(
+    source: Source,
+    modes: Annotated[
+        str, typer.Option("--modes", metavar="MODE,...", help="The ways to hand the model over.")
+    ] = _ALL,
+    dtype: Dtype = None,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="NAME=DTYPE[DIMS]",
+            show_default=False,
+            help="Input in place of a derived one, such as pixel_values=float32[1,3,224,224]. Repeatable.",
+        ),
+    ] = None,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME.DIM=MIN..MAX",
+            show_default=False,
+            help="A dimension of an input that may vary, or 'auto'; tried in another size too. Repeatable.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", metavar="N", min=1, show_default="torch's own", help="Threads of torch."),
+    ] = None,
+    warmup: Annotated[int, typer.Option("--warmup", metavar="N", min=0, help="Untimed calls before.")] = 3,
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Calls to time.")] = 20,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="What each process may take.")
+    ] = 600,
+    format_: TextOrJson = "text",
+    chart: Annotated[
+        Path | None,
+        typer.Option("--chart", metavar="FILE", show_default=False, help="A bar chart, .png or .svg."),
+    ] = None,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")] = False,
+    library: Libraries = None,
+    debug: Debug = False,
+) -> None:
+    """What do ways to hand a model over cost, and do they give what eager gives?
+
+    Exit code 0: the table is there; what does not work is a cell with its reason. 2: the call, the model or
+    the environment is at fault.
+    """
+    chart_format = None if chart is None else _chart_format(chart)
+    with lines_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
+        from fakexport.deploy.bench import bench
+
+        load_libraries(library)  # Says at once what is wrong with them.
+        report = bench(
+            source,
+            modes=modes.split(","),
+            dtype=dtype,
+            inputs=input_ or (),
+            dynamic_shapes=dynamic or (),
+            libraries=[str(path) for path in library or ()],
+            threads=threads,
+            warmup=warmup,
+            repeat=repeat,
+            timeout_s=timeout,
+            on_progress=on_progress,
+        )
+    from fakexport.report import render_bench, render_bench_json
+
+    is_text = format_ == "text"
+    write_output(render_bench(report, width=output_width()) if is_text else render_bench_json(report))
+    if chart is not None and chart_format is not None:
+        from fakexport.archive.container.new_file import new_file
+        from fakexport.report import render_bench_chart
+
+        drawn = render_bench_chart(report, format_=chart_format)
+        with new_file(chart) as file:
+            file.write(drawn)
+
+
+def _chart_format(path: Path) -> ChartFormat:
+    """Refuses what would be found to be wrong only after the benchmark."""
+    importlib.import_module("matplotlib")
+    match path.suffix:
+        case ".png":
+            return "png"
+        case ".svg":
+            return "svg"
+    raise typer.BadParameter(f"{path}: a chart is a .png or an .svg", param_hint="--chart")

@@ -1,0 +1,174 @@
+"""The benchmark: one model handed over in several ways."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fakexport import __version__
+from fakexport.capture import parse_dynamic
+from fakexport.report import BenchFailure, BenchMeasures, BenchReport, BenchRow, Spread
+from fakexport.sources import parse_input_spec
+
+from ..artifact import DeployError
+from .modes import MODES
+from .outcome import Outcome
+from .process import run_part
+from .reference import Facts
+from .request import Request
+
+__all__ = ["bench"]
+
+# Packages whose version says something about a mode.
+_PACKAGES_OF = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "executorch": ("executorch",)}
+
+
+def bench(
+    source: str,
+    *,
+    modes: Sequence[str] = tuple(MODES),
+    dtype: str | None = None,
+    inputs: Sequence[str] = (),
+    dynamic_shapes: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+    threads: int | None = None,
+    warmup: int = 3,
+    repeat: int = 20,
+    timeout_s: float = 600.0,
+    on_progress: Callable[[str], None] | None = None,
+) -> BenchReport:
+    """What ways to hand a model over give, on this machine's CPU, each held against the eager model.
+
+    The model is constructed for real, under seed 0, in eval mode. Each way is written in a process of its
+    own, and opened and run in another, where the packages of the model's classes cannot be imported unless
+    the way is to hand over code. A way that fails, aborts or hangs is a row with its reason.
+
+    Args:
+        source: As for `check`; a text, since each process reads it anew.
+        modes: Names in `MODES`.
+        dtype, inputs, dynamic_shapes: As for `check`.
+        libraries: Operator libraries to load in each process; paths.
+        threads: Of torch. Default: as many as it takes by itself.
+        warmup, repeat: Calls that are not timed, and those that are, at least 1.
+        timeout_s: Wall time that each process has.
+        on_progress: Called with a line at the start of each process.
+    Returns:
+        A row for each mode, in the order asked.
+    Raises:
+        ValueError: an unknown or repeated mode, an input or dimension that cannot be read.
+        DeployError: the source, its inputs or dimensions do not fit, or eager does not run; in one line.
+
+    Example:
+        >>> bench("mlp.py:factory", modes=["eager", "export"]).rows[1].is_equal  # doctest: +SKIP
+        True
+    """
+    _check_modes(modes)
+    parse_dynamic(dynamic_shapes)
+    for text in inputs:
+        parse_input_spec(text)
+    request = Request(
+        source=source,
+        dtype=dtype,
+        inputs=tuple(inputs),
+        dynamic=tuple(dynamic_shapes),
+        libraries=tuple(libraries),
+        threads=threads,
+        warmup=warmup,
+        repeat=repeat,
+    )
+    announce = on_progress or (lambda line: None)
+    with tempfile.TemporaryDirectory(prefix="fakexport-bench-") as name:
+        folder = Path(name)
+        request.write(folder)
+        announce("eager: the outputs to compare with")
+        reference = _reference(folder, timeout_s)
+        facts = Facts.read(folder)
+        rows = []
+        for number, mode in enumerate(modes, start=1):
+
+            def step(what: str, mode: str = mode, number: int = number) -> None:
+                announce(f"[{number}/{len(modes)}] {mode}: {what}")
+
+            rows.append(_row(mode, folder, timeout_s, step))
+    return BenchReport(
+        source=source,
+        inputs=facts.inputs,
+        other_inputs=facts.other_inputs,
+        assumptions=facts.assumptions,
+        rows=tuple(rows),
+        versions=_versions(modes, facts.packages),
+        processor=_processor(),
+        threads=reference.facts["threads"],
+    )
+
+
+def _check_modes(modes: Sequence[str]) -> None:
+    for mode in modes:
+        if mode not in MODES:
+            raise ValueError(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
+    if not modes or len(set(modes)) < len(modes):
+        raise ValueError("name each mode once, and at least one")
+
+
+def _reference(folder: Path, timeout_s: float) -> Outcome:
+    outcome, died = run_part(folder, "reference", timeout_s=timeout_s)
+    failures = [*outcome.failures, *([died] if died else ())]
+    if failures:
+        raise DeployError(f"eager: {_told(failures[0], folder).reason}")
+    return outcome
+
+
+def _row(mode: str, folder: Path, timeout_s: float, step: Callable[[str], None]) -> BenchRow:
+    row = BenchRow(mode, is_captured=True)
+    if MODES[mode].make is not None:
+        step("capture and write")
+        row = _with(row, folder, *run_part(folder, "make", mode, timeout_s=timeout_s))
+        if row.failures:
+            return replace(row, is_captured=False, measures=BenchMeasures())
+    step("load, run and time")
+    return _with(row, folder, *run_part(folder, "use", mode, timeout_s=timeout_s))
+
+
+def _with(row: BenchRow, folder: Path, outcome: Outcome, died: BenchFailure | None) -> BenchRow:
+    """The row and what a process found."""
+    found: dict[str, Any] = outcome.facts
+    verdicts = {
+        name: found.pop(name) for name in ("is_equal", "keeps_dynamic", "needs_code") if name in found
+    }
+    if died is not None and died.step == "resize":
+        verdicts["keeps_dynamic"] = False
+    for name in ("latency_s", "ratio"):
+        if name in found:
+            found[name] = Spread(**found[name])
+    failures = [_told(failure, folder) for failure in (*outcome.failures, *([died] if died else ()))]
+    measures = replace(row.measures, **found)
+    return replace(row, **verdicts, failures=(*row.failures, *failures), measures=measures)
+
+
+def _told(failure: BenchFailure, folder: Path) -> BenchFailure:
+    """The failure without the folder that is gone when it is read."""
+    return replace(failure, reason=failure.reason.replace(f"{folder}/", ""))
+
+
+def _versions(modes: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
+    wanted = ["torch", *packages, *(name for mode in modes for name in _PACKAGES_OF.get(mode, ()))]
+    found = {"fakexport": __version__}
+    for name in dict.fromkeys(wanted):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # not installed, or a file of the user's
+    return {**found, "python": platform.python_version()}
+
+
+def _processor() -> str:
+    """The processor's name, and how many of it this machine has."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.processor() or platform.machine()

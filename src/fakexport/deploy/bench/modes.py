@@ -1,0 +1,169 @@
+"""The ways to hand a model over: how each is written, and how it is opened where it is to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport.archive import load, save
+from fakexport.capture import capture, parse_dynamic
+from fakexport.diagnose import diagnose_failure
+from fakexport.sources import ExampleInputs
+
+from ..artifact import Artifact, CompileFailure, DeployError
+from ..construction import SEED
+from ..run import LoadedProgram
+from .model import Call, Inputs, Model, call_of
+from .request import Request
+
+__all__ = ["MODES", "Mode"]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way.
+
+    Args:
+        name: `export+compile`.
+        make: Writes what is handed over into the folder; None where that is nothing but the model's code.
+        open: Makes of the folder what can be called. It may construct the model only if `has_code`.
+        has_code: Whether the model's Python code is part of what is handed over.
+    """
+
+    name: str
+    make: Callable[[Request, Model, Inputs, Path], None] | None
+    open: Callable[[Request, Path], Call]
+    has_code: bool = False
+
+
+def _open_eager(request: Request, folder: Path) -> Call:
+    return call_of(Model.of(request).module)
+
+
+def _write_weights(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
+    torch.save(model.module.state_dict(), folder / "weights.pth")
+
+
+def _open_weights(request: Request, folder: Path) -> Call:
+    # Drawn otherwise, so that a weight that the file lacks shows in the outputs.
+    module = Model.of(request, seed=SEED + 1).module
+    module.load_state_dict(torch.load(folder / "weights.pth"))
+    return call_of(module)
+
+
+def _trace(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
+    # `strict=False` lets it take a model that returns a dict. A second trace to compare with would cost time.
+    given: dict[str, Any] = {"example_inputs": inputs.args} if inputs.args else {}
+    if inputs.kwargs:
+        given["example_kwarg_inputs"] = inputs.kwargs
+    with torch.no_grad():
+        traced: Any = torch.jit.trace(model.module, strict=False, check_trace=False, **given)
+    torch.jit.save(traced, str(folder / "traced.pt"))
+
+
+def _script(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
+    torch.jit.save(torch.jit.script(model.module), str(folder / "scripted.pt"))
+
+
+def _open_torchscript(request: Request, folder: Path) -> Call:
+    (path,) = folder.iterdir()
+    module: Any = torch.jit.load(str(path))
+    return call_of(module)
+
+
+def _export(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
+    save(_program(request, model, inputs), folder / "program.pt2")
+
+
+def _open_program(request: Request, folder: Path) -> Call:
+    return _named(LoadedProgram(load(folder / "program.pt2")))
+
+
+def _open_compiled(request: Request, folder: Path) -> Call:
+    return _named(LoadedProgram(load(folder / "program.pt2"), is_compiled=True))
+
+
+def _write_aoti(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
+    from ..aoti import compile_aoti
+
+    compile_aoti(_program(request, model, inputs), folder / "model.aoti.pt2")
+
+
+def _open_aoti(request: Request, folder: Path) -> Call:
+    from ..aoti import open_aoti
+
+    return _named(open_aoti(folder / "model.aoti.pt2"))
+
+
+def _write_onnx(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
+    from ..onnx import compile_onnx
+
+    compile_onnx(_program(request, model, inputs), folder / "model.onnx")
+
+
+def _open_onnx(request: Request, folder: Path) -> Call:
+    from ..onnx import open_onnx
+
+    return _named(open_onnx(folder / "model.onnx"))
+
+
+def _write_executorch(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
+    from ..executorch import compile_executorch
+
+    compile_executorch(_program(request, model, inputs), folder / "model.pte", backend="xnnpack")
+
+
+def _open_executorch(request: Request, folder: Path) -> Call:
+    from ..executorch import open_executorch
+
+    return _named(open_executorch(folder / "model.pte"))
+
+
+def _program(request: Request, model: Model, inputs: Inputs) -> ExportedProgram:
+    """The program of the model with its weights."""
+    captured = capture(
+        model.module,
+        inputs.args,
+        inputs.kwargs,
+        dynamic=parse_dynamic(request.dynamic),
+        tracing=model.source.tracing(model.module, ExampleInputs(inputs.args, inputs.kwargs)),
+    )
+    if captured.program is None:
+        assert captured.failure is not None
+        raise CompileFailure(diagnose_failure(captured.failure))
+    if captured.recovered is not None and captured.recovered.unbound:
+        codes = sorted({f"{constant.code} {constant.name}" for constant in captured.recovered.unbound})
+        raise DeployError(f"constants without a value: {', '.join(codes)}")
+    return captured.program
+
+
+def _named(artifact: Artifact) -> Call:
+    """What takes tensors by name, as a call: its inputs are in the order of the flat call."""
+    names = [tensor.name for tensor in artifact.signature.inputs]
+
+    def call(inputs: Inputs) -> list[torch.Tensor]:
+        return list(artifact(dict(zip(names, inputs.tensors, strict=True))).values())
+
+    return call
+
+
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode("eager", None, _open_eager, has_code=True),
+        Mode("weights", _write_weights, _open_weights, has_code=True),
+        Mode("torchscript-trace", _trace, _open_torchscript),
+        Mode("torchscript-script", _script, _open_torchscript),
+        Mode("export", _export, _open_program),
+        Mode("export+compile", _export, _open_compiled),
+        Mode("aoti", _write_aoti, _open_aoti),
+        Mode("onnx", _write_onnx, _open_onnx),
+        Mode("executorch", _write_executorch, _open_executorch),
+    )
+}
+"""By name, in the order in which they are shown."""

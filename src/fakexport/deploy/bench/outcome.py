@@ -1,0 +1,102 @@
+"""What a process of the benchmark found, in a file that is up to date at each moment: the process may die."""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fakexport.report import BenchFailure, BenchStep
+
+from ..artifact import CompileFailure, DeployError
+
+__all__ = ["Outcome", "StepFailed"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class StepFailed(Exception):
+    """A step failed, and the failure is in the outcome."""
+
+
+class Outcome:
+    """Steps, the failures in them, and facts.
+
+    Args:
+        path: The file; what is there already is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._content: dict[str, Any] = {"step": None, "failures": [], "facts": {}}
+        if path.exists():
+            self._content = json.loads(path.read_text())
+
+    @property
+    def step(self) -> BenchStep | None:
+        """The step that is being taken; None before the first and after the last."""
+        found: BenchStep | None = self._content["step"]
+        return found
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was found."""
+        return dict(self._content["facts"])
+
+    @property
+    def failures(self) -> tuple[BenchFailure, ...]:
+        """What failed, in order."""
+        return tuple(BenchFailure(**failure) for failure in self._content["failures"])
+
+    def note(self, **facts: Any) -> None:
+        """Keeps facts, of the kinds that JSON has."""
+        self._content["facts"].update(facts)
+        self._write()
+
+    @contextmanager
+    def during(self, step: BenchStep) -> Iterator[None]:
+        """A step; any error in it becomes a failure.
+
+        Raises:
+            StepFailed: there was an error.
+        """
+        self._content["step"] = step
+        self._write()
+        try:
+            yield
+        except Exception as error:
+            self._content["failures"].append({"step": step, "reason": reason(error)})
+            raise StepFailed from error
+        finally:
+            self._content["step"] = None
+            self._write()
+
+    def _write(self) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(self._content))
+        new.replace(self._path)
+
+
+def reason(error: BaseException) -> str:
+    """One line about an error: the first that says something."""
+    if isinstance(error, CompileFailure):
+        first, *others = error.diagnostics
+        place = next((f" at {each.span.path}:{each.span.line}" for each in first.labels), "")
+        note = f": {_first_line(first.notes[0])}" if first.notes else ""
+        more = f"; and {len(others)} more" if others else ""
+        return f"{first.code}: {first.message}{place}{note}{more}"
+    text = _first_line(str(error))
+    if isinstance(error, DeployError) and text:
+        return text
+    name = traceback.format_exception_only(error)[-1].partition(":")[0].rpartition(".")[2].strip()
+    return f"{name}: {text}" if text else name
+
+
+def _first_line(text: str) -> str:
+    """The first line that is not empty, without addresses, which are others each time."""
+    first = next((" ".join(line.split()) for line in text.splitlines() if line.strip()), "")
+    return _ADDRESS.sub("", first)

@@ -1,0 +1,160 @@
+"""What all ways are measured by: inputs, perhaps in other sizes too, and what eager gives for them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.capture import parse_dynamic
+from fakexport.capture.dynamic_dims import as_torch_shapes
+from fakexport.program.tensor_spec import plain_name
+from fakexport.sources import SourceError, inputs_from_specs, parse_input_spec
+
+from .input_values import drawn_values
+from .model import Inputs, Model, call_of, copied
+from .other_sizes import in_other_sizes
+from .request import Request
+
+__all__ = ["Facts", "expected_outputs", "first_inputs", "other_inputs", "write_reference"]
+
+_SEED = 1
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the model after the reference was made.
+
+    Args:
+        inputs, other_inputs: As the report shows them; no others where nothing varies.
+        assumptions: Sentences for the report.
+        packages: The Python packages that the model's classes come from, but torch.
+    """
+
+    inputs: tuple[str, ...]
+    other_inputs: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    packages: tuple[str, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> Facts:
+        """The facts that `write_reference` left in the folder."""
+        found = json.loads((folder / "facts.json").read_text())
+        return cls(**{name: tuple(value) for name, value in found.items()})
+
+
+def write_reference(request: Request, folder: Path) -> None:
+    """Runs the eager model, in its examples' sizes and in others; leaves inputs and outputs in the folder.
+
+    Raises:
+        ValueError, TypeError: the source, the inputs or the dimensions do not fit, in one line.
+    """
+    model = Model.of(request)
+    dynamic = parse_dynamic(request.dynamic)
+    inputs, assumptions = _inputs(request, model)
+    as_torch_shapes(dynamic, inputs.kwargs)  # Says what is wrong with the dimensions.
+
+    def works(kwargs: Mapping[str, Any]) -> bool:
+        try:
+            call_of(model.module)(copied(Inputs(inputs.args, dict(kwargs))))
+        except Exception:  # whatever the model raises for a size that it does not take
+            return False
+        return True
+
+    sets = [inputs]
+    if request.dynamic:
+        resized = in_other_sizes(inputs.kwargs, dynamic, works)
+        if resized is not None:
+            sets.append(Inputs(inputs.args, resized))
+        else:
+            assumptions = (*assumptions, "no other size was tried: the eager model takes none of those near")
+    # Anew, since calls may have changed its state.
+    call = call_of(Model.of(request).module)
+    for number, each in enumerate(sets, start=1):
+        _write_inputs(each, folder / f"inputs-{number}.pt", request.source)
+        torch.save(call(copied(each)), folder / f"expected-{number}.pt")
+    shown = [tuple(_shown(each.kwargs)) for each in sets]
+    facts = Facts(shown[0], shown[1] if len(shown) > 1 else (), assumptions, _packages(model.module))
+    (folder / "facts.json").write_text(json.dumps(asdict(facts)))
+
+
+def first_inputs(folder: Path) -> Inputs:
+    """The inputs."""
+    return Inputs(**torch.load(folder / "inputs-1.pt"))
+
+
+def other_inputs(folder: Path) -> Inputs | None:
+    """The inputs in other sizes, if there are any."""
+    path = folder / "inputs-2.pt"
+    return Inputs(**torch.load(path)) if path.exists() else None
+
+
+def expected_outputs(folder: Path, number: int) -> list[torch.Tensor]:
+    """What eager gives for the first (1) or the other inputs (2)."""
+    tensors: list[torch.Tensor] = torch.load(folder / f"expected-{number}.pt")
+    return tensors
+
+
+def _inputs(request: Request, model: Model) -> tuple[Inputs, tuple[str, ...]]:
+    """The inputs that eager takes, and how they came about."""
+    assumptions = model.source.assumptions
+    if model.was_training:
+        assumptions = (*assumptions, "the model came in training mode and was put into eval mode")
+    examples = model.examples
+    if request.inputs:
+        specs = [parse_input_spec(text) for text in request.inputs]
+        examples = inputs_from_specs(specs, model.module, "cpu", expected=examples)
+    elif examples is None:
+        raise SourceError(
+            f"{request.source} tells no inputs: return (module, args), or give --input NAME=DTYPE[DIMS]"
+        )
+    assumptions = (*assumptions, *examples.assumptions)
+    inputs = Inputs.named(model.module, examples)
+    if model.source.kind != "python" or request.inputs:
+        if (drawn := _drawn(inputs, model)) is not None:
+            return drawn, assumptions
+        assumptions = (*assumptions, "the inputs are zeros: the model does not take drawn numbers")
+    try:
+        call_of(model.module)(copied(inputs))
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{request.source} does not run here: {type(error).__name__}: {first}") from error
+    return inputs, assumptions
+
+
+def _drawn(inputs: Inputs, model: Model) -> Inputs | None:
+    drawn = Inputs(inputs.args, drawn_values(inputs.kwargs, model.module, seed=_SEED))
+    try:
+        call_of(model.module)(copied(drawn))
+    except Exception:  # ids that mean something else to this model, for example
+        return None
+    return drawn
+
+
+def _write_inputs(inputs: Inputs, path: Path, source: str) -> None:
+    """Writes inputs that can be read where no class of the model's is."""
+    try:
+        torch.save({"args": inputs.args, "kwargs": inputs.kwargs}, path)
+        torch.load(path)
+    except (pickle.PicklingError, pickle.UnpicklingError, AttributeError) as error:
+        kinds = "tensors, numbers, texts, lists, tuples and dicts"
+        raise ValueError(f"{source}: its inputs are not just {kinds}") from error
+
+
+def _shown(kwargs: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name}={plain_name(value.dtype)}[{','.join(map(str, value.shape))}]"
+        for name, value in kwargs.items()
+        if isinstance(value, torch.Tensor)
+    ]
+
+
+def _packages(module: nn.Module) -> tuple[str, ...]:
+    tops = {type(part).__module__.partition(".")[0] for part in module.modules()}
+    return tuple(sorted(tops - {"torch", "fakexport", "__main__", "builtins"}))

@@ -1,0 +1,159 @@
+"""A process of the benchmark: `python -m fakexport.deploy.bench.worker FOLDER reference|make|use [MODE]`."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fakexport.report import Spread
+from fakexport.sources import load_operator_library
+
+from .agreement import agreement
+from .model import Call, Inputs, Model, call_of, copied
+from .modes import MODES, Mode
+from .outcome import Outcome, StepFailed
+from .process_memory import peak_bytes, resident_bytes
+from .reference import Facts, expected_outputs, first_inputs, other_inputs, write_reference
+from .request import Request
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Does one part of a benchmark and leaves an `Outcome` in the folder.
+
+    Args:
+        arguments: The folder, the part, and of the parts `make` and `use` the mode.
+    """
+    folder, part, name = Path(arguments[0]), arguments[1], "".join(arguments[2:])
+    warnings.simplefilter("ignore")
+    request, outcome = Request.read(folder), Outcome(folder / f"{part}-{name}.json")
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    try:
+        if part == "reference":
+            with outcome.during("run"):
+                _load_libraries(request)
+                write_reference(request, folder)
+                outcome.note(threads=torch.get_num_threads())
+        elif part == "make":
+            _make(request, MODES[name], folder, outcome)
+        else:
+            _use(request, MODES[name], folder, outcome)
+    except StepFailed:
+        pass
+
+
+def _load_libraries(request: Request) -> None:
+    for library in request.libraries:
+        load_operator_library(Path(library))
+
+
+def _make(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
+    """Writes what is handed over."""
+    assert mode.make is not None
+    files = folder / mode.name
+    files.mkdir()
+    with outcome.during("make"):
+        _load_libraries(request)
+        model = Model.of(request)
+        inputs = copied(first_inputs(folder))
+        start = time.perf_counter()
+        mode.make(request, model, inputs, files)
+        outcome.note(make_s=time.perf_counter() - start)
+        outcome.note(size_bytes=sum(path.stat().st_size for path in files.rglob("*") if path.is_file()))
+
+
+def _use(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
+    """Opens it, runs it, and times it in turns with eager."""
+    inputs, others = first_inputs(folder), other_inputs(folder)
+    expected = expected_outputs(folder, 1)
+    _load_libraries(request)
+    before = resident_bytes()
+    packages = () if mode.has_code else Facts.read(folder).packages
+    with hidden(packages):
+        with outcome.during("load"):
+            start = time.perf_counter()
+            call = mode.open(request, folder / mode.name)
+            outcome.note(load_s=time.perf_counter() - start, needs_code=mode.has_code)
+        with outcome.during("run"):
+            own = copied(inputs)
+            start = time.perf_counter()
+            outputs = call(own)
+            outcome.note(first_call_s=time.perf_counter() - start, memory_bytes=peak_bytes() - before)
+        with outcome.during("compare"):
+            agreed = agreement(expected, outputs)
+            outcome.note(difference=agreed.difference, is_equal=agreed.is_equal)
+        if others is not None:
+            _resize(call, others, folder, outcome)
+    with outcome.during("time"):
+        eager = call if mode.name == "eager" else call_of(Model.of(request).module)
+        own_s, eager_s = in_turns((call, eager), inputs, warmup=request.warmup, repeat=request.repeat)
+        ratios = [ours / theirs for ours, theirs in zip(own_s, eager_s, strict=True)]
+        outcome.note(latency_s=asdict(Spread.of(own_s)), ratio=asdict(Spread.of(ratios)))
+
+
+def _resize(call: Call, others: Inputs, folder: Path, outcome: Outcome) -> None:
+    """Whether the outputs are eager's in other sizes too; if not, the rest goes on."""
+    try:
+        with outcome.during("resize"):
+            agreed = agreement(expected_outputs(folder, 2), call(copied(others)))
+            if not agreed.is_equal:
+                raise ValueError(f"wrong outputs, {agreed.difference:.3g} from eager's")
+            outcome.note(keeps_dynamic=True)
+    except StepFailed:
+        outcome.note(keeps_dynamic=False)
+
+
+def in_turns(
+    calls: tuple[Call, Call], inputs: Inputs, *, warmup: int, repeat: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of two calls that take turns, so that what disturbs the machine falls on both alike.
+
+    Args:
+        calls: Two; one twice is called once a turn.
+        inputs: Copied for each call, before its clock starts.
+        warmup, repeat: Turns that are not timed, and those that are.
+    Returns:
+        The times of each call, in the order of the turns. In every other turn the second call comes first.
+    """
+    first, second = calls
+    seconds: dict[int, list[float]] = {0: [], 1: []}
+    for turn in range(warmup + repeat):
+        for which in ((0, 1), (1, 0))[turn % 2] if first is not second else (0,):
+            own = copied(inputs)
+            start = time.perf_counter()
+            calls[which](own)
+            took = time.perf_counter() - start
+            if turn >= warmup:
+                seconds[which].append(took)
+    return seconds[0], seconds[1] or seconds[0]
+
+
+@contextmanager
+def hidden(packages: Sequence[str]) -> Iterator[None]:
+    """In this block packages cannot be imported, as if they were not installed. None of them may be yet.
+
+    `None` is what Python's import system takes for an absent module.
+    """
+    modules: dict[str, Any] = sys.modules
+    absent = [name for name in packages if name not in modules]
+    for name in absent:
+        modules[name] = None
+    try:
+        yield
+    finally:
+        for name in absent:
+            modules.pop(name, None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,56 @@
+"""Constructing the model of a source for real, on the CPU, the same each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.sources import ExampleInputs, Source
+
+__all__ = ["SEED", "constructed"]
+
+SEED = 0
+
+
+def constructed(
+    source: Source, dtype: torch.dtype | None, *, seed: int = SEED
+) -> tuple[nn.Module, ExampleInputs | None]:
+    """The real module, and its example inputs on the CPU.
+
+    Args:
+        source: The model.
+        dtype: Default floating dtype. Default: the source's own, else torch's.
+        seed: Of torch's generator while the weights and the factory's inputs are drawn. The generator is as
+            before afterwards.
+    Returns:
+        The module as the factory leaves it; and the inputs that the factory or the source gives, or None.
+    Raises:
+        ValueError: the model cannot be constructed here.
+    """
+    chosen, before = dtype or source.dtype, torch.get_default_dtype()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            if chosen is not None:
+                torch.set_default_dtype(chosen)
+            made = _called(source.spec, source.factory)
+        finally:
+            torch.set_default_dtype(before)
+        if not isinstance(made, nn.Module):
+            module, args, *rest = made
+            return module, ExampleInputs(tuple(args), dict(*rest))
+        try:
+            return made, source.example_inputs(made, "cpu", dtype)
+        except ValueError:
+            return made, None
+
+
+def _called(spec: str, factory: Callable[[], Any]) -> Any:
+    try:
+        return factory()
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{spec} cannot be run here: {type(error).__name__}: {first}") from error

@@ -1,0 +1,70 @@
+"""Timing calls, and giving what the first of them gave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from fakexport.report import Spread
+
+from .artifact import Artifact
+
+__all__ = ["Timed", "run_timed"]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What timed calls gave.
+
+    Args:
+        outputs: Of the first call, by name.
+        first_call_s: Wall time of the first call; a program that `torch.compile` compiles is compiled in it.
+        latency_s: Of the calls after the warm-up; None where none was asked for.
+    """
+
+    outputs: dict[str, torch.Tensor]
+    first_call_s: float
+    latency_s: Spread | None
+
+
+def run_timed(
+    artifact: Artifact, inputs: Mapping[str, torch.Tensor], *, warmup: int = 0, repeat: int = 0
+) -> Timed:
+    """Calls once for the outputs, then `warmup` times untimed, then `repeat` times timed.
+
+    Each call gets copies of the inputs of its own, made before the clock starts: a program may write into its
+    inputs. What it writes into its buffers stays, as in any series of calls.
+
+    Args:
+        artifact: A program or what it was compiled to, opened.
+        inputs: As for the call; not changed by the later calls.
+        warmup, repeat: Numbers of calls after the first, 0 or more.
+    Raises:
+        UnsuitableInputs: before anything runs.
+    """
+    given = {name: tensor.clone() for name, tensor in inputs.items()} if warmup + repeat else inputs
+    start = time.perf_counter()
+    outputs = artifact(inputs)
+    _wait()
+    first_call_s = time.perf_counter() - start
+    if warmup + repeat:  # What lies in the artifact's own memory, later calls overwrite.
+        outputs = {name: tensor.clone() for name, tensor in outputs.items()}
+    seconds = [_seconds(artifact, given) for _ in range(warmup + repeat)][warmup:]
+    return Timed(outputs, first_call_s, Spread.of(seconds) if seconds else None)
+
+
+def _seconds(artifact: Artifact, inputs: Mapping[str, torch.Tensor]) -> float:
+    own = {name: tensor.clone() for name, tensor in inputs.items()}
+    start = time.perf_counter()
+    artifact(own)
+    _wait()
+    return time.perf_counter() - start
+
+
+def _wait() -> None:
+    """Until accelerators are done: their kernels are only queued when a call returns."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()

@@ -1,0 +1,77 @@
+"""`fakexport bench` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fakexport.deploy.bench import MODES
+from tests.command_line import fakexport
+from tests.contract.source_tree import ROOT
+
+MODELS = ROOT / "tests" / "unit" / "deploy" / "bench_models.py"
+
+
+def test_a_mode_that_dies_is_a_cell(tmp_path: Path) -> None:
+    chart = tmp_path / "chart.svg"
+
+    done = fakexport(
+        *("bench", f"{MODELS}:killed", "--modes", "torchscript-trace,export", "--threads", 1),
+        *("--repeat", 3, "--chart", chart, "--dynamic", "x.0"),
+    )
+
+    assert "torchscript-trace is not captured: the process was ended by SIGKILL" in done.stdout
+    assert "1 of 2 modes give what eager gives" in done.stdout
+    assert "1 thread\n" in done.stdout
+    assert done.stderr.splitlines() == [
+        "eager: the outputs to compare with ...",
+        "[1/2] torchscript-trace: capture and write ...",
+        "[2/2] export: capture and write ...",
+        "[2/2] export: load, run and time ...",
+    ]
+    assert b"not captured" in chart.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--modes", "eager,tensorrt"], "there is no mode 'tensorrt'"),
+        (["--chart", "chart.pdf"], "a chart is a .png or an .svg"),
+        (["--library", "missing.so"], "missing.so: no such file"),
+    ],
+)
+def test_a_wrong_call_is_one_line(arguments: list[str], reason: str) -> None:
+    done = fakexport("bench", f"{MODELS}:mlp", "--no-progress", *arguments, code=2)
+
+    assert reason in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_run_is_one_line() -> None:
+    done = fakexport("bench", f"{MODELS}:fails", "--no-progress", code=2)
+
+    assert done.stderr == f"error: eager: {MODELS}:fails does not run here: RuntimeError: no such luck\n"
+
+
+@pytest.mark.slow
+def test_every_mode_has_its_row() -> None:
+    done = fakexport(
+        *("bench", f"{MODELS}:mlp", "--dynamic", "x.0=2..64", "--threads", 1, "--repeat", 3),
+        *("--format", "json", "--no-progress"),
+    )
+
+    found = json.loads(done.stdout)
+    rows = {row["mode"]: row for row in found["modes"]}
+    assert list(rows) == list(MODES)
+    scripted = rows.pop("torchscript-script")
+    assert scripted["is_captured"] is False
+    for row in rows.values():
+        assert row["failures"] == [], row
+        assert row["is_equal"], row
+        assert row["keeps_dynamic"], row
+    assert {name for name, row in rows.items() if row["needs_code"]} == {"eager", "weights"}
+    assert all(figures["ratio"] for figures in found["measured"]["modes"] if figures["mode"] in rows)
