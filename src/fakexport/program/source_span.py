@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fakexport.diagnostics import Span
 
-__all__ = ["source_span"]
+__all__ = ["source_span", "span_of_trace"]
 
 # Non-strict export strips the trace's leading blanks; strict export adds lines of carets between frames.
 _FRAME = re.compile(r'^[ \t]*File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$', re.M)
@@ -48,7 +48,11 @@ def source_span(node: Node) -> Span | None:
     Returns:
         A span with `origin="stack_trace"`; its path is as the trace has it, absolute as a rule.
     """
-    trace = node.meta.get("stack_trace")
+    return span_of_trace(node.meta.get("stack_trace"))
+
+
+def span_of_trace(trace: str | None) -> Span | None:
+    """The same for the text of a trace; torch writes a node's into the message of an error too."""
     if not trace:
         return None
     for frame in reversed(list(_FRAME.finditer(trace))):

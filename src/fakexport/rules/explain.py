@@ -56,6 +56,7 @@ _TITLES = {
     "never": "A model that shows it",
     "weights": "A model and a checkpoint that show it",
     "retarget": "A model that shows it",
+    "compile": "A model that shows it",
 }
 _IN_PYTHON = "fe.bind(fe.export(factory), checkpoint())"
 
@@ -66,6 +67,9 @@ def _how_to_run(known: Rule) -> str:
     if known.fails_on == "retarget":
         export = f"fakexport export model.py:factory --target {known.target} -o model.pt2"
         return f"`{export}`, then `fakexport inspect model.pt2 --devices`"
+    if known.fails_on == "compile":
+        export = f"fakexport export model.py:factory --target {known.target} -o model.pt2"
+        return f"`{export}`, then `fakexport compile model.pt2 --to {known.form} -o model.{known.form}`"
     return f"`{_command(known)}`"
 
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from fakexport.diagnostics import Diagnostic, Fault, Fix, Label, Severity
 from fakexport.diagnostics.diagnostic import check_headline
 
-FailsOn = Literal["build", "capture", "weights", "retarget", "never"]
+FailsOn = Literal["build", "capture", "weights", "retarget", "compile", "never"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,13 @@ class Rule:
         fails_on: The step that raises on the failing model: `build`, `capture`, or `never` (the
             rule reads facts of a program that exports); or `weights`: the model exports, and the checkpoint
             that the file's `checkpoint()` returns, tensors by name, does not fit it. Or `retarget`: the model
-            exports for `target`, and the program cannot be put on the device of another kind.
+            exports for `target`, and the program cannot be put on the device of another kind. Or `compile`:
+            the model exports, and the program cannot be compiled to `form`.
         target: Topology that both models are meant for.
         dynamic: Declared ranges as on the command line, such as `{"x.0": "1..64"}`. None: all static.
         fault: Who can repair it, as a rule.
         links: Addresses of further reading.
+        form: What `fakexport compile --to` is asked for, where `fails_on` is `compile`: `onnx`.
         is_strict: Both models are meant to be traced with TorchDynamo.
         exportdb: Tags of torch's own collection of examples, ExportDB, that are about it:
             `torch.dynamic-shape`.
@@ -54,6 +56,7 @@ class Rule:
     dynamic: Mapping[str, str] | None = field(default=None, hash=False)
     fault: Fault = "model"
     links: tuple[str, ...] = ()
+    form: str | None = None
     is_strict: bool = False
     exportdb: tuple[str, ...] = ()
 

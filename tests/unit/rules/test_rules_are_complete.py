@@ -112,7 +112,7 @@ def test_a_rule_makes_diagnostics_that_carry_its_headline() -> None:
 def test_a_rule_with_one_model_of_the_two_is_refused() -> None:
     with pytest.raises(ValueError, match="both models"):
         Rule("FE999", "x", "error", "m", "why", "how", "failing", None, "capture")
-    with pytest.raises(ValueError, match="build, capture, weights, retarget, never"):
+    with pytest.raises(ValueError, match="build, capture, weights, retarget, compile, never"):
         Rule("FE999", "x", "error", "m", "why", "how", None, None, "later")  # type: ignore[arg-type]
 
 
