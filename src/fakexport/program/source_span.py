@@ -48,12 +48,13 @@ def source_span(node: Node) -> Span | None:
     Returns:
         A span with `origin="stack_trace"`; its path is as the trace has it, absolute as a rule.
     """
-    trace = node.meta.get("stack_trace")
-    return span_of_trace(trace) if trace else None
+    return span_of_trace(node.meta.get("stack_trace"))
 
 
-def span_of_trace(trace: str) -> Span | None:
-    """The same for the text of a stack trace."""
+def span_of_trace(trace: str | None) -> Span | None:
+    """The same for the text of a trace; torch writes a node's into the message of an error too."""
+    if not trace:
+        return None
     for frame in reversed(list(_FRAME.finditer(trace))):
         if is_user_code(frame["path"]):
             return Span(

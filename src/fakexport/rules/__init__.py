@@ -20,6 +20,7 @@ from fakexport.rules import (
     draw_outside_torch,
     duplicate_entry,
     dynamic_dim_specialised,
+    executorch_cannot_run,
     fake_kernel_disagrees,
     forward_failed,
     input_written,
@@ -86,7 +87,9 @@ _MODULES = (
     broken_tie,
     not_finite_weight,
     duplicate_entry,
+    executorch_cannot_run,
     onnx_cannot_express,
+    not_compilable,
     operator_in_training_mode,
     input_written,
     attribute_changed,
@@ -94,7 +97,6 @@ _MODULES = (
     output_shares_memory,
     print_in_forward,
     draw_outside_torch,
-    not_compilable,
 )
 
 

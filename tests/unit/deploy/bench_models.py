@@ -72,6 +72,15 @@ def counter():
     return Counter().eval(), (torch.randn(3, 4),)
 
 
+class Nameless(nn.Module):
+    def forward(self, *x):
+        return x[0] - x[1]
+
+
+def nameless():
+    return Nameless().eval(), (torch.randn(3, 4), torch.randn(3, 4))
+
+
 class Killed(nn.Module):
     def forward(self, x):
         if torch.jit.is_tracing():

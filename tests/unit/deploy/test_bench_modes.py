@@ -68,6 +68,21 @@ def test_the_reference_says_what_was_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", IN_PYTHON)
+def test_inputs_without_names_are_given_by_position(mode: str, tmp_path: Path) -> None:
+    begun(tmp_path, "nameless", dynamic=("x_0.0", "x_1.0"))
+
+    facts, failures = done(tmp_path, mode)
+
+    assert Facts.read(tmp_path).other_inputs == ("x_0=float32[4,4]", "x_1=float32[4,4]")
+    if mode == "torchscript-script":  # torch.jit.script knows no *args
+        assert [step for step, _ in failures] == ["make"]
+    else:
+        assert failures == []
+        assert facts["is_equal"]
+        assert facts["keeps_dynamic"]
+
+
+@pytest.mark.parametrize("mode", IN_PYTHON)
 def test_a_state_and_an_input_that_is_written_into_do_not_disturb(mode: str, tmp_path: Path) -> None:
     """What is traced is run while it is traced, so that its state is written one call late."""
     begun(tmp_path, "counter")
@@ -126,7 +141,7 @@ def test_values_are_drawn_where_a_source_has_none(tmp_path: Path) -> None:
     worker.main([str(tmp_path), "reference"])
 
     facts = Facts.read(tmp_path)
-    inputs = torch.load(tmp_path / "inputs-1.pt")["kwargs"]
+    inputs = torch.load(tmp_path / "inputs-1.pt")["values"]
     assert facts.inputs == ("input_ids=int64[2,16]", "attention_mask=int64[2,16]")
     assert facts.other_inputs == ("input_ids=int64[3,17]", "attention_mask=int64[3,17]")
     assert facts.packages == ("transformers",)

@@ -109,14 +109,14 @@ def test_calls_take_turns_and_each_comes_first_in_turn():
     order: list[str] = []
 
     def call(name):
-        return lambda inputs: order.append(name) or inputs.kwargs["x"].add_(1)
+        return lambda inputs: order.append(name) or inputs.values["x"].add_(1)
 
-    inputs = Inputs((), {"x": torch.zeros(2)})
+    inputs = Inputs({"x": torch.zeros(2)})
     first, second = in_turns((call("a"), call("b")), inputs, warmup=1, repeat=3)
 
     assert "".join(order) == "abbaabba"
     assert len(first) == len(second) == 3
-    assert torch.equal(inputs.kwargs["x"], torch.zeros(2))
+    assert torch.equal(inputs.values["x"], torch.zeros(2))
 
 
 def test_a_hidden_package_is_absent_and_comes_back():

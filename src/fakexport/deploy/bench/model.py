@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,30 +27,39 @@ class Inputs:
     """The arguments of a call, on the CPU.
 
     Args:
-        args: Positional ones; none, where all have names.
-        kwargs: Those by name, in the order of the flat call.
+        values: By name, in the order of the flat call.
+        positional: How many of them have to be given by position; the first ones.
     """
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    values: dict[str, Any]
+    positional: int = 0
 
     @classmethod
-    def named(cls, module: nn.Module, inputs: ExampleInputs) -> Inputs:
-        """All by name where `forward` takes them so.
+    def of(cls, module: nn.Module, inputs: ExampleInputs) -> Inputs:
+        """Those that need not be given by position are given by name.
 
         Raises:
             TypeError: `forward` does not take these inputs.
         """
+        values = bound_inputs(module, inputs.args, inputs.kwargs)
         kinds = {parameter.kind for parameter in inspect.signature(module.forward).parameters.values()}
-        bound = bound_inputs(module, inputs.args, inputs.kwargs)
-        if kinds & {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL}:
-            return cls(inputs.args, dict(inputs.kwargs))
-        return cls((), bound)
+        has_nameless = kinds & {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL}
+        return cls(values, len(inputs.args) if has_nameless else 0)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The arguments by position."""
+        return tuple(self.values.values())[: self.positional]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(list(self.values.items())[self.positional :])
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """The tensors among the leaves, in order."""
-        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in tree_leaves(self.values) if isinstance(leaf, torch.Tensor)]
 
 
 Call = Callable[[Inputs], list[torch.Tensor]]
@@ -108,5 +117,5 @@ def copied(inputs: Inputs) -> Inputs:
     def copy(leaf: Any) -> Any:
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
-    kwargs: Mapping[str, Any] = tree_map(copy, inputs.kwargs)
-    return Inputs(tree_map(copy, inputs.args), dict(kwargs))
+    values: dict[str, Any] = tree_map(copy, inputs.values)
+    return replace(inputs, values=values)

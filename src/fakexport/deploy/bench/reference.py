@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +58,20 @@ def write_reference(request: Request, folder: Path) -> None:
     model = Model.of(request)
     dynamic = parse_dynamic(request.dynamic)
     inputs, assumptions = _inputs(request, model)
-    as_torch_shapes(dynamic, inputs.kwargs)  # Says what is wrong with the dimensions.
+    as_torch_shapes(dynamic, inputs.values)  # Says what is wrong with the dimensions.
 
-    def works(kwargs: Mapping[str, Any]) -> bool:
+    def works(values: Mapping[str, Any]) -> bool:
         try:
-            call_of(model.module)(copied(Inputs(inputs.args, dict(kwargs))))
+            call_of(model.module)(copied(replace(inputs, values=dict(values))))
         except Exception:  # whatever the model raises for a size that it does not take
             return False
         return True
 
     sets = [inputs]
     if request.dynamic:
-        resized = in_other_sizes(inputs.kwargs, dynamic, works)
+        resized = in_other_sizes(inputs.values, dynamic, works)
         if resized is not None:
-            sets.append(Inputs(inputs.args, resized))
+            sets.append(replace(inputs, values=resized))
         else:
             assumptions = (*assumptions, "no other size was tried: the eager model takes none of those near")
     # Anew, since calls may have changed its state.
@@ -79,7 +79,7 @@ def write_reference(request: Request, folder: Path) -> None:
     for number, each in enumerate(sets, start=1):
         _write_inputs(each, folder / f"inputs-{number}.pt", request.source)
         torch.save(call(copied(each)), folder / f"expected-{number}.pt")
-    shown = [tuple(_shown(each.kwargs)) for each in sets]
+    shown = [tuple(_shown(each.values)) for each in sets]
     facts = Facts(shown[0], shown[1] if len(shown) > 1 else (), assumptions, _packages(model.module))
     (folder / "facts.json").write_text(json.dumps(asdict(facts)))
 
@@ -115,7 +115,7 @@ def _inputs(request: Request, model: Model) -> tuple[Inputs, tuple[str, ...]]:
             f"{request.source} tells no inputs: return (module, args), or give --input NAME=DTYPE[DIMS]"
         )
     assumptions = (*assumptions, *examples.assumptions)
-    inputs = Inputs.named(model.module, examples)
+    inputs = Inputs.of(model.module, examples)
     if model.source.kind != "python" or request.inputs:
         if (drawn := _drawn(inputs, model)) is not None:
             return drawn, assumptions
@@ -129,7 +129,7 @@ def _inputs(request: Request, model: Model) -> tuple[Inputs, tuple[str, ...]]:
 
 
 def _drawn(inputs: Inputs, model: Model) -> Inputs | None:
-    drawn = Inputs(inputs.args, drawn_values(inputs.kwargs, model.module, seed=_SEED))
+    drawn = replace(inputs, values=drawn_values(inputs.values, model.module, seed=_SEED))
     try:
         call_of(model.module)(copied(drawn))
     except Exception:  # ids that mean something else to this model, for example
@@ -140,17 +140,17 @@ def _drawn(inputs: Inputs, model: Model) -> Inputs | None:
 def _write_inputs(inputs: Inputs, path: Path, source: str) -> None:
     """Writes inputs that can be read where no class of the model's is."""
     try:
-        torch.save({"args": inputs.args, "kwargs": inputs.kwargs}, path)
+        torch.save({"values": inputs.values, "positional": inputs.positional}, path)
         torch.load(path)
     except (pickle.PicklingError, pickle.UnpicklingError, AttributeError) as error:
         kinds = "tensors, numbers, texts, lists, tuples and dicts"
         raise ValueError(f"{source}: its inputs are not just {kinds}") from error
 
 
-def _shown(kwargs: Mapping[str, Any]) -> list[str]:
+def _shown(values: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}={plain_name(value.dtype)}[{','.join(map(str, value.shape))}]"
-        for name, value in kwargs.items()
+        for name, value in values.items()
         if isinstance(value, torch.Tensor)
     ]
 

@@ -1,0 +1,190 @@
+"""From a bound program to a .pte file."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from fakexport._torch.attention_layout import functional_program
+from fakexport.archive.container.new_file import new_file
+from fakexport.diagnostics import Diagnostic
+from fakexport.program.program_devices import devices_of_program
+from fakexport.program.weightless import UnboundProgram, unbound_names
+
+from ..artifact import CompiledFile, CompileFailure, DeployError, Report
+from ..signature import Signature
+from .backend import Backend
+from .description import METHOD, Description, write_checked
+from .findings import findings_of_graph, lowering_failure, unbounded_inputs
+from .lowering import edge_manager
+from .native_log import native_log
+from .trial import call_failure, refused_operators, trial_arguments
+
+__all__ = ["compile_executorch"]
+
+logger = logging.getLogger(__name__)
+
+_SIMPLE = (bool, int, float, str, type(None))
+
+
+def compile_executorch(
+    program: ExportedProgram,
+    path: str | os.PathLike[str],
+    *,
+    backend: Backend = "portable",
+    report: Report | None = None,
+) -> CompiledFile:
+    """Lowers a program for ExecuTorch and writes it with its weights: as a whole, or not at all.
+
+    Before it is written it is called once by ExecuTorch's runtime in this process, since some kernels refuse
+    arguments only then.
+
+    Args:
+        program: Bound, on the CPU, each dynamic size with an upper bound; unchanged.
+        path: The .pte file.
+        backend: `portable`: ExecuTorch's own kernels. `xnnpack`: XNNPACK for the operators that it has.
+        report: Takes a line for each step.
+    Raises:
+        CompileFailure: FE801 for all that ExecuTorch cannot run.
+        UnboundProgram: the program has no weights.
+        DeployError: the program is for other devices, or takes what no file can say.
+        ArchiveWriteError: it cannot be written; what was there before is there still.
+        ModuleNotFoundError: ExecuTorch is not installed.
+    Reports:
+        FE801
+    """
+    begin, tell = time.perf_counter(), report or (lambda line: None)
+    _refuse(program)
+    signature = Signature.of(program)
+    _fail(tuple(unbounded_inputs(program)))
+    tell(f"lowering for ExecuTorch, {backend}")
+    functional = _functional(program)
+    description = Description(signature, _arguments(program), _written(functional), backend, _versions())
+    content = _lowered(functional, backend, description)
+    tell("calling it once with ExecuTorch's runtime")
+    notes = (*_notes(functional), *_tried(program, functional, backend, content))
+    with new_file(path) as file:
+        write_checked(file, content)
+    seconds = time.perf_counter() - begin
+    return CompiledFile(Path(path), (Path(path),), len(content), seconds, notes=notes)
+
+
+def _refuse(program: ExportedProgram) -> None:
+    if elsewhere := [device for device in devices_of_program(program) if device != "cpu"]:
+        moves = " ".join(f"--to {device}=cpu" for device in elsewhere)
+        raise DeployError(
+            f"the program is for {', '.join(elsewhere)}, and ExecuTorch is given programs for the cpu: "
+            f"`fakexport retarget PROGRAM.pt2 {moves} -o CPU.pt2`"
+        )
+    if names := unbound_names(program):
+        raise UnboundProgram(names)
+
+
+def _functional(program: ExportedProgram) -> ExportedProgram:
+    try:
+        return functional_program(program)
+    except Exception as error:
+        raise CompileFailure((lowering_failure(program, error),)) from error
+
+
+def _lowered(program: ExportedProgram, backend: Backend, description: Description) -> bytes:
+    """The content of the file."""
+    with native_log():  # The runtime looks at the processor when it is loaded, and logs what it misses.
+        from executorch.runtime import Runtime
+
+        kernels = Runtime.get().operator_registry.operator_names
+    try:
+        with native_log():
+            manager = edge_manager(program, backend, {METHOD: description.to_json()})
+    except Exception as error:
+        raise CompileFailure((lowering_failure(program, error),)) from error
+    edge = manager.exported_program()
+    _fail(findings_of_graph(edge.graph_module, kernels))
+    _keep_values_of_buffers(edge)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Mutation on a buffer in the model is detected", UserWarning)
+            return bytes(manager.to_executorch().buffer)
+    except Exception as error:
+        raise CompileFailure((lowering_failure(program, error),)) from error
+
+
+def _keep_values_of_buffers(edge: ExportedProgram) -> None:
+    """Has ExecuTorch write what the buffers hold that the program writes into; else it leaves that out.
+
+    The mark is the one that its `InitializedMutableBufferPass` sets.
+    """
+    signature = edge.graph_signature
+    written = set(signature.buffers_to_mutate.values())
+    for node in edge.graph.find_nodes(op="placeholder"):
+        if signature.inputs_to_buffers.get(node.name) in written:
+            node.meta["et_init_buffer"] = True
+
+
+def _tried(
+    program: ExportedProgram, functional: ExportedProgram, backend: Backend, content: bytes
+) -> tuple[str, ...]:
+    """Calls the program; a note where that failed for inputs that nobody meant for it.
+
+    Raises:
+        CompileFailure: kernels refuse what they get, or the runtime refuses the program's own example.
+    """
+    arguments, are_examples = trial_arguments(program)
+    said = call_failure(content, arguments)
+    if said is None:
+        return ()
+    try:
+        _fail(refused_operators(functional, backend, arguments))
+    except CompileFailure:
+        raise
+    except Exception as error:  # One operator could not be called alone: nobody knows more than the runtime.
+        logger.debug("the operators could not be called one by one", exc_info=error)
+    if are_examples:
+        _fail((lowering_failure(program, DeployError(said)),))
+    return (f"the program brings no inputs to try it with, and a call with zeros failed: {said}",)
+
+
+def _fail(found: tuple[Diagnostic, ...]) -> None:
+    if found:
+        raise CompileFailure(found)
+
+
+def _arguments(program: ExportedProgram) -> tuple[dict[str, Any], ...]:
+    """What ExecuTorch's method takes: the tensors, and the constants that the program was captured with."""
+    taken: list[dict[str, Any]] = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is not InputKind.USER_INPUT:
+            continue
+        if not isinstance(spec.arg, ConstantArgument):
+            taken.append({"input": spec.arg.name})
+        elif isinstance(spec.arg.value, _SIMPLE):
+            taken.append({"value": spec.arg.value})
+        else:
+            raise DeployError(f"the input {spec.arg.name} is {spec.arg.value!r}, which no .pte file can take")
+    return tuple(taken)
+
+
+def _written(program: ExportedProgram) -> tuple[str, ...]:
+    specs = program.graph_signature.output_specs
+    return tuple(str(spec.target) for spec in specs if spec.kind is OutputKind.USER_INPUT_MUTATION)
+
+
+def _notes(program: ExportedProgram) -> tuple[str, ...]:
+    kinds = {spec.kind for spec in program.graph_signature.output_specs}
+    if OutputKind.BUFFER_MUTATION in kinds:
+        return (
+            "the program writes into buffers: they keep their values from call to call while it is loaded",
+        )
+    return ()
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("fakexport", "torch", "executorch")}

@@ -1,0 +1,135 @@
+"""What a .pte file says of itself: a method that gives this as JSON, in the file of any runtime.
+
+The file has a second method, `fakexport`, which takes nothing and gives the text. It is found in the bytes
+too, so that nothing of the file runs before its checksum is known to be right: ExecuTorch's loader aborts the
+process on some damaged files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.json_text import parse_json
+from fakexport.documents.typed_json import entries, field, items, mapping, text
+
+from ..artifact import DeployError
+from ..signature import Signature
+
+__all__ = ["METHOD", "Description", "described", "write_checked"]
+
+METHOD = "fakexport"
+_FORMAT = "fakexport.executorch/1"
+_UNKNOWN = "0" * 64
+_MARK = b"ET12"
+_START = f'{{"format": "{_FORMAT}", "sha256": "'.encode()
+_STRING_LENGTH_BYTES = 4
+_PIECE_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is needed to call a .pte file, and to tell whether it can be called here.
+
+    Args:
+        signature: Of the program.
+        arguments: What the method takes, in order: `{"input": "x"}` or `{"value": 3}`.
+        written: The inputs into which the program writes; its results begin with what is in them then.
+        backend: `portable` or `xnnpack`.
+        versions: Of what wrote it.
+    """
+
+    signature: Signature
+    arguments: tuple[dict[str, Any], ...]
+    written: tuple[str, ...]
+    backend: str
+    versions: dict[str, str]
+
+    def to_json(self) -> str:
+        """The text for the file, with room for the checksum."""
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "sha256": _UNKNOWN,
+                "signature": self.signature.to_dict(),
+                "arguments": self.arguments,
+                "written": self.written,
+                "backend": self.backend,
+                "versions": self.versions,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, value: Any) -> Description:
+        """What `to_json` gave.
+
+        Raises:
+            DocumentError: it is something else.
+        """
+        owner = mapping(value)
+        return cls(
+            field(owner, "signature", Signature.from_dict),
+            field(owner, "arguments", lambda found: tuple(items(found, mapping))),
+            field(owner, "written", lambda found: tuple(items(found, text))),
+            field(owner, "backend", text),
+            field(owner, "versions", lambda found: entries(found, text)),
+        )
+
+
+def write_checked(file: BinaryIO, content: bytes) -> None:
+    """Writes a program of ExecuTorch with its checksum: of all bytes, with zeros in its own place."""
+    place = content.index(_START) + len(_START)
+    view = memoryview(content)
+    file.write(view[:place])
+    file.write(hashlib.sha256(view).hexdigest().encode())
+    file.write(view[place + len(_UNKNOWN) :])
+
+
+def described(path: str | os.PathLike[str]) -> Description:
+    """Reads the description of a .pte file and checks the file against its checksum. Nothing of it runs.
+
+    Raises:
+        DeployError: it is no .pte file, not one of ours, or damaged.
+        OSError: it cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        if file.read(8)[4:] != _MARK:
+            raise DeployError(f"{path} is no program of ExecuTorch")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            start = content.find(_START)
+            if start < 0:
+                raise DeployError(
+                    f"{path} was not written by `fakexport compile`, or is cut off: nothing says what it is"
+                )
+            place = start + len(_START)
+            if content[place : place + len(_UNKNOWN)] != _checksum(content, place).encode():
+                raise DeployError(f"{path} is damaged: its content does not have its checksum")
+            size = int.from_bytes(content[start - _STRING_LENGTH_BYTES : start], "little")
+            document = content[start : start + size]
+    try:
+        return Description.from_json(parse_json(document))
+    except DocumentError as error:
+        raise DeployError(f"{path}: its description cannot be read: {error}") from None
+
+
+def _checksum(content: mmap.mmap, place: int) -> str:
+    digest = hashlib.sha256()
+    with memoryview(content) as view:
+        _add(digest, view[:place])
+        digest.update(_UNKNOWN.encode())
+        _add(digest, view[place + len(_UNKNOWN) :])
+    return digest.hexdigest()
+
+
+def _add(digest: Any, part: memoryview) -> None:
+    """In pieces, so that the pages of a large file need not all be in memory."""
+    with part:
+        for start in range(0, len(part), _PIECE_BYTES):
+            with part[start : start + _PIECE_BYTES] as piece:
+                digest.update(piece)

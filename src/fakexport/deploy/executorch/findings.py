@@ -1,0 +1,214 @@
+"""What of a program ExecuTorch cannot run, all of it in one go: FE801."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Set
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule, Node
+
+from fakexport._torch.pytree import tree_leaves
+from fakexport._torch.symbolic_numbers import expression_of, finite_bound, has_unbacked_symbols
+from fakexport.diagnose.labels import labels_at
+from fakexport.diagnostics import Diagnostic, Fix, Span
+from fakexport.program.module_path import module_path
+from fakexport.program.operator_name import target_name
+from fakexport.program.source_span import source_span, span_of_trace
+from fakexport.rules import rule
+
+__all__ = ["findings_of_graph", "lowering_failure", "unbounded_inputs", "unrun_operators"]
+
+# Control flow that ExecuTorch 1.5 emits, and its own calls of a backend.
+_RUNNABLE_HIGHER_ORDER = frozenset({"cond", "map_impl", "scan", "executorch_call_delegate"})
+_OF_TORCH = frozenset({"aten", "prim", "prims", "dim_order_ops", "higher_order"})
+_TRACE = re.compile(r"While executing %?(?P<node>\w+)(?P<rest>.*)", re.DOTALL)
+
+
+def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
+    """A finding for each symbol of an input's size that has no upper bound.
+
+    ExecuTorch plans the memory for the greatest sizes, and takes the example's where there is no bound.
+    """
+    given = {
+        spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
+    }
+    places: dict[Any, list[str]] = {}
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if node.name not in given or not isinstance(value, torch.Tensor):
+            continue
+        for index, size in enumerate(value.shape):
+            symbols: Set[Any] = set() if isinstance(size, int) else expression_of(size).free_symbols
+            for symbol in symbols:
+                if finite_bound(program.range_constraints[symbol].upper) is None:
+                    places.setdefault(symbol, []).append(f"{node.name}.{index}")
+    for found in places.values():
+        where = ", ".join(found)
+        yield rule("FE801").diagnostic(
+            notes=(
+                f"the size {where} has no upper bound, and ExecuTorch plans all memory before a call; "
+                "left alone it would take the example's size for the greatest",
+            ),
+            fix=Fix(f"export it with a bound: `--dynamic {found[0]}=1..64`"),
+            fault="inputs",
+        )
+
+
+def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Diagnostic, ...]:
+    """A finding for each operator that cannot run and each size without a bound, in a lowered program.
+
+    Args:
+        graph_module: In the edge dialect; its subgraphs are looked at as well.
+        kernels: The names of those that the runtime has: `aten::add.out`.
+    """
+    operators: dict[tuple[str, str], list[Node]] = {}
+    origins: dict[str, Node] = {}
+    unbounded: dict[str, list[Node]] = {}
+    for module in graph_module.modules():
+        if not isinstance(module, GraphModule):
+            continue
+        for node in module.graph.nodes:
+            _note_origins(node, origins)
+            if node.op != "call_function":
+                continue
+            if reason := _unrunnable(node.target, kernels):
+                operators.setdefault((_name(node.target), reason), []).append(node)
+            for symbol in _unbounded_symbols(node):
+                unbounded.setdefault(symbol, []).append(node)
+    unrunnable = {node for nodes in operators.values() for node in nodes}
+    return (
+        *(_operator_finding(name, reason, nodes) for (name, reason), nodes in operators.items()),
+        *(
+            _size_finding(origins[symbol], nodes)
+            for symbol, nodes in unbounded.items()
+            if origins[symbol] not in unrunnable
+        ),
+    )
+
+
+def unrun_operators(failed: dict[str, list[Node]], why: dict[str, str]) -> tuple[Diagnostic, ...]:
+    """A finding for each operator whose kernel refuses what the program gives it.
+
+    Args:
+        failed: The nodes by the operator's name.
+        why: What the runtime said of it.
+    """
+    return tuple(
+        _operator_finding(name, "has a kernel that refuses these arguments", nodes, why.get(name))
+        for name, nodes in failed.items()
+    )
+
+
+def lowering_failure(program: ExportedProgram, error: Exception) -> Diagnostic:
+    """The finding of an error that stopped the lowering: at the node that its text names, if it names one."""
+    text = str(error)
+    said = _TRACE.search(text)
+    span: Span | None = None
+    node = None
+    if said is not None:
+        node = next((n for n in program.graph.nodes if n.name == said["node"]), None)
+        span = span_of_trace(said["rest"]) or (None if node is None else source_span(node))
+    reason = next(iter(text.strip().splitlines()), "")
+    return rule("FE801").diagnostic(
+        labels=labels_at(span, "the program cannot be lowered here"),
+        notes=(f"ExecuTorch: {type(error).__name__}: {reason}",),
+        node=None if node is None else node.name,
+        module_path=None if node is None else module_path(node) or None,
+    )
+
+
+def _unrunnable(target: Any, kernels: Set[str]) -> str | None:
+    """Why nothing runs this target; None if something does, or what it is comes out later."""
+    from executorch.exir.dialects.edge._ops import EdgeOpOverload
+
+    if getattr(target, "namespace", None) == "higher_order":
+        return (
+            None
+            if target.name() in _RUNNABLE_HIGHER_ORDER
+            else "is a higher-order operator that ExecuTorch does not run"
+        )
+    if not isinstance(target, EdgeOpOverload) or target.namespace == "executorch_prim":
+        return None
+    schema = target._schema
+    if _kernel_name(schema) in kernels:
+        return None  # It writes in place, or gives a number.
+    try:
+        out = target.to_out_variant()
+    except RuntimeError:
+        return "has no variant that writes into memory planned before: ExecuTorch runs no other"
+    if _kernel_name(out._schema) in kernels:
+        return None
+    return f"has no kernel in the ExecuTorch installed here: {_kernel_name(out._schema)}"
+
+
+def _kernel_name(schema: Any) -> str:
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
+
+
+def _name(target: Any) -> str:
+    return target_name(getattr(target, "_op", target))
+
+
+def _note_origins(node: Node, origins: dict[str, Node]) -> None:
+    """The first node with a symbol that only running the program tells."""
+    for value in tree_leaves(node.meta.get("val")):
+        numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for number in numbers:
+            if isinstance(number, torch.SymInt) and has_unbacked_symbols(number):
+                for symbol in expression_of(number).free_symbols:
+                    origins.setdefault(str(symbol), node)
+
+
+def _unbounded_symbols(node: Node) -> Iterator[str]:
+    """The symbols for which no memory can be planned for a node's result."""
+    from executorch.exir.passes.sym_shape_eval_pass import upper_bound_shape_inference_table
+    from executorch.exir.sym_util import eval_upper_bound
+
+    if node.target in upper_bound_shape_inference_table:
+        return  # As great as its argument at most.
+    for value in tree_leaves(node.meta.get("val")):
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if not isinstance(size, torch.SymInt) or not has_unbacked_symbols(size):
+                continue
+            try:
+                eval_upper_bound(size)
+            except RuntimeError:
+                yield from map(str, expression_of(size).free_symbols)
+
+
+def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | None = None) -> Diagnostic:
+    namespace = name.partition(".")[0]
+    is_custom = namespace not in _OF_TORCH
+    fix = (
+        f"give {name} an out variant, and register its kernel with ExecuTorch's runtime"
+        if is_custom
+        else "write it with operators that ExecuTorch has, or move it out of the model"
+    )
+    return rule("FE801").diagnostic(
+        labels=labels_at(source_span(nodes[0]), f"{name} {reason}"),
+        notes=(f"{name} at node {nodes[0].name} {reason}", *((said,) if said else ())),
+        fix=Fix(fix),
+        node=nodes[0].name,
+        module_path=module_path(nodes[0]) or None,
+        count=len(nodes),
+        fault="operator library" if is_custom else "target",
+    )
+
+
+def _size_finding(origin: Node, nodes: list[Node]) -> Diagnostic:
+    name = _name(origin.target)
+    return rule("FE801").diagnostic(
+        labels=labels_at(source_span(origin), f"{name} gives a size that depends on data and has no bound"),
+        notes=(
+            f"{_name(nodes[0].target)} at node {nodes[0].name} needs memory of that size, and ExecuTorch "
+            "plans all memory before a call",
+        ),
+        fix=Fix("give the size an upper bound where it is read: `n = x.item(); torch._check(n <= 64)`"),
+        node=origin.name,
+        module_path=module_path(origin) or None,
+        count=len(nodes),
+    )

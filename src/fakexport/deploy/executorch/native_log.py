@@ -1,0 +1,48 @@
+"""What native code writes to stderr, as text."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+__all__ = ["NativeLog", "native_log"]
+
+_STDERR = 2
+_WHERE = ("arg ", "    ", "KernelCall failed")
+
+
+class NativeLog:
+    """The lines that were written; complete when the block of `native_log` has ended."""
+
+    def __init__(self) -> None:
+        self.lines: tuple[str, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The lines without the place in ExecuTorch's source, and without those that only say where."""
+        texts = (line.partition("] ")[2] if line.startswith("[") else line for line in self.lines)
+        return tuple(
+            text.strip().rstrip(":. ") for text in texts if text.strip() and not text.startswith(_WHERE)
+        )
+
+
+@contextlib.contextmanager
+def native_log() -> Iterator[NativeLog]:
+    """Catches what ExecuTorch's runtime logs: it says why it failed there, and nowhere else.
+
+    The descriptor is the process's, so what other threads write meanwhile is caught as well: not for the path
+    of a call that succeeds.
+    """
+    log = NativeLog()
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(_STDERR)
+        try:
+            os.dup2(file.fileno(), _STDERR)
+            yield log
+        finally:
+            os.dup2(kept, _STDERR)
+            os.close(kept)
+            file.seek(0)
+            log.lines = tuple(file.read().decode(errors="replace").splitlines())

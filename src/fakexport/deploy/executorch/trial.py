@@ -1,0 +1,159 @@
+"""Calling a program with ExecuTorch before it is written: some kernels refuse what others of torch take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.fx import Node
+
+from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport._torch.symbolic_numbers import expression_of, hint_of
+from fakexport.diagnostics import Diagnostic
+from fakexport.fake import is_fake
+from fakexport.program.operator_name import target_name
+from fakexport.program.weightless import example_inputs_of
+
+from .backend import Backend
+from .findings import unrun_operators
+from .lowering import edge_manager
+from .native_log import native_log
+
+__all__ = ["call_failure", "refused_operators", "trial_arguments"]
+
+_FORWARD = "forward"
+
+
+def trial_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], bool]:
+    """What a call of the program may be given, and whether the program comes with it.
+
+    Returns:
+        The example inputs where they are real, and True; else zeros of the example's sizes, and False.
+    """
+    examples = example_inputs_of(program)
+    leaves = [] if examples is None else tree_leaves(examples)
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    if len(leaves) == len(specs) and not any(map(_is_unreal, leaves)):
+        return tuple(_own(leaf) for leaf in leaves), True
+    zeros = (
+        spec.arg.value
+        if isinstance(spec.arg, ConstantArgument)
+        else _zeros(nodes[spec.arg.name].meta["val"], program)
+        for spec in specs
+    )
+    return tuple(zeros), False
+
+
+def call_failure(content: bytes, arguments: Sequence[Any]) -> str | None:
+    """Why ExecuTorch does not load and call the program of a .pte file; None if it does."""
+    from executorch.runtime import Runtime
+
+    with native_log() as log:
+        try:
+            method = Runtime.get().load_program(content).load_method(_FORWARD)
+            method.execute([_own(argument) for argument in arguments])
+        except RuntimeError as error:
+            failure = str(error)
+        else:
+            return None
+    return "; ".join(log.reasons) or failure
+
+
+def refused_operators(
+    program: ExportedProgram, backend: Backend, arguments: Sequence[Any]
+) -> tuple[Diagnostic, ...]:
+    """A finding for each operator whose kernel refuses what it gets in a call of the program.
+
+    Each is compiled and called alone, on what it gets when torch runs the program: one that fails does not
+    hide the others.
+    """
+    module = edge_manager(program, backend, {}).exported_program().module()
+    calls = _Calls(module)
+    calls.run(*(_own(argument) for argument in arguments if isinstance(argument, torch.Tensor)))
+    return unrun_operators(calls.failed, calls.why)
+
+
+class _Calls(fx.Interpreter):
+    """Runs a lowered program with torch, and each operator of it with ExecuTorch as well."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.failed: dict[str, list[Node]] = {}
+        self.why: dict[str, str] = {}
+        self._seen: dict[str, str | None] = {}
+
+    def run_node(self, n: Node) -> Any:
+        from executorch.exir.dialects.edge._ops import EdgeOpOverload
+
+        if n.op == "call_function" and isinstance(n.target, EdgeOpOverload):
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            key = f"{n.target} {tree_map(_kind, (args, kwargs))}"
+            if key not in self._seen:
+                self._seen[key] = _refusal(n.target, args, kwargs)
+            if (said := self._seen[key]) is not None:
+                name = target_name(n.target._op)
+                self.failed.setdefault(name, []).append(n)
+                self.why.setdefault(name, said)
+        return super().run_node(n)
+
+
+def _refusal(target: Any, args: Any, kwargs: Any) -> str | None:
+    """What ExecuTorch says to a call of one operator; None if it runs, or is not for a kernel."""
+    if target.namespace == "executorch_prim":
+        return None
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    call = torch.export.export(_OneCall(target._op, args, kwargs), tuple(tensors))
+    content = edge_manager(call, "portable", {}).to_executorch().buffer
+    return call_failure(content, tensors)
+
+
+class _OneCall(nn.Module):
+    """A call of an operator, of its tensors."""
+
+    def __init__(self, operator: Any, args: Any, kwargs: Any) -> None:
+        super().__init__()
+        self._operator, self._arguments = operator, (args, kwargs)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        given: Iterator[torch.Tensor] = iter(tensors)
+        args, kwargs = tree_map(
+            lambda leaf: next(given) if isinstance(leaf, torch.Tensor) else leaf, self._arguments
+        )
+        return self._operator(*args, **kwargs)
+
+
+def _kind(leaf: Any) -> str:
+    if not isinstance(leaf, torch.Tensor):
+        return repr(leaf)
+    return f"{leaf.dtype} {leaf.dim()} {leaf.dim_order()}"
+
+
+def _own(argument: Any) -> Any:
+    """A copy: a program may write into its inputs."""
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    return argument.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _is_unreal(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and (is_fake(leaf) or leaf.is_meta)
+
+
+def _zeros(value: torch.Tensor, program: ExportedProgram) -> torch.Tensor:
+    return torch.zeros([_size(size, program) for size in value.shape], dtype=value.dtype)
+
+
+def _size(size: int | torch.SymInt, program: ExportedProgram) -> int:
+    """The example's, or the least that its symbols allow."""
+    if isinstance(size, int):
+        return size
+    if (hint := hint_of(size)) is not None:
+        return int(hint)
+    expression = expression_of(size)
+    least = {symbol: max(2, program.range_constraints[symbol].lower) for symbol in expression.free_symbols}
+    return int(expression.subs(least))

@@ -1,0 +1,233 @@
+"""Programs compiled for ExecuTorch, and run by its runtime, against eager torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fakexport.archive import load, save
+from fakexport.capture import export
+from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind, open_artifact
+from fakexport.program.weightless import UnboundProgram
+
+pytest.importorskip("executorch")
+
+from fakexport.deploy.executorch import compile_executorch, open_executorch
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+
+class Leaves(nn.Module):
+    """Several outputs: the same one twice, an input, a number, none."""
+
+    def forward(self, x, scale=3, skipped=None, *, ids):
+        twice = x * 2
+        return {"a": twice, "b": (twice, x, None, 7), "ids": ids * scale}
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(512, 32)
+        self.head = nn.Linear(32, 512, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.embed(ids))
+
+
+class Writes(nn.Module):
+    """Into a buffer and into its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.tensor([1.0, 2.0, 3.0]))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.total.add_(x.sum(0))
+        self.calls.add_(1)
+        x.add_(1)
+        return x * self.total, self.calls.clone()
+
+
+class Mixed(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1) @ x.transpose(0, 1) + nn.functional.gelu(x @ x.transpose(0, 1))
+
+
+def compiled(program, folder, **options):
+    return open_executorch(compile_executorch(program, folder / "model.pte", **options).path)
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory):
+    """A program with a batch of at most 8, and its file."""
+    batch = torch.export.Dim("batch", min=1, max=8)
+    program = torch.export.export(Mlp().eval(), (torch.randn(3, 4),), dynamic_shapes=({0: batch},))
+    path = tmp_path_factory.mktemp("mlp") / "mlp.pte"
+    return program, compile_executorch(program, path)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8])
+def test_an_mlp_gives_what_eager_gives_for_all_sizes(batch, mlp):
+    _, made = mlp
+    x = torch.randn(batch, 4)
+
+    outputs = open_executorch(made.path)({"x": x})
+
+    assert list(outputs) == ["output"]
+    torch.testing.assert_close(outputs["output"], Mlp()(x), rtol=1e-6, atol=1e-6)
+
+
+def test_xnnpack_gives_what_eager_gives(mlp, tmp_path):
+    program, _ = mlp
+    x = torch.randn(5, 4)
+
+    made = compile_executorch(program, tmp_path / "model.pte", backend="xnnpack")
+
+    assert b"XnnpackBackend" in made.path.read_bytes()
+    torch.testing.assert_close(open_executorch(made.path)({"x": x})["output"], Mlp()(x), rtol=1e-6, atol=1e-6)
+
+
+def test_the_file_tells_what_it_is(mlp):
+    _, made = mlp
+
+    opened = open_artifact(made.path, "executorch")
+
+    assert artifact_kind(made.path) == "executorch"
+    assert made.size_bytes == made.path.stat().st_size
+    assert [(tensor.name, tensor.dtype, tensor.shape[0].upper) for tensor in opened.signature.inputs] == [
+        ("x", "float32", 8)
+    ]
+
+
+def test_the_signature_is_a_method_that_any_runtime_can_call(mlp):
+    from executorch.runtime import Runtime
+
+    program = Runtime.get().load_program(mlp[1].path)
+
+    (text,) = program.load_method("fakexport").execute(())
+    assert text.startswith('{"format": "fakexport.executorch/1"')
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"x": torch.zeros(9, 4)}, "at most 8"),
+        ({"x": torch.zeros(3, 5)}, "takes 4"),
+        ({"x": torch.zeros(3, 4, dtype=torch.float64)}, "float64"),
+        ({}, "missing"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_refused_before_native_code(inputs, said, mlp, capfd):
+    opened = open_executorch(mlp[1].path)
+    capfd.readouterr()
+
+    with pytest.raises(UnsuitableInputs, match=said):
+        opened(inputs)
+
+    assert capfd.readouterr().err == ""
+
+
+def test_the_layout_of_an_input_is_not_the_callers_concern(mlp):
+    x = torch.randn(4, 3).t()
+
+    torch.testing.assert_close(open_executorch(mlp[1].path)({"x": x})["output"], Mlp()(x))
+
+
+def test_the_same_program_gives_the_same_bytes(mlp, tmp_path):
+    program, made = mlp
+
+    again = compile_executorch(program, tmp_path / "again.pte")
+
+    assert again.path.read_bytes() == made.path.read_bytes()
+
+
+def test_nothing_is_printed(mlp, tmp_path, capfd):
+    program, _ = mlp
+
+    compiled(program, tmp_path)({"x": torch.zeros(2, 4)})
+
+    assert capfd.readouterr().out == ""
+
+
+def test_outputs_have_the_names_of_the_program(tmp_path):
+    x, ids = torch.randn(2, 3), torch.arange(5)
+    program = export(Leaves(), (x, 3, None), {"ids": ids})
+
+    outputs = compiled(program, tmp_path)({"x": x, "ids": ids})
+
+    assert list(outputs) == ["a", "b.0", "b.1", "ids"]
+    expected = Leaves()(x, 3, None, ids=ids)
+    for name, value in {"a": expected["a"], "b.0": x * 2, "b.1": x, "ids": ids * 3}.items():
+        torch.testing.assert_close(outputs[name], value, rtol=0, atol=0)
+
+
+def test_tied_weights_are_in_the_file_once(tmp_path):
+    ids = torch.tensor([[1, 500, 3]])
+    program = torch.export.export(Tied().eval(), (ids,))
+
+    made = compile_executorch(program, tmp_path / "model.pte")
+
+    weight_bytes = 512 * 32 * 4
+    assert weight_bytes < made.size_bytes < 1.5 * weight_bytes
+    torch.testing.assert_close(open_executorch(made.path)({"ids": ids})["output"], Tied()(ids))
+
+
+def test_what_is_written_into_buffers_and_inputs_is_kept(tmp_path):
+    program = torch.export.export(Writes(), (torch.ones(2, 3),))
+    made = compile_executorch(program, tmp_path / "model.pte")
+    opened, eager = open_executorch(made.path), Writes()
+
+    for call in range(3):
+        x = torch.full((2, 3), float(call))
+        mine = x.clone()
+        outputs, expected = opened({"x": mine}), eager(x)
+        torch.testing.assert_close(tuple(outputs.values()), expected)
+        torch.testing.assert_close(mine, x)
+    assert int(open_executorch(made.path)({"x": torch.zeros(2, 3)})["1"]) == 1
+    assert made.notes == (
+        "the program writes into buffers: they keep their values from call to call while it is loaded",
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_dtypes_give_what_eager_gives(dtype, tmp_path):
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    outputs = compiled(torch.export.export(Mixed(), (x,)), tmp_path)({"x": x})
+
+    assert outputs["output"].dtype == dtype
+    torch.testing.assert_close(outputs["output"], Mixed()(x))
+
+
+def test_a_program_without_weights_is_refused_by_their_names(tmp_path):
+    save(export(Mlp, (torch.zeros(3, 4),)), tmp_path / "model.pt2")
+
+    with pytest.raises(UnboundProgram, match=r"up\.weight, up\.bias"):
+        compile_executorch(load(tmp_path / "model.pt2"), tmp_path / "model.pte")
+
+    assert not (tmp_path / "model.pte").exists()
+
+
+def test_a_program_for_a_gpu_is_refused_with_the_command_that_moves_it(tmp_path):
+    program = export(Mlp, (torch.zeros(3, 4),), topology="H100", device_map="cuda:0")
+
+    with pytest.raises(DeployError, match=r"fakexport retarget .* --to cuda:0=cpu"):
+        compile_executorch(program, tmp_path / "model.pte")
+
+
+def test_weights_beside_the_file_are_refused(mlp):
+    with pytest.raises(DeployError, match="has its weights inside; it takes no checkpoint"):
+        open_executorch(mlp[1].path, checkpoint="model.safetensors")

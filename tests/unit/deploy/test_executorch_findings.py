@@ -1,0 +1,213 @@
+"""FE801: what ExecuTorch cannot run, all of it at once, at the user's line, before a file is written."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fakexport.deploy import CompileFailure
+from fakexport.rules import rule
+
+pytest.importorskip("executorch")
+
+from fakexport.deploy.executorch import compile_executorch
+
+KNOWN = rule("FE801")
+
+
+@torch.library.custom_op("fakexport_edge::scale", mutates_args=())
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@scale.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Call(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+
+    def forward(self, *inputs):
+        return self.call(*inputs)
+
+
+class Several(nn.Module):
+    def forward(self, x):
+        a = torch.linalg.inv(x)
+        b = torch.cummax(x, 0).values + torch.cummax(x, 1).values
+        c = torch.ops.fakexport_edge.scale(x)
+        return a + b + c
+
+
+def failure(call, *inputs, folder, shapes=None, backend="portable"):
+    program = torch.export.export(
+        call if isinstance(call, nn.Module) else Call(call),
+        inputs,
+        dynamic_shapes=None if shapes is None else (shapes,),
+    )
+    with pytest.raises(CompileFailure) as caught:
+        compile_executorch(program, folder / "model.pte", backend=backend)
+    assert not list(folder.glob("*.pte"))
+    assert {diagnostic.code for diagnostic in caught.value.diagnostics} == {"FE801"}
+    return caught.value.diagnostics
+
+
+def line_of(text):
+    lines = Path(__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.strip().startswith(text))
+
+
+@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+def test_all_operators_are_found_at_once_at_their_lines(backend, tmp_path):
+    found = failure(Several(), torch.eye(3), folder=tmp_path, backend=backend)
+
+    lines = {diagnostic.notes[0].split()[0]: diagnostic for diagnostic in found}
+    inverse = lines["aten.linalg_inv_ex.default"]
+    assert inverse.primary.span.path == __file__
+    assert inverse.primary.span.line == line_of("a = torch.linalg.inv")
+    assert lines["aten.cummax.default"].primary.span.line == line_of("b = torch.cummax")
+    assert lines["aten.cummax.default"].count == 2
+    custom = lines["fakexport_edge.scale.default"]
+    assert custom.primary.span.line == line_of("c = torch.ops")
+    assert custom.fault == "operator library"
+
+
+def test_a_size_without_a_bound_is_found_for_each_input(tmp_path):
+    program = torch.export.export(
+        Call(lambda x, y: (x * 2, y + 1)),
+        (torch.zeros(4, 3), torch.zeros(5)),
+        dynamic_shapes=(
+            ({0: torch.export.Dim("rows", max=8), 1: torch.export.Dim.AUTO}, {0: torch.export.Dim.AUTO}),
+        ),
+    )
+
+    with pytest.raises(CompileFailure) as caught:
+        compile_executorch(program, tmp_path / "model.pte")
+
+    fixes = [diagnostic.fix.message for diagnostic in caught.value.diagnostics]
+    assert fixes == [
+        "export it with a bound: `--dynamic inputs_0.1=1..64`",
+        "export it with a bound: `--dynamic inputs_1.0=1..64`",
+    ]
+
+
+def test_executorch_itself_takes_the_example_for_the_bound():
+    """Why a size without a bound is refused; if this fails, ExecuTorch has learned to say so."""
+    from executorch.exir import to_edge_transform_and_lower
+    from executorch.runtime import Runtime
+
+    program = torch.export.export(
+        Call(lambda x: x * 2), (torch.zeros(4),), dynamic_shapes=(({0: torch.export.Dim.AUTO},),)
+    )
+
+    content = to_edge_transform_and_lower(program).to_executorch().buffer
+
+    method = Runtime.get().load_program(content).load_method("forward")
+    with pytest.raises(RuntimeError, match="0x10"):
+        method.execute((torch.zeros(5),))
+
+
+def test_a_size_that_depends_on_data_needs_a_bound(tmp_path):
+    def kept(x):
+        rows = x[x > 0]
+        return rows + 1
+
+    (found,) = failure(kept, torch.randn(4), folder=tmp_path)
+
+    assert found.primary.span.line == line_of("rows = x[x > 0]")
+    assert "torch._check" in found.fix.message
+
+
+def test_a_size_that_depends_on_data_and_has_a_bound_compiles(tmp_path):
+    def first(x, n):
+        length = n.item()
+        torch._check(length >= 0)
+        torch._check(length <= 3)
+        return x[:length] + 1
+
+    program = torch.export.export(Call(first), (torch.zeros(3), torch.tensor(2)))
+
+    assert compile_executorch(program, tmp_path / "model.pte").path.exists()
+
+
+def test_a_loop_is_found(tmp_path):
+    def loop(x):
+        return torch._higher_order_ops.while_loop(
+            lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x)
+        )[1]
+
+    (found,) = failure(loop, torch.zeros(4), folder=tmp_path)
+
+    assert found.notes[0].startswith("higher_order.while_loop at node while_loop")
+
+
+def test_what_only_fails_in_a_call_is_found_before_a_file_is_written(tmp_path):
+    """ExecuTorch compiles both, and their kernels refuse them when they run."""
+
+    def both(x, w, n):
+        a = nn.functional.conv3d(x, w)
+        return a, n.to(torch.int32)
+
+    inputs = torch.zeros(1, 1, 4, 4, 4), torch.zeros(1, 1, 2, 2, 2), torch.zeros(4, dtype=torch.uint16)
+    found = failure(both, *inputs, folder=tmp_path)
+
+    assert [diagnostic.notes[0].split()[0] for diagnostic in found] == [
+        "aten.convolution.default",
+        "dim_order_ops._to_dim_order_copy.default",
+    ]
+    assert found[0].primary.span.line == line_of("a = nn.functional.conv3d")
+    assert "Expect input tensor to be 3-D or 4-D" in found[0].notes[1]
+    assert "Unhandled dtype UInt16" in found[1].notes[1]
+
+
+def test_complex_numbers_that_have_kernels_are_not_refused(tmp_path):
+    """ExecuTorch's own check refuses this operator, and its runtime runs it."""
+    x = torch.ones(3, dtype=torch.complex64)
+    program = torch.export.export(Call(lambda x: torch.view_as_real(x * x)), (x,))
+
+    assert compile_executorch(program, tmp_path / "model.pte").path.exists()
+
+
+def test_what_was_there_stays_when_nothing_can_be_written(tmp_path):
+    path = tmp_path / "model.pte"
+    path.write_bytes(b"before")
+    program = torch.export.export(Call(lambda x: torch.cummax(x, 0).values), (torch.zeros(4),))
+
+    with pytest.raises(CompileFailure):
+        compile_executorch(program, path)
+
+    assert path.read_bytes() == b"before"
+
+
+def program_of(source, path):
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model, args = module.factory()
+    return torch.export.export(model, args)
+
+
+def test_the_failing_model_of_the_rule_gives_exactly_it_at_the_marked_line(tmp_path):
+    program = program_of(KNOWN.failing_model, tmp_path / "edge_failing.py")
+
+    with pytest.raises(CompileFailure) as caught:
+        compile_executorch(program, tmp_path / "model.pte")
+
+    (found,) = caught.value.diagnostics
+    lines = KNOWN.failing_model.splitlines()
+    marked = next(number for number, line in enumerate(lines, 1) if line.endswith("# <- FE801"))
+    assert (found.code, found.primary.span.line) == ("FE801", marked)
+
+
+def test_the_repaired_model_of_the_rule_compiles(tmp_path):
+    program = program_of(KNOWN.repaired_model, tmp_path / "edge_repaired.py")
+
+    assert compile_executorch(program, tmp_path / "model.pte").notes == ()
