@@ -27,7 +27,7 @@ def export(folder, **sizes):
         method: fe.export(lambda factory=factory: factory(**sizes), dynamic_shapes=DIMS[method])
         for method, factory in (("encode", encoder), ("decode", decoder))
     }
-    # Of the model's weights those of the encoder begin with `encoder.`; `Decoder` has the model's names.
+    # In the whole model the encoder's weights begin with `encoder.`; those of `Decoder` have its names.
     fe.save_bundle(halves, folder / "captioner.pt2", prefixes={"encode": "encoder."})
 
 

@@ -16,6 +16,7 @@ from fakexport.archive.saving import MODEL
 from tests.unit.archive.described import manifest, write_sample
 from tests.unit.archive.forged_zip import Forged, Part
 from tests.unit.archive.programs import branches, every_kind
+from tests.unit.archive.test_hostile_bundle import bundle_manifest
 
 
 def corpus(target: str) -> list[bytes]:
@@ -28,6 +29,8 @@ def _archives(folder: Path) -> list[bytes]:
     program = fe.export(lambda: nn.Linear(2, 1), (torch.zeros(3, 2),), dynamic_shapes=["input.0=2..9"])
     fe.save(program, folder / "weightless.pt2")
     fe.save(fe.bind(program, dict(nn.Linear(2, 1).state_dict())), folder / "bound.pt2")
+    both = {"a": program, "b": fe.export(nn.Linear(2, 1), (torch.zeros(4, 2),))}
+    fe.save_bundle(both, folder / "bundle.pt2", prefixes={"a": "x.", "b": "x."})
     stock = torch.export.export(nn.Linear(2, 1), (torch.zeros(3, 2),))
     stock.example_inputs = None
     torch.export.save(stock, folder / "stock.pt2")
@@ -37,8 +40,8 @@ def _archives(folder: Path) -> list[bytes]:
 
 
 def _manifests(folder: Path) -> list[bytes]:
-    text = encode_manifest(manifest())
-    return [text, json.dumps(json.loads(text), indent=1).encode()]
+    texts = [encode_manifest(manifest()), encode_manifest(bundle_manifest())]
+    return [*texts, json.dumps(json.loads(texts[0]), indent=1).encode()]
 
 
 def _programs(folder: Path) -> list[bytes]:

@@ -364,3 +364,34 @@ def test_the_manifest_has_the_methods_in_their_order_and_no_weight_twice(weightl
     pairs = [tuple(pair) for weight in manifest["shared"] for pair in weight]
     assert len(pairs) == len(set(pairs)) == 2 * (SHARED + 1)
     assert IDS.numel() == 2
+
+
+def test_equal_buffers_of_one_method_stay_two_and_are_written_once_for_all_methods(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("one", torch.ones(3), persistent=False)
+            self.register_buffer("other", torch.ones(3), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.one + self.other
+
+    programs = {name: torch.export.export(Twice(), (IMAGE,)) for name in ("a", "b")}
+
+    fe.save_bundle(programs, tmp_path / "twice.pt2")
+    bundle = fe.load_bundle(tmp_path / "twice.pt2")
+
+    a, b = bundle["a"].constants, bundle["b"].constants
+    assert a["one"] is b["one"]
+    assert a["one"].data_ptr() != a["other"].data_ptr()
+    with zipfile.ZipFile(tmp_path / "twice.pt2") as archive:
+        assert len([name for name in archive.namelist() if "/tensor_" in name]) == 2
+
+
+def test_one_method_reads_its_part_of_the_checkpoint(weightless_path: Path) -> None:
+    model = speller(4)
+
+    bound = fe.bind(fe.load(weightless_path, method="encode"), dict(model.state_dict()))
+
+    with torch.no_grad():
+        assert torch.equal(bound.module()(IMAGE), Encode(model)(IMAGE))
