@@ -182,7 +182,9 @@ def _ratios(found: Mapping[str, Any], modes: list[str]) -> str:
 def _about(case: Case, report: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"`{text}`" for text in report["inputs"])
     others = ", ".join(f"`{text}`" for text in report["other_inputs"])
-    return f"`{case.source}` with {sizes}; in other sizes {others}."
+    eager = _by_mode(report["measured"]["modes"]).get("eager", {}).get("latency_s")
+    latency = "" if eager is None else f" Eager took {duration_text(eager['median'])}."
+    return f"`{case.source}` with {sizes}; in other sizes {others}.{latency}"
 
 
 def _table(report: Mapping[str, Any], modes: list[str]) -> str:
