@@ -40,6 +40,7 @@ from .weights_file import file_beside, write_weights
 
 __all__ = ["compile_aoti"]
 
+
 def compile_aoti(
     program: ExportedProgram,
     path: str | os.PathLike[str],
