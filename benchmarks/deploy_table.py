@@ -54,15 +54,17 @@ class Case:
 
 CASES = {
     "mlp": Case("MLP", f"{_FACTORIES}:mlp", ("input.0=2..64",)),
-    "vit": Case("ViT", "hf:benchmarks/deploy_models/vit.json:ViTModel", ("pixel_values.0",)),
+    "vit": Case("ViT", "hf:benchmarks/deploy_models/vit.json:ViTModel", ("pixel_values.0=2..8",)),
     "gpt2": Case(
         "GPT-2",
         "hf:benchmarks/deploy_models/gpt2.json",
-        ("input_ids.0", "input_ids.1=2..256"),
+        ("input_ids.0=2..8", "input_ids.1=2..256"),
         ("input_ids=int64[2,128]", "attention_mask=int64[2,128]"),
     ),
-    "whisper": Case("Whisper encoder", f"{_FACTORIES}:whisper_encoder", ("input_features.0",)),
-    "resnet": Case("ResNet-18", "hf:benchmarks/deploy_models/resnet.json:ResNetModel", ("pixel_values.0",)),
+    "whisper": Case("Whisper encoder", f"{_FACTORIES}:whisper_encoder", ("input_features.0=2..8",)),
+    "resnet": Case(
+        "ResNet-18", "hf:benchmarks/deploy_models/resnet.json:ResNetModel", ("pixel_values.0=2..8",)
+    ),
     "custom": Case("C++ operator", f"{_FACTORIES}:soft_clipped", ("x.0=2..64",), has_library=True),
 }
 
@@ -182,7 +184,9 @@ def _ratios(found: Mapping[str, Any], modes: list[str]) -> str:
 def _about(case: Case, report: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"`{text}`" for text in report["inputs"])
     others = ", ".join(f"`{text}`" for text in report["other_inputs"])
-    return f"`{case.source}` with {sizes}; in other sizes {others}."
+    eager = _by_mode(report["measured"]["modes"]).get("eager", {}).get("latency_s")
+    latency = "" if eager is None else f" Eager took {duration_text(eager['median'])}."
+    return f"`{case.source}` with {sizes}; in other sizes {others}.{latency}"
 
 
 def _table(report: Mapping[str, Any], modes: list[str]) -> str:

@@ -12,7 +12,7 @@ class Heads(nn.Module):
         """x: `[batch, sequence, head, dim]`."""
         heads = x.transpose(1, 2)
         attended = nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2)
-        return attended.reshape(x.shape[0], x.shape[1], -1).reshape(x.shape[0] * x.shape[1], -1)
+        return attended.contiguous().view(x.shape[0] * x.shape[1], -1)
 
 
 class Counter(nn.Module):

@@ -330,3 +330,22 @@ def test_a_checkpoint_beside_the_output_is_not_overwritten(mlp: Any, tmp_path: P
 def test_the_name_of_the_file_must_say_what_it_is(mlp: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"ends in \.onnx"):
         compile_onnx(mlp[2], tmp_path / "model.bin")
+
+
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_token_that_sees_nothing_gets_nothing(dtype: torch.dtype, tmp_path: Path) -> None:
+    x = torch.randn(2, 2, 5, 4).to(dtype)
+    mask = torch.ones(2, 1, 5, 5).tril().bool()
+    mask[1, ..., :3] = False
+
+    found = compiled(Attention(), (x, mask), tmp_path)({"x": x, "mask": mask})["output"]
+
+    assert not found[1, :, :3].any()
+    torch.testing.assert_close(
+        found, Attention()(x, mask), rtol=0, atol=2e-3 if dtype.itemsize == 2 else 1e-6
+    )

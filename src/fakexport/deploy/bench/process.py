@@ -31,11 +31,18 @@ def run_part(
         What it left, and why it ended before its time, if it did.
     """
     log = folder / f"{part}-{mode}.log"
+    # Else a compilation would be as short as what was compiled before lets it be.
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / f"{part}-{mode}.cache")}
     # -P: what lies in the working directory must not stand in for modules of Python.
     command = [sys.executable, "-P", "-m", _MODULE, str(folder), part, mode]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
         )
         try:
             code = process.wait(timeout_s)

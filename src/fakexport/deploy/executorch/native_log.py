@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import tempfile
 from collections.abc import Iterator
@@ -32,17 +33,19 @@ class NativeLog:
 def native_log() -> Iterator[NativeLog]:
     """Catches what ExecuTorch's runtime logs: it says why it failed there, and nowhere else.
 
-    The descriptor is the process's, so what other threads write meanwhile is caught as well: not for the path
-    of a call that succeeds.
+    It writes to the descriptor when it is loaded, and to Python's stream in a call. Both are the process's,
+    so what other threads write meanwhile is caught as well: not for the path of a call that succeeds.
     """
-    log = NativeLog()
+    log, stream = NativeLog(), io.StringIO()
     with tempfile.TemporaryFile() as file:
         kept = os.dup(_STDERR)
         try:
             os.dup2(file.fileno(), _STDERR)
-            yield log
+            with contextlib.redirect_stderr(stream):
+                yield log
         finally:
             os.dup2(kept, _STDERR)
             os.close(kept)
             file.seek(0)
-            log.lines = tuple(file.read().decode(errors="replace").splitlines())
+            written = file.read().decode(errors="replace")
+            log.lines = (*written.splitlines(), *stream.getvalue().splitlines())

@@ -20,6 +20,7 @@ from fakexport.program.weightless import has_value
 
 from ..artifact import CompileFailure, DeployError
 from ..signature import Signature
+from .attention_masks import hide_altogether
 from .findings import findings_of_failure, findings_of_program
 
 __all__ = ["Converted", "convert"]
@@ -91,6 +92,7 @@ def convert(
         raise CompileFailure(found)
     model: Any = exported.model
     _leave_out_values(model, program)
+    hide_altogether(model)
     try:
         onnxscript.optimizer.optimize(model)
     except Exception as error:

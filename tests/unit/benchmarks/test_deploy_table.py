@@ -1,0 +1,41 @@
+"""docs/deploy_table.md and the script that writes it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from benchmarks.deploy_table import CASES, PAGE, page
+from fakexport.deploy.bench import MODES
+from fakexport.report import bench_to_dict
+from tests.unit.report.sample_bench import sample_bench
+
+
+def test_the_page_has_every_model_in_every_mode():
+    text = PAGE.read_text(encoding="utf-8")
+
+    assert re.findall(r"^## (.*)", text, re.MULTILINE)[1:] == [case.name for case in CASES.values()]
+    assert re.findall(r"^\| `([\w+-]+)` \|", text, re.MULTILINE) == [*MODES] * (1 + len(CASES))
+
+
+def test_a_page_has_figures_and_reasons():
+    text = page({"mlp": bench_to_dict(sample_bench())})
+
+    assert "| `export` | 1.25 (1.20 to 1.40) |" in text
+    assert (
+        "| `export` | yes | yes | no | 1.5e-07 | 134.2 KiB | 410 ms | 13.9 ms | 1.20 ms | 7.5 MiB |" in text
+    )
+    assert "| `weights` | yes | no | yes | inf (wrong) |" in text
+    assert "- `torchscript-script`, make: `RuntimeError: no`" in text
+
+
+def test_a_page_does_not_say_where_packages_are_installed():
+    report = sample_bench()
+    failure = replace(
+        report.rows[1].failures[0], reason="no such file: /home/me/lib/site-packages/torch/x.py:3"
+    )
+    rows = (report.rows[0], replace(report.rows[1], failures=(failure,)))
+
+    text = page({"mlp": bench_to_dict(replace(report, rows=rows))})
+
+    assert "`no such file: torch/x.py:3`" in text
