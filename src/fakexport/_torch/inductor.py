@@ -93,14 +93,12 @@ def is_compiler_fault(error: BaseException) -> bool:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """What Inductor wrapped in errors of its own."""
-    seen = {id(error)}
-    while True:
-        inner = getattr(error, "inner_exception", None) or error.__cause__
-        if inner is None or id(inner) in seen:
-            return error
-        seen.add(id(inner))
-        error = inner
+    """What Inductor wrapped in errors of its own; the compiler's fault with its output, if it is one."""
+    seen: set[int] = set()
+    while not is_compiler_fault(error) and id(error) not in seen:
+        seen.add(id(error))
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error
+    return error
 
 
 def failed_node(error: BaseException) -> Node | None:

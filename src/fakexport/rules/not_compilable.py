@@ -23,26 +23,46 @@ import torch
 from torch import nn
 
 
-class Rounded(nn.Module):
+@torch.library.custom_op("acme::positives", mutates_args=())
+def positives(x: torch.Tensor) -> int:
+    return int((x > 0).sum())
+
+
+@positives.register_fake
+def _(x):
+    return torch.library.get_ctx().new_dynamic_size()
+
+
+class Weighted(nn.Module):
     def forward(self, x):
-        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()  # <- FE803
+        return x * positives(x)  # <- FE803
 
 
 def factory():
-    return Rounded(), (torch.randn(2, 5),)
+    return Weighted(), (torch.randn(2, 5),)
 """,
     repaired_model="""
 import torch
 from torch import nn
 
 
-class Rounded(nn.Module):
+@torch.library.custom_op("acme::positives", mutates_args=())
+def positives(x: torch.Tensor) -> torch.Tensor:
+    return (x > 0).sum()
+
+
+@positives.register_fake
+def _(x):
+    return x.new_empty((), dtype=torch.int64)
+
+
+class Weighted(nn.Module):
     def forward(self, x):
-        return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127)
+        return x * positives(x)
 
 
 def factory():
-    return Rounded(), (torch.randn(2, 5),)
+    return Weighted(), (torch.randn(2, 5),)
 """,
     fails_on="compile",
     form="aoti",

@@ -50,7 +50,7 @@ def test_each_tensor_begins_where_its_elements_can_be_read_in_place(path: Path) 
 
 
 def test_a_dtype_that_the_format_does_not_have_is_refused(tmp_path: Path) -> None:
-    with (tmp_path / "w").open("wb") as file, pytest.raises(DeployError, match="z is torch.complex128"):
+    with (tmp_path / "w").open("wb") as file, pytest.raises(DeployError, match=r"z is torch\.complex128"):
         write_weights(file, {"z": torch.zeros(2, dtype=torch.complex128)})
 
 

@@ -23,6 +23,7 @@ _NO_SPACE = {
     re.compile("[Ff]ile size limit exceeded|File too large|SIGXFSZ"): errno.EFBIG,
     re.compile("Disk quota exceeded"): errno.EDQUOT,
 }
+_MISSING_HEADER = re.compile(r"fatal error: ([^:\s]+): No such file or directory")
 _MAX_NOTE_LINES = 6
 
 
@@ -41,6 +42,10 @@ def failure_of(error: Exception) -> DeployError:
         for pattern, number in _NO_SPACE.items():
             if pattern.search(text):
                 return DeployError(f"the C++ compiler cannot write its files: {os.strerror(number)}")
+        if missing := _MISSING_HEADER.search(text):
+            return DeployError(
+                f"the C++ compiler does not find {missing[1]}: install the package that has it"
+            )
         text = "\n".join(_lines_of_compiler(text))
     node = failed_node(error)
     note = "\n".join(text.strip().splitlines()[:_MAX_NOTE_LINES])

@@ -1,0 +1,360 @@
+"""A compiled package computes what its program does, and is refused before it could do anything else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch._inductor.package import package_aoti
+from torch.export import ExportedProgram
+
+import fakexport as fe
+from fakexport.archive import ArchiveError
+from fakexport.archive.container.reader import read_container
+from fakexport.archive.container.writer import write_container
+from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind, open_artifact, run
+from fakexport.deploy.aoti import compile_aoti, open_aoti
+from fakexport.deploy.aoti.metadata import PackageMetadata
+from fakexport.deploy.aoti.package import read_metadata
+from fakexport.deploy.aoti.package_cache import PackageCache, cache_key
+from fakexport.deploy.artifact import CompiledFile
+from fakexport.program import UnboundProgram
+from fakexport.weights import BindError
+
+safetensors = pytest.importorskip("safetensors.torch")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+TOLERANCE = {"rtol": 1e-6, "atol": 2e-5}
+
+
+class Everything(nn.Module):
+    """Tied weights, scalars, dtypes, buffers of both kinds, one that is written into, literals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(4, 8), nn.Linear(8, 4), nn.Linear(4, 8)
+        self.third.weight = self.first.weight
+        self.norm = nn.LayerNorm(4)
+        self.scale = nn.Parameter(torch.tensor(3.0))
+        self.shift = nn.Parameter(torch.randn(1))
+        self.rough = nn.Parameter(torch.randn(4, dtype=torch.bfloat16))
+        self.register_buffer("table", torch.randint(0, 9, (4,)))
+        self.register_buffer("offsets", torch.arange(16.0), persistent=False)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> dict[str, object]:
+        self.calls.add_(1)
+        hidden = self.norm(self.second(self.first(x).relu())) * (self.scale * 2) + self.offsets[:4]
+        hidden = hidden + self.third(x).sum() + self.shift.expand(4) * 3 + self.rough + self.table[index]
+        return {"hidden": hidden + torch.tensor([1.0, 2.0, 3.0, 4.0]), "rank": 3, "calls": self.calls + 0}
+
+
+def module() -> Everything:
+    torch.manual_seed(0)
+    made = Everything()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn(parameter.shape))
+    return made
+
+
+def state() -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in module().state_dict().items()}
+
+
+def inputs(batch: int = 5) -> dict[str, torch.Tensor]:
+    return {"x": torch.randn(batch, 4), "index": torch.tensor([3, 0, 1, 2])}
+
+
+def assert_computes_as_the_program(
+    opened: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], bound: ExportedProgram
+) -> None:
+    for batch in (5, 1, 0, 64):
+        given = inputs(batch)
+        got, wanted = opened(given), run(bound, given)
+        assert got.keys() == wanted.keys() == {"hidden", "calls"}
+        assert torch.equal(got["calls"], wanted["calls"])
+        assert torch.allclose(got["hidden"], wanted["hidden"], **TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def program() -> ExportedProgram:
+    batch = {0: torch.export.Dim("batch", max=64)}
+    example = (torch.zeros(3, 4), torch.zeros(4, dtype=torch.int64))
+    return fe.export(Everything, example, dynamic_shapes=(batch, None))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("aoti")
+
+
+@pytest.fixture(scope="module")
+def cache(folder: Path) -> Path:
+    return folder / "cache"
+
+
+@pytest.fixture(scope="module")
+def unbound(program: ExportedProgram, folder: Path, cache: Path) -> CompiledFile:
+    """The one compilation that most tests share."""
+    return compile_aoti(program, folder / "unbound.aoti.pt2", cache=cache)
+
+
+@pytest.fixture(scope="module")
+def beside(program: ExportedProgram, folder: Path, cache: Path, unbound: CompiledFile) -> CompiledFile:
+    bound = fe.bind(program, state())
+    return compile_aoti(bound, folder / "beside.aoti.pt2", weights="beside", cache=cache)
+
+
+@pytest.fixture
+def copied(beside: CompiledFile, tmp_path: Path) -> Path:
+    """A package with its weights, to spoil."""
+    for file in beside.files:
+        shutil.copy(file, tmp_path)
+    return tmp_path / beside.path.name
+
+
+def test_weights_are_bound_from_a_checkpoint(program: ExportedProgram, unbound: CompiledFile) -> None:
+    opened = open_aoti(unbound.path, checkpoint=state())
+
+    assert unbound.files == (unbound.path,)
+    assert not unbound.is_cached
+    assert_computes_as_the_program(opened, fe.bind(program, state()))
+
+
+def test_weights_that_lie_beside_are_found(program: ExportedProgram, beside: CompiledFile) -> None:
+    opened = open_aoti(beside.path)
+
+    names = set(safetensors.load_file(beside.files[1]))
+    assert beside.files == (beside.path, beside.path.with_suffix(".safetensors"))
+    assert len(names & {"first.weight", "third.weight"}) == 1
+    assert_computes_as_the_program(opened, fe.bind(program, state()))
+
+
+@pytest.mark.slow
+def test_weights_can_be_inside(program: ExportedProgram, tmp_path: Path) -> None:
+    bound = fe.bind(program, state())
+
+    made = compile_aoti(bound, tmp_path / "inside.aoti.pt2")
+
+    assert made.files == (made.path,)
+    opened = open_aoti(made.path)
+    assert_computes_as_the_program(opened, fe.bind(program, state()))
+    with pytest.raises(DeployError, match="has its weights inside and takes no checkpoint"):
+        open_aoti(made.path, checkpoint=state())
+
+
+def test_what_is_compiled_for_any_weights_is_compiled_once(
+    unbound: CompiledFile, beside: CompiledFile
+) -> None:
+    assert beside.is_cached
+    assert beside.path.read_bytes() == unbound.path.read_bytes()
+
+
+def test_a_package_without_weights_is_not_opened(unbound: CompiledFile) -> None:
+    with pytest.raises(DeployError, match=r"has no weights: give a checkpoint, or put unbound.aoti.safetens"):
+        open_aoti(unbound.path)
+
+
+def test_the_note_of_a_package_without_weights_says_how_to_run_it(unbound: CompiledFile) -> None:
+    assert unbound.notes == (
+        "unbound.aoti.pt2 has no weights: `fakexport run unbound.aoti.pt2 CHECKPOINT` binds them",
+    )
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(unbound: CompiledFile) -> None:
+    given = state()
+    given["second.weight"] = torch.zeros(8, 4)
+
+    with pytest.raises(BindError, match=r"1 of 12 weights do not fit: FE702"):
+        open_aoti(unbound.path, checkpoint=given)
+
+
+def test_the_callers_tensors_are_not_written_into(unbound: CompiledFile) -> None:
+    given = state()
+
+    opened = open_aoti(unbound.path, checkpoint=given)
+    opened(inputs())
+
+    assert given["calls"] == 0
+
+
+def test_a_weight_that_is_missing_or_another_beside_the_package_is_named(copied: Path) -> None:
+    weights = copied.with_suffix(".safetensors")
+    tensors = safetensors.load_file(weights)
+
+    safetensors.save_file({name: t for name, t in tensors.items() if name != "second.bias"}, weights)
+    with pytest.raises(DeployError, match=r"the weight second\.bias is missing"):
+        open_aoti(copied)
+
+    safetensors.save_file({**tensors, "second.bias": torch.zeros(5)}, weights)
+    with pytest.raises(DeployError, match=r"second.bias is float32\[5\], and the program takes float32\[4\]"):
+        open_aoti(copied)
+
+
+def test_inputs_are_refused_before_native_code_runs(beside: CompiledFile) -> None:
+    opened = open_aoti(beside.path)
+
+    with pytest.raises(
+        UnsuitableInputs, match="`x` has 65 in dimension 0, where the program takes at most 64"
+    ):
+        opened(inputs(65))
+    with pytest.raises(UnsuitableInputs, match="'index' is missing"):
+        opened({"x": torch.zeros(2, 4)})
+    assert opened(inputs())["calls"] == 1
+
+
+def test_inputs_may_lie_in_memory_as_they_like(beside: CompiledFile) -> None:
+    given = inputs()
+    turned = {"x": given["x"].t().contiguous().t(), "index": given["index"].repeat_interleave(2)[::2]}
+
+    assert torch.equal(open_aoti(beside.path)(turned)["hidden"], open_aoti(beside.path)(given)["hidden"])
+
+
+def test_torch_itself_opens_the_package(beside: CompiledFile, program: ExportedProgram) -> None:
+    loaded = torch._inductor.aoti_load_package(str(beside.path))
+    loaded.load_constants(safetensors.load_file(beside.files[1]), check_full_update=True)
+
+    found = PackageMetadata.from_text(loaded.get_metadata()["fakexport"])
+    given = inputs()
+    got = loaded(*given.values())
+
+    assert {tensor.name for tensor in found.tensors} == set(loaded.get_constant_fqns())
+    wanted = run(fe.bind(program, state()), given)
+    assert torch.allclose(got["hidden"], wanted["hidden"], **TOLERANCE)
+
+
+def test_native_code_is_run_for_those_who_trust_it_alone(beside: CompiledFile) -> None:
+    assert artifact_kind(beside.path) == "aoti"
+
+    with pytest.raises(DeployError, match="is native code, which runs what it says: open it with --trust"):
+        open_artifact(beside.path, "aoti")
+
+    assert open_artifact(beside.path, "aoti", trust=True)(inputs())["calls"] == 1
+
+
+@pytest.mark.parametrize("part", [0.01, 0.3, 0.6, 0.9])
+def test_a_damaged_package_is_refused(copied: Path, part: float) -> None:
+    content = bytearray(copied.read_bytes())
+    content[int(len(content) * part)] ^= 0x10
+    copied.write_bytes(content)
+
+    with pytest.raises(ArchiveError):
+        open_aoti(copied)
+
+
+def test_a_truncated_package_is_refused(copied: Path) -> None:
+    copied.write_bytes(copied.read_bytes()[:-500])
+
+    with pytest.raises(ArchiveError):
+        open_aoti(copied)
+
+
+def test_a_package_of_somebody_else_is_refused(copied: Path) -> None:
+    other, files = copied.with_name("other.pt2"), []
+    with zipfile.ZipFile(copied) as ours:
+        for name in ours.namelist():
+            if "/data/aotinductor/" in name:
+                files.append(copied.with_name(Path(name).name))
+                files[-1].write_bytes(b"{}" if name.endswith("_metadata.json") else ours.read(name))
+    package_aoti(str(other), [str(file) for file in files])
+
+    with pytest.raises(ArchiveError, match="was not compiled by fakexport, so nothing tells what it takes"):
+        open_aoti(other)
+
+
+def test_a_program_archive_is_no_package(program: ExportedProgram, tmp_path: Path) -> None:
+    fe.save(program, tmp_path / "program.pt2")
+
+    with pytest.raises(ArchiveError, match="is no package of AOTInductor"):
+        open_aoti(tmp_path / "program.pt2")
+
+
+def with_metadata(package: Path, change: dict[str, object]) -> None:
+    """Rewrites a package so that it says something else of itself, and is whole."""
+    with read_container(package, trust=True) as opened:
+        metadata = replace(read_metadata(opened), **change)
+        records = {name: opened.record(name) for name in opened.names if "sha256" not in name}
+    for name in records:
+        if name.endswith("_metadata.json"):
+            records[name] = json.dumps(
+                {**json.loads(records[name]), "fakexport": metadata.to_text()}
+            ).encode()
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in records.items()}
+    write_container(package, {**records, "data/fakexport/sha256.json": json.dumps(digests).encode()})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"versions": {"torch": "2.11.0"}},
+            r"compiled with torch 2.11.0, and this is torch .*: compile it anew",
+        ),
+        ({"machine": "vax"}, "compiled for vax, and this is"),
+        ({"instructions": ("avx2048",)}, "for a processor with avx2048, which this one has not"),
+        ({"device": "cuda"}, "compiled for cuda, and there is no such device here"),
+        (
+            {"libraries_for": ("acme.scale.default",)},
+            "acme.scale.default is not registered; load its library",
+        ),
+        ({"tensors": ()}, "its code wants other weights than it says"),
+    ],
+)
+def test_a_package_for_another_machine_or_library_is_refused(
+    copied: Path, change: dict[str, object], message: str
+) -> None:
+    if "device" in change and torch.cuda.is_available():
+        pytest.skip("there is such a device here")
+    with_metadata(copied, change)
+
+    with pytest.raises((DeployError, ArchiveError), match=message):
+        open_aoti(copied)
+
+
+@pytest.mark.usefixtures("unbound")
+def test_an_entry_of_the_cache_is_used_as_long_as_it_is_whole(cache: Path, tmp_path: Path) -> None:
+    (entry,) = cache.iterdir()
+    key = entry.name.removesuffix(".aoti.pt2")
+    content = bytearray(entry.read_bytes())
+
+    assert PackageCache(cache, key).package == entry
+
+    content[len(content) // 2] ^= 1
+    (tmp_path / entry.name).write_bytes(content)
+    assert PackageCache(tmp_path, key).package is None
+    (tmp_path / entry.name).write_bytes(content[:100])
+    assert PackageCache(tmp_path, key).package is None
+    assert PackageCache(tmp_path / "nowhere", key).package is None
+
+
+def test_the_key_of_the_cache_tells_programs_values_and_machines_apart() -> None:
+    values = {"w": torch.tensor([1.0, 2.0])}
+
+    keys = [
+        cache_key(b"a", values, {"machine": "x"}),
+        cache_key(b"b", values, {"machine": "x"}),
+        cache_key(b"a", {}, {"machine": "x"}),
+        cache_key(b"a", {"w": torch.tensor([1.0, 3.0])}, {"machine": "x"}),
+        cache_key(b"a", {"v": torch.tensor([1.0, 2.0])}, {"machine": "x"}),
+        cache_key(b"a", values, {"machine": "y"}),
+    ]
+
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == cache_key(b"a", {"w": torch.tensor([1.0, 2.0])}, {"machine": "x"})
+
+
+def test_weights_that_are_not_there_cannot_be_inside(program: ExportedProgram, tmp_path: Path) -> None:
+    with pytest.raises(UnboundProgram):
+        compile_aoti(program, tmp_path / "m.pt2", weights="inside")
+    with pytest.raises(ValueError, match=r"must end in \.pt2"):
+        compile_aoti(program, tmp_path / "m.so")
+    assert not list(tmp_path.iterdir())
