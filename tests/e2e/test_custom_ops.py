@@ -239,7 +239,7 @@ class TestCompiled:
             stock = (tmp_path / "stock.pt2", "--trust", "--library", library, *fake)
             fakexport("compile", *stock, *compile_it, package)
         else:
-            load = ("--library", library if name == "cpp_operator" else MODEL)
+            load = ("--library", library)
             archive = tmp_path / "model.pt2"
             fakexport("export", f"{MODEL}:{name}", *load, "--no-progress", "-o", archive)
             fakexport("compile", archive, tmp_path / "weights.safetensors", *load, *compile_it, package)
@@ -274,10 +274,3 @@ class TestCompiled:
         (wanted,) = safetensors.load_file(folder / "eager.safetensors").values()
         assert torch.equal(got, wanted)
         assert b"libsignal_ops" not in compiled.read_bytes()
-
-    @pytest.mark.parametrize("compiled", ["python_operator"], indirect=True)
-    def test_an_operator_of_python_runs_in_python_alone(self, compiled: Path, cpp_runner: Path) -> None:
-        assert_runs_as_eager(compiled.parent, compiled, "--trust", "--library", MODEL)
-        refused = Runner(cpp_runner, compiled).refusal("--inputs", compiled.parent / "in.safetensors")
-
-        assert refused.startswith("the operator signal_py.envelope.default is not registered")
