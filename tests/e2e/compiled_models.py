@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import fakexport as fe
 
-__all__ = ["Case", "gpt2", "mlp", "save_bound", "vit"]
+__all__ = ["Case", "gpt2", "linear", "mlp", "save_bound", "vit"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,20 @@ def mlp() -> Case:
         {"x": torch.randn(3, 8), "twice": torch.randn(6, 8)},
         {"x": {0: batch}, "twice": {0: 2 * batch}},
     )
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"y": self.linear(x)}
+
+
+def linear() -> Case:
+    torch.manual_seed(0)
+    return Case(Linear().eval(), {"x": torch.randn(3, 8)}, {"x": None})
 
 
 def vit() -> Case:

@@ -32,7 +32,7 @@ def cpp_runner(cpp_project: Path) -> Path:
     subprocess.run(
         ["cmake", "-B", build, f"-DPython3_EXECUTABLE={sys.executable}"], cwd=cpp_project, check=True
     )
-    subprocess.run(["cmake", "--build", build], check=True)
+    subprocess.run(["cmake", "--build", build, "--parallel", "2"], check=True)
     return build / "run"
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import fakexport as fe
 from fakexport.deploy import Signature, UnsuitableInputs
 from tests.command_line import fakexport
 from tests.cpp_runner import Runner
-from tests.e2e.compiled_models import Case, gpt2, mlp, save_bound, vit
+from tests.e2e.compiled_models import Case, gpt2, linear, mlp, save_bound, vit
 
 safetensors = pytest.importorskip("safetensors.torch")
 numpy = pytest.importorskip("numpy")
@@ -88,6 +89,45 @@ class TestModels:
         assert run.refusal("--inputs", tmp_path / "in.safetensors") == (
             "`input_ids` has 33 in dimension 1, where the program takes at most 32"
         )
+
+
+class TestPlacesOfWeights:
+    def test_a_package_with_its_weights_inside_takes_no_others(
+        self, cpp_runner: Path, tmp_path: Path
+    ) -> None:
+        case = linear()
+        save_bound(case, tmp_path / "model.pt2")
+        package = tmp_path / "model.aoti.pt2"
+        fakexport("compile", tmp_path / "model.pt2", "--to", "aoti", "--weights", "inside", "-o", package)
+        safetensors.save_file(case.inputs, tmp_path / "in.safetensors")
+        out = tmp_path / "out.safetensors"
+        inputs = ("--inputs", tmp_path / "in.safetensors", "--output", out)
+
+        refusal = Runner(cpp_runner, package).refusal(*inputs)
+        command = [cpp_runner, "--package", package, *inputs]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+        assert refusal == "the package has its weights inside and takes no --weights"
+        assert done.returncode == 0, done.stderr
+        assert_as_eager(safetensors.load_file(out), case)
+
+    def test_a_weight_less_program_gets_its_weights_when_it_runs(
+        self, cpp_runner: Path, tmp_path: Path
+    ) -> None:
+        case = linear()
+        program = fe.export(lambda: case.module, (), case.inputs)
+        fe.save(program, tmp_path / "model.pt2")
+        project = tmp_path / "project"
+
+        made = fakexport("compile", tmp_path / "model.pt2", "--to", "cpp-project", "-o", project)
+        run = Runner(cpp_runner, project / "model.aoti.pt2")
+        safetensors.save_file(case.inputs, tmp_path / "in.safetensors")
+        without = run.refusal("--inputs", tmp_path / "in.safetensors")
+        safetensors.save_file(case.module.state_dict(), project / "model.aoti.safetensors")
+
+        assert "note: model.aoti.pt2 has no weights" in made.stderr
+        assert without == f"{project / 'model.aoti.safetensors'}: No such file or directory"
+        assert_as_eager(run.outputs(case.inputs, tmp_path), case)
 
 
 class TestInputs:

@@ -1,4 +1,4 @@
-"""examples/custom_ops: operators of Python and C++ and a C++ class, built, exported and run elsewhere."""
+"""examples/custom_ops: operators of Python and C++ and a C++ class, exported, compiled and run elsewhere."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from tests.command_line import fakexport
 from tests.contract.source_tree import ROOT
+from tests.cpp_runner import Runner
 
 safetensors = pytest.importorskip("safetensors.torch")
 
@@ -127,7 +128,9 @@ class TestCpp:
         fakexport("bind", archive, weights, *load, *to_cpu, "-o", bound)
         refused = fakexport("run", bound, code=2).stderr
 
-        assert "signal_ops.soft_clip.default" in described
+        assert re.search(
+            r"^libraries +signal_ops\.soft_clip\.default is no operator of torch$", described, re.M
+        )
         assert "missing" not in fakexport("inspect", archive, *load).stdout
         assert "signal_ops.soft_clip.default is not registered" in refused
         assert "--library" in refused
@@ -218,3 +221,56 @@ print(torch.equal(program.module()(x), module(x)))
         assert "--library" in without
         assert without.count("\n") == 1
         assert_runs_as_eager(tmp_path, stock, "--trust", *load)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cpp_runner")
+class TestCompiled:
+    """By AOTInductor: in Python, and in C++ without it."""
+
+    @pytest.fixture
+    def compiled(self, request: pytest.FixtureRequest, library: Path, tmp_path: Path) -> Path:
+        """The package of the model of this name, and beside it its weights."""
+        name: str = request.param
+        eager(name, tmp_path, library)
+        package, compile_it = tmp_path / "model.aoti.pt2", ("--to", "aoti", "--weights", "beside", "-o")
+        if name == "cpp_class":  # Only torch saves the object's state, in a pickle.
+            fake = ("--library", FOLDER / "fake_polynomial.py")
+            stock = (tmp_path / "stock.pt2", "--trust", "--library", library, *fake)
+            fakexport("compile", *stock, *compile_it, package)
+        else:
+            load = ("--library", library)
+            archive = tmp_path / "model.pt2"
+            fakexport("export", f"{MODEL}:{name}", *load, "--no-progress", "-o", archive)
+            fakexport("compile", archive, tmp_path / "weights.safetensors", *load, *compile_it, package)
+        return package
+
+    @pytest.mark.parametrize(
+        ("compiled", "name"),
+        [
+            ("cpp_operator", "the operator signal_ops.soft_clip.default"),
+            ("cpp_class", "the C++ class signal_ops::Polynomial"),
+        ],
+        indirect=["compiled"],
+    )
+    def test_what_a_library_of_cpp_has_runs_in_python_and_in_cpp(
+        self, compiled: Path, name: str, library: Path, cpp_runner: Path
+    ) -> None:
+        folder = compiled.parent
+        run, load = Runner(cpp_runner, compiled), ("--library", library)
+        inputs = ("--inputs", folder / "in.safetensors")
+
+        in_python = fakexport("run", compiled, "--trust", *inputs, code=2).stderr
+        in_cpp = run.refusal(*inputs)
+
+        assert f"{name} is not registered" in in_python
+        assert "--library" in in_python
+        assert in_python.count("\n") == 1
+        assert in_cpp == f"{name} is not registered: name the file of its library with --library"
+        assert_runs_as_eager(folder, compiled, "--trust", *load)
+        done = run(*load, *inputs, "--output", folder / "out_cpp.safetensors")
+        assert (done.returncode, done.stderr) == (0, "")
+        (got,) = safetensors.load_file(folder / "out_cpp.safetensors").values()
+        (wanted,) = safetensors.load_file(folder / "eager.safetensors").values()
+        assert torch.equal(got, wanted)
+        assert b"libsignal_ops" not in compiled.read_bytes()

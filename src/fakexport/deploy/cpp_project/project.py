@@ -10,6 +10,8 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
+from fakexport.archive import ArchiveWriteError
+
 from ..aoti import compile_aoti
 from ..artifact import CompiledFile, DeployError, Report
 from ..signature import Signature
@@ -18,7 +20,7 @@ from .readme import readme
 __all__ = ["write_cpp_project"]
 
 _TEMPLATE = Path(__file__).with_name("template")
-_PACKAGE = "model.aoti.pt2"
+_PACKAGE, _README = "model.aoti.pt2", "README.md"
 
 
 def write_cpp_project(
@@ -43,7 +45,7 @@ def write_cpp_project(
     Raises:
         DeployError: something is in the folder already, or `compile_aoti` refuses the program.
         CompileFailure: Inductor cannot compile the program.
-        OSError: it cannot be written. On any error nothing is there that was not there before.
+        ArchiveWriteError: it cannot be written. On any error nothing is there that was not there before.
 
     Example:
         >>> import torch; from fakexport.capture import export
@@ -52,19 +54,22 @@ def write_cpp_project(
     """
     target = Path(folder)
     _refuse_to_overwrite(target)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:200]}.") as temporary:
-        new = Path(temporary, "project")
-        shutil.copytree(_TEMPLATE, new, copy_function=shutil.copyfile)
-        compiled = compile_aoti(program, new / _PACKAGE, weights="beside", cache=cache, report=report)
-        (new / "README.md").write_text(readme((new / "README.md").read_text(), Signature.of(program)))
-        new.replace(target)
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:200]}.") as temporary:
+            new = Path(temporary, "project")
+            shutil.copytree(_TEMPLATE, new, copy_function=shutil.copyfile)
+            text = readme((new / _README).read_text("utf-8"), Signature.of(program))
+            (new / _README).write_text(text, "utf-8")
+            compiled = compile_aoti(program, new / _PACKAGE, weights="beside", cache=cache, report=report)
+            new.replace(target)
+    except OSError as error:  # Its file is in the folder that is gone.
+        raise ArchiveWriteError(target, error) from error
     files = tuple(sorted(path for path in target.rglob("*") if path.is_file()))
     return dataclasses.replace(
         compiled,
         path=target,
         files=files,
         size_bytes=sum(file.stat().st_size for file in files),
-        notes=tuple(note.replace(str(new), str(target)) for note in compiled.notes),
     )
 
 
