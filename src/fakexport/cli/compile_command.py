@@ -78,8 +78,13 @@ def compile_command(
 
         load_libraries(library)
         program = load(archive, method=method, trust=trust)
-        if to == "aoti":
-            _check_devices(program, archive, checkpoint, output, target)
+        if to == "aoti" and device_map is None:
+            words = [
+                archive,
+                *([checkpoint] if checkpoint else []),
+                *(["--method", method] if method else []),
+            ]
+            program = _on_target(program, target, [*words, "-o", str(output)])
         if checkpoint is not None:
             program = bind(program, checkpoint, device_map=device_map)
         try:
@@ -97,15 +102,13 @@ def compile_command(
     write_output(f"{made.path}: {made.size_bytes:,} bytes, {taken}\n")
 
 
-def _check_devices(
-    program: ExportedProgram, archive: str, checkpoint: str | None, output: Path, target: str | None
-) -> None:
-    """Refuses devices that are not here before weights are bound for them; says what to run there."""
-    from fakexport.deploy.aoti import check_devices
+def _on_target(program: ExportedProgram, target: str | None, words: list[str]) -> ExportedProgram:
+    """The program on the devices to compile for, before it has weights; refuses those that are not here."""
+    from fakexport.deploy.aoti import check_devices, on_target
 
-    words = [archive, *([checkpoint] if checkpoint else []), "--to", "aoti"]
-    words += [*(["--target", target] if target else []), "-o", str(output)]
+    words = [*words, "--to", "aoti", *(["--target", target] if target else [])]
     check_devices(program, target, command=f"pip install fakexport && fakexport compile {shlex.join(words)}")
+    return on_target(program, target)
 
 
 def _compiled(
