@@ -17,6 +17,8 @@ transformers = pytest.importorskip("transformers")
 from fakexport.rules import rule  # noqa: E402
 from tests.command_line import fakexport  # noqa: E402
 
+pytestmark = pytest.mark.slow  # Each command is a process of its own, which imports torch.
+
 CONFIG = {
     "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 32,
     "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -61,7 +63,6 @@ def test_a_bound_program_becomes_one_file(vit: Path, tmp_path: Path) -> None:
     onnx.checker.check_model(out, full_check=True)
 
 
-@pytest.mark.slow
 def test_a_program_without_weights_gets_them_when_it_runs(vit: Path, tmp_path: Path) -> None:
     out, result = tmp_path / "vit.onnx", tmp_path / "out.safetensors"
 
@@ -76,7 +77,6 @@ def test_a_program_without_weights_gets_them_when_it_runs(vit: Path, tmp_path: P
     assert agrees(vit, result)
 
 
-@pytest.mark.slow
 def test_weights_beside_do_not_change_the_graph_and_every_process_writes_the_same(
     vit: Path, tmp_path: Path
 ) -> None:
