@@ -17,6 +17,8 @@ CALLABLES: list[Callable[..., object]] = [
     fe.meta_like,
     fe.summary,
     fe.transfers,
+    fe.load_bundle,
+    fe.save_bundle,
     fe.verify_weights,
     check,
 ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import fakexport as fe
 from fakexport.program import devices
@@ -77,6 +78,10 @@ def test_the_bundle_writes_what_transformers_writes_where_it_is_not(sizes, tmp_p
     captioning_export.export(tmp_path, **sizes)
     captioning_export.write_weights(tmp_path, model)
     captioning_export.write_eager(tmp_path, model, torch.randn(3, 3, 224, 224))
+
+    assert fe.verify_weights(
+        tmp_path / "captioner.pt2", load_file(tmp_path / "checkpoint" / "model.safetensors")
+    ).is_bindable  # By the recipes in the bundle: tensors by name have no config.json beside them.
 
     program = (
         "import runpy, sys; from tests.round_trip.clean_process import hide_packages; hide_packages();"

@@ -15,9 +15,10 @@ import torch
 from fakexport.archive.codec.program_decoder import program_from_json
 from fakexport.archive.codec.program_outline import outline
 from fakexport.archive.container.reader import Limits, read_container
-from fakexport.archive.described_container import MANIFEST, read_manifest, verify_records
+from fakexport.archive.described_container import MANIFEST, verify_records
 from fakexport.archive.error import ArchiveError
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.archive.methods import read_methods
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 from fakexport.weights import CheckpointError
@@ -35,7 +36,7 @@ def open_archive(content: bytes) -> None:
                 records = {name: container.record(name) for name in container.names}
                 folder = container.folder
                 if MANIFEST in records:
-                    verify_records(container, read_manifest(container))
+                    verify_records(container, read_methods(container).whole)
         except ArchiveError as error:
             _check_line(error)
             return

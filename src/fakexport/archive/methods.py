@@ -110,12 +110,21 @@ def read_methods(container: Container) -> Methods:
 def methods_of(path: str | os.PathLike[str], *, trust: bool = False) -> tuple[str, ...]:
     """The methods of a bundle; none for an archive with one program. Only the manifest is read.
 
+    Args:
+        path: The `.pt2` file.
+        trust: Gives none as well for what only torch can read, since it is no bundle then; opening it tells
+            what is wrong, if something is.
     Raises:
         ArchiveError: the file is refused.
         OSError: it cannot be opened.
     """
-    with read_container(path, trust=trust) as container:
-        return read_methods(container).names
+    try:
+        with read_container(path, trust=trust) as container:
+            return read_methods(container).names
+    except ArchiveError:
+        if trust:
+            return ()
+        raise
 
 
 def _stock(container: Container) -> Methods:

@@ -86,6 +86,7 @@ def save(
         ValueError: some weights are real and some fake; bound weights with unbound constants; a link that
             leads out of the folder, or none to be made; a topology that nobody knows; or the program has
             what the format cannot say.
+        TypeError: no program; `save_bundle` writes several.
         ArchiveWriteError: the file cannot be written; what was there before is there still.
 
     Example:
@@ -94,6 +95,8 @@ def save(
         >>> save(program, "/tmp/linear.pt2").weights
         'none'
     """
+    if not isinstance(program, ExportedProgram):
+        raise TypeError(f"a {type(program).__name__} is no exported program; `save_bundle` writes several")
     facts = Facts(
         source=source,
         topology=topology,

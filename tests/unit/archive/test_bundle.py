@@ -312,6 +312,12 @@ def test_a_description_tells_what_each_method_takes_and_what_is_shared(
             ValueError,
             "the weights of decode are bound, and those of encode are not",
         ),
+        (lambda p: fe.save(fe.Bundle(p), "x.pt2"), TypeError, "a Bundle is no exported program; `save_b"),
+        (
+            lambda p: fe.save_bundle(fe.Bundle(p), "x.pt2", prefixes=PREFIXES),
+            ValueError,
+            "the bundle has its prefixes",
+        ),
         (
             lambda p: fe.save_bundle(p, "x.pt2", about={"prefill": {}}),
             ValueError,

@@ -16,7 +16,7 @@ from torch._export.serde import serialize as stock
 from torch.export import Dim, ExportedProgram
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, describe, load_archive
+from fakexport.archive import ArchiveError, describe, load_archive, methods_of
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.container.writer import write_container
@@ -234,6 +234,7 @@ def test_the_layout_before_torch_2_8_needs_trust(tmp_path: Path) -> None:
     program = torch.export.export(nn.Linear(4, 2), (torch.ones(3, 4),))
     path = legacy(tmp_path / "old.pt2", program)
 
+    assert methods_of(path, trust=True) == ()
     with pytest.raises(ArchiveError, match="legacy layout, from before torch"):
         fe.load(path)
     assert nodes_equal(fe.load(path, trust=True), program) == ()
