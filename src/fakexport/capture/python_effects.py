@@ -210,7 +210,7 @@ def _is_same(old: Any, new: Any) -> bool:
 
 
 def _assignment(module: nn.Module, name: str) -> Span | None:
-    """The line of a method that assigns `self.name`, or changes it in place; `forward` first."""
+    """Where a method assigns `self.name`, or changes it in place; `forward` first."""
     found: list[tuple[bool, Span]] = []
     for owner in type(module).__mro__:
         for method in vars(owner).values():
@@ -229,13 +229,25 @@ def _assignments(method: Callable[..., Any], name: str) -> Iterator[Span]:
     except (OSError, SyntaxError, TypeError):
         return  # Typed at a prompt, or generated.
     arguments = inspect.unwrap(method).__code__.co_varnames
+    margin = len(lines[0]) - len(lines[0].lstrip())
     for node in ast.walk(tree):
-        if any(_is_attribute(place, arguments[:1], name) for place in _places(node)):
-            line = first + getattr(node, "lineno", 1) - 1
-            yield Span(path, line, function=method.__name__, origin="source")
+        for place in _places(node):
+            if _is_attribute(place, arguments[:1], name):
+                start, end = _columns(lines[place.lineno - 1], place, margin)
+                line = first + place.lineno - 1
+                yield Span(path, line, start, end, function=method.__name__, origin="source")
 
 
-def _places(node: ast.AST) -> Iterator[ast.AST]:
+def _columns(line: str, place: ast.expr, margin: int) -> tuple[int, int | None]:
+    """From 1 and in characters; `ast` counts bytes of UTF-8 from 0, and behind the margin of the method."""
+    text = line[margin:].encode()
+    start = margin + len(text[: place.col_offset].decode()) + 1
+    if place.end_lineno != place.lineno:
+        return start, None
+    return start, margin + len(text[: place.end_col_offset].decode()) + 1
+
+
+def _places(node: ast.AST) -> Iterator[ast.expr]:
     """The expressions that a statement or call may change: targets, and owners of a called method."""
     targets: list[ast.expr] = []
     match node:
@@ -246,13 +258,10 @@ def _places(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Call(func=ast.Attribute(value=owner)):
             targets = [owner]
     for target in targets:
-        for part in ast.walk(target):
-            if isinstance(part, ast.Subscript):
-                yield part.value
-            yield part
+        yield from (part for part in ast.walk(target) if isinstance(part, ast.expr))
 
 
-def _is_attribute(place: ast.AST, self_names: tuple[str, ...], name: str) -> bool:
+def _is_attribute(place: ast.expr, self_names: tuple[str, ...], name: str) -> bool:
     match place:
         case ast.Attribute(value=ast.Name(id=owner), attr=attribute):
             return owner in self_names and attribute == name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import linecache
 import random
 from pathlib import Path
 from random import random as drawn_by_name
@@ -115,6 +116,25 @@ def test_changed_attributes_are_seen_and_buffers_are_none():
     assert line_of(found["", "by_name"]) == 'self.by_name["x"] = x'
     assert line_of(found["", "fresh"]) == "self.fresh = x"
     assert found["inner", "last"].span is None  # no method of its own class assigns it
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, x):
+        größe, self.steps = x.shape, self.steps + 1  # The name has letters of two bytes.
+        return x.view(größe)
+
+
+@pytest.mark.parametrize(("module", "name"), [(Stateful(), "history"), (Counting(), "steps")])
+def test_the_attribute_is_shown_and_not_what_is_assigned(module, name):
+    (span,) = (effect.span for effect in effects_of(module) if effect.what == name)
+
+    line = linecache.getline(span.path, span.line)
+    assert line[span.column - 1 : span.end_column - 1] == f"self.{name}"
+    assert line.index(f"self.{name}") == span.column - 1
 
 
 @pytest.mark.parametrize("is_own", [False, True])
