@@ -121,27 +121,6 @@ def test_inductor_takes_equally_shaped_fakes_for_one_tensor() -> None:
     assert are_one, "fakes can be compiled now: deploy/aoti/stand_ins.py can go"
 
 
-class Counting(nn.Module):
-    """Counts its calls in a buffer of one element."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count.add_(1)
-        return x + self.count
-
-
-@slow
-def test_what_a_program_writes_into_a_buffer_of_one_element_is_there_in_the_next_call(tmp_path: Path) -> None:
-    package = AotiPackage(compiled(exported(Counting()), tmp_path, has_weights=True))
-
-    results = [package.run([torch.zeros(2, 4)])[0][0, 0].item() for _ in range(3)]
-
-    assert results == [1.0, 2.0, 3.0]
-
-
 def test_the_node_and_the_cause_of_a_failure_are_found() -> None:
     program = exported(Scaled())
     graph = program.graph_module

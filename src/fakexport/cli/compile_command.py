@@ -77,8 +77,8 @@ def compile_command(
 
         load_libraries(library)
         program = load(archive, trust=trust)
-        if to == "aoti":
-            _check_devices(program, archive, checkpoint, output, target)
+        if to == "aoti" and device_map is None:
+            program = _on_target(program, archive, checkpoint, output, target)
         if checkpoint is not None:
             program = bind(program, checkpoint, device_map=device_map)
         try:
@@ -96,15 +96,16 @@ def compile_command(
     write_output(f"{made.path}: {made.size_bytes:,} bytes, {taken}\n")
 
 
-def _check_devices(
+def _on_target(
     program: ExportedProgram, archive: str, checkpoint: str | None, output: Path, target: str | None
-) -> None:
-    """Refuses devices that are not here before weights are bound for them; says what to run there."""
-    from fakexport.deploy.aoti import check_devices
+) -> ExportedProgram:
+    """The program on the devices to compile for, before it has weights; refuses those that are not here."""
+    from fakexport.deploy.aoti import check_devices, on_target
 
     words = [archive, *([checkpoint] if checkpoint else []), "--to", "aoti"]
     words += [*(["--target", target] if target else []), "-o", str(output)]
     check_devices(program, target, command=f"pip install fakexport && fakexport compile {shlex.join(words)}")
+    return on_target(program, target)
 
 
 def _compiled(

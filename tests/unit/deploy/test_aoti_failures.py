@@ -20,7 +20,8 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 import fakexport as fe
 from fakexport.deploy import CompileFailure, DeployError
-from fakexport.deploy.aoti import check_devices, compile_aoti, open_aoti
+from fakexport.deploy.aoti import check_devices, compile_aoti, on_target, open_aoti
+from fakexport.program.program_devices import devices_of_program
 from fakexport.rules import rule
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -163,6 +164,15 @@ def test_a_program_on_a_gpu_is_refused_where_there_is_none() -> None:
 def test_other_targets_are_refused(target: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DeployError, match=message):
         compile_aoti(linear(), tmp_path / "m.pt2", target=target)
+
+
+def test_a_program_for_a_gpu_can_be_put_on_the_cpu_that_is_here() -> None:
+    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100", device_map="cuda:0")
+
+    check_devices(program, "cpu")
+
+    assert devices_of_program(on_target(program, "cpu")) == ("cpu",)
+    assert devices_of_program(on_target(program, None)) == ("cuda:0",)
 
 
 def test_a_target_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """AOTInductor: a program compiled to native code."""
 
 from .compiling import compile_aoti
-from .gpu_target import check_devices
+from .gpu_target import check_devices, on_target
 from .opened_package import AotiArtifact, open_aoti
 
-__all__ = ["AotiArtifact", "check_devices", "compile_aoti", "open_aoti"]
+__all__ = ["AotiArtifact", "check_devices", "compile_aoti", "on_target", "open_aoti"]
