@@ -9,11 +9,11 @@ import pytest
 
 __all__ = ["sampled"]
 
-_EVERY = 4
+_EVERY = 8
 
 
 def sampled(cases: Iterable[Any], *, in_every_run: Collection[str] = ()) -> list[Any]:
-    """The cases as parameters: some in `make test`, every fourth in CI, the rest in `make test-all`.
+    """The cases as parameters: some in `make test`, every eighth in CI, the rest in `make test-all`.
 
     Args:
         cases: Anything whose text is its id.
