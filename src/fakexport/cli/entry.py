@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import typer
 
@@ -14,7 +18,11 @@ from fakexport.cli.streams import abandon_output, tolerate_any_text, write_error
 
 __all__ = ["main"]
 
-_USAGE, _INTERRUPTED, _READER_GONE = 2, 130, 141
+_USAGE, _INTERRUPTED, _READER_GONE, _TERMINATED = 2, 130, 141, 143
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came: what is left half done is cleared away as after Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,16 +32,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line after the program's name. Default: that of this process.
     Returns:
         0 clean, 1 findings, 2 usage, environment or a fault of our own, 130 interrupted, 141 where the
-        reader of stdout has gone.
+        reader of stdout has gone, 143 terminated.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_text()
     try:
-        code = _run(given)
+        with _terminable():
+            code = _run(given)
         sys.stdout.flush()
     except BrokenPipeError:
         abandon_output()
         return _READER_GONE
+    except _Terminated:
+        write_error_line("error: terminated")
+        return _TERMINATED
     except KeyboardInterrupt:
         write_error_line("error: interrupted")
         return _INTERRUPTED
@@ -42,6 +54,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _show_fault(error, given, is_debug=DEBUG in given)
         return _USAGE
     return code
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """In this block SIGTERM raises `_Terminated`, and a second one ends the process at once.
+
+    Not in another thread than the main one, nor where somebody else handles or ignores the signal.
+    """
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise _Terminated
+
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _run(arguments: list[str]) -> int:

@@ -14,6 +14,7 @@ import typer
 
 from fakexport import __version__
 from fakexport.diagnostics import Diagnostic, Label, Span, render_text
+from fakexport.report.missing_package import missing_package
 from fakexport.report.table import escaped
 from fakexport.rules import rule
 
@@ -21,13 +22,6 @@ __all__ = ["internal_fault", "usage_fault"]
 
 # Typer has carried its own copy of click since 0.22, and names this class only as a base.
 _CLICK_EXCEPTION = typer.BadParameter.__mro__[2]
-# What installs a package that some commands need, by the name under which it is imported.
-_REQUIREMENTS = {
-    **{name: name for name in ("torch", "transformers", "timm", "safetensors")},
-    "executorch": "'fakexport[executorch]'",
-    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "'fakexport[onnx]'"),
-    "matplotlib": "'fakexport[charts]'",
-}
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _OWN, _COMMAND_LINE = "fakexport.", "fakexport.cli."
 
@@ -48,8 +42,8 @@ def usage_fault(error: BaseException) -> str | None:
         return _one_line(str(error))
     if type(error).__module__.startswith(_OWN):
         return _one_line(str(error))
-    if isinstance(error, ModuleNotFoundError) and (requirement := _REQUIREMENTS.get(error.name or "")):
-        return f"{error.name} is not installed: pip install {requirement}"
+    if (missing := missing_package(error)) is not None:
+        return missing
     if isinstance(error, OSError) and error.filename is not None:
         return _one_line(f"{error.filename}: {error.strerror}")
     if isinstance(error, MemoryError):

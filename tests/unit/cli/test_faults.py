@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from contextlib import nullcontext
 
@@ -174,3 +175,33 @@ def test_an_interrupt_is_exit_code_130(monkeypatch, capsys):
 
     assert code == 130
     assert capsys.readouterr() == ("", "error: interrupted\n")
+
+
+def test_sigterm_is_one_line_after_what_was_half_done_is_cleared_away(monkeypatch, capsys):
+    cleared = []
+
+    def terminated(*_, **__):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            cleared.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    install_check(monkeypatch, terminated)
+
+    code = main(["check", "m:f", "--no-progress"])
+
+    assert (code, cleared) == (143, [True])
+    assert capsys.readouterr() == ("", "error: terminated\n")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_sigterm_that_is_ignored_is_ignored_still(monkeypatch, capsys):
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    install_check(monkeypatch, raised_by(MemoryError()))
+    try:
+        main(["check", "m:f", "--no-progress"])
+
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -101,6 +104,16 @@ class Slow(nn.Module):
 
 def slow():
     return Slow().eval(), (torch.randn(2),)
+
+
+def waits():
+    """Writes into the file `STARTED` which processes are there, itself and one that it started, and waits."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    started = Path(os.environ["STARTED"])
+    written = started.with_suffix(".new")
+    written.write_text(f"{os.getpid()} {child.pid}")
+    written.rename(started)
+    time.sleep(600)
 
 
 def fails():

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -162,6 +167,26 @@ def test_an_outcome_is_in_its_file_at_each_moment(tmp_path: Path):
     assert [(each.step, each.reason) for each in read.failures] == [("load", "RuntimeError: no <f>")]
 
 
+def test_a_missing_extra_is_told_with_what_installs_it(tmp_path: Path):
+    outcome = Outcome(tmp_path / "outcome.json")
+
+    with pytest.raises(StepFailed), outcome.during("make"):
+        raise ModuleNotFoundError("No module named 'onnxscript'", name="onnxscript")
+
+    (failure,) = outcome.failures
+    assert failure.reason == "onnxscript is not installed: pip install 'fakexport[onnx]'"
+
+
+def test_a_hidden_package_is_not_said_to_be_missing(tmp_path: Path):
+    outcome = Outcome(tmp_path / "outcome.json")
+    error = ModuleNotFoundError("import of timm halted; None in sys.modules", name="timm")
+
+    with hidden(["timm"]), pytest.raises(StepFailed), outcome.during("load"):
+        raise error
+
+    assert outcome.failures[0].reason == f"ModuleNotFoundError: {error}"
+
+
 def test_a_process_that_takes_too_long_is_ended(tmp_path: Path):
     Request(f"{MODELS}:slow").write(tmp_path)
 
@@ -170,6 +195,37 @@ def test_a_process_that_takes_too_long_is_ended(tmp_path: Path):
     assert outcome.facts == {}
     assert why is not None
     assert why.reason == "not done after 0.5 s"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: signal.Signals):
+    Request(f"{MODELS}:waits").write(tmp_path)
+    script = (
+        "import sys; from pathlib import Path; from fakexport.deploy.bench.process import run_part;"
+        "run_part(Path(sys.argv[1]), 'reference', timeout_s=600)"
+    )
+    started = tmp_path / "started"  # Which the model writes, with the processes that are to end.
+    environment = {**os.environ, "STARTED": str(started)}
+
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env=environment) as starter:
+        assert _comes_true(started.exists)
+        starter.send_signal(number)
+
+    workers = [int(text) for text in started.read_text().split()]
+    assert len(workers) == 2
+    assert _comes_true(lambda: not any(map(_runs, workers)))
+
+
+def _comes_true(is_so: Callable[[], bool]) -> bool:
+    return any(is_so() or time.sleep(0.05) for _ in range(1200))
+
+
+def _runs(process: int) -> bool:
+    """Whether it is there, and more than an exit code that nobody has read."""
+    told = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip()[:1] not in ("", "Z")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fakexport.report import BenchFailure, BenchStep
+from fakexport.report.missing_package import missing_package
 
 from ..artifact import CompileFailure, DeployError
 
@@ -89,6 +90,8 @@ def reason(error: BaseException) -> str:
         note = f": {_first_line(first.notes[0])}" if first.notes else ""
         more = f"; and {len(others)} more" if others else ""
         return f"{first.code}: {first.message}{place}{note}{more}"
+    if (missing := missing_package(error)) is not None:
+        return missing
     text = _first_line(str(error))
     if isinstance(error, DeployError) and text:
         return text

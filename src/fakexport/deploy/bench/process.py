@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from fakexport.report import BenchFailure
 
 from .outcome import Outcome
 
-__all__ = ["run_part"]
+__all__ = ["end_with_parent", "run_part"]
 
 _MODULE = "fakexport.deploy.bench.worker"
 
@@ -21,7 +22,7 @@ _MODULE = "fakexport.deploy.bench.worker"
 def run_part(
     folder: Path, part: str, mode: str = "", *, timeout_s: float
 ) -> tuple[Outcome, BenchFailure | None]:
-    """One part of the benchmark in a process of its own.
+    """One part of the benchmark in a process of its own, which ends with this one however that ends.
 
     Args:
         folder: Of the benchmark; the process's outputs go to `PART-MODE.log` there.
@@ -33,28 +34,54 @@ def run_part(
     log = folder / f"{part}-{mode}.log"
     # Else a compilation would be as short as what was compiled before lets it be.
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / f"{part}-{mode}.cache")}
-    # -P: what lies in the working directory must not stand in for modules of Python.
-    command = [sys.executable, "-P", "-m", _MODULE, str(folder), part, mode]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end(process)
+    code = _exit_code([str(folder), part, mode], log, environment, timeout_s)
     outcome = Outcome(folder / f"{part}-{mode}.json")
     if code == 0:
         return outcome, None
     step = outcome.step or ("make" if part == "make" else "load")
     return outcome, BenchFailure(step, _why(code, timeout_s, log))
+
+
+def end_with_parent(alive: int) -> None:
+    """Lets this process and those that it started be killed once the process that started it is gone.
+
+    A thread waits for that; it needs Python's lock for a moment, which native code may hold.
+
+    Args:
+        alive: A pipe's end to read, whose other end only that process has.
+    """
+
+    def wait() -> None:
+        os.read(alive, 1)  # Nobody writes: it returns when the other end is closed.
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _exit_code(arguments: list[str], log: Path, environment: dict[str, str], timeout_s: float) -> int | None:
+    """What a worker ends with, minus the signal's number if by one; None after the time limit."""
+    alive, held = os.pipe()
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                # -P: what lies in the working directory must not stand in for modules of Python.
+                [sys.executable, "-P", "-m", _MODULE, str(alive), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                pass_fds=(alive,),
+                start_new_session=True,
+            )
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end(process)
+    finally:
+        os.close(alive)
+        os.close(held)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""A process of the benchmark: `python -m fakexport.deploy.bench.worker FOLDER reference|make|use [MODE]`."""
+"""A process of the benchmark: `python -m fakexport.deploy.bench.worker ALIVE FOLDER PART MODE`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from .agreement import agreement
 from .model import Call, Inputs, Model, call_of, copied
 from .modes import MODES, Mode
 from .outcome import Outcome, StepFailed
+from .process import end_with_parent
 from .process_memory import peak_bytes, resident_bytes
 from .reference import Facts, expected_outputs, first_inputs, other_inputs, write_reference
 from .request import Request
@@ -31,9 +32,12 @@ def main(arguments: Sequence[str]) -> None:
     """Does one part of a benchmark and leaves an `Outcome` in the folder.
 
     Args:
-        arguments: The folder, the part, and of the parts `make` and `use` the mode.
+        arguments: The pipe of `end_with_parent`, the folder, the part (`reference`, `make` or `use`) and the
+            mode, which is empty for `reference`.
     """
-    folder, part, name = Path(arguments[0]), arguments[1], "".join(arguments[2:])
+    alive, place, part, name = arguments
+    end_with_parent(int(alive))
+    folder = Path(place)
     warnings.simplefilter("ignore")
     request, outcome = Request.read(folder), Outcome(folder / f"{part}-{name}.json")
     if request.threads is not None:
