@@ -6,15 +6,20 @@ error, and nothing is written.
 
     python -m benchmarks.deploy_table [--work FOLDER] [--only vit,gpt2] [--modes aoti,onnx]
 
-What the folder has already is not measured again. The C++ operator needs g++, and so do two of the modes.
+One run makes the page. Each mode is put into the folder when it is measured, and not measured again: a run
+that was stopped goes on where it was, and the page is written once all is there. Figures of other versions,
+machines or settings in the folder are refused. Needs g++ and the extras of the modes.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
+import os
 import shutil
+import statistics
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +35,8 @@ from fakexport.report.spread import duration_text
 PAGE = ROOT / "docs" / "deploy_table.md"
 REPEAT, WARMUP, THREADS = 30, 5, 1
 _FACTORIES = "benchmarks/deploy_models/factories.py"
+# Without them a mode would be a cell with a reason of this machine's, not of the mode's.
+_PACKAGES = ("transformers", "onnx", "onnxscript", "onnxruntime", "executorch")
 # Not for use, and there to be compared with.
 _MAY_BE_WRONG = {"weights", "torchscript-trace", "torchscript-script"}
 
@@ -75,43 +82,102 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--modes", default=",".join(MODES))
     options = parser.parse_args()
+    if missing := _missing_tools():
+        parser.error(f"not installed: {', '.join(missing)}")
     options.work.mkdir(parents=True, exist_ok=True)
-    for key in options.only.split(","):
-        measure(key, options.modes.split(","), options.work)
+    wanted = [(key, mode) for key in options.only.split(",") for mode in options.modes.split(",")]
+    for number, (key, mode) in enumerate(wanted, start=1):
+        measure(key, mode, options.work, f"[{number}/{len(wanted)}] {CASES[key].name}, {mode}")
     found = {
         key: json.loads(path.read_text()) for key in CASES if (path := _file(key, options.work)).exists()
     }
+    check_alike(found, options.work)
     if wrong := list(_wrong(found)):
         print("error: other outputs than eager's:", *wrong, sep="\n  ", file=sys.stderr)
         return 1
+    left = [f"{key} {mode}" for key in CASES for mode in MODES if mode not in _modes(found.get(key))]
+    if left:
+        count = len(CASES) * len(MODES)
+        print(f"{PAGE.name} not written: {len(left)} of {count} are left, first {left[0]}", file=sys.stderr)
+        return 0
     PAGE.write_text(page(found), encoding="utf-8")
     return 0
 
 
-def measure(key: str, modes: list[str], work: Path) -> None:
-    """Runs the modes that the model's file in the folder does not have, and puts them there."""
+def measure(key: str, mode: str, work: Path, name: str) -> None:
+    """Runs a mode that the model's file in the folder does not have, and puts it there.
+
+    Raises:
+        SystemExit: what is there was measured with something else.
+    """
     case, file = CASES[key], _file(key, work)
-    known = json.loads(file.read_text()) if file.exists() else {}
-    missing = [mode for mode in modes if mode not in _by_mode(known.get("modes", ()))]
-    if not missing:
+    known = json.loads(file.read_text()) if file.exists() else None
+    if mode in _modes(known):
         return
+    load = os.getloadavg()[0]
     report = bench(
         case.source,
-        modes=missing,
+        modes=[mode],
         inputs=case.inputs,
         dynamic_shapes=case.dynamic,
         libraries=[str(_library(work))] if case.has_library else (),
         threads=THREADS,
         warmup=WARMUP,
         repeat=REPEAT,
-        on_progress=lambda line: print(f"{case.name}: {line}", file=sys.stderr, flush=True),
+        on_progress=lambda line: print(f"{name}: {line.partition(': ')[2]}", file=sys.stderr, flush=True),
     )
     new = bench_to_dict(report)
-    if known:
-        new["versions"] = {**known["versions"], **new["versions"]}
-        new["modes"] = known["modes"] + new["modes"]
-        new["measured"]["modes"] = known["measured"]["modes"] + new["measured"]["modes"]
-    file.write_text(json.dumps(new, indent=2))
+    new["measured"] |= {"warmup": WARMUP, "repeat": REPEAT, "loads": [load]}
+    new_file = file.with_suffix(".new")
+    new_file.write_text(json.dumps(new if known is None else merged(known, new, file), indent=2))
+    new_file.replace(file)
+
+
+def merged(known: dict[str, Any], new: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What is known of a model and what is new, if both were measured with the same.
+
+    Raises:
+        SystemExit: they were not, or the model or its sizes are others.
+    """
+    for name in ("source", "inputs", "other_inputs"):
+        if known[name] != new[name]:
+            raise SystemExit(f"error: {file} is of {name} {known[name]}, now it is {new[name]}: remove it")
+    check_alike({"known": known, "new": new}, file)
+    measured = {
+        **known["measured"],
+        **{each: known["measured"][each] + new["measured"][each] for each in ("modes", "loads")},
+    }
+    return {
+        **known,
+        "versions": {**known["versions"], **new["versions"]},
+        "modes": known["modes"] + new["modes"],
+        "measured": measured,
+    }
+
+
+def check_alike(found: Mapping[str, Any], place: Path) -> None:
+    """Refuses figures of different machines, settings or versions of packages in one page.
+
+    Raises:
+        SystemExit: says what differs.
+    """
+    known: dict[str, Any] = {}
+    for each in found.values():
+        settings = {name: each["measured"][name] for name in ("processor", "threads", "warmup", "repeat")}
+        for name, value in {**settings, **each["versions"]}.items():
+            if known.setdefault(name, value) != value:
+                raise SystemExit(
+                    f"error: {place} has figures of {name} {known[name]} and of {name} {value}: remove it"
+                )
+
+
+def _missing_tools() -> list[str]:
+    packages = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    return packages + ([] if shutil.which("g++") else ["g++"])
+
+
+def _modes(report: Mapping[str, Any] | None) -> set[str]:
+    return set() if report is None else set(_by_mode(report["modes"]))
 
 
 def _file(key: str, work: Path) -> Path:
@@ -140,24 +206,27 @@ def _wrong(found: Mapping[str, Any]) -> Iterator[str]:
 
 def page(found: Mapping[str, Any]) -> str:
     """The page, from the reports by the model's key."""
-    report = next(iter(found.values()))
+    measured = [each["measured"] for each in found.values()]
     versions: dict[str, str] = {}
     for each in found.values():
         versions |= each["versions"]
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
     modes = [mode for mode in MODES if any(mode in _by_mode(each["modes"]) for each in found.values())]
-    machine = f"{report['measured']['processor']}, no GPU, torch with {report['measured']['threads']} thread"
+    machine = f"{measured[0]['processor']}, no GPU, torch with {measured[0]['threads']} thread"
+    loads = [load for each in measured for load in each["loads"]]
     parts = [
         "# Ways to hand a model over, measured",
         "Written by `python -m benchmarks.deploy_table`. Each model is constructed with drawn weights and\n"
         "handed over in each mode of [`fakexport bench`](cli.md#fakexport-bench-source), which says what\n"
         "the columns are: written in one fresh process, and opened in another, where the model's package\n"
         "cannot be imported unless code is handed over. Outputs were held against eager's first.",
-        f"Machine: {machine}. It was shared with other work, which is why latency\n"
-        f"is told as a ratio to eager, whose calls took turns with the mode's in one process.\n{told}.",
+        f"Machine: {machine}. The system's load average before a mode, in which the modes before\n"
+        f"count too, was {statistics.median(loads):.1f} in the median and {max(loads):.1f} at most. Latency "
+        "is told as a ratio to\neager, whose calls took turns with the mode's in one process.\n"
+        f"{told}.",
         "## Latency over eager's",
-        f"Median of {REPEAT} turns, and quartiles; less than 1 is faster than eager. `-`: it does not work;\n"
-        "the reasons are below.",
+        f"Median of {measured[0]['repeat']} turns after {measured[0]['warmup']} that are not timed, and "
+        "quartiles; less than 1 is faster than\neager. `-`: it does not work; the reasons are below.",
         _ratios(found, modes),
     ]
     for key, each in found.items():

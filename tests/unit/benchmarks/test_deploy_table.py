@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
-from benchmarks.deploy_table import CASES, PAGE, page
+import pytest
+
+from benchmarks.deploy_table import CASES, PAGE, merged, page
 from fakexport.deploy.bench import MODES
 from fakexport.report import bench_to_dict
 from tests.unit.report.sample_bench import sample_bench
@@ -20,9 +23,18 @@ def test_the_page_has_models_of_the_script_in_every_mode():
     assert re.findall(r"^\| `([\w+-]+)` \|", text, re.MULTILINE) == [*MODES] * (1 + len(names))
 
 
-def test_a_page_has_figures_and_reasons():
-    text = page({"mlp": bench_to_dict(sample_bench())})
+def measured(report=None):
+    """A report as the script keeps it."""
+    found = bench_to_dict(report or sample_bench())
+    found["measured"] |= {"warmup": 5, "repeat": 30, "loads": [0.5, 1.25]}
+    return found
 
+
+def test_a_page_has_figures_and_reasons():
+    text = page({"mlp": measured()})
+
+    assert "was 0.9 in the median and 1.2 at most" in text
+    assert "Median of 30 turns after 5 that are not timed" in text
     assert "| `export` | 1.25 (1.20 to 1.40) |" in text
     assert (
         "| `export` | yes | yes | no | 1.5e-07 | 134.2 KiB | 410 ms | 13.9 ms | 1.20 ms | 7.5 MiB |" in text
@@ -38,6 +50,32 @@ def test_a_page_does_not_say_where_packages_are_installed():
     )
     rows = (report.rows[0], replace(report.rows[1], failures=(failure,)))
 
-    text = page({"mlp": bench_to_dict(replace(report, rows=rows))})
+    text = page({"mlp": measured(replace(report, rows=rows))})
 
     assert "`no such file: torch/x.py:3`" in text
+
+
+def test_modes_that_were_measured_later_are_added():
+    first, *others = sample_bench().rows
+    known, new = (measured(replace(sample_bench(), rows=rows)) for rows in ((first,), tuple(others)))
+
+    whole = merged(known, new, Path("mlp.json"))
+
+    assert whole["modes"] == measured()["modes"]
+    assert whole["measured"]["modes"] == measured()["measured"]["modes"]
+    assert whole["measured"]["loads"] == [0.5, 1.25, 0.5, 1.25]
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ({"processor": "an abacus"}, "processor"),
+        ({"versions": {"torch": "1.0"}}, "torch"),
+        ({"inputs": ("x=float32[1]",)}, "inputs"),
+    ],
+)
+def test_figures_that_were_measured_with_something_else_are_refused(other, name):
+    report = sample_bench()
+
+    with pytest.raises(SystemExit, match=f"^error: mlp.json .* of {name} .*: remove it$"):
+        merged(measured(report), measured(replace(report, **other)), Path("mlp.json"))
