@@ -222,7 +222,8 @@ def page(found: Mapping[str, Any]) -> str:
         "cannot be imported unless code is handed over. Outputs were held against eager's first.",
         f"Machine: {machine}. The system's load average before a mode, in which the modes before\n"
         f"count too, was {statistics.median(loads):.1f} in the median and {max(loads):.1f} at most. Latency "
-        "is told as a ratio to\neager, whose calls took turns with the mode's in one process.\n"
+        "is told as a ratio to\neager, whose calls took turns with the mode's in one process. "
+        "ONNX Runtime has the threads of torch;\nExecuTorch, with XNNPACK, as many as processors.\n"
         f"{told}.",
         "## Latency over eager's",
         f"Median of {measured[0]['repeat']} turns after {measured[0]['warmup']} that are not timed, and "

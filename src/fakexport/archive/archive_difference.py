@@ -83,13 +83,16 @@ def diff_archives(
 
     Args:
         a, b: Paths of `.pt2` files. Where both are bound, the data of all weights is read and compared.
-        method: Which program of a bundle; of two bundles, in both.
+        method: Which program of a bundle; of two bundles, in both. One of the two has to be a bundle.
         trust: As for `load`.
     Raises:
         ArchiveError, OSError: as for `load`.
     """
     paths = os.fspath(a), os.fspath(b)
-    first, second = (_opened(path, method, trust=trust) for path in paths)
+    methods = _methods(paths, method, trust=trust)
+    first, second = (
+        load_archive(path, method=own, trust=trust) for path, own in zip(paths, methods, strict=True)
+    )
     both = zip(paths, (first, second), strict=True)
     return ArchiveDifference(
         *paths,
@@ -100,10 +103,12 @@ def diff_archives(
     )
 
 
-def _opened(path: str, method: str | None, *, trust: bool) -> LoadedArchive:
-    """The program of this method; that of an archive which has only one is compared with it."""
-    is_one = method is not None and not methods_of(path, trust=trust)
-    return load_archive(path, method=None if is_one else method, trust=trust)
+def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list[str | None]:
+    """The method to load of each: the only program of an archive is compared with that of a bundle."""
+    if method is None:
+        return [None, None]
+    are_bundles = [bool(methods_of(path, trust=trust)) for path in paths]
+    return [method if is_bundle or not any(are_bundles) else None for is_bundle in are_bundles]
 
 
 def _weights(a: LoadedArchive, b: LoadedArchive) -> Iterator[WeightDifference]:

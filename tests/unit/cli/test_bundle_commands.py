@@ -103,6 +103,7 @@ def test_diff_compares_one_method_with_an_archive_or_a_bundle(
         (["run", "{}/encode.pt2", "--method", "x"], "has one program, and no methods such as 'x'"),
         (["source", "{}/bound.pt2"], "is a bundle of the methods encode, decode"),
         (["diff", "{}/bound.pt2", "{}/bound.pt2"], "is a bundle of the methods encode, decode"),
+        (["diff", "{}/encode.pt2", "{}/decode.pt2", "--method", "x"], "has one program, and no methods"),
         (["compile", "{}/bound.pt2", "--to", "onnx", "-o", "{}/x"], "is a bundle of the methods"),
         (["retarget", "{}/bound.pt2", "--to", "cpu=cuda:0", "-o", "{}/x"], "is a bundle of the methods"),
         (["verify-weights", "{}/bundle.pt2"], "has no weights of its own"),
