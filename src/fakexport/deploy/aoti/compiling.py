@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,11 @@ from fakexport.archive.container.reader import read_container
 from fakexport.program import library_classes, library_operators
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
+from fakexport.weights.expectation import Weight
 
 from ..artifact import CompiledFile, Report, WeightsPlace
 from ..signature import Signature
+from ..weights_file import FileLayout, file_beside
 from .faults import failure_of
 from .gpu_target import check_devices, device_type, on_target
 from .host import compiler_version, instructions_here, machine_here, versions_here
@@ -36,7 +37,6 @@ from .metadata import PackageMetadata, TensorDescription
 from .package import read_metadata, write_package
 from .package_cache import PackageCache, cache_key
 from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
-from .weights_file import file_beside, write_weights
 
 __all__ = ["compile_aoti"]
 
@@ -71,7 +71,7 @@ def compile_aoti(
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
         DeployError: no C++ compiler, a device that is not here, a full disk, a program that cannot be run on
-            other inputs than the examples.
+            other inputs than the examples, another safetensors file in the place of the weights.
         UnboundProgram: the weights are to be inside, and there are none.
         ArchiveWriteError: a file cannot be written; what was there before is there still.
         ValueError: the path does not end in `.pt2`, or an input of the program is no tensor.
@@ -222,19 +222,23 @@ def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:
 
 
 def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: bool) -> tuple[Path, ...]:
-    """Copies the package to its place, and writes the weights beside it if there are any."""
-    with ExitStack() as stack:
-        files = [out]
-        if is_beside and not unbound_names(program):
-            files.append(file_beside(out))
-            file = stack.enter_context(new_file(files[-1]))
-            held = held_tensors(program)
-            with read_container(package, trust=True) as opened:
-                names = [tensor.name for tensor in read_metadata(opened).tensors]
-            write_weights(file, {name: held[name] for name in names})
-        with new_file(out) as target, package.open("rb") as source:
+    """Copies the package to its place, and writes the weights beside it if there are any.
+
+    The weights get their name first, when all of the package is on the disk: a process that ends in between
+    leaves no new package beside old weights.
+    """
+    with new_file(out) as target:
+        with package.open("rb") as source:
             shutil.copyfileobj(source, target, MIB)
-    return tuple(files)
+        if not is_beside or unbound_names(program):
+            return (out,)
+        target.flush()
+        held, beside = held_tensors(program), file_beside(out)
+        with read_container(package, trust=True) as opened:
+            names = [tensor.name for tensor in read_metadata(opened).tensors]
+        layout = FileLayout.of({name: Weight(tuple(held[name].shape), held[name].dtype) for name in names})
+        layout.write_beside(beside, {name: held[name] for name in names})
+    return out, beside
 
 
 def _note_of_unbound(out: Path) -> str:
