@@ -74,7 +74,8 @@ def compile_aoti(
             other inputs than the examples, another safetensors file in the place of the weights.
         UnboundProgram: the weights are to be inside, and there are none.
         ArchiveWriteError: a file cannot be written; what was there before is there still.
-        ValueError: the path does not end in `.pt2`, or an input of the program is no tensor.
+        ValueError: the path does not end in `.pt2`, an input of the program is no tensor, or its archive's
+            format cannot say what the program has.
 
     Example:
         >>> from fakexport.capture import export
@@ -91,7 +92,8 @@ def compile_aoti(
     check_devices(program, target)
     compiler = compiler_version()
     program = on_target(program, target)
-    job = _Job(program, place, compiler, report or _silent)
+    # What cannot be described is refused here, before the work.
+    job = _Job(program, Signature.of(program), input_orders(program), place, compiler, report or _silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
         key = None if cache is None else job.key
@@ -123,6 +125,8 @@ class _Job:
     """What is compiled, and for what."""
 
     program: ExportedProgram
+    signature: Signature
+    orders: tuple[tuple[int, ...], ...]
     place: WeightsPlace
     compiler: str
     report: Report
@@ -155,19 +159,20 @@ class _Job:
 
     def compiled(self, folder: Path) -> Path:
         """A package in the folder."""
-        self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
         is_inside = self.place == "inside"
+        archive = None if is_inside else self.archive
+        self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
         files = _compiled(self.program, folder / "code", has_weights=is_inside)
         names = () if is_inside else _constant_names(files, folder / "names.pt2")
         package = folder / "package.pt2"
-        write_package(package, files, self._metadata(names), None if is_inside else self.archive)
+        write_package(package, files, self._metadata(names), archive)
         return package
 
     def _metadata(self, names: tuple[str, ...]) -> PackageMetadata:
         held = held_tensors(self.program)
         return PackageMetadata(
-            signature=Signature.of(self.program),
-            orders=input_orders(self.program),
+            signature=self.signature,
+            orders=self.orders,
             device=self.device,
             place=self.place,
             tensors=tuple(
