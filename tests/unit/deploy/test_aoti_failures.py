@@ -136,6 +136,15 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     assert not list(out.iterdir())
 
 
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_compiled(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    with pytest.raises(DeployError, match="none: no such folder"):
+        compile_aoti(linear(), tmp_path / "none" / "m.pt2", report=done.append)
+
+    assert not done
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [

@@ -26,7 +26,7 @@ from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
 from fakexport.weights.expectation import Weight
 
-from ..artifact import CompiledFile, Report, WeightsPlace
+from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside
 from .faults import failure_of
@@ -70,8 +70,8 @@ def compile_aoti(
         What was written.
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
-        DeployError: no C++ compiler, a device that is not here, a full disk, a program that cannot be run on
-            other inputs than the examples, another safetensors file in the place of the weights.
+        DeployError: no C++ compiler, a device or a folder that is not here, a full disk, a program that can
+            only be run on the examples, another safetensors file in the place of the weights.
         UnboundProgram: the weights are to be inside, and there are none.
         ArchiveWriteError: a file cannot be written; what was there before is there still.
         ValueError: the path does not end in `.pt2`, an input of the program is no tensor, or its archive's
@@ -85,6 +85,8 @@ def compile_aoti(
     begun, out = time.monotonic(), Path(path)
     if out.suffix != ".pt2":
         raise ValueError(f"{out}: the name of a package must end in .pt2, or torch does not open it")
+    if not out.absolute().parent.is_dir():
+        raise DeployError(f"{out.parent}: no such folder")
     unbound = unbound_names(program)
     place: WeightsPlace = weights or ("beside" if unbound else "inside")
     if unbound and place == "inside":
