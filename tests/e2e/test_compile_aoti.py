@@ -178,18 +178,27 @@ def test_an_operator_of_a_library_is_called_from_native_code(tmp_path: Path, lib
     assert_refused(message, "run", package, "--trust", *out)
 
 
-def test_a_target_that_is_not_here_is_refused_with_the_command_for_where_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--to", "aoti", "--weights", "beside", "--target", "H100", "--trust"),
+        ("--to", "cpp-project", "--cache", "compiled"),
+    ],
+    ids=["aoti", "cpp-project"],
+)
+def test_a_device_that_is_not_here_is_refused_with_the_command_for_where_it_is(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     (tmp_path / "models.py").write_text(MODELS)
     program, out = tmp_path / "program.pt2", tmp_path / "m.aoti.pt2"
-    fakexport("export", f"{tmp_path}/models.py:mlp", "--target", "H100", "--no-progress", "-o", program)
+    on_gpu = ("--target", "H100", "--device-map", "cuda:0")
+    fakexport("export", f"{tmp_path}/models.py:mlp", *on_gpu, "--no-progress", "-o", program)
 
-    refused = fakexport(
-        "compile", program, "w.safetensors", "--to", "aoti", "--target", "H100", "-o", out, code=2
-    )
+    refused = fakexport("compile", program, "w.safetensors", *options, "-o", out, code=2)
 
-    command = f"fakexport compile {program} w.safetensors --to aoti --target H100 -o {out}"
+    command = f"fakexport compile {program} w.safetensors {' '.join(options)} -o {out}"
     assert "there is no cuda:0 here; copy the archive" in refused.stderr
     assert f"`pip install fakexport && {command}`" in refused.stderr
     assert not out.exists()

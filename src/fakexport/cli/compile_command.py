@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -78,13 +79,10 @@ def compile_command(
 
         load_libraries(library)
         program = load(archive, method=method, trust=trust)
-        if to == "aoti" and device_map is None:
-            words = [
-                archive,
-                *([checkpoint] if checkpoint else []),
-                *(["--method", method] if method else []),
-            ]
-            program = _on_target(program, target, [*words, "-o", str(output)])
+        if to in ("aoti", "cpp-project") and device_map is None:
+            options = {"--to": to, **given, "--method": method, "--trust": trust, "--library": library}
+            command = _command([archive, checkpoint], {**options, "-o": output})
+            program = _on_target(program, target, command)
         if checkpoint is not None:
             program = bind(program, checkpoint, device_map=device_map)
         try:
@@ -102,12 +100,23 @@ def compile_command(
     write_output(f"{made.path}: {made.size_bytes:,} bytes, {taken}\n")
 
 
-def _on_target(program: ExportedProgram, target: str | None, words: list[str]) -> ExportedProgram:
+def _command(arguments: list[str | None], options: Mapping[str, object]) -> str:
+    """This call for another machine, as a line for a shell."""
+    words = [argument for argument in arguments if argument is not None]
+    for option, given in options.items():
+        for value in given if isinstance(given, list) else [given]:
+            if value is True:
+                words.append(option)
+            elif value is not None and value is not False:
+                words += [option, str(value)]
+    return f"pip install fakexport && fakexport compile {shlex.join(words)}"
+
+
+def _on_target(program: ExportedProgram, target: str | None, command: str) -> ExportedProgram:
     """The program on the devices to compile for, before it has weights; refuses those that are not here."""
     from fakexport.deploy.aoti import check_devices, on_target
 
-    words = [*words, "--to", "aoti", *(["--target", target] if target else [])]
-    check_devices(program, target, command=f"pip install fakexport && fakexport compile {shlex.join(words)}")
+    check_devices(program, target, command=command)
     return on_target(program, target)
 
 

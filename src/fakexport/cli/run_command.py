@@ -69,7 +69,7 @@ def run_command(
             trust=trust,
         )
         timed = run_timed(
-            opened, tensors, warmup=(3 if warmup is None else warmup) * bool(repeat), repeat=repeat
+            opened, tensors, warmup=(_WARMUP if warmup is None else warmup) * bool(repeat), repeat=repeat
         )
         if output is not None:
             write_outputs(output, timed.outputs)

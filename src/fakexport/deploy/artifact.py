@@ -44,7 +44,7 @@ class CompiledFile:
 
     Args:
         path: The file or folder that was asked for.
-        files: All files that were written, `path` first.
+        files: All files that were written, `path` first; or all in the folder, sorted.
         size_bytes: Of all of them.
         seconds: What the compilation took, of wall time.
         is_cached: Whether it was taken from the cache.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
 from typing import Literal
 
+from fakexport.archive import ArchiveError
+from fakexport.archive.container.reader import read_container
 from fakexport.weights import CheckpointSource
 
 from .artifact import Artifact, DeployError
@@ -15,7 +16,7 @@ __all__ = ["ArtifactKind", "artifact_kind", "open_artifact"]
 
 ArtifactKind = Literal["program", "aoti", "executorch", "onnx"]
 _EXECUTORCH_MARK = b"ET12"
-_AOTI_FOLDER = "/data/aotinductor/"
+_AOTI_FOLDER = "data/aotinductor/"
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
@@ -30,11 +31,7 @@ def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
         return "executorch"
     if Path(path).suffix == ".onnx":
         return "onnx"
-    if start[:2] == b"PK" and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if any(_AOTI_FOLDER in name for name in archive.namelist()):
-                return "aoti"
-    return "program"
+    return "aoti" if start[:2] == b"PK" and _is_package(path) else "program"
 
 
 def open_artifact(
@@ -75,3 +72,11 @@ def open_artifact(
             from .onnx import open_onnx
 
             return open_onnx(path, checkpoint=checkpoint)
+
+
+def _is_package(path: str | os.PathLike[str]) -> bool:
+    try:
+        with read_container(path, trust=True) as archive:
+            return any(name.startswith(_AOTI_FOLDER) for name in archive.names)
+    except ArchiveError:  # What reads it as a program says what is wrong.
+        return False

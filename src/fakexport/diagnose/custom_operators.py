@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.operator_schema import is_python_operator
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import hint_of
@@ -23,9 +24,7 @@ from fakexport.rules import rule
 __all__ = ["ComparedOperators", "compare_custom_operators"]
 
 LARGEST_INPUT_BYTES = 64 * 2**20
-_OF_TORCH = frozenset(
-    {"aten", "prim", "prims", "higher_order", "inductor", "torchvision", "_operator", "math"}
-)
+_NOT_CUSTOM = TORCH_NAMESPACES | {"torchvision"}  # Its kernels come from torch's own project.
 _MUTATED = "not defined as mutable but was mutated"
 
 
@@ -76,7 +75,7 @@ def _custom_operator(visit: Visit) -> str | None:
     operator = operator_name(visit.node)
     namespace, _, name = operator.partition(".")
     is_called = visit.node.op == "call_function" and hasattr(visit.node.target, "overloadpacket")
-    return f"{namespace}::{name.partition('.')[0]}" if is_called and namespace not in _OF_TORCH else None
+    return f"{namespace}::{name.partition('.')[0]}" if is_called and namespace not in _NOT_CUSTOM else None
 
 
 def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:

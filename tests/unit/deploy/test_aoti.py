@@ -159,6 +159,20 @@ def test_what_is_compiled_for_any_weights_is_compiled_once(
     assert beside.path.read_bytes() == unbound.path.read_bytes()
 
 
+@pytest.mark.usefixtures("unbound")
+def test_a_checkpoint_beside_the_output_is_not_overwritten(
+    program: ExportedProgram, cache: Path, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "m.safetensors"
+    safetensors.save_file({"other": torch.zeros(2)}, checkpoint)
+    before = checkpoint.read_bytes()
+
+    with pytest.raises(DeployError, match=r"m\.safetensors is there already and holds something else"):
+        compile_aoti(fe.bind(program, state()), tmp_path / "m.pt2", weights="beside", cache=cache)
+
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"m.safetensors": before}
+
+
 def test_a_package_without_weights_is_not_opened(unbound: CompiledFile) -> None:
     with pytest.raises(DeployError, match=r"has no weights: give a checkpoint, or put unbound.aoti.safetens"):
         open_aoti(unbound.path)

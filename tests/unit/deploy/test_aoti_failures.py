@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._inductor.exc import CppCompileError
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 import fakexport as fe
 from fakexport.deploy import CompileFailure, DeployError
 from fakexport.deploy.aoti import check_devices, compile_aoti, on_target, open_aoti
+from fakexport.deploy.aoti.faults import failure_of
 from fakexport.program.program_devices import devices_of_program
 from fakexport.rules import rule
 
@@ -130,8 +132,45 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     )
 
     last = done.stderr.strip().splitlines()[-1]
-    assert last.endswith("DeployError: the C++ compiler cannot write its files: File too large")
+    assert last.endswith("DeployError: the C++ compiler fails: File too large")
     assert not list(out.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_compiled(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    with pytest.raises(DeployError, match="none: no such folder"):
+        compile_aoti(linear(), tmp_path / "none" / "m.pt2", report=done.append)
+
+    assert not done
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            CppCompileError(["g++"], "g++: fatal error: Killed signal terminated program cc1plus"),
+            "the C++ compiler fails: Cannot allocate memory",
+        ),
+        (MemoryError(), "AOTInductor fails: Cannot allocate memory"),
+    ],
+)
+def test_a_machine_without_memory_is_no_fault_of_the_program(error: Exception, message: str) -> None:
+    found = failure_of(error)
+
+    assert not isinstance(found, CompileFailure)
+    assert str(found) == message
+
+
+@needs_compiler
+def test_what_no_package_can_describe_is_refused_before_it_is_compiled(tmp_path: Path) -> None:
+    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 8)[:, :4],))
+    done: list[str] = []
+
+    with pytest.raises(DeployError, match="is a window into a larger tensor"):
+        compile_aoti(program, tmp_path / "m.pt2", report=done.append)
+
+    assert not done
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

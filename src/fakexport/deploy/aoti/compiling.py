@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,11 @@ from fakexport.archive.container.reader import read_container
 from fakexport.program import library_classes, library_operators
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
+from fakexport.weights.expectation import Weight
 
-from ..artifact import CompiledFile, Report, WeightsPlace
+from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
 from ..signature import Signature
+from ..weights_file import FileLayout, file_beside
 from .faults import failure_of
 from .gpu_target import check_devices, device_type, on_target
 from .host import compiler_version, instructions_here, machine_here, versions_here
@@ -36,7 +37,6 @@ from .metadata import PackageMetadata, TensorDescription
 from .package import read_metadata, write_package
 from .package_cache import PackageCache, cache_key
 from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
-from .weights_file import file_beside, write_weights
 
 __all__ = ["compile_aoti"]
 
@@ -70,11 +70,12 @@ def compile_aoti(
         What was written.
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
-        DeployError: no C++ compiler, a device that is not here, a full disk, a program that cannot be run on
-            other inputs than the examples.
+        DeployError: no C++ compiler, a device or a folder that is not here, a full disk, a program that can
+            only be run on the examples, another safetensors file in the place of the weights.
         UnboundProgram: the weights are to be inside, and there are none.
         ArchiveWriteError: a file cannot be written; what was there before is there still.
-        ValueError: the path does not end in `.pt2`, or an input of the program is no tensor.
+        ValueError: the path does not end in `.pt2`, an input of the program is no tensor, or its archive's
+            format cannot say what the program has.
 
     Example:
         >>> from fakexport.capture import export
@@ -84,6 +85,8 @@ def compile_aoti(
     begun, out = time.monotonic(), Path(path)
     if out.suffix != ".pt2":
         raise ValueError(f"{out}: the name of a package must end in .pt2, or torch does not open it")
+    if not out.absolute().parent.is_dir():
+        raise DeployError(f"{out.parent}: no such folder")
     unbound = unbound_names(program)
     place: WeightsPlace = weights or ("beside" if unbound else "inside")
     if unbound and place == "inside":
@@ -91,7 +94,8 @@ def compile_aoti(
     check_devices(program, target)
     compiler = compiler_version()
     program = on_target(program, target)
-    job = _Job(program, place, compiler, report or _silent)
+    # What cannot be described is refused here, before the work.
+    job = _Job(program, Signature.of(program), input_orders(program), place, compiler, report or _silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
         key = None if cache is None else job.key
@@ -123,6 +127,8 @@ class _Job:
     """What is compiled, and for what."""
 
     program: ExportedProgram
+    signature: Signature
+    orders: tuple[tuple[int, ...], ...]
     place: WeightsPlace
     compiler: str
     report: Report
@@ -155,19 +161,20 @@ class _Job:
 
     def compiled(self, folder: Path) -> Path:
         """A package in the folder."""
-        self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
         is_inside = self.place == "inside"
+        archive = None if is_inside else self.archive
+        self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
         files = _compiled(self.program, folder / "code", has_weights=is_inside)
         names = () if is_inside else _constant_names(files, folder / "names.pt2")
         package = folder / "package.pt2"
-        write_package(package, files, self._metadata(names), None if is_inside else self.archive)
+        write_package(package, files, self._metadata(names), archive)
         return package
 
     def _metadata(self, names: tuple[str, ...]) -> PackageMetadata:
         held = held_tensors(self.program)
         return PackageMetadata(
-            signature=Signature.of(self.program),
-            orders=input_orders(self.program),
+            signature=self.signature,
+            orders=self.orders,
             device=self.device,
             place=self.place,
             tensors=tuple(
@@ -222,19 +229,23 @@ def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:
 
 
 def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: bool) -> tuple[Path, ...]:
-    """Copies the package to its place, and writes the weights beside it if there are any."""
-    with ExitStack() as stack:
-        files = [out]
-        if is_beside and not unbound_names(program):
-            files.append(file_beside(out))
-            file = stack.enter_context(new_file(files[-1]))
-            held = held_tensors(program)
-            with read_container(package, trust=True) as opened:
-                names = [tensor.name for tensor in read_metadata(opened).tensors]
-            write_weights(file, {name: held[name] for name in names})
-        with new_file(out) as target, package.open("rb") as source:
+    """Copies the package to its place, and writes the weights beside it if there are any.
+
+    The weights get their name first, when all of the package is on the disk: a process that ends in between
+    leaves no new package beside old weights.
+    """
+    with new_file(out) as target:
+        with package.open("rb") as source:
             shutil.copyfileobj(source, target, MIB)
-    return tuple(files)
+        if not is_beside or unbound_names(program):
+            return (out,)
+        target.flush()
+        held, beside = held_tensors(program), file_beside(out)
+        with read_container(package, trust=True) as opened:
+            names = [tensor.name for tensor in read_metadata(opened).tensors]
+        layout = FileLayout.of({name: Weight(tuple(held[name].shape), held[name].dtype) for name in names})
+        layout.write_beside(beside, {name: held[name] for name in names})
+    return out, beside
 
 
 def _note_of_unbound(out: Path) -> str:

@@ -18,10 +18,12 @@ from ..artifact import CompileFailure, DeployError
 
 __all__ = ["failure_of"]
 
-_NO_SPACE = {
+_LACKING = {
     re.compile("No space left on device"): errno.ENOSPC,
     re.compile("[Ff]ile size limit exceeded|File too large|SIGXFSZ"): errno.EFBIG,
     re.compile("Disk quota exceeded"): errno.EDQUOT,
+    # The last is what a compiler says that the system has killed.
+    re.compile("virtual memory exhausted|Cannot allocate memory|out of memory|Killed signal"): errno.ENOMEM,
 }
 _MISSING_HEADER = re.compile(r"fatal error: ([^:\s]+): No such file or directory")
 _MAX_NOTE_LINES = 6
@@ -31,17 +33,19 @@ def failure_of(error: Exception) -> DeployError:
     """What to raise in place of an error of Inductor.
 
     Returns:
-        `CompileFailure` with FE803 where the program is at fault, else a line: the disk is full.
+        `CompileFailure` with FE803 where the program is at fault, else a line: the disk or memory is full.
     """
     cause = root_cause(error)
+    if isinstance(cause, MemoryError):
+        return DeployError(f"AOTInductor fails: {os.strerror(errno.ENOMEM)}")
     if isinstance(cause, OSError) and cause.errno is not None:
         where = f": {cause.filename}" if cause.filename else ""
         return DeployError(f"AOTInductor cannot write its files{where}: {cause.strerror}")
     text = str(cause)
     if is_compiler_fault(cause):
-        for pattern, number in _NO_SPACE.items():
+        for pattern, number in _LACKING.items():
             if pattern.search(text):
-                return DeployError(f"the C++ compiler cannot write its files: {os.strerror(number)}")
+                return DeployError(f"the C++ compiler fails: {os.strerror(number)}")
         if missing := _MISSING_HEADER.search(text):
             return DeployError(
                 f"the C++ compiler does not find {missing[1]}: install the package that has it"

@@ -22,12 +22,12 @@ from fakexport.weights import CheckpointSource, open_checkpoint
 
 from ..artifact import DeployError
 from ..signature import Signature
+from ..weights_file import file_beside
 from .host import instructions_here, machine_here
 from .input_layout import laid_out
 from .metadata import PackageMetadata, TensorDescription
 from .package import PROGRAM, read_metadata, verify_package
 from .stand_ins import held_tensors
-from .weights_file import file_beside
 
 __all__ = ["AotiArtifact", "open_aoti"]
 

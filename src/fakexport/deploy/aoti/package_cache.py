@@ -10,18 +10,15 @@ from pathlib import Path
 
 import torch
 
-from fakexport._torch.real_execution import real_execution
 from fakexport.archive import ArchiveError, ArchiveWriteError
 from fakexport.archive.container.limits import MIB
 from fakexport.archive.container.new_file import new_file
 from fakexport.archive.container.reader import read_container
-from fakexport.fake import is_fake, value_of
 
+from ..weights_file import raw_chunks
 from .package import verify_package
 
 __all__ = ["PackageCache", "cache_key"]
-
-_CHUNK_ELEMENTS = 1 << 22
 
 
 def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping[str, object]) -> str:
@@ -36,7 +33,10 @@ def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping
     digest.update(hashlib.sha256(archive).digest())
     for name, tensor in sorted(values.items()):
         digest.update(hashlib.sha256(name.encode()).digest())
-        digest.update(_sha256(tensor))
+        content = hashlib.sha256()
+        for chunk in raw_chunks(tensor):
+            content.update(chunk)
+        digest.update(content.digest())
     return digest.hexdigest()
 
 
@@ -71,12 +71,3 @@ class PackageCache:
         except (ArchiveWriteError, OSError) as error:
             return f"not kept in the cache: {error}"
         return None
-
-
-def _sha256(tensor: torch.Tensor) -> bytes:
-    digest = hashlib.sha256()
-    with real_execution():
-        flat = (value_of(tensor) if is_fake(tensor) else tensor.detach()).contiguous().reshape(-1)
-        for start in range(0, flat.numel(), _CHUNK_ELEMENTS):
-            digest.update(flat[start : start + _CHUNK_ELEMENTS].cpu().view(torch.uint8).numpy().data)
-    return digest.digest()

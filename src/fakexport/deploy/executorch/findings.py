@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
+from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.symbolic_numbers import expression_of, finite_bound, has_unbacked_symbols
 from fakexport.diagnose.labels import labels_at
@@ -24,7 +25,7 @@ __all__ = ["findings_of_graph", "lowering_failure", "unbounded_inputs", "unrun_o
 
 # Control flow that ExecuTorch 1.5 emits, and its own calls of a backend.
 _RUNNABLE_HIGHER_ORDER = frozenset({"cond", "map_impl", "scan", "executorch_call_delegate"})
-_OF_TORCH = frozenset({"aten", "prim", "prims", "dim_order_ops", "higher_order"})
+_OF_TORCH_OR_EXECUTORCH = TORCH_NAMESPACES | {"dim_order_ops", "higher_order"}
 _TRACE = re.compile(r"While executing %?(?P<node>\w+)(?P<rest>.*)", re.DOTALL)
 
 
@@ -182,7 +183,7 @@ def _unbounded_symbols(node: Node) -> Iterator[str]:
 
 def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | None = None) -> Diagnostic:
     namespace = name.partition(".")[0]
-    is_custom = namespace not in _OF_TORCH
+    is_custom = namespace not in _OF_TORCH_OR_EXECUTORCH
     fix = (
         f"give {name} an out variant, and register its kernel with ExecuTorch's runtime"
         if is_custom

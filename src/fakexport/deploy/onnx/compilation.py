@@ -18,10 +18,10 @@ from fakexport.program.weightless import unbound_names
 
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
 from ..signature import Signature
+from ..weights_file import FileLayout, file_beside, raw_chunks
 from .checking import check_model, shorten_notes
 from .conversion import Converted, convert
 from .description import KEY, Description
-from .weights_file import FileLayout, raw_bytes
 
 __all__ = ["LARGEST_BYTES", "compile_onnx"]
 
@@ -77,7 +77,7 @@ def compile_onnx(
     tensors = {**program.constants, **program.state_dict}
     is_bound = not unbound_names(program)
     is_inside = _fits(converted, tensors) and is_bound and weights == "inside"
-    beside = target.with_suffix(".safetensors")
+    beside = file_beside(target)
     description = Description.of(program, signature, converted.outputs, "" if is_inside else beside.name)
     layout = FileLayout.of(description.stored)
     model = _proto(converted, description, layout)
@@ -140,14 +140,17 @@ def _proto(converted: Converted, description: Description, layout: FileLayout) -
 
 
 def _write(model: Any, files: list[Path], layout: FileLayout, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Writes the model, and its weights if there is a file for them, neither without the other."""
+    """Writes the model, and its weights if there is a file for them, neither without the other.
+
+    The weights get their name first, when all of the model is on the disk: a process that ends in between
+    leaves no new model beside old weights.
+    """
     target, *beside = files
     with new_file(target) as file:
         file.write(model.SerializeToString(deterministic=True))
+        file.flush()
         for path in beside:
-            _refuse_another(path, layout)
-            with new_file(path) as data:
-                layout.write(data, tensors)
+            layout.write_beside(path, tensors)
 
 
 def _fill(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -158,10 +161,4 @@ def _fill(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
-            tensor.raw_data = bytes(raw_bytes(tensors[tensor.name]))
-
-
-def _refuse_another(beside: Path, layout: FileLayout) -> None:
-    """Weights take the place of weights of the same layout, and of nothing else: least of a checkpoint."""
-    if beside.exists() and not layout.is_that_of(beside):
-        raise DeployError(f"{beside} is there already and holds something else; choose another name for OUT")
+            tensor.raw_data = b"".join(raw_chunks(tensors[tensor.name]))

@@ -11,6 +11,7 @@ from torch.export.graph_signature import OutputKind, TensorArgument
 from torch.fx import Node
 
 from fakexport._torch.onnx_translations import node_of_failure, prepared, untranslated_nodes
+from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program.module_path import module_path
@@ -22,7 +23,8 @@ from ..signature import Signature
 
 __all__ = ["findings_of_failure", "findings_of_program"]
 
-_OF_TORCH = frozenset({"aten", "prim", "prims", "higher_order", "_operator", "operator", "math"})
+# Besides operators, a program calls functions of Python and torch: `math.floor`, `torch.sym_max`.
+_OF_TORCH = TORCH_NAMESPACES | {"higher_order", "math", "operator", "torch"}
 _WRITES = {
     OutputKind.BUFFER_MUTATION: "the buffer",
     OutputKind.PARAMETER_MUTATION: "the parameter",

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.operator_registry import OpOverload
 from fakexport.program.devices import devices
+from fakexport.program.library_operators import library_operators
 from fakexport.program.walk import walk
 
 from .class_text import ClassWriter
@@ -26,8 +26,6 @@ from .regions import regions_of
 from .root_text import RootText, root_text
 
 __all__ = ["PythonSource", "source"]
-
-_OF_TORCH = frozenset(("aten", "prim", "prims", "higher_order"))
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def _devices(program: ExportedProgram) -> Iterator[str]:
 
 
 def _file(program: ExportedProgram, root: RootText, writer: ClassWriter, *, has_constants: bool) -> str:
-    libraries = sorted(_libraries(program))
+    libraries = list(dict.fromkeys(name.partition(".")[0] for name in library_operators(program)))
     lines = [f'"""{root.name}, a program of torch.export.', ""]
     lines += ["    program = Program()", "    program.load_state_dict(weights)", "    program(...)"]
     if libraries:
@@ -136,12 +134,3 @@ def _imports(body: str, modules: set[str]) -> list[str]:
     if "pytree." in body:
         of_torch.append("from torch.utils import _pytree as pytree")
     return [*standard, *([""] if standard else ()), *of_torch]
-
-
-def _libraries(program: ExportedProgram) -> Iterator[str]:
-    found = {
-        str(visit.node.target).partition(".")[0]
-        for visit in walk(program)
-        if isinstance(visit.node.target, OpOverload)
-    }
-    yield from found - _OF_TORCH

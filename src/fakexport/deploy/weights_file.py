@@ -1,4 +1,4 @@
-"""The safetensors file beside an ONNX model: where each weight will lie is known before there is one.
+"""The safetensors file beside what was compiled: where each weight will lie is known before there is one.
 
 ONNX refers to data outside of the model by file, offset and length, and a safetensors file is a header and
 then plain bytes. So the model can name the places at once, and any reader of ONNX finds the weights there as
@@ -10,7 +10,7 @@ Source: the format's description in the README of huggingface/safetensors; ONNX,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,16 +18,20 @@ from typing import IO
 
 import torch
 
+from fakexport._torch.real_execution import real_execution
+from fakexport.archive.container.new_file import new_file
+from fakexport.fake import is_fake, value_of
 from fakexport.weights.expectation import Weight
 from fakexport.weights.safetensors_header import DTYPES
 
-from ..artifact import DeployError
+from .artifact import DeployError
 
-__all__ = ["FileLayout", "raw_bytes"]
+__all__ = ["FileLayout", "file_beside", "raw_chunks"]
 
 _NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
+_CHUNK_ELEMENTS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,43 @@ class FileLayout:
             return is_same and file.seek(0, 2) == self.size_bytes
 
     def write(self, file: IO[bytes], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Writes the file; of mapped tensors one is in memory at a time."""
+        """Writes the file in steps: weights that are mapped from a file take no memory.
+
+        The library's own `save_file` first makes bytes of all of them.
+        """
         file.write(self.header)
         for name in self.places:
-            file.write(raw_bytes(tensors[name]))
+            for chunk in raw_chunks(tensors[name]):
+                file.write(chunk)
+
+    def write_beside(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Writes the file as a whole or not at all, in place of one of the same layout or of none.
+
+        Raises:
+            DeployError: something else is there: a checkpoint, perhaps.
+            ArchiveWriteError: it cannot be written; what was there before is there still.
+        """
+        if path.exists() and not self.is_that_of(path):
+            raise DeployError(
+                f"{path} is there already and holds something else; choose another name for OUT"
+            )
+        with new_file(path) as file:
+            self.write(file, tensors)
 
 
-def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The elements of a tensor in row-major order, little endian as all machines of torch are."""
-    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    raw: memoryview = flat.view(torch.uint8).numpy().data
-    return raw
+def file_beside(path: Path) -> Path:
+    """`model.aoti.safetensors` for `model.aoti.pt2`."""
+    return path.with_suffix(".safetensors")
+
+
+def raw_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
+    """The elements of a tensor in row-major order, little endian as all machines of torch are, in steps.
+
+    Args:
+        tensor: On any device; or a fake whose value is known.
+    """
+    with real_execution():
+        real = value_of(tensor) if is_fake(tensor) else tensor.detach()
+        flat = real.contiguous().reshape(-1)
+        for start in range(0, flat.numel(), _CHUNK_ELEMENTS):
+            yield flat[start : start + _CHUNK_ELEMENTS].cpu().view(torch.uint8).numpy().data

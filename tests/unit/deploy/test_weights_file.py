@@ -1,4 +1,4 @@
-"""The file beside an ONNX model is a safetensors file whose layout is known before its data."""
+"""The file beside what was compiled is a safetensors file whose layout is known before its data."""
 
 from __future__ import annotations
 
@@ -12,12 +12,50 @@ from hypothesis import strategies as st
 safetensors = pytest.importorskip("safetensors.torch")
 
 from fakexport.deploy import DeployError  # noqa: E402
-from fakexport.deploy.onnx.weights_file import FileLayout  # noqa: E402
+from fakexport.deploy.weights_file import FileLayout, file_beside  # noqa: E402
+from fakexport.weights import open_checkpoint  # noqa: E402
 from fakexport.weights.expectation import Weight  # noqa: E402
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.complex64)
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 WEIGHTS = st.dictionaries(st.text("ab.é", min_size=1), st.builds(Weight, SHAPES, st.sampled_from(DTYPES)))
+TENSORS = {
+    "byte": torch.tensor([1, 2, 3], dtype=torch.uint8),
+    "flag": torch.tensor([True, False]),
+    "half": torch.randn(3, 5).to(torch.bfloat16),
+    "whole": torch.arange(7),
+    "scalar": torch.tensor(2.5),
+    "none": torch.empty(0, 4),
+    "turned": torch.randn(4, 3).t(),
+    "float8": torch.randn(5).to(torch.float8_e4m3fn),
+    "weight": torch.nn.Parameter(torch.randn(3000, 1500)),  # more than is written at once
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "model.aoti.safetensors"
+    layout_of(TENSORS).write_beside(path, TENSORS)
+    return path
+
+
+def layout_of(tensors: dict[str, torch.Tensor]) -> FileLayout:
+    return FileLayout.of({name: Weight(tuple(t.shape), t.dtype) for name, t in tensors.items()})
+
+
+@pytest.mark.parametrize("name", list(TENSORS))
+def test_the_library_reads_what_was_written(written: Path, name: str) -> None:
+    found, wanted = safetensors.load_file(written)[name], TENSORS[name].detach()
+
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    assert torch.equal(found.reshape(-1).view(torch.uint8), wanted.contiguous().reshape(-1).view(torch.uint8))
+
+
+def test_each_tensor_begins_where_its_elements_can_be_read_in_place(written: Path) -> None:
+    entries = open_checkpoint(written).entries
+
+    assert entries.keys() == TENSORS.keys()
+    assert all(entry.offset % entry.dtype.itemsize == 0 for entry in entries.values())
 
 
 @given(WEIGHTS)
@@ -71,3 +109,20 @@ def test_another_file_has_another_layout(tmp_path: Path) -> None:
 def test_a_dtype_without_a_name_in_the_format_is_refused() -> None:
     with pytest.raises(DeployError, match=r"no dtype for the weight w, complex128\[2\]"):
         FileLayout.of({"w": Weight((2,), torch.complex128)})
+
+
+def test_weights_take_the_place_of_weights_of_the_same_layout_and_of_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    old, new = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
+
+    layout_of(old).write_beside(path, old)
+    layout_of(new).write_beside(path, new)
+
+    assert torch.equal(safetensors.load_file(path)["w"], new["w"])
+    with pytest.raises(DeployError, match="is there already and holds something else"):
+        layout_of(TENSORS).write_beside(path, TENSORS)
+    assert torch.equal(safetensors.load_file(path)["w"], new["w"])
+
+
+def test_the_file_beside_has_the_name_of_the_package() -> None:
+    assert file_beside(Path("a/model.aoti.pt2")) == Path("a/model.aoti.safetensors")
