@@ -1,4 +1,4 @@
-"""torch's translation of attention with a Boolean mask gives a row that is hidden altogether the mean."""
+"""torch's translation of attention gives a row that is hidden altogether the mean, or NaN."""
 
 from __future__ import annotations
 
@@ -27,3 +27,17 @@ def test_a_hidden_row_is_zero_in_torch_and_the_mean_in_onnx() -> None:
     torch.testing.assert_close(found[0, 0, [0, 2]], expected[0, 0, [0, 2]])
     assert torch.equal(expected[0, 0, 1], torch.zeros(2))
     torch.testing.assert_close(found[0, 0, 1], x[0, 0].mean(dim=0))
+
+
+def test_a_row_that_numbers_hide_is_zero_in_torch_and_nan_in_onnx() -> None:
+    x = torch.arange(6.0).reshape(1, 1, 3, 2)
+    mask = torch.tensor([[0, -torch.inf, -torch.inf], [-torch.inf] * 3, [0, 0, 0]])
+    made = torch.onnx.export(torch.export.export(Attention(), (x, mask)), verbose=False)
+    assert made is not None
+
+    (found,) = made(x, mask)
+
+    expected = Attention()(x, mask)
+    torch.testing.assert_close(found[0, 0, [0, 2]], expected[0, 0, [0, 2]])
+    assert torch.equal(expected[0, 0, 1], torch.zeros(2))
+    assert found[0, 0, 1].isnan().all()

@@ -13,6 +13,7 @@ from fakexport._torch.symbolic_numbers import (
     has_unbacked_symbols,
     hint_of,
     infinite_integer,
+    keep_ranges,
     noted_expression_of,
     shape_functions,
     unbacked_index,
@@ -122,3 +123,26 @@ def test_an_environment_learns_nothing_from_what_is_run_without_new_guards():
     assert guards == before
     assert environment.pending_fresh_unbacked_symbols == []
     assert len(environment.guards) == before + 1
+
+
+def test_an_environment_has_not_the_range_of_a_size_that_another_input_follows():
+    """If the first assertion fails, torch keeps it, and `keep_ranges` can go."""
+
+    class Sum(torch.nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    declared, following = {0: torch.export.Dim.DYNAMIC(min=2, max=8)}, {0: torch.export.Dim.AUTO}
+    program = torch.export.export(
+        Sum(), (torch.zeros(3), torch.zeros(3)), dynamic_shapes=(declared, following)
+    )
+    node = next(iter(program.graph.find_nodes(op="placeholder")))
+    size = node.meta["val"].shape[0]
+    environment, symbol = size.node.shape_env, expression_of(size)
+
+    assert finite_bound(environment.var_to_range[symbol].upper) is None
+    assert program.range_constraints[symbol] == value_range(2, 8)
+
+    keep_ranges(program)
+
+    assert environment.var_to_range[symbol] == value_range(2, 8)

@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     _free_unbacked_symbols_with_path,
@@ -29,6 +30,7 @@ __all__ = [
     "has_unbacked_symbols",
     "hint_of",
     "infinite_integer",
+    "keep_ranges",
     "noted_expression_of",
     "shape_functions",
     "unbacked_index",
@@ -114,6 +116,24 @@ def without_new_guards(environment: ShapeEnv) -> Iterator[None]:
     """
     with environment.suppress_guards(), environment.ignore_fresh_unbacked_symbols():
         yield
+
+
+def keep_ranges(program: ExportedProgram) -> None:
+    """Tells the shape environments of a program's inputs the ranges that the program has for their symbols.
+
+    Torch keeps those of `Dim.DYNAMIC(min=2, max=8)` in `range_constraints` alone: the environment may still
+    have the symbol from 2 to infinity, and whoever asks it for the greatest size learns the example's.
+    """
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if not isinstance(size, torch.SymInt):
+                continue
+            for symbol in expression_of(size).free_symbols & program.range_constraints.keys():
+                bounds = program.range_constraints[symbol]
+                size.node.shape_env.constrain_symbol_range(
+                    symbol, compiler_min=bounds.lower, compiler_max=bounds.upper
+                )
 
 
 def hint_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:

@@ -58,6 +58,7 @@ _TITLES = {
     "retarget": "A model that shows it",
     "compile": "A model that shows it",
 }
+_SUFFIXES = {"aoti": ".aoti.pt2", "executorch": ".pte", "onnx": ".onnx"}
 _IN_PYTHON = "fe.bind(fe.export(factory), checkpoint())"
 
 
@@ -69,8 +70,8 @@ def _how_to_run(known: Rule) -> str:
         return f"`{export}`, then `fakexport inspect model.pt2 --devices`"
     if known.fails_on == "compile":
         export = f"fakexport export model.py:factory --target {known.target} -o model.pt2"
-        suffix = ".aoti.pt2" if known.form == "aoti" else f".{known.form}"
-        return f"`{export}`, then `fakexport compile model.pt2 --to {known.form} -o model{suffix}`"
+        out = f"model{_SUFFIXES[known.form or '']}"
+        return f"`{export}`, then `fakexport compile model.pt2 --to {known.form} -o {out}`"
     return f"`{_command(known)}`"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 from fakexport.archive import load, save
 from fakexport.capture import export
@@ -77,6 +78,28 @@ def mlp(tmp_path_factory):
     program = torch.export.export(Mlp().eval(), (torch.randn(3, 4),), dynamic_shapes=({0: batch},))
     path = tmp_path_factory.mktemp("mlp") / "mlp.pte"
     return program, compile_executorch(program, path)
+
+
+class Padded(nn.Module):
+    """With a mask whose sizes follow."""
+
+    def forward(self, x, mask):
+        return torch.softmax(x.masked_fill(mask == 0, -1e9), -1)
+
+
+def test_a_range_that_only_one_input_declares_is_that_of_those_that_follow(tmp_path):
+    """torch does not tell the shape environment all of the ranges then."""
+    sizes = {0: Dim.DYNAMIC(min=2, max=8), 1: Dim.DYNAMIC(min=2, max=16)}
+    program = torch.export.export(
+        Padded(),
+        (torch.zeros(2, 5), torch.ones(2, 5, dtype=torch.int64)),
+        dynamic_shapes=(sizes, {0: Dim.AUTO, 1: Dim.AUTO}),
+    )
+    artifact = compiled(program, tmp_path)
+
+    for shape in [(2, 5), (3, 6), (8, 16)]:
+        x, mask = torch.randn(shape), torch.randint(2, shape)
+        torch.testing.assert_close(artifact({"x": x, "mask": mask})["output"], Padded()(x, mask))
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8])

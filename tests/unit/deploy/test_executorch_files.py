@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +14,7 @@ from fakexport.deploy import DeployError
 pytest.importorskip("executorch")
 
 from fakexport.deploy.executorch import compile_executorch, open_executorch
+from fakexport.deploy.executorch.description import write_checked
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,29 @@ def test_a_changed_byte_is_refused_wherever_it_is(content, tmp_path):
 
 def test_a_longer_file_is_refused(content, tmp_path):
     assert "is damaged" in refusal(content + b"\0", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            b'"arguments": [{"input": "input"}]',
+            b'"arguments": [{"input": "other"}]',
+            "arguments[0].input: 'other'",
+        ),
+        (b'"arguments": [{"input": "input"}]', b'"arguments": [{"value_": 123456}]', "'value_' is unknown"),
+        (b'"backend": "portable"', b'"backend": "harmless"', "'harmless' is no backend"),
+    ],
+)
+def test_a_forged_description_is_refused(old, new, reason, content, tmp_path):
+    """With a right checksum."""
+    assert len(old) == len(new)
+    assert old in content
+    plain = re.sub(rb'(?<="sha256": ")[0-9a-f]{64}', b"0" * 64, content).replace(old, new)
+    file = io.BytesIO()
+    write_checked(file, plain)
+
+    assert reason in refusal(file.getvalue(), tmp_path)
 
 
 @pytest.mark.parametrize("foreign", [b"", b"PK\3\4", b"garbage" * 100])

@@ -15,6 +15,9 @@ from fakexport.rules import rule
 pytest.importorskip("executorch")
 
 from fakexport.deploy.executorch import compile_executorch
+from fakexport.deploy.executorch.findings import short_plans
+from fakexport.deploy.executorch.trial import planned_sizes
+from fakexport.deploy.signature import Signature
 
 KNOWN = rule("FE801")
 
@@ -124,6 +127,23 @@ def test_executorch_itself_takes_the_example_for_the_bound():
     method = Runtime.get().load_program(content).load_method("forward")
     with pytest.raises(RuntimeError, match="0x10"):
         method.execute((torch.zeros(5),))
+
+
+def test_a_plan_that_is_too_short_is_found():
+    from executorch.exir import to_edge_transform_and_lower
+
+    rows = torch.export.Dim("rows", max=8)
+    program = torch.export.export(
+        Call(lambda x, y: x * 2 + y), (torch.zeros(4, 3), torch.zeros(3)), dynamic_shapes=(({0: rows}, {}),)
+    )
+    whole = to_edge_transform_and_lower(program).to_executorch().buffer
+    short = torch.export.export(Call(lambda x, y: x * 2 + y), (torch.zeros(4, 3), torch.zeros(3)))
+    content = to_edge_transform_and_lower(short).to_executorch().buffer
+    wanted = dict(enumerate(Signature.of(program).inputs))
+
+    assert list(short_plans(wanted, planned_sizes(whole, [0, 1]))) == []
+    (found,) = short_plans(wanted, planned_sizes(content, [0, 1]))
+    assert found.notes[0].endswith("inputs_0 of the shape [4, 3], and the program takes up to [8, 3]")
 
 
 def test_a_size_that_depends_on_data_needs_a_bound(tmp_path):

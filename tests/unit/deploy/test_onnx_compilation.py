@@ -337,11 +337,22 @@ class Attention(nn.Module):
         return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
 
 
+class OwnAttention(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (x @ x.mT + mask).softmax(-1) @ x
+
+
+def as_numbers(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -torch.inf)
+
+
+@pytest.mark.parametrize("is_boolean", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_token_that_sees_nothing_gets_nothing(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_a_token_that_sees_nothing_gets_nothing(dtype: torch.dtype, is_boolean: bool, tmp_path: Path) -> None:
     x = torch.randn(2, 2, 5, 4).to(dtype)
     mask = torch.ones(2, 1, 5, 5).tril().bool()
     mask[1, ..., :3] = False
+    mask = mask if is_boolean else as_numbers(mask, dtype)
 
     found = compiled(Attention(), (x, mask), tmp_path)({"x": x, "mask": mask})["output"]
 
@@ -349,3 +360,27 @@ def test_a_token_that_sees_nothing_gets_nothing(dtype: torch.dtype, tmp_path: Pa
     torch.testing.assert_close(
         found, Attention()(x, mask), rtol=0, atol=2e-3 if dtype.itemsize == 2 else 1e-6
     )
+
+
+@pytest.mark.parametrize("is_boolean", [True, False])
+def test_attention_to_what_is_no_number_gives_none(is_boolean: bool, tmp_path: Path) -> None:
+    """A score that is NaN is not one that is hidden."""
+    x = torch.randn(1, 1, 3, 4)
+    mask = torch.ones(1, 1, 3, 3).tril().bool()
+    mask = mask if is_boolean else as_numbers(mask, x.dtype)
+    artifact = compiled(Attention(), (x, mask), tmp_path)
+    x[0, 0, 1] = torch.nan
+
+    found = artifact({"x": x, "mask": mask})["output"]
+
+    assert torch.equal(found.isnan(), Attention()(x, mask).isnan())
+
+
+def test_a_softmax_of_the_models_own_stays_as_it_is(tmp_path: Path) -> None:
+    x = torch.randn(1, 1, 3, 4)
+    mask = as_numbers(torch.tensor([[True, False, True], [False] * 3, [True] * 3]), x.dtype)
+
+    found = compiled(OwnAttention(), (x, mask), tmp_path)({"x": x, "mask": mask})["output"]
+
+    assert found[0, 0, 1].isnan().all()
+    torch.testing.assert_close(found, OwnAttention()(x, mask), equal_nan=True)

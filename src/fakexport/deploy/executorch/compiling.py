@@ -14,19 +14,20 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from fakexport._torch.attention_layout import functional_program
+from fakexport._torch.symbolic_numbers import keep_ranges
 from fakexport.archive.container.new_file import new_file
 from fakexport.diagnostics import Diagnostic
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.weightless import UnboundProgram, unbound_names
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
-from ..signature import Signature
+from ..signature import InputTensor, Signature
 from .backend import Backend
 from .description import METHOD, Description, write_checked
-from .findings import findings_of_graph, lowering_failure, unbounded_inputs
+from .findings import findings_of_graph, lowering_failure, short_plans, unbounded_inputs
 from .lowering import edge_manager
 from .native_log import native_log
-from .trial import call_failure, refused_operators, trial_arguments
+from .trial import call_failure, planned_sizes, refused_operators, trial_arguments
 
 __all__ = ["compile_executorch"]
 
@@ -69,6 +70,8 @@ def compile_executorch(
     functional = _functional(program)
     description = Description(signature, _arguments(program), _written(functional), backend, _versions())
     content = _lowered(functional, backend, description)
+    tensors = _tensors(description)
+    _fail(tuple(short_plans(tensors, planned_sizes(content, list(tensors)))))
     tell("calling it once with ExecuTorch's runtime")
     notes = (*_notes(functional), *_tried(program, functional, backend, content))
     with new_file(path) as file:
@@ -90,9 +93,11 @@ def _refuse(program: ExportedProgram) -> None:
 
 def _functional(program: ExportedProgram) -> ExportedProgram:
     try:
-        return functional_program(program)
+        functional = functional_program(program)
     except Exception as error:
         raise CompileFailure((lowering_failure(program, error),)) from error
+    keep_ranges(functional)  # ExecuTorch plans memory for the greatest sizes of the shape environment.
+    return functional
 
 
 def _lowered(program: ExportedProgram, backend: Backend, description: Description) -> bytes:
@@ -170,6 +175,13 @@ def _arguments(program: ExportedProgram) -> tuple[dict[str, Any], ...]:
         else:
             raise DeployError(f"the input {spec.arg.name} is {spec.arg.value!r}, which no .pte file can take")
     return tuple(taken)
+
+
+def _tensors(description: Description) -> dict[int, InputTensor]:
+    """By their index among the arguments of the method."""
+    known = {tensor.name: tensor for tensor in description.signature.inputs}
+    named = enumerate(argument.get("input") for argument in description.arguments)
+    return {index: known[name] for index, name in named if name is not None}
 
 
 def _written(program: ExportedProgram) -> tuple[str, ...]:

@@ -13,14 +13,15 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
-from fakexport.documents.typed_json import entries, field, items, mapping, text
+from fakexport.documents.typed_json import entries, field, items, mapping, one_of, record, text
 
 from ..artifact import DeployError
 from ..signature import Signature
+from .backend import Backend
 
 __all__ = ["METHOD", "Description", "described", "write_checked"]
 
@@ -73,11 +74,19 @@ class Description:
             DocumentError: it is something else.
         """
         owner = mapping(value)
+        signature = field(owner, "signature", Signature.from_dict)
+        an_input = one_of({tensor.name for tensor in signature.inputs}, "input of the signature")
+
+        def argument(found: Any) -> dict[str, Any]:
+            if "input" in mapping(found):
+                return record(found, {"input": an_input})
+            return record(found, {"value": lambda constant: constant})
+
         return cls(
-            field(owner, "signature", Signature.from_dict),
-            field(owner, "arguments", lambda found: tuple(items(found, mapping))),
-            field(owner, "written", lambda found: tuple(items(found, text))),
-            field(owner, "backend", text),
+            signature,
+            field(owner, "arguments", lambda found: tuple(items(found, argument))),
+            field(owner, "written", lambda found: tuple(items(found, an_input))),
+            field(owner, "backend", one_of(get_args(Backend), "backend")),
             field(owner, "versions", lambda found: entries(found, text)),
         )
 

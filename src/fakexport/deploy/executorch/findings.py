@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import torch
@@ -21,7 +21,15 @@ from fakexport.program.operator_name import target_name
 from fakexport.program.source_span import source_span, span_of_trace
 from fakexport.rules import rule
 
-__all__ = ["findings_of_graph", "lowering_failure", "unbounded_inputs", "unrun_operators"]
+from ..signature import InputTensor
+
+__all__ = [
+    "findings_of_graph",
+    "lowering_failure",
+    "short_plans",
+    "unbounded_inputs",
+    "unrun_operators",
+]
 
 # Control flow that ExecuTorch 1.5 emits, and its own calls of a backend.
 _RUNNABLE_HIGHER_ORDER = frozenset({"cond", "map_impl", "scan", "executorch_call_delegate"})
@@ -57,6 +65,28 @@ def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
             fix=Fix(f"export it with a bound: `--dynamic {found[0]}=1..64`"),
             fault="inputs",
         )
+
+
+def short_plans(
+    inputs: Mapping[int, InputTensor], planned: Mapping[int, tuple[int, ...]]
+) -> Iterator[Diagnostic]:
+    """A finding for each input that the program takes larger than the file has room for.
+
+    Args:
+        inputs: The tensors that the method takes, by their index among its arguments.
+        planned: The greatest shape of each.
+    """
+    for index, tensor in inputs.items():
+        room = planned[index]
+        wanted = [size.plus if size.symbol is None else size.upper for size in tensor.shape]
+        if any(most is not None and most > size for most, size in zip(wanted, room, strict=True)):
+            yield rule("FE801").diagnostic(
+                notes=(
+                    f"ExecuTorch planned memory for {tensor.name} of the shape {list(room)}, and the program "
+                    f"takes up to {wanted}",
+                ),
+                fix=Fix("write the program with `fakexport export`, and compile that"),
+            )
 
 
 def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Diagnostic, ...]:

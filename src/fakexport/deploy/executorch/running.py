@@ -36,16 +36,18 @@ def open_executorch(path: str | os.PathLike[str], *, checkpoint: CheckpointSourc
     Raises:
         DeployError: a checkpoint was given; the file is damaged or not one of ours; this ExecuTorch lacks
             kernels or the backend that it needs.
+        OSError: the file cannot be read.
         ModuleNotFoundError: ExecuTorch is not installed.
     """
     if checkpoint is not None:
         raise DeployError(f"{path} has its weights inside; it takes no checkpoint")
     description = described(path)
-    with native_log() as log:
+    with native_log():  # What other packages log when they are imported is no reason of a failure.
         from executorch.runtime import Runtime
 
         runtime = Runtime.get()
-        _refuse_missing_backend(path, description, runtime)
+    _refuse_missing_backend(path, description, runtime)
+    with native_log() as log:
         try:
             program = runtime.load_program(Path(path))
             method = program.load_method(_FORWARD)
@@ -80,6 +82,8 @@ class _Opened:
         ]
         results = self._results(arguments)
         written = self._description.written
+        if len(results) != len(written) + len(self.signature.outputs):
+            raise DeployError(f"{self._path}: it gives {len(results)} results, other than it says")
         with torch.no_grad():
             for name, value in zip(written, results, strict=False):
                 inputs[name].copy_(value)

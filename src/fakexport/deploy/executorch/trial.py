@@ -23,7 +23,7 @@ from .findings import unrun_operators
 from .lowering import edge_manager
 from .native_log import native_log
 
-__all__ = ["call_failure", "refused_operators", "trial_arguments"]
+__all__ = ["call_failure", "planned_sizes", "refused_operators", "trial_arguments"]
 
 _FORWARD = "forward"
 
@@ -47,6 +47,15 @@ def trial_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], bool]:
         for spec in specs
     )
     return tuple(zeros), False
+
+
+def planned_sizes(content: bytes, indices: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """The greatest shapes that a .pte file has room for, of those arguments, which are tensors."""
+    from executorch.runtime import Runtime
+
+    with native_log():
+        known = Runtime.get().load_program(content).metadata(_FORWARD)
+    return {index: tuple(known.input_tensor_meta(index).sizes()) for index in indices}
 
 
 def call_failure(content: bytes, arguments: Sequence[Any]) -> str | None:

@@ -1,48 +1,97 @@
-"""Attention that is masked altogether: nothing in torch, and the mean of everything in torch's translation.
+"""Attention that is masked altogether: zeros in torch, and something else in torch's translation.
 
-onnxscript 0.7.2 adds the least number of the dtype to scores that a Boolean mask hides, where torch adds
-minus infinity. A row with nothing but hidden scores, as of a padded token, then attends to all of them alike;
-torch gives zeros, and so does the translation's own test for NaN, once there is one.
+Of a row whose scores are all minus infinity, as of a padded token, attention in torch gives zeros. onnxscript
+0.7.2 gives NaN where the mask is of numbers. Where it is Boolean, onnxscript adds the least number of the
+dtype instead of minus infinity, and the row attends to everything alike; its own test for NaN, which would
+give zeros, would also hide that an input is NaN.
 
-Source: onnxscript/function_libs/torch_lib/ops/nn.py, `_aten_scaled_dot_product_attention_bool_mask_onnx`. It
-can go when tests/torch_facts/test_onnx_attention.py fails.
+Source: onnxscript/function_libs/torch_lib/ops/nn.py, `_aten_scaled_dot_product_attention_bool_mask_onnx` and
+`_aten_scaled_dot_product_attention_float_mask_onnx`. It can go when tests/torch_facts/test_onnx_attention.py
+fails.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["hide_altogether"]
 
+_MADE_OF = "pkg.torch.onnx.fx_node"
+_TARGETS = "pkg.torch.onnx.class_hierarchy"
+_ATTENTION = re.compile(r"'aten\._?scaled_dot_product_\w+\.default'\]$")
+
 
 def hide_altogether(model: Any) -> None:
-    """Gives hidden scores of a graph of `onnx_ir` minus infinity, in place; before it is optimised."""
-    import numpy
-    import onnx_ir as ir
+    """Has attention give zeros for rows that are hidden altogether, in place; before the graph is optimised.
 
+    Args:
+        model: Of `onnx_ir`, as torch's exporter made it: its nodes say what they were translated from.
+    """
     for graph in (model.graph, *model.functions.values()):
-        for where in list(_hiding(graph)):
-            dtype = where.outputs[0].dtype or where.inputs[1].producer().attributes["value"].value.dtype
-            infinity = ir.tensor(numpy.array(-numpy.inf, dtype=dtype.numpy()))
-            constant = ir.node("Constant", [], attributes={"value": infinity})
-            where.graph.insert_before(where, constant)
-            where.replace_input_with(2, constant.outputs[0])
+        for softmax, added in list(_masked(graph)):
+            tests = [use.node for use in softmax.outputs[0].uses() if use.node.op_type == "IsNaN"]
+            mask = added.inputs[1].producer()
+            if tests:
+                mask.replace_input_with(2, _number(mask, float("-inf"), like=mask.inputs[1]))
+                _use(tests[0].outputs[0], _is_hidden(softmax))
+            elif mask is None or mask.metadata_props.get(_MADE_OF) != softmax.metadata_props.get(_MADE_OF):
+                _give_zeros(softmax)  # Else attention made the mask, a causal one, which hides no row.
 
 
-def _hiding(graph: Any) -> Iterator[Any]:
-    """The nodes `Where(mask, 0, least)` whose sum with scores goes to a softmax that is tested for NaN."""
+def _masked(graph: Any) -> Iterator[tuple[Any, Any]]:
+    """The softmax of each attention with a mask, and the sum of scores and mask that it is of."""
     from onnx_ir.traversal import RecursiveGraphIterator
 
-    for test in RecursiveGraphIterator(graph):
-        softmax = _made_by(test, 0, "Softmax") if test.op_type == "IsNaN" else None
-        added = softmax and _made_by(softmax, 0, "Add")
-        if added and (where := _made_by(added, 1, "Where")) is not None:
-            yield where
+    for node in RecursiveGraphIterator(graph):
+        if node.op_type == "Softmax" and _ATTENTION.search(node.metadata_props.get(_TARGETS, "")):
+            added = node.inputs[0].producer()
+            if added is not None and added.op_type == "Add":
+                yield node, added
 
 
-def _made_by(node: Any, index: int, operator: str) -> Any:
-    """The node behind an input, if it is of this operator."""
-    value = node.inputs[index]
-    made = None if value is None else value.producer()
-    return made if made is not None and made.op_type == operator else None
+def _give_zeros(softmax: Any) -> None:
+    weights = softmax.outputs[0]
+    consumers = list(weights.uses())
+    zero = _number(consumers[0].node, 0.0, like=weights)
+    given = _before(consumers[0].node, "Where", [_is_hidden(softmax), zero, weights])
+    for use in consumers:
+        use.node.replace_input_with(use.idx, given)
+
+
+def _is_hidden(softmax: Any) -> Any:
+    """Whether the greatest score of each row is minus infinity; of a row with NaN it is not."""
+    import numpy
+
+    scores = softmax.inputs[0]
+    last = _constant(softmax, numpy.array([-1], dtype=numpy.int64))
+    greatest = _before(softmax, "ReduceMax", [scores, last], keepdims=1)
+    return _before(softmax, "Equal", [greatest, _number(softmax, float("-inf"), like=scores)])
+
+
+def _number(node: Any, number: float, *, like: Any) -> Any:
+    """A number in the dtype of a value, which may not be known yet."""
+    import numpy
+
+    return _before(node, "CastLike", [_constant(node, numpy.array(number, dtype=numpy.float32)), like])
+
+
+def _constant(node: Any, array: Any) -> Any:
+    import onnx_ir as ir
+
+    return _before(node, "Constant", [], value=ir.tensor(array))
+
+
+def _before(node: Any, operator: str, inputs: list[Any], **attributes: Any) -> Any:
+    """What a new node in front of another gives."""
+    import onnx_ir as ir
+
+    new = ir.node(operator, inputs, attributes=attributes)
+    node.graph.insert_before(node, new)
+    return new.outputs[0]
+
+
+def _use(old: Any, new: Any) -> None:
+    for use in list(old.uses()):
+        use.node.replace_input_with(use.idx, new)
