@@ -6,10 +6,6 @@
 
     fakexport check examples/mlp.py:factory --target H100
     fakexport check examples/mlp.py:factory --target cpu+H100 --device-map fc1=cpu,act=cpu,fc2=cuda:0
-
-Called as a script it writes random weights, and inputs for 7 rows, into the current folder:
-
-    python examples/mlp.py
 """
 
 from contextlib import nullcontext
@@ -68,7 +64,7 @@ def factory():
 
 
 def write_files():
-    """Weights and inputs as a deployment would have them: safetensors, by name."""
+    """Random weights, and inputs for 7 rows, as a deployment would have them: `python examples/mlp.py`."""
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
