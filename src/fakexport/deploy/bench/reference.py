@@ -17,6 +17,7 @@ from fakexport.capture.dynamic_dims import as_torch_shapes
 from fakexport.program.tensor_spec import plain_name
 from fakexport.sources import SourceError, inputs_from_specs, parse_input_spec
 
+from ..artifact import DeployError
 from .input_values import drawn_values
 from .model import Inputs, Model, call_of, copied
 from .other_sizes import in_other_sizes
@@ -124,7 +125,7 @@ def _inputs(request: Request, model: Model) -> tuple[Inputs, tuple[str, ...]]:
         call_of(model.module)(copied(inputs))
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{request.source} does not run here: {type(error).__name__}: {first}") from error
+        raise DeployError(f"{request.source} does not run here: {type(error).__name__}: {first}") from error
     return inputs, assumptions
 
 
