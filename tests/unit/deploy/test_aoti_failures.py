@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import nn
 from torch._inductor.exc import CppCompileError
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 import fakexport as fe
 from fakexport.deploy import CompileFailure, DeployError
@@ -95,7 +94,7 @@ def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path) -> None:
     out.mkdir()
     temporary.mkdir()
     (out / "m.pt2").write_text("what was there before")
-    environment = {**os.environ, "TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": cache_dir()}
+    environment = {**os.environ, "TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "own")}
     command = [sys.executable, "-W", "ignore", "-c", COMPILE, out / "m.pt2"]
 
     with subprocess.Popen(

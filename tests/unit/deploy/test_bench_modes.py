@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def begun(folder: Path, factory: str, **request: object) -> Outcome:
     """The reference of a model."""
     Request(f"{MODELS}:{factory}", warmup=1, repeat=2, **request).write(folder)  # type: ignore[arg-type]
-    worker.main([str(folder), "reference"])
+    worker.work(folder, "reference")
     return Outcome(folder / "reference-.json")
 
 
@@ -31,7 +31,7 @@ def done(folder: Path, mode: str) -> tuple[dict, list[tuple[str, str]]]:
     parts = ("make", "use") if MODES[mode].make is not None else ("use",)
     facts, failures = {}, []
     for part in parts:
-        worker.main([str(folder), part, mode])
+        worker.work(folder, part, mode)
         outcome = Outcome(folder / f"{part}-{mode}.json")
         facts |= outcome.facts
         failures += [(failure.step, failure.reason) for failure in outcome.failures]
@@ -138,7 +138,7 @@ def test_values_are_drawn_where_a_source_has_none(tmp_path: Path) -> None:
     )
     Request(f"hf:{config}", dynamic=("auto",)).write(tmp_path)
 
-    worker.main([str(tmp_path), "reference"])
+    worker.work(tmp_path, "reference")
 
     facts = Facts.read(tmp_path)
     inputs = torch.load(tmp_path / "inputs-1.pt")["values"]

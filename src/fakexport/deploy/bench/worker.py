@@ -25,7 +25,7 @@ from .process_memory import peak_bytes, resident_bytes
 from .reference import Facts, expected_outputs, first_inputs, other_inputs, write_reference
 from .request import Request
 
-__all__ = ["main"]
+__all__ = ["main", "work"]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -37,7 +37,11 @@ def main(arguments: Sequence[str]) -> None:
     """
     alive, place, part, name = arguments
     end_with_parent(int(alive))
-    folder = Path(place)
+    work(Path(place), part, name)
+
+
+def work(folder: Path, part: str, name: str = "") -> None:
+    """The part of a benchmark, in this process."""
     warnings.simplefilter("ignore")
     request, outcome = Request.read(folder), Outcome(folder / f"{part}-{name}.json")
     if request.threads is not None:
