@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -48,30 +48,22 @@ def retarget_command(
     diagnostics say which and where. 2: the map or a file is refused.
     """
     with quiet(is_debug=debug):
-        from fakexport.archive import load_archive, save
-        from fakexport.capture import UnboundConstant
+        from fakexport.archive import Facts, load_archive, save
         from fakexport.program import RetargetError, retargeted
 
         load_libraries(library)
         loaded = load_archive(archive, method=method, trust=trust)
-        about = loaded.manifest
         try:
             made = retargeted(loaded.program, to, topology=target)
         except RetargetError as error:
             failed = error.diagnostics
         else:
             failed = ()
-            save(
-                made.program,
-                output,
-                source=about.source,
-                topology=target or made.topology,
-                dtype=about.dtype,
-                dynamic_shapes=about.dynamic_shapes,
-                skipped_checks=about.skipped_checks,
-                versions=about.versions,
-                unbound=[UnboundConstant(**asdict(known)) for known in about.unbound_constants],
+            # The devices are others now: profiles are those of the new topology, and the old map is void.
+            facts = replace(
+                Facts.of(loaded.manifest), topology=target or made.topology, profiles=None, device_map=None
             )
+            save(made.program, output, **vars(facts))
     if failed:
         from fakexport.report import render_diagnostics
 
