@@ -63,7 +63,9 @@ def weightless_archive(program: ExportedProgram) -> bytes:
     """
     if not unbound_names(program):
         mode = new_fake_mode()
-        program = _with_weights(program, lambda real: real_to_fake(mode, real, real.device))
+        program = _with_tensors(
+            program, lambda real: real_to_fake(mode, real, real.device), has_own_constants=True
+        )
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         path = Path(folder, "program.pt2")
         save(program, path)
@@ -79,53 +81,39 @@ def held_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
     return named
 
 
-def _with_tensors(program: ExportedProgram, make: _Make) -> ExportedProgram:
-    """The program with other weights and constants, which are tied as before."""
+def _with_tensors(
+    program: ExportedProgram, make: _Make, *, has_own_constants: bool = False
+) -> ExportedProgram:
+    """The program with other weights, and other constants unless it keeps its own, tied as before."""
     made: dict[Hashable, torch.Tensor] = {}
 
     def once(tensor: torch.Tensor) -> torch.Tensor:
         key = tensor_identity(tensor)
         if key not in made:
             new = make(tensor)
-            is_parameter = isinstance(tensor, nn.Parameter)
-            made[key] = nn.Parameter(new, tensor.requires_grad) if is_parameter else new
+            made[key] = _parameter(new, tensor) if isinstance(tensor, nn.Parameter) else new
         return made[key]
 
-    constants = {
-        name: once(held) if isinstance(held, torch.Tensor) else held
-        for name, held in program.constants.items()
-    }
-    return reassemble(
+    constants = program.constants
+    if not has_own_constants:
+        constants = {
+            name: once(held) if isinstance(held, torch.Tensor) else held for name, held in constants.items()
+        }
+    changed = reassemble(
         program,
         graph_module=copied_graph(program),
         state_dict={name: once(weight) for name, weight in program.state_dict.items()},
         constants=constants,
         example_inputs=None,
     )
+    inherit_origin(changed, program)
+    return changed
 
 
-def _with_weights(program: ExportedProgram, make: _Make) -> ExportedProgram:
-    """The program with other weights and its own constants."""
-    made: dict[Hashable, torch.Tensor] = {}
-
-    def once(weight: torch.Tensor) -> torch.Tensor:
-        key = tensor_identity(weight)
-        if key not in made:
-            new = make(weight)
-            if isinstance(weight, nn.Parameter):
-                new = as_parameter(new.requires_grad_(weight.requires_grad))
-            made[key] = new
-        return made[key]
-
-    bare = reassemble(
-        program,
-        graph_module=copied_graph(program),
-        state_dict={name: once(weight) for name, weight in program.state_dict.items()},
-        constants=program.constants,
-        example_inputs=None,
-    )
-    inherit_origin(bare, program)
-    return bare
+def _parameter(new: torch.Tensor, old: nn.Parameter) -> torch.Tensor:
+    if is_fake(new):
+        return as_parameter(new.requires_grad_(old.requires_grad))
+    return nn.Parameter(new, old.requires_grad)
 
 
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
