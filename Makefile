@@ -26,7 +26,7 @@ test-all: $(VENV)/.with-test
 
 # Coverage-guided, where a wheel of atheris exists. What a fuzzer finds is left in the file fuzz-crash-*.
 FUZZ_S ?= 60
-FUZZ_TARGETS ?= archive manifest program safetensors index
+FUZZ_TARGETS ?= archive manifest program safetensors index object
 fuzz: $(VENV)/.with-fuzz
 	set -e; for target in $(FUZZ_TARGETS); do \
 		$(RUN) -m tests.fuzz.guided $$target -max_total_time=$(FUZZ_S) -artifact_prefix=fuzz- \

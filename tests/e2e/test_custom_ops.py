@@ -205,22 +205,41 @@ print(torch.equal(program.module()(x), module(x)))
 
         assert "1 of 1 target exports; 0 errors" in again.stdout
 
-    def test_an_object_is_not_saved_and_the_way_round_it_works(self, library: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("strict", [(), ("--strict",)], ids=["as Python runs it", "strict"])
+    @pytest.mark.parametrize("target", ["cpu", "H100"])
+    def test_an_object_goes_from_export_to_a_fresh_process(
+        self, target: str, strict: tuple[str, ...], library: Path, tmp_path: Path
+    ) -> None:
         eager("cpp_class", tmp_path, library)
+        archive, bound, weights = (
+            tmp_path / name for name in ("model.pt2", "bound.pt2", "weights.safetensors")
+        )
         source, load = f"{MODEL}:cpp_class", ("--library", library)
+        to_cpu = () if target == "cpu" else ("--device-map", "cuda:0=cpu")
 
-        refused = fakexport("export", source, *load, "--no-progress", "-o", tmp_path / "model.pt2", code=2)
+        fakexport("export", source, *load, "--target", target, *strict, "--no-progress", "-o", archive)
+        described = fakexport("inspect", archive).stdout
+        fakexport("bind", archive, weights, *load, *to_cpu, "-o", bound)
+        refused = fakexport("run", bound, code=2).stderr
 
-        assert "then.polynomial is a ScriptObject; only tensors can be saved" in refused.stderr
-        assert "torch.export.save" in refused.stderr
-        assert refused.stderr.count("\n") == 1
-        assert not (tmp_path / "model.pt2").exists()
+        assert re.search(r"^libraries +objects of the C\+\+ class signal_ops::Polynomial$", described, re.M)
+        assert "the C++ class signal_ops::Polynomial is not registered" in refused
+        assert "--library" in refused
+        assert refused.count("\n") == 1
+        assert_runs_as_eager(tmp_path, bound, *load)
+
+    def test_torch_s_own_archive_of_an_object_runs_if_it_is_trusted(
+        self, library: Path, tmp_path: Path
+    ) -> None:
+        eager("cpp_class", tmp_path, library)
         stock = tmp_path / "stock.pt2"
+
         without = fakexport("run", stock, "--trust", code=2).stderr
+
         assert "the C++ class signal_ops::Polynomial is not registered" in without
         assert "--library" in without
         assert without.count("\n") == 1
-        assert_runs_as_eager(tmp_path, stock, "--trust", *load)
+        assert_runs_as_eager(tmp_path, stock, "--trust", "--library", library)
 
 
 @pytest.mark.slow
@@ -234,15 +253,12 @@ class TestCompiled:
         name: str = request.param
         eager(name, tmp_path, library)
         package, compile_it = tmp_path / "model.aoti.pt2", ("--to", "aoti", "--weights", "beside", "-o")
-        if name == "cpp_class":  # Only torch saves the object's state, in a pickle.
-            fake = ("--library", FOLDER / "fake_polynomial.py")
-            stock = (tmp_path / "stock.pt2", "--trust", "--library", library, *fake)
-            fakexport("compile", *stock, *compile_it, package)
-        else:
-            load = ("--library", library)
-            archive = tmp_path / "model.pt2"
-            fakexport("export", f"{MODEL}:{name}", *load, "--no-progress", "-o", archive)
-            fakexport("compile", archive, tmp_path / "weights.safetensors", *load, *compile_it, package)
+        load: tuple[str | Path, ...] = ("--library", library)
+        if name == "cpp_class":  # The compiler asks the fake class for shapes.
+            load = (*load, "--library", FOLDER / "fake_polynomial.py")
+        archive = tmp_path / "model.pt2"
+        fakexport("export", f"{MODEL}:{name}", *load, "--no-progress", "-o", archive)
+        fakexport("compile", archive, tmp_path / "weights.safetensors", *load, *compile_it, package)
         return package
 
     @pytest.mark.parametrize(

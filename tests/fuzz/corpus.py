@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
+import zipfile
 from pathlib import Path
 
 import torch
 from torch import nn
 
 import fakexport as fe
+from fakexport._torch.script_objects import pickled_object
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.manifest_json import encode_manifest
 from fakexport.archive.saving import MODEL
+from tests.torchbind import LIBRARY, foo, queue
 from tests.unit.archive.described import manifest, write_sample
 from tests.unit.archive.forged_zip import Forged, Part
 from tests.unit.archive.programs import branches, every_kind
@@ -70,10 +74,21 @@ def _indexes(folder: Path) -> list[bytes]:
     return [json.dumps({"metadata": {"total_size": 8}, "weight_map": names}).encode()]
 
 
+def _objects(folder: Path) -> list[bytes]:
+    torch.ops.load_library(LIBRARY)
+    tensor = torch.arange(6.0).reshape(2, 3)
+    found = []
+    for held in (foo(3, -4), queue(tensor, tensor.t())):
+        with zipfile.ZipFile(io.BytesIO(pickled_object(held))) as record:
+            found.append(record.read("archive/data.pkl"))
+    return found
+
+
 _CORPORA = {
     "archive": _archives,
     "manifest": _manifests,
     "program": _programs,
     "safetensors": _safetensors,
     "index": _indexes,
+    "object": _objects,
 }

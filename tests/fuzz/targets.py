@@ -19,6 +19,8 @@ from fakexport.archive.described_container import MANIFEST, verify_records
 from fakexport.archive.error import ArchiveError
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
 from fakexport.archive.methods import read_methods
+from fakexport.archive.pickled_state import read_pickled_state
+from fakexport.archive.saved_object import with_tensors
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 from fakexport.weights import CheckpointError
@@ -96,12 +98,24 @@ def open_index(content: bytes) -> None:
         assert list(shards) == ["shard-1.safetensors"]
 
 
+def open_object(content: bytes) -> None:
+    """Gives a state of the pickle of a C++ object, or raises a `DocumentError`; makes no object."""
+    for read in (read_pickled_state, lambda pickled: with_tensors(pickled, {"data/0": bytes(64)})):
+        try:
+            found = read(content)
+        except DocumentError as error:
+            _check_line(error)
+        else:
+            assert "::" in found.class_name
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "archive": open_archive,
     "manifest": open_manifest,
     "program": open_program,
     "safetensors": open_safetensors,
     "index": open_index,
+    "object": open_object,
 }
 
 

@@ -9,7 +9,14 @@ import pytest
 from tests.fuzz.corpus import corpus
 from tests.fuzz.targets import TARGETS
 
-MUTATIONS = {"archive": 400, "manifest": 1500, "program": 60, "safetensors": 1500, "index": 1500}
+MUTATIONS = {
+    "archive": 400,
+    "manifest": 1500,
+    "program": 60,
+    "safetensors": 1500,
+    "index": 1500,
+    "object": 6000,
+}
 """Per input, for about the same time."""
 MARKS = [b"PK\1\2", b"PK\3\4", b"PK\5\6", b"PK\6\6", b"[[[["]
 

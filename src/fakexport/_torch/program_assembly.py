@@ -14,6 +14,7 @@ import torch
 from torch._export.verifier import load_verifier
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram, ExportGraphSignature, exported_program
+from torch.export.graph_signature import CustomObjArgument
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
@@ -130,7 +131,7 @@ def reassemble(
         made = ExportedProgram(
             root=graph_module,
             graph=graph_module.graph,
-            graph_signature=copy.deepcopy(program.graph_signature),
+            graph_signature=_copied(program.graph_signature),
             state_dict=dict(state_dict),
             range_constraints=dict(program.range_constraints),
             module_call_graph=[copy.copy(entry) for entry in program.module_call_graph],
@@ -140,6 +141,12 @@ def reassemble(
         )
     made._guards_code = list(program._guards_code)
     return made
+
+
+def _copied(signature: ExportGraphSignature) -> ExportGraphSignature:
+    """A copy that shares the fakes of C++ objects, whose tensors no copy can be made of."""
+    fakes = [spec.arg.fake_val for spec in signature.input_specs if isinstance(spec.arg, CustomObjArgument)]
+    return copy.deepcopy(signature, {id(fake): fake for fake in fakes})
 
 
 def _without_code() -> Patches:

@@ -1,7 +1,10 @@
-"""Objects of C++ classes (TorchBind) that a failed export met. Seen on torch 2.11 to 2.13.
+"""Objects of C++ classes (TorchBind): those that a failed export met, and their states.
+
+Seen on torch 2.11 to 2.13.
 
 Source: `torch/_library/fake_class_registry.py:maybe_to_fake_obj`,
-`torch/_export/non_strict_utils.py:_fakify_script_objects`.
+`torch/_export/non_strict_utils.py:_fakify_script_objects`; for states, the pickling of `ScriptObject` in
+`torch/csrc/jit/python/script_init.cpp`.
 """
 
 from __future__ import annotations
@@ -9,15 +12,57 @@ from __future__ import annotations
 import inspect
 import traceback
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
-from torch._library.fake_class_registry import FakeScriptObject
+from torch._library.fake_class_registry import FakeScriptObject, maybe_to_fake_obj
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-__all__ = ["HeldObject", "class_name", "held_script_object", "hold_real_objects", "is_class_registered"]
+from .fake_tensors import FakeTensorMode
+
+__all__ = [
+    "TORCH_CLASS_NAMESPACES",
+    "HeldObject",
+    "class_name",
+    "class_of",
+    "fake_object",
+    "held_script_object",
+    "hold_real_objects",
+    "is_class_of_torch",
+    "is_class_registered",
+    "is_fake_object",
+    "object_of_state",
+    "pickled_object",
+    "qualified_name",
+    "state_text",
+]
+
+TORCH_CLASS_NAMESPACES = frozenset(
+    (
+        "_nnapi",
+        "aten",
+        "backendutils",
+        "c10d",
+        "cuda",
+        "dist_c10d",
+        "dist_rpc",
+        "mkldnn",
+        "mkldnn_prepacked",
+        "onednn",
+        "profiling",
+        "quantized",
+        "rnn",
+        "sparse",
+        "static_runtime",
+        "vulkan",
+        "xnnpack",
+    )
+)
+"""Where torch registers classes of its own, in one build or the other."""
+
+_PREFIX = "__torch__.torch.classes."
 
 
 @dataclass(frozen=True)
@@ -57,7 +102,22 @@ def held_script_object(error: BaseException) -> HeldObject | None:
 
 def class_name(script_object: torch.ScriptObject) -> str:
     """`signal_ops::Polynomial`"""
-    return str(script_object._type()).removeprefix("__torch__.torch.classes.").replace(".", "::")
+    return class_of(str(script_object._type()))
+
+
+def class_of(qualified: str) -> str:
+    """The name of a class in C++, of `qualified_name`."""
+    return qualified.removeprefix(_PREFIX).replace(".", "::")
+
+
+def is_class_of_torch(name: str) -> bool:
+    """Whether torch registers the class of this name by itself, without anybody having loaded a library."""
+    return name.partition("::")[0] in TORCH_CLASS_NAMESPACES
+
+
+def qualified_name(name: str) -> str:
+    """The name of a class as programs have it, `__torch__.torch.classes.signal_ops.Polynomial`."""
+    return _PREFIX + name.replace("::", ".")
 
 
 def is_class_registered(name: str) -> bool:
@@ -67,6 +127,60 @@ def is_class_registered(name: str) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def fake_object(script_object: torch.ScriptObject, mode: FakeTensorMode) -> Any:
+    """The fake of an object, whose methods take and give fakes of `mode`; None where none can be made.
+
+    None is for a class without a fake class, or one whose `__obj_flatten__` the fake class does not take.
+    """
+    try:
+        return maybe_to_fake_obj(mode, script_object)
+    except (RuntimeError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def is_fake_object(value: object) -> bool:
+    """Whether the value is the fake of an object."""
+    return isinstance(value, FakeScriptObject)
+
+
+def pickled_object(script_object: torch.ScriptObject) -> bytes:
+    """The record that `torch.export.save` writes of an object; the same for the same state.
+
+    Raises:
+        ValueError: the class has no `def_pickle`.
+    """
+    if not cast("Any", script_object)._has_method("__getstate__"):
+        raise ValueError(f"the class {class_name(script_object)} has no `def_pickle`")
+    pickled: bytes = torch._C._pickle_save(script_object)
+    return pickled
+
+
+def state_text(script_object: torch.ScriptObject) -> str:
+    """What `__getstate__` of an object's class gives, on one line of at most 200 characters."""
+    state, _ = cast("Any", script_object).__getstate__()
+    return " ".join(repr(state).split())[:200]
+
+
+def object_of_state(name: str, state: Any) -> torch.ScriptObject:
+    """An object of a registered class, made by the `__setstate__` of the class's `def_pickle`.
+
+    Nothing is unpickled: torch holds the state against the schema of `__setstate__` and hands it over.
+
+    Args:
+        name: `signal_ops::Polynomial`
+        state: Numbers, strings and tensors, in tuples, lists and dicts.
+    Raises:
+        ValueError: the class takes no such state, and why, in one line.
+    """
+    made = torch.ScriptObject.__new__(torch.ScriptObject)
+    try:
+        made.__setstate__((state, qualified_name(name)))  # type: ignore[attr-defined]
+    except (RuntimeError, TypeError, ValueError, OverflowError, IndexError) as error:
+        reason = (str(error).splitlines() or [""])[0].partition(" (#define ")[0]
+        raise ValueError(f"the class {name} does not take the state: {reason}") from error
+    return made
 
 
 def hold_real_objects(program: ExportedProgram) -> None:

@@ -41,7 +41,8 @@ def save_bundle(
     """Writes programs that belong together as one `.pt2` archive: as a whole, or not at all.
 
     As `save` writes one program. A weight that several methods have is written once, and is one tensor again
-    after `load_bundle`; equal constants are written once. torch's `load_pt2` opens it once it is bound.
+    after `load_bundle`; equal constants are written once. An object of a C++ class that
+    several methods had is one for each of them then. torch's `load_pt2` opens it once it is bound.
 
     Args:
         programs: A `Bundle`, or programs by method, of which one is made: `Bundle` says which of their
@@ -151,6 +152,8 @@ def _share_equal(constants: dict[str, Payload]) -> None:
 
 
 def _digest(content: Content) -> tuple[int, bytes]:
+    if isinstance(content, bytes):  # An object of a C++ class.
+        return len(content), hashlib.sha256(content).digest()
     assert isinstance(content, Streamed)
     digest = hashlib.sha256()
     for piece in content.pieces:

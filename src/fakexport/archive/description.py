@@ -16,14 +16,14 @@ from .error import faults_named
 from .manifest import Manifest
 from .method_records import MethodRecords
 from .methods import Methods, read_methods, weight_records
-from .stored_tensor import StoredTensor
+from .stored_tensor import StoredObject, StoredTensor, read_constant
 
 __all__ = ["ArchiveDescription", "BundleDescription", "StoredConstant", "describe", "describe_bundle"]
 
 
 @dataclass(frozen=True)
 class StoredConstant:
-    """A constant of the program.
+    """A constant tensor of the program.
 
     Args:
         name: As `program.constants` names it.
@@ -50,7 +50,7 @@ class ArchiveDescription:
         has_manifest: Whether fakexport wrote it; else `manifest` is what the records show.
         manifest: Versions, source, target, weights.
         program: What it takes, gives and calls.
-        constants: In the order of the archive.
+        constants: The constant tensors, in the order of the archive.
         records: Name to bytes, the manifest included, in the order of the file.
         notes: What cannot be checked or is not there, as sentences.
     """
@@ -149,7 +149,10 @@ def _sizes(container: Container, names: Iterable[str]) -> dict[str, int]:
 
 
 def _own_records(
-    container: Container, names: MethodRecords, manifest: Manifest, constants: Mapping[str, StoredTensor]
+    container: Container,
+    names: MethodRecords,
+    manifest: Manifest,
+    constants: Mapping[str, StoredTensor | StoredObject],
 ) -> list[str]:
     """The records of one method, in the order of the file."""
     own = {names.model, names.weights, names.constants, names.sample_inputs, *weight_records(manifest)}
@@ -157,13 +160,15 @@ def _own_records(
     return [name for name in container.names if name in own]
 
 
-def _stored(container: Container, names: MethodRecords) -> dict[str, StoredTensor]:
+def _stored(container: Container, names: MethodRecords) -> dict[str, StoredTensor | StoredObject]:
     with faults_named(container.path, names.constants):
         config = mapping(container.json(names.constants))
-        return field(config, "config", lambda value: entries(value, StoredTensor.read))
+        return field(config, "config", lambda value: entries(value, read_constant))
 
 
-def _constants(stored: Mapping[str, StoredTensor], manifest: Manifest) -> tuple[StoredConstant, ...]:
+def _constants(
+    stored: Mapping[str, StoredTensor | StoredObject], manifest: Manifest
+) -> tuple[StoredConstant, ...]:
     reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
     return tuple(
         StoredConstant(
@@ -175,4 +180,5 @@ def _constants(stored: Mapping[str, StoredTensor], manifest: Manifest) -> tuple[
             reason=reasons.get(name),
         )
         for name, tensor in stored.items()
+        if isinstance(tensor, StoredTensor)
     )

@@ -15,7 +15,6 @@ from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices.presence import exists_here
 from fakexport.documents.typed_json import entries, field, mapping
-from fakexport.fake import remember_value, withhold_value
 from fakexport.program import WeightlessProgram
 from fakexport.program.origin import remember_prefix, remember_recipes
 
@@ -26,11 +25,12 @@ from .container.reader import Container, read_container
 from .described_container import MANIFEST, verify_records
 from .error import ArchiveError, faults_named
 from .linked_files import linked_tensors
+from .loaded_constants import put_constants
 from .manifest import Location, Manifest, TensorEntry
 from .method_records import MethodRecords
 from .methods import read_methods, weight_records
+from .saved_object import refuse_unregistered_classes
 from .stock_archive import has_fakes
-from .stored_tensor import StoredTensor
 from .trusted_archive import load_with_torch
 
 __all__ = ["LoadedArchive", "load", "load_archive", "read_program"]
@@ -64,7 +64,8 @@ def load(
     Nothing that the file names is run, imported or unpickled. Weights are fake where the archive has none:
     the program can be read, compared and bound, and refuses to run before. Constants have their values.
     Real weights take no memory before they are used: they are mapped, from the archive or from the files
-    below its folder that it is linked to (`save(link=...)`), which are opened for nothing else.
+    below its folder that it is linked to (`save(link=...)`), which are opened for nothing else. An object of
+    a C++ class is made by that class, of a library that you have loaded, from the state in the archive.
 
     Args:
         path: A `.pt2` file that `save` or `fakexport bind` wrote; or `torch.export.save`, which adds no
@@ -78,8 +79,9 @@ def load(
             file, are not noticed if their description still fits; everything else is checked as ever.
     Raises:
         ArchiveError: the file is refused: damaged, hostile, of another kind or version; it is a bundle and
-            no method is named, or has not this one; an operator's library is not loaded; a linked file is
-            missing or has changed. One line; `is_trust_missing` tells whether `trust` would help.
+            no method is named, or has not this one; the library of an operator or class is not loaded; a
+            linked file is missing or has changed. One line; `is_trust_missing` tells whether `trust` would
+            help.
         OSError: it cannot be opened.
 
     Example:
@@ -118,7 +120,7 @@ def _trusted(path: str | os.PathLike[str], method: str | None, check_weights: bo
                 container.verify(name)
             is_ours = MANIFEST in container.entries or has_fakes(container)
             if is_ours:  # Of fakes torch would make zeros.
-                return _loaded(container, method, check_weights)
+                return _loaded(container, method, check_weights, trust=True)
     except ArchiveError as error:
         if not error.is_trust_missing:
             raise
@@ -128,7 +130,9 @@ def _trusted(path: str | os.PathLike[str], method: str | None, check_weights: bo
     return LoadedArchive(WeightlessProgram.of(program), manifest, (note,))
 
 
-def _loaded(container: Container, method: str | None, check_weights: bool) -> LoadedArchive:
+def _loaded(
+    container: Container, method: str | None, check_weights: bool, *, trust: bool = False
+) -> LoadedArchive:
     methods = read_methods(container)
     manifest = methods.manifest(method)
     unread = methods.weights_of_others(method)
@@ -136,22 +140,30 @@ def _loaded(container: Container, method: str | None, check_weights: bool) -> Lo
         container, methods.whole, unread=unread if check_weights else unread | weight_records(manifest)
     )
     names = MethodRecords() if method is None else MethodRecords(method)
-    program = read_program(container, names, manifest, check_weights=check_weights)
+    program = read_program(container, names, manifest, check_weights=check_weights, trust=trust)
     if (prefix := methods.prefix(method)) is not None:
         remember_prefix(program, prefix)
     return LoadedArchive(program, manifest, methods.notes)
 
 
 def read_program(
-    container: Container, names: MethodRecords, manifest: Manifest, *, check_weights: bool
+    container: Container,
+    names: MethodRecords,
+    manifest: Manifest,
+    *,
+    check_weights: bool,
+    trust: bool = False,
 ) -> ExportedProgram:
     """The program of these records, once the container is verified.
 
+    Args:
+        trust: Make objects of the C++ classes that torch itself registers, too.
     Raises:
         ArchiveError: as for `load`.
     """
     with faults_named(container.path, names.model), collection_paused():
         refuse_unregistered(manifest.library_operators)
+        refuse_unregistered_classes(manifest.library_classes)
         program = program_from_json(container.json(names.model), state_dict=None, constants=None)
     weights = _config(container, names.weights)
     constants = _config(container, names.constants)
@@ -163,7 +175,7 @@ def read_program(
     )
     _put_weights(container, program, manifest, weights, linked, mode or new_fake_mode())
     with faults_named(container.path, names.constants):
-        _put_constants(container, program, manifest, constants)
+        put_constants(container, program, manifest, constants, trust=trust)
     made = WeightlessProgram.of(program)
     remember_recipes(made, manifest.recipes)
     return made
@@ -246,46 +258,3 @@ def _fake(entry: TensorEntry, mode: FakeTensorMode) -> torch.Tensor:
     meta = plain_meta(entry.shape, entry.stride, 0, dtype)
     fake = fake_of(mode, meta, torch.device(entry.device), entry.requires_grad)
     return as_parameter(fake) if entry.is_parameter else fake
-
-
-def _put_constants(
-    container: Container, program: ExportedProgram, manifest: Manifest, config: Mapping[str, dict[str, Any]]
-) -> None:
-    """Gives the constants their values."""
-    if program.constants.keys() != config.keys():
-        raise ArchiveError(container.path, "the graph and the constants' config name other constants")
-    reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
-    shared: dict[tuple[StoredTensor, torch.device], torch.Tensor] = {}
-    fakes = dict(program.constants)
-    program.constants.clear()  # To fill it in the order of the archive.
-    for name, payload in config.items():
-        program.constants[name] = fake = fakes[name]
-        if name in reasons:
-            withhold_value(fake, reasons[name])
-            continue
-        stored = field({name: payload}, name, StoredTensor.read)
-        key = (stored, fake.device)
-        if key not in shared:
-            shared[key] = _constant(container, stored, fake)
-        program.constants[name] = shared[key]
-
-
-def _constant(container: Container, stored: StoredTensor, fake: FakeTensor) -> torch.Tensor:
-    """The real tensor for the CPU; for a device that may not be here, the fake one with the value."""
-    record = f"data/constants/{stored.record}"
-    if (stored.shape, stored.dtype, len(stored.stride)) != (tuple(fake.shape), fake.dtype, fake.dim()):
-        raise ArchiveError(container.path, "has another shape or dtype in the graph", record)
-    content = bytearray(container.record(record))
-    needed = stored.needed_bytes
-    if needed > len(content):
-        raise ArchiveError(container.path, f"has {len(content)} bytes, and its tensor takes {needed}", record)
-    with real_execution():
-        if needed:
-            flat = torch.frombuffer(content, dtype=stored.dtype, count=needed // stored.dtype.itemsize)
-            value = flat.as_strided(stored.shape, stored.stride, stored.offset)
-        else:
-            value = torch.empty(stored.shape, dtype=stored.dtype)
-    if fake.device.type == "cpu":
-        return value
-    remember_value(fake, value)
-    return fake

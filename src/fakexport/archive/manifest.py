@@ -160,6 +160,7 @@ class Manifest:
         unbound_constants: The constants without a value.
         library_operators: The operators that torch does not have, sorted. A name is all that is known of a
             library: never a path, and nothing is loaded because of it.
+        library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
         weights: `none`: a weight-less archive; `inside`: bound; `linked`: bound to files beside it,
             save what none of them has as the program wants it, which is inside.
         tensors: The parameters and buffers, sorted by name.
@@ -177,6 +178,7 @@ class Manifest:
     skipped_checks: tuple[str, ...] = ()
     unbound_constants: tuple[UnboundName, ...] = ()
     library_operators: tuple[str, ...] = ()
+    library_classes: tuple[str, ...] = ()
     weights: WeightsKind = "none"
     tensors: tuple[TensorEntry, ...] = ()
     recipes: tuple[Recipe, ...] = ()

@@ -49,6 +49,7 @@ _sha256 = matching(re.compile(r"[0-9a-f]{64}"), "sha256 in hex")
 _device = matching(re.compile(r"[a-z_]{1,32}(:[0-9]{1,5})?"), "device")
 _version = matching(re.compile(r"[A-Za-z0-9_.+!-]{1,100}"), "version")
 _operator = matching(re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){2}", re.ASCII), "operator", _NAME)
+_class = matching(re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)+", re.ASCII), "C++ class", _NAME)
 _dtype = one_of(DTYPE_BYTES, "dtype")
 _method_name = matching(METHOD_NAME, "name of a method")
 
@@ -148,6 +149,7 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "skipped_checks": _many(_sentence, limits),
         "unbound_constants": _many(_unbound, limits),
         "library_operators": _many(_operator, limits),
+        "library_classes": _many(_class, limits),
         "weights": one_of(WEIGHTS_KINDS, "kind of weights"),
         "tensors": _many(_tensor, limits),
         "recipes": _many(_recipe, limits),

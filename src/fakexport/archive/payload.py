@@ -17,6 +17,8 @@ from .container.writer import Content, Streamed
 from .extent import extent
 from .links import Links
 from .manifest import Location, TensorEntry, UnboundName
+from .saved_object import object_record
+from .stored_tensor import StoredObject
 
 __all__ = ["UNBOUND", "Payload", "constants_payload", "names_by_tensor", "weights_payload"]
 
@@ -99,28 +101,38 @@ def constants_payload(
 ) -> Payload:
     """The constants of a program with their values; one without a value is named and has no record.
 
+    An object of a C++ class has a record of its state.
+
     Args:
         program: Constants that are fakes have the value that `fake.value_of` gives.
         reasons: Why some have none, as `capture` found out.
         first: Number of the first record, as for `weights_payload`.
     Raises:
-        ValueError: a constant is no tensor.
+        ValueError: a constant is neither a tensor nor an object of a C++ class, or an object's state is
+            not one that archives hold.
     """
     constants = program.constants
-    for name, constant in constants.items():
-        if not isinstance(constant, torch.Tensor):
-            raise ValueError(
-                f"the constant {name} is a {type(constant).__name__}; only tensors can be saved: it would "
-                "have to be unpickled, which archives of fakexport never need (torch.export.save writes it, "
-                "and --trust opens that file)"
-            )
+    objects = {name: c for name, c in constants.items() if isinstance(c, torch.ScriptObject)}
+    tensors = {name: c for name, c in constants.items() if isinstance(c, torch.Tensor)}
+    if other := sorted(constants.keys() - objects.keys() - tensors.keys()):
+        kind = type(constants[other[0]]).__name__
+        raise ValueError(
+            f"the constant {other[0]} is a {kind}: only tensors and objects of C++ classes are saved"
+        )
     known = {reason.name: UnboundName.of(reason) for reason in reasons}
     encoder = ValueEncoder()
     config: dict[str, Json] = {}
     records: dict[str, Content] = {}
     unbound: list[UnboundName] = []
-    for index, names in enumerate(names_by_tensor(constants), first):
-        constant, record = constants[names[0]], f"tensor_{index}"
+    for index, names in enumerate(_names_by_object(objects), first):
+        stored = StoredObject(f"custom_obj_{index}")
+        try:
+            records[f"data/constants/{stored.record}"] = object_record(objects[names[0]])
+        except ValueError as error:
+            raise ValueError(f"the constant {names[0]} cannot be saved: {error}") from error
+        config |= dict.fromkeys(names, stored.config)
+    for index, names in enumerate(names_by_tensor(tensors), first):
+        constant, record = tensors[names[0]], f"tensor_{index}"
         value = None
         try:
             value = value_of(constant)
@@ -137,6 +149,14 @@ def names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
     names: dict[Hashable, list[str]] = {}
     for name, tensor in tensors.items():
         names.setdefault(tensor_identity(tensor), []).append(name)
+    return list(names.values())
+
+
+def _names_by_object(objects: Mapping[str, torch.ScriptObject]) -> list[list[str]]:
+    """The names, those of one object together. What `==` says is for their class."""
+    names: dict[int, list[str]] = {}
+    for name, held in objects.items():
+        names.setdefault(id(held), []).append(name)
     return list(names.values())
 
 

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
 from fakexport.devices import Topology
-from fakexport.program import library_operators
+from fakexport.program import library_classes, library_operators
 from fakexport.weights import Checkpoint, recipes_of
 
 from .codec.collection_pause import collection_paused
@@ -57,8 +57,9 @@ def save(
     """Writes a program as a `.pt2` archive: as a whole, or not at all.
 
     Fake weights are described and not written: the archive is weight-less. Real ones are written, and stock
-    `torch.export.load` opens the archive. Constants are written with their values. Nothing in the file is
-    pickled, and nothing tells when, where or by whom it was made: the same program gives the same bytes.
+    `torch.export.load` opens the archive. Constants are written with their values, objects of C++ classes
+    with their states. Nothing in the file has to be unpickled, and nothing tells when, where or by whom it
+    was made: the same program gives the same bytes.
 
     With `link`, weights that lie in a safetensors file of the checkpoint as the program wants them stay
     there: the archive has the file's path relative to its own folder, and a sha256 of each weight. Only
@@ -182,6 +183,7 @@ def described(
         skipped_checks=tuple(portable(check, root) for check in facts.skipped_checks),
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
         library_operators=library_operators(program),
+        library_classes=library_classes(program),
         weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
         recipes=recipes_of(program) if kind == "none" else (),

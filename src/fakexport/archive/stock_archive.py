@@ -12,7 +12,7 @@ from .container.reader import Container
 from .error import ArchiveError, faults_named
 from .manifest import Location, Manifest, TensorEntry, UnboundName
 from .method_records import CONSTANTS_CONFIG, WEIGHTS_CONFIG, MethodRecords
-from .stored_tensor import StoredTensor
+from .stored_tensor import StoredObject, StoredTensor, read_constant
 
 __all__ = ["NO_MANIFEST", "has_fakes", "stock_manifest"]
 
@@ -56,7 +56,7 @@ def has_fakes(container: Container) -> bool:
             **_stored(container, CONSTANTS_CONFIG),
         }
     except ArchiveError:
-        return False  # No program, or one with other objects than tensors: for torch to say.
+        return False  # No program: for torch to say.
     without = [name for name, stored in found.items() if not stored.has_data]
     pickled = [name for name, stored in found.items() if stored.tensor.is_pickled]
     if without and pickled:
@@ -78,19 +78,21 @@ class _Stored:
 
 
 def _stored(container: Container, config: str) -> dict[str, _Stored]:
+    """The tensors of a config; an object of a C++ class is no tensor, and its record has to be there."""
     folder = config.rpartition("/")[0]
+    is_of_constants = folder == CONSTANTS_CONFIG.rpartition("/")[0]
 
-    def one(payload: object) -> _Stored:
-        tensor = StoredTensor.read(payload)
+    def one(payload: object) -> _Stored | None:
+        tensor = read_constant(payload) if is_of_constants else StoredTensor.read(payload)
         name = f"{folder}/{tensor.record}"
         if name not in container.entries:
             raise DocumentError(f"there is no record {name[:200]!r}").within("path_name")
-        return _Stored(tensor, name, container.size(name))
+        return None if isinstance(tensor, StoredObject) else _Stored(tensor, name, container.size(name))
 
     def all_of(value: object) -> dict[str, _Stored]:
         if len(mapping(value)) > container.limits.entries:
             raise DocumentError(f"more than {container.limits.entries} tensors")
-        return entries(value, one)
+        return {name: stored for name, stored in entries(value, one).items() if stored is not None}
 
     with faults_named(container.path, config):
         return field(mapping(container.json(config)), "config", all_of)

@@ -1,4 +1,4 @@
-"""What torch's config of an archive says about the record of one tensor."""
+"""What torch's config of an archive says about the record of one tensor, or of one object of a C++ class."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import boolean, field, items, mapping, text
 
 from .codec.value_decoder import read_device, read_dtype
+from .container.contents import is_object_record
 from .extent import extent
 
-__all__ = ["StoredTensor"]
+__all__ = ["StoredObject", "StoredTensor", "read_constant"]
 
 _DIMENSIONS = 64
 
@@ -49,9 +50,6 @@ class StoredTensor:
             DocumentError: a field is missing or no such value, or the tensor is not strided.
         """
         owner = mapping(payload)
-        if owner.get("tensor_meta", owner) is None:
-            what = "an object that is no tensor, such as one of a C++ class, cannot be described"
-            raise DocumentError(what).within("tensor_meta")
         meta = field(owner, "tensor_meta", mapping)
         shape, stride = field(meta, "sizes", _sizes), field(meta, "strides", _sizes)
         if len(shape) != len(stride):
@@ -78,6 +76,37 @@ class StoredTensor:
         """Bytes from the beginning of the record to the end of the tensor; 0 where it has no elements."""
         elements = extent(self.shape, self.stride)
         return (self.offset + elements) * self.dtype.itemsize if elements else 0
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """An object of a C++ class.
+
+    Args:
+        record: Its name in the folder of constants, `custom_obj_0`.
+    """
+
+    record: str
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The entry of a payload configuration, as torch writes it."""
+        return {"path_name": self.record, "is_param": False, "use_pickle": True, "tensor_meta": None}
+
+
+def read_constant(payload: Any) -> StoredTensor | StoredObject:
+    """One entry of the configuration of constants.
+
+    Raises:
+        DocumentError: as for `StoredTensor.read`.
+    """
+    owner = mapping(payload)
+    if owner.get("tensor_meta", owner) is not None:
+        return StoredTensor.read(payload)
+    stored = StoredObject(field(owner, "path_name", lambda value: text(value, 500)))
+    if not is_object_record(f"data/constants/{stored.record}") or owner != stored.config:
+        raise DocumentError("neither a tensor nor an object of a C++ class")
+    return stored
 
 
 def _sizes(value: Any) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.operator_registry import TORCH_NAMESPACES, OpOverload
-from fakexport._torch.script_objects import class_name
+from fakexport._torch.script_objects import class_name, is_class_of_torch
 from fakexport.program.walk import walk
 
 __all__ = ["library_classes", "library_operators"]
@@ -26,6 +26,7 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def library_classes(program: ExportedProgram) -> tuple[str, ...]:
-    """Names of the C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted."""
+    """Names of the C++ classes whose objects the program holds, but torch's own; `signal_ops::Polynomial`."""
     held = program.constants.values()
-    return tuple(sorted({class_name(value) for value in held if isinstance(value, torch.ScriptObject)}))
+    names = {class_name(value) for value in held if isinstance(value, torch.ScriptObject)}
+    return tuple(sorted(name for name in names if not is_class_of_torch(name)))

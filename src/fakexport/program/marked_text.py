@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
 
 from fakexport.program.devices import device_of_literal
@@ -70,6 +71,10 @@ class MarkedText:
             return f"{{{', '.join(f'{key!r}: {self.of(item)}' for key, item in value.items())}}}"
         if isinstance(value, slice):
             return f"slice({', '.join(map(self.of, (value.start, value.stop, value.step)))})"
+        if isinstance(
+            value, CustomObjArgument
+        ):  # Whether it has a fake beside it says nothing of the program.
+            return f"object of {value.class_fqn}"
         if isinstance(value, GraphModule):
             return f"subgraph {self._subgraphs.setdefault(value, len(self._subgraphs))}"
         return target_name(value) if callable(value) else f"{type(value).__qualname__} {plain_repr(value)}"

@@ -79,7 +79,8 @@ def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[st
         "operators",
         [f"{plural(program.call_count, 'call')} of {plural(len(program.operators), 'operator')}"],
     )
-    yield "libraries", [f"{name} is no operator of torch" for name in program.library_operators]
+    classes = [f"objects of the C++ class {name}" for name in program.library_classes]
+    yield "libraries", [f"{name} is no operator of torch" for name in program.library_operators] + classes
     yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
     yield "weights", list(_weights(found))
     yield "constants", list(_constants(found))

@@ -111,7 +111,6 @@ def test_an_error_says_where(documents):
     [
         ("torch.ops.my_library.boom.default", "import the operator library `my_library`"),
         ("torch.ops.aten.no_such.default", "this torch has no such operator"),
-        ("torch.ops.higher_order.call_torchbind", "is not one that can be read"),
         ("torch.ops.higher_order.aoti_call_delegate", "is not one that can be read"),
         ("torch.hub.load", "is no operator"),
         ("torch.load", "is no operator"),

@@ -194,7 +194,8 @@ def test_a_torchscript_archive_is_named(tmp_path):
     [
         (b"data/sample_inputs/model.pt", b"\x80\x02N.", "pickled example inputs"),
         (b"data/weights/model.pt", b"\x80\x02N.", "pickled record"),
-        (b"data/constants/custom_obj_0", b"x", "pickled object"),
+        (b"data/weights/custom_obj_0", b"x", "pickled object"),
+        (b"data/constants/custom_obj_0.pt", b"x", "pickled object"),
         (b"data/constants/opaque_obj_0", b"x", "pickled object"),
         (b"data/aotinductor/model/model.wrapper.so", b"\x7fELF", "compiled code"),
         (b"data/aotinductor/model/x.json", b"{}", "compiled code"),

@@ -69,6 +69,8 @@ def test_the_order_of_mappings_does_not_matter():
         ("tensors", ..., "tensors: this field is missing"),
         ("library_operators", ..., "library_operators: this field is missing"),
         ("library_operators", ["/tmp/libops.so"], "library_operators[0]: '/tmp/libops.so' is no operator"),
+        ("library_classes", ..., "library_classes: this field is missing"),
+        ("library_classes", ["Polynomial"], "library_classes[0]: 'Polynomial' is no C++ class"),
         ("date", "2026-01-01", "the field 'date' is unknown"),
         ("tensors.0.stride", ..., "tensors[0].stride: this field is missing"),
         ("tensors.1.data", "x", "tensors[1]: the field 'data' is unknown"),

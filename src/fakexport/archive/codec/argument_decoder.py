@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch.export.graph_signature import CustomObjArgument
 from torch.fx import Node
 
 from fakexport._torch.program_schema import LAYOUT_CODES, MEMORY_FORMAT_CODES
@@ -14,6 +16,7 @@ from fakexport.documents.typed_json import (
     decimal,
     entries,
     field,
+    identifier,
     integer,
     items,
     mapping,
@@ -24,11 +27,12 @@ from fakexport.documents.typed_json import (
 from .operator_lookup import Operators
 from .value_decoder import read_device, read_dtype
 
-__all__ = ["ArgumentDecoder", "output_name"]
+__all__ = ["ArgumentDecoder", "output_name", "read_object"]
 
 _LAYOUTS = {code: layout for layout, code in LAYOUT_CODES.items()}
 _MEMORY_FORMATS = {code: memory_format for memory_format, code in MEMORY_FORMAT_CODES.items()}
 _MAX_DEPTH = 50
+_CLASS = re.compile(r"__torch__\.torch\.classes(\.[A-Za-z_]\w*){2,}", re.ASCII)
 _SYMBOLIC = ("as_sym_int", "as_sym_float", "as_sym_bool")
 
 
@@ -75,6 +79,7 @@ class ArgumentDecoder:
             "as_optional_tensor": self._optional_tensor,
             "as_string_to_argument": lambda value: entries(value, self._inner),
             "as_graph": subgraph,
+            "as_custom_obj": self.tensor,
             **{kind: _list_of(read) for kind, read in lists.items()},
         }
 
@@ -136,6 +141,15 @@ def output_name(value: Any) -> tuple[str, str]:
     if kind == "as_none":
         return kind, ""
     raise DocumentError(f"a result of the kind {kind[:40]!r} is not read")
+
+
+def read_object(value: Any) -> CustomObjArgument:
+    """An object of a C++ class: what it is called in the graph, and its class."""
+    owner = mapping(value)
+    name, class_name = field(owner, "name", identifier), field(owner, "class_fqn", text)
+    if not _CLASS.fullmatch(class_name):
+        raise DocumentError(f"{class_name[:80]!r} is the name of no C++ class").within("class_fqn")
+    return CustomObjArgument(name=name, class_fqn=class_name)
 
 
 def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:

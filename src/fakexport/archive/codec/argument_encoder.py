@@ -15,7 +15,7 @@ from fakexport.program.walk import attribute
 
 from .value_encoder import Json, device_json, float_json
 
-__all__ = ["ArgumentEncoder"]
+__all__ = ["ArgumentEncoder", "object_json"]
 
 _SYMBOLIC_KINDS = {"as_sym_int": ("as_int", int), "as_sym_float": ("as_float", float)} | {
     "as_sym_bool": ("as_bool", bool)
@@ -70,8 +70,8 @@ class ArgumentEncoder:
         for kind, names in self.symbolic.items():
             if name in names:
                 return {kind: {"as_name": name}}
-        if isinstance(node.meta.get("val"), CustomObjArgument):
-            raise ValueError("an object of a native class cannot be stored")
+        if isinstance(held := node.meta.get("val"), CustomObjArgument):
+            return {"as_custom_obj": object_json(node.name, held)}
         return {"as_tensor": self._tensor(node)}
 
     def _tensor(self, node: Node) -> Json:
@@ -112,6 +112,11 @@ class ArgumentEncoder:
         if kinds == {float}:
             return {"as_float_lists": [[float_json(entry) for entry in inner] for inner in values]}
         raise ValueError("a list of lists of this kind cannot be stored")
+
+
+def object_json(name: str, held: CustomObjArgument) -> Json:
+    """An object of a C++ class, by the name that it has in the graph."""
+    return {"name": name, "class_fqn": held.class_fqn}
 
 
 _LITERAL_LISTS = {bool: "as_bools", int: "as_ints", float: "as_floats", str: "as_strings"}

@@ -28,7 +28,7 @@ from fakexport.documents.typed_json import (
     union,
 )
 
-from .argument_decoder import ArgumentDecoder, output_name
+from .argument_decoder import ArgumentDecoder, output_name, read_object
 from .node_metadata import GRAPH_NAMES, MetadataDecoder
 from .operator_lookup import Operators
 from .value_decoder import Description, ValueDecoder
@@ -111,7 +111,7 @@ class GraphDecoder:
         return None if described is None else self._shared.values.tensor(described, is_own_storage=True)
 
     def _input(self, value: Any, position: int) -> None:
-        kind, _content = union(value)
+        kind, content = union(value)
         if kind in ("as_tensor", "as_sym_int"):
             _, name = output_name(value)
             self._placeholder(name, self._value(name, is_input=True))
@@ -119,6 +119,9 @@ class GraphDecoder:
             names = self._constant_names
             name = names[position] if names is not None and position < len(names) else ""
             self._placeholder(name or f"arg{position}", self._arguments.read(value))
+        elif kind == "as_custom_obj":
+            held = read_object(content)
+            self._placeholder(held.name, held)
         else:
             raise DocumentError(f"an input of the kind {kind[:40]!r} is not read")
 

@@ -22,7 +22,7 @@ from fakexport._torch.operator_registry import (
 )
 from fakexport._torch.program_schema import SYMBOLIC_OPERATORS
 
-from .argument_encoder import ArgumentEncoder
+from .argument_encoder import ArgumentEncoder, object_json
 from .node_metadata import GRAPH_NAMES, MetadataEncoder
 from .value_encoder import Json, ValueEncoder
 
@@ -31,10 +31,9 @@ __all__ = ["GraphEncoder"]
 _POSITIONAL, _KEYWORD = 1, 2
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SYMBOLIC_FUNCTIONS = frozenset(SYMBOLIC_OPERATORS.values())
-# They refer to what stands outside of the program: compiled kernels, native objects, other backends.
+# They refer to what stands outside of the program: compiled kernels, other backends.
 _OUTSIDE = frozenset(
     (
-        "call_torchbind",
         "aoti_call_delegate",
         "executorch_call_delegate",
         "triton_kernel_wrapper_functional",
@@ -57,6 +56,7 @@ class GraphEncoder:
         self._schemas: dict[OpOverload, tuple[tuple[str, bool, str | None], ...]] = {}
         self._texts: dict[Any, str] = {}
         self._tensors: dict[str, Json] = {}
+        self._objects: dict[str, Json] = {}
 
     def encode(self, module: GraphModule) -> Json:
         """The graph of `module`.
@@ -90,7 +90,7 @@ class GraphEncoder:
             "sym_int_values": names["as_sym_int"],
             "sym_bool_values": names["as_sym_bool"],
             "is_single_tensor_return": is_single,
-            "custom_obj_values": {},
+            "custom_obj_values": self._objects,
             "sym_float_values": names["as_sym_float"],
         }
 
@@ -101,7 +101,10 @@ class GraphEncoder:
         value = node.meta["val"]
         if isinstance(value, (torch.Tensor, torch.SymInt)):
             return self._output(node.name, value)
-        if isinstance(value, (*_SYMBOLIC, CustomObjArgument)):
+        if isinstance(value, CustomObjArgument):
+            self._objects[node.name] = object_json(node.name, value)
+            return {"as_custom_obj": self._objects[node.name]}
+        if isinstance(value, _SYMBOLIC):
             raise ValueError(f"an input that is a {type(value).__name__} cannot be stored")
         return self._arguments.of(value)
 

@@ -24,6 +24,7 @@ _HIGHER_ORDER_NAMES = frozenset(
         "associative_scan",
         "auto_functionalized",
         "auto_functionalized_v2",
+        "call_torchbind",
         "cond",
         "flex_attention",
         "foreach_map",

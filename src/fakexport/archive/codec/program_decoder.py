@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram, ExportGraphSignature, ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
     ConstantArgument,
+    CustomObjArgument,
     InputKind,
     InputSpec,
     OutputKind,
@@ -38,7 +40,7 @@ from fakexport.documents.typed_json import (
     union,
 )
 
-from .argument_decoder import ArgumentDecoder, output_name
+from .argument_decoder import ArgumentDecoder, output_name, read_object
 from .collection_pause import collection_paused
 from .graph_decoder import GraphDecoder, Shared
 from .guard_text import checked_guard
@@ -47,7 +49,18 @@ from .operator_lookup import Operators
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
 
-__all__ = ["check_version", "program_from_json", "read_range"]
+__all__ = ["MissingObject", "check_version", "program_from_json", "read_range"]
+
+
+@dataclass(frozen=True)
+class MissingObject:
+    """Stands among the constants for an object of a C++ class, which no document of a program has.
+
+    Args:
+        qualified_name: Of the class, `__torch__.torch.classes.signal_ops.Polynomial`.
+    """
+
+    qualified_name: str
 
 
 def program_from_json(
@@ -63,7 +76,8 @@ def program_from_json(
         document: From `json.loads`. Not changed.
         state_dict: Parameters and buffers by name, taken as they are. None: fake ones, as the document
             describes them, in the fake mode of the program.
-        constants: The same for constant tensors and for buffers that no state dict has.
+        constants: The same for constant tensors and for buffers that no state dict has. None: a
+            `MissingObject` for each object of a C++ class, for the caller to replace.
     Returns:
         A validated program without example inputs; each node has a fake value in `meta["val"]`, with the
         symbols, ranges and hints of the original.
@@ -146,6 +160,9 @@ class _Reading:
                 target = field(owner, f"{kind}_name", _weight_name)
                 persistent = field(owner, "persistent", boolean) if kind == "buffer" else None
                 return InputSpec(_INPUT_KINDS[kind], argument, target, persistent)
+            case "custom_obj":
+                held = field(owner, "arg", read_object)
+                return InputSpec(InputKind.CUSTOM_OBJ, held, field(owner, "custom_obj_name", _weight_name))
         raise DocumentError(f"an input of the kind {kind[:40]!r} is not read")
 
     def _output_spec(self, value: Any) -> OutputSpec:
@@ -281,15 +298,21 @@ def _input_structure(value: Any) -> Any:
 
 def _fakes(main: GraphDecoder, signature: ExportGraphSignature) -> dict[str, Any]:
     """Name of each weight, buffer and constant -> a fake of its own, as the document describes its input."""
-    fakes = {}
+    fakes: dict[str, Any] = {}
     for spec in signature.input_specs:
-        if spec.target is not None and (value := main.new_tensor(spec.arg.name)) is not None:
+        if isinstance(spec.arg, CustomObjArgument) and spec.target is not None:
+            fakes[spec.target] = MissingObject(spec.arg.class_fqn)
+        elif spec.target is not None and (value := main.new_tensor(spec.arg.name)) is not None:
             fakes[spec.target] = as_parameter(value) if spec.kind is InputKind.PARAMETER else value
     return fakes
 
 
 def _in_state_dict(fakes: dict[str, Any], signature: ExportGraphSignature) -> dict[str, Any]:
-    outside = {*signature.non_persistent_buffers, *signature.lifted_tensor_constants}
+    outside = {
+        *signature.non_persistent_buffers,
+        *signature.lifted_tensor_constants,
+        *signature.lifted_custom_objs,
+    }
     return {name: value for name, value in fakes.items() if name not in outside}
 
 

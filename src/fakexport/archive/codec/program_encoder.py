@@ -10,6 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ConstantArgument,
+    CustomObjArgument,
     InputKind,
     InputSpec,
     OutputKind,
@@ -25,7 +26,7 @@ from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.program_schema import SCHEMA_VERSION, aten_version
 from fakexport._torch.symbolic_numbers import finite_bound
 
-from .argument_encoder import ArgumentEncoder
+from .argument_encoder import ArgumentEncoder, object_json
 from .collection_pause import collection_paused
 from .graph_encoder import GraphEncoder
 from .node_metadata import MetadataEncoder, custom_json
@@ -110,7 +111,12 @@ def _input_spec(spec: InputSpec) -> Json:
             return {"tensor_constant": {"arg": named, "tensor_constant_name": spec.target}}
         case InputKind.TOKEN:
             return {"token": {"arg": named}}
-    raise ValueError(f"cannot store the input {argument.name}: an object of a native class ({spec.target})")
+        case InputKind.CUSTOM_OBJ if isinstance(argument, CustomObjArgument):
+            held = {"arg": object_json(argument.name, argument), "custom_obj_name": spec.target}
+            return {"custom_obj": held}
+    raise ValueError(
+        f"cannot store the input {argument.name}: a {type(argument).__name__} ({spec.kind.name})"
+    )
 
 
 def _constant(argument: ConstantArgument) -> Json:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fakexport._torch.script_objects import class_of
 from fakexport._torch.symbolic_numbers import SymbolTable, finite_bound, value_range
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import entries, field, items, mapping, optional, sequence, text, union
@@ -14,6 +15,7 @@ from fakexport.program import SymbolRange, ValueSummary
 from fakexport.program.output_names import leaf_names
 from fakexport.program.tensor_spec import Spelling
 
+from .argument_decoder import read_object
 from .operator_lookup import Operators, is_of_a_library
 from .program_decoder import check_version, read_range
 from .tree_spec import tree_spec_from_text
@@ -33,6 +35,7 @@ class ProgramOutline:
         call_count: Nodes that call an operator, those of subgraphs included.
         operators: Operator name to number of calls, sorted by name. Taking a tuple apart is no call here.
         library_operators: Names of the operators that torch does not have, sorted.
+        library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
         missing_operators: Operator name to the reason why this process cannot call it.
         inputs: What the caller passes, in order.
         outputs: What the program returns, preceded by the buffers and inputs that it changes.
@@ -43,6 +46,7 @@ class ProgramOutline:
     call_count: int
     operators: Mapping[str, int]
     library_operators: tuple[str, ...]
+    library_classes: tuple[str, ...]
     missing_operators: Mapping[str, str]
     inputs: tuple[ValueSummary, ...]
     outputs: tuple[ValueSummary, ...]
@@ -65,11 +69,13 @@ def outline(document: Any) -> ProgramOutline:
     inputs = field(signature, "input_specs", lambda v: items(v, values.input))
     outputs = field(signature, "output_specs", lambda v: items(v, values.output))
     operators = Counter(_targets(graph, 0))
+    classes = set(field(signature, "input_specs", lambda v: filter(None, items(v, _class))))
     return ProgramOutline(
         torch_version=field(owner, "torch_version", lambda v: optional(v, lambda t: text(t, 100)), None),
         call_count=operators.total(),
         operators={_short(name): count for name, count in sorted(operators.items())},
         library_operators=tuple(_short(name) for name in sorted(operators) if is_of_a_library(name)),
+        library_classes=tuple(sorted(classes)),
         missing_operators=dict(_missing(operators)),
         inputs=tuple(value for value in inputs if value is not None),
         outputs=tuple(_named(outputs, _structure_names(module))),
@@ -152,6 +158,14 @@ def _constant(name: str, kind: str, of: str, content: Any) -> ValueSummary:
     python_type = _CONSTANTS.get(of, of.removeprefix("as_")[:40])
     plain = str(None if of == "as_none" else content)[:200] if of in _CONSTANTS else None
     return ValueSummary(name, kind, "", python_type, value=plain)
+
+
+def _class(value: Any) -> str | None:
+    """The C++ class of an input that is an object."""
+    kind, content = union(value)
+    if kind != "custom_obj":
+        return None
+    return class_of(field(mapping(content), "arg", read_object).class_fqn)
 
 
 def _named(outputs: list[tuple[str, ValueSummary]], names: tuple[str, ...]) -> Iterator[ValueSummary]:

@@ -11,6 +11,7 @@ __all__ = [
     "LEGACY",
     "UNTRUSTED",
     "Refused",
+    "is_object_record",
     "is_payload_config",
     "legacy_layout",
     "refused_names",
@@ -28,6 +29,7 @@ UNTRUSTED = "refused unless the file is trusted: --trust lets torch read it, whi
 LEGACY = "legacy layout, from before torch 2.8"
 
 _PAYLOAD_CONFIG = re.compile(r"data/(weights/.+_weights_config|constants/.+_constants_config)\.json")
+_OBJECT = re.compile(r"data/constants/custom_obj_[0-9]+")
 _SAMPLE_INPUTS = re.compile(r"data/sample_inputs/[^/]+\.pt")
 _NATIVE = re.compile(r"so(\.[0-9.]+)?|dll|dylib|pyd|exe|o|a|lib|cubin|fatbin|hsaco|metallib|cpp|cu|py|pyc|sh")
 _PICKLED = re.compile(r"(pt|pth|pkl|pickle|bin|ckpt|joblib)")
@@ -93,6 +95,8 @@ def _danger(name: str, size: int) -> str | None:
         return "native library or code"
     if _SAMPLE_INPUTS.fullmatch(name):
         return "pickled example inputs" if size else None
+    if is_object_record(name):
+        return None
     if file.startswith(("custom_obj_", "opaque_obj_")):
         return "pickled object"
     if _PICKLED.fullmatch(last):
@@ -100,6 +104,11 @@ def _danger(name: str, size: int) -> str | None:
     if name in FRAME_RECORDS or _KNOWN.fullmatch(name):
         return None
     return "record of unknown purpose"
+
+
+def is_object_record(name: str) -> bool:
+    """Whether the record is an object of a C++ class, which is a pickle and is read without unpickling."""
+    return _OBJECT.fullmatch(name) is not None
 
 
 def is_payload_config(name: str) -> bool:

@@ -24,6 +24,7 @@ class Limits:
         ratio: How many times larger a record may become by inflating, from 1 MiB on.
         json_bytes: The text of one JSON record, and of all payload configurations together.
         json_memory_bytes: What the values of one JSON record may take in memory, by estimate.
+        state_bytes: The text of the states of all C++ objects of a program, tensors not counted.
     """
 
     entries: int = 100_000
@@ -34,3 +35,4 @@ class Limits:
     ratio: int = 256
     json_bytes: int = 128 * MIB
     json_memory_bytes: int = 512 * MIB
+    state_bytes: int = 4 * MIB

@@ -16,6 +16,7 @@ from fakexport.archive.container.central_directory import read_entries
 from fakexport.archive.container.contents import (
     FRAME_RECORDS,
     UNTRUSTED,
+    is_object_record,
     is_payload_config,
     legacy_layout,
     refused_names,
@@ -247,14 +248,18 @@ def _check_trust(container: Container) -> None:
 
 
 def _pickled_payload(container: Container, name: str) -> str | None:
-    """The first payload of a configuration that torch would unpickle."""
+    """The first payload that torch would unpickle and we cannot read; objects of C++ classes are read."""
     payloads = container.json(name)
     config = payloads.get("config") if isinstance(payloads, dict) else None
+    folder = name.rpartition("/")[0]
     if not isinstance(config, dict):
         raise container._error("is no payload configuration: it has no object `config`", name)
     for payload, meta in config.items():
         if not isinstance(meta, dict):
             raise container._error(f"`{payload}` is no object", name)
-        if meta.get("use_pickle") is not False:
+        is_object = (
+            is_object_record(f"{folder}/{meta.get('path_name')}") and meta.get("tensor_meta", 0) is None
+        )
+        if meta.get("use_pickle") is not False and not is_object:
             return str(payload)
     return None

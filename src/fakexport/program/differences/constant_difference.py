@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport._torch.script_objects import class_name, pickled_object, state_text
 from fakexport.fake import UnreplayableRead, is_fake, value_of
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
 from fakexport.program.differences.program_difference import ConstantDifference
@@ -55,6 +56,9 @@ def _text(node: CanonicalNode | None) -> str:
 
 
 def _value_change(name: str, a: Any, b: Any) -> Iterator[ConstantDifference]:
+    if isinstance(a, torch.ScriptObject) and isinstance(b, torch.ScriptObject):
+        yield from _state_change(name, a, b)
+        return
     a, b = _data(a), _data(b)
     if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
         return
@@ -64,6 +68,19 @@ def _value_change(name: str, a: Any, b: Any) -> Iterator[ConstantDifference]:
         place = tuple(differs.nonzero()[0].tolist())
         where = f" at {list(place)}" if place else ""
         yield ConstantDifference(name, "value", f"{a[place].item()}{where}", f"{b[place].item()}{where}")
+
+
+def _state_change(name: str, a: torch.ScriptObject, b: torch.ScriptObject) -> Iterator[ConstantDifference]:
+    """Of objects of C++ classes; those without a state that can be told are left out."""
+    if class_name(a) != class_name(b):
+        yield ConstantDifference(name, "class", class_name(a), class_name(b))
+        return
+    try:
+        is_same = pickled_object(a) == pickled_object(b)
+    except ValueError:
+        return
+    if not is_same:
+        yield ConstantDifference(name, "state", state_text(a), state_text(b))
 
 
 def _comparable(value: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsew
 from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import is_changing_views
 from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport._torch.script_objects import is_fake_object
 from fakexport._torch.vmap_steps import VMAP_LEVEL_STEPS, vmap_levels_closed
 from fakexport.program.devices import device_of_literal
 from fakexport.program.module_path import module_path
@@ -116,7 +117,9 @@ class Rerun:
     def _begin(self, node: Node, value: Any) -> None:
         """Notes the value of a placeholder."""
         self._before[node] = node.meta.get("val")
-        self._now[node] = node.meta["val"] = value
+        self._now[node] = value
+        if not is_fake_object(value):  # Of an object, a program notes the class.
+            node.meta["val"] = value
         if isinstance(value, torch.Tensor) and value.requires_grad:
             self._in_autograd.add(node)
 

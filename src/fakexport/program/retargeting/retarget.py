@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere, mode_of, new_fake_mode
 from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport._torch.script_objects import fake_object
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.devices.presence import exists_here
 from fakexport.diagnostics import Diagnostic
@@ -195,15 +196,18 @@ def rerun_on(
     placed: dict[str, str] = {}
     nodes: list[Node] = []
     first = _path_of_inputs(program)
+    mode = _mode(program)
     for spec, node in _inputs(program, graph_module):
         tensor = held.get(spec.target) if spec.target is not None else None
         if spec.target is not None and isinstance(tensor, torch.Tensor):
             placed[spec.target] = str(tensor.device)
             nodes.append(node)
         inputs[node] = _placeholder(node.meta.get("val"), spec, tensor, move, first)
+        if isinstance(tensor, torch.ScriptObject):
+            inputs[node] = fake_object(tensor, mode) or inputs[node]
     boundaries = Boundaries(placed, nodes) if isinstance(move, ModuleMove) else None
     present = devices_of_program(program)
-    rerun = Rerun(_mode(program), move, lambda: _existing(present), boundaries)
+    rerun = Rerun(mode, move, lambda: _existing(present), boundaries)
     rerun.run(graph_module, inputs)
     return rerun
 

@@ -1,0 +1,121 @@
+"""The constants of a program that is loaded: tensors with their values, and objects of C++ classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport._torch.real_execution import real_execution
+from fakexport._torch.script_objects import is_class_of_torch, qualified_name
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import field
+from fakexport.fake import remember_value, withhold_value
+
+from .codec.program_decoder import MissingObject
+from .container.contents import UNTRUSTED
+from .container.reader import Container
+from .error import ArchiveError, faults_named
+from .manifest import Manifest
+from .saved_object import read_saved_object
+from .stored_tensor import StoredObject, StoredTensor, read_constant
+
+__all__ = ["put_constants"]
+
+
+def put_constants(
+    container: Container,
+    program: ExportedProgram,
+    manifest: Manifest,
+    config: Mapping[str, dict[str, Any]],
+    *,
+    trust: bool = False,
+) -> None:
+    """Gives the constants their values, in the order of the archive.
+
+    Args:
+        container: Its records are verified.
+        program: With a fake for each tensor and a `MissingObject` for each object; changed.
+        manifest: Which constants have no value, and why.
+        config: Where the others are, in torch's words.
+        trust: Make objects of the C++ classes that torch itself registers, too.
+    Raises:
+        ArchiveError: the archive contradicts itself; a class is not registered, or takes no such state.
+    """
+    if program.constants.keys() != config.keys():
+        raise ArchiveError(container.path, "the graph and the constants' config name other constants")
+    reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
+    reading = _Reading(container, trust=trust)
+    places = dict(program.constants)
+    program.constants.clear()
+    for name, payload in config.items():
+        program.constants[name] = place = places[name]
+        if isinstance(place, torch.Tensor) and name in reasons:
+            withhold_value(place, reasons[name])
+            continue
+        stored = field({name: payload}, name, read_constant)
+        if isinstance(stored, StoredObject) != isinstance(place, MissingObject):
+            raise DocumentError("a tensor in one place and an object of a C++ class in the other").within(
+                name
+            )
+        program.constants[name] = reading.constant(stored, place)
+
+
+class _Reading:
+    """Reads each record once: what lies in one record is one constant."""
+
+    def __init__(self, container: Container, *, trust: bool) -> None:
+        self._container = container
+        self._trust = trust
+        self._state_bytes = 0
+        self._known: dict[tuple[StoredTensor | StoredObject, torch.device | None], Any] = {}
+
+    def constant(self, stored: StoredTensor | StoredObject, place: Any) -> Any:
+        """The constant that belongs where a fake or a `MissingObject` is."""
+        key = (stored, place.device if isinstance(place, torch.Tensor) else None)
+        if key not in self._known:
+            self._known[key] = (
+                self._object(stored, place)
+                if isinstance(stored, StoredObject)
+                else _tensor(self._container, stored, place)
+            )
+        return self._known[key]
+
+    def _object(self, stored: StoredObject, missing: MissingObject) -> torch.ScriptObject:
+        """The object, made by its class: of a library that is loaded, which the user chose."""
+        container, record = self._container, f"data/constants/{stored.record}"
+        with faults_named(container.path, record):
+            found = read_saved_object(container.record(record), container.limits)
+            self._state_bytes += found.state_bytes
+            if self._state_bytes > container.limits.state_bytes:
+                raise DocumentError(f"the states of objects exceed {container.limits.state_bytes} bytes")
+            if missing.qualified_name != qualified_name(found.class_name):
+                raise DocumentError("is an object of another class in the graph")
+            if is_class_of_torch(found.class_name) and not self._trust:
+                what = f"an object of torch's own class {found.class_name}, {UNTRUSTED}"
+                raise ArchiveError(container.path, what, record, is_trust_missing=True)
+            return found.made()
+
+
+def _tensor(container: Container, stored: StoredTensor, fake: Any) -> torch.Tensor:
+    """The real tensor for the CPU; for a device that may not be here, the fake one with the value."""
+    record = f"data/constants/{stored.record}"
+    if (stored.shape, stored.dtype, len(stored.stride)) != (tuple(fake.shape), fake.dtype, fake.dim()):
+        raise ArchiveError(container.path, "has another shape or dtype in the graph", record)
+    content = bytearray(container.record(record))
+    needed = stored.needed_bytes
+    if needed > len(content):
+        raise ArchiveError(container.path, f"has {len(content)} bytes, and its tensor takes {needed}", record)
+    with real_execution():
+        if needed:
+            flat = torch.frombuffer(content, dtype=stored.dtype, count=needed // stored.dtype.itemsize)
+            value = flat.as_strided(stored.shape, stored.stride, stored.offset)
+        else:
+            value = torch.empty(stored.shape, dtype=stored.dtype)
+    if fake.device.type == "cpu":
+        return value
+    remember_value(fake, value)
+    held: torch.Tensor = fake
+    return held

@@ -1,0 +1,306 @@
+"""The state of a C++ object out of torch's pickle of it, which is read as data and not unpickled."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fakexport.documents.document_error import DocumentError
+
+__all__ = ["PickledState", "Storage", "StoredView", "read_pickled_state"]
+
+MOST_VALUES = 1_000_000
+"""How many values a state may have, one that is there twice counted twice."""
+
+_MARK = object()
+"""A place on the stack."""
+_PROTOCOL, _STOP = b"\x80\x02", b"."
+_NUMBERS = {
+    b"q": struct.Struct("<B"),
+    b"h": struct.Struct("<B"),
+    b"K": struct.Struct("<B"),
+    b"M": struct.Struct("<H"),
+    b"r": struct.Struct("<I"),
+    b"j": struct.Struct("<I"),
+    b"J": struct.Struct("<i"),
+    b"G": struct.Struct(">d"),
+}
+_LENGTHS = {b"\x8a": struct.Struct("<B"), b"X": struct.Struct("<I")}
+_CLASS_MODULE = "__torch__.torch.classes."
+_LISTS = frozenset(f"build_{kind}list" for kind in ("int", "double", "bool", "tensor"))
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Bytes that tensors of a state lie in.
+
+    Args:
+        dtype: As torch calls the storage's class, `FloatStorage`.
+        record: Name of the record in the object's archive.
+    """
+
+    dtype: str
+    record: str
+
+
+@dataclass(frozen=True)
+class StoredView:
+    """A tensor of a state: a part of a storage, sizes in elements."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    requires_grad: bool
+
+
+@dataclass(frozen=True)
+class PickledState:
+    """What a pickle says of an object.
+
+    Args:
+        class_name: `signal_ops::Polynomial`
+        state: None, bool, int, float, complex, str and `StoredView`, in tuples, lists and dicts.
+    """
+
+    class_name: str
+    state: Any
+
+
+@dataclass(frozen=True)
+class _Global:
+    module: str
+    name: str
+
+
+class _Object:
+    """The object that is being described."""
+
+    def __init__(self, class_name: str) -> None:
+        self.described = PickledState(class_name, None)
+        self.is_whole = False
+
+
+def read_pickled_state(pickled: bytes) -> PickledState:
+    """The class and the state that `data.pkl` of an object tells.
+
+    Torch's pickler (`torch/csrc/jit/serialization/pickler.cpp`) uses a small part of the language, and this
+    reads that part: it calls nothing that the pickle names, and takes no more memory than the pickle does.
+
+    Raises:
+        DocumentError: it is damaged, or has what no state of an object has.
+    """
+    try:
+        found = _Reading().result(pickled)
+    except DocumentError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error) as error:
+        raise DocumentError(f"is no pickled object: {type(error).__name__}") from error
+    if not isinstance(found, _Object) or not found.is_whole:
+        raise DocumentError("is no pickled object of a C++ class")
+    _refuse_too_many(found.described.state)
+    return found.described
+
+
+def _argument(pickled: bytes, code: bytes, position: int) -> tuple[Any, int]:
+    """What follows an operation, and where it ends."""
+    if code == b"c":
+        module, end = _line(pickled, position)
+        name, end = _line(pickled, end)
+        return _Global(module, name), end
+    if code in _NUMBERS:
+        (number,) = _NUMBERS[code].unpack_from(pickled, position)
+        return number, position + _NUMBERS[code].size
+    if code in _LENGTHS:
+        start = position + _LENGTHS[code].size
+        (length,) = _LENGTHS[code].unpack_from(pickled, position)
+        content = pickled[start : start + length]
+        if len(content) < length:
+            raise DocumentError("is truncated")
+        value = content.decode() if code == b"X" else int.from_bytes(content, "little", signed=True)
+        return value, start + length
+    return None, position
+
+
+def _line(pickled: bytes, position: int) -> tuple[str, int]:
+    end = pickled.index(b"\n", position)
+    return pickled[position:end].decode("ascii"), end + 1
+
+
+class _Reading:
+    """The machine that a pickle is a program for, with its stack and its memo."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        push = self._stack.append
+        self._steps: dict[bytes, Callable[[Any], None]] = {
+            b"c": self._global,
+            b"q": self._remember,
+            b"r": self._remember,
+            b"h": self._recall,
+            b"j": self._recall,
+            b"(": lambda _: push(_MARK),
+            b"N": lambda _: push(None),
+            b"\x88": lambda _: push(True),
+            b"\x89": lambda _: push(False),
+            b")": lambda _: push(()),
+            b"]": lambda _: push([]),
+            b"}": lambda _: push({}),
+            b"t": lambda _: push(tuple(self._above_mark())),
+            b"\x85": lambda _: push(tuple(self._top(1))),
+            b"\x86": lambda _: push(tuple(self._top(2))),
+            b"\x87": lambda _: push(tuple(self._top(3))),
+            b"a": self._append,
+            b"e": self._appends,
+            b"u": self._set_items,
+            b"\x81": self._new_object,
+            b"R": self._reduce,
+            b"b": self._build,
+            b"Q": self._storage,
+            **dict.fromkeys((b"J", b"K", b"M", b"\x8a", b"G", b"X"), push),
+        }
+
+    def result(self, pickled: bytes) -> Any:
+        """What is on the stack at the end; at the beginning and at the end, nothing else is."""
+        if not pickled.startswith(_PROTOCOL):
+            raise DocumentError("is no pickle of the protocol 2")
+        position = len(_PROTOCOL)
+        while (code := pickled[position : position + 1]) != _STOP:
+            step = self._steps.get(code)
+            if step is None:
+                raise DocumentError(f"has the operation {code!r}, which no state of an object has")
+            argument, position = _argument(pickled, code, position + 1)
+            step(argument)
+        if position + 1 != len(pickled) or len(self._stack) != 1:
+            raise DocumentError("has something after its end")
+        return self._stack[0]
+
+    def _global(self, argument: _Global) -> None:
+        self._stack.append(argument)
+
+    def _remember(self, index: int) -> None:
+        self._memo[index] = self._stack[-1]
+
+    def _recall(self, index: int) -> None:
+        self._stack.append(self._memo[index])
+
+    def _top(self, count: int) -> list[Any]:
+        values = self._stack[-count:]
+        if len(values) != count or any(value is _MARK for value in values):
+            raise DocumentError("takes a value that is not there")
+        del self._stack[-count:]
+        return values
+
+    def _above_mark(self) -> list[Any]:
+        place = len(self._stack) - 1
+        while self._stack[place] is not _MARK:
+            if place == 0:
+                raise DocumentError("takes a value that is not there")
+            place -= 1
+        values = self._stack[place + 1 :]
+        del self._stack[place:]
+        return values
+
+    def _append(self, _: Any) -> None:
+        (value,) = self._top(1)
+        self._container(list).append(value)
+
+    def _appends(self, _: Any) -> None:
+        values = self._above_mark()
+        self._container(list).extend(values)
+
+    def _set_items(self, _: Any) -> None:
+        values = self._above_mark()
+        if len(values) % 2 or not all(isinstance(key, (str, int, float)) for key in values[::2]):
+            raise DocumentError("has a dictionary with a key that is no number and no string")
+        self._container(dict).update(zip(values[::2], values[1::2], strict=True))
+
+    def _container(self, kind: type) -> Any:
+        if type(self._stack[-1]) is not kind:
+            raise DocumentError(f"adds to what is no {kind.__name__}")
+        return self._stack[-1]
+
+    def _new_object(self, _: Any) -> None:
+        made, arguments = self._top(2)
+        if not isinstance(made, _Global) or not made.module.startswith(_CLASS_MODULE) or arguments != ():
+            raise DocumentError("makes an object of what is no C++ class")
+        namespace = made.module.removeprefix(_CLASS_MODULE)
+        if not all(part.isidentifier() for part in (*namespace.split("."), made.name)):
+            raise DocumentError("names a class that cannot be one")
+        self._stack.append(_Object("::".join((*namespace.split("."), made.name))))
+
+    def _build(self, _: Any) -> None:
+        made, state = self._top(2)
+        if not isinstance(made, _Object) or made.is_whole:
+            raise DocumentError("gives a state to what is no object")
+        made.described = PickledState(made.described.class_name, state)
+        made.is_whole = True
+        self._stack.append(made)
+
+    def _reduce(self, _: Any) -> None:
+        called, arguments = self._top(2)
+        if not isinstance(called, _Global) or not isinstance(arguments, tuple):
+            raise DocumentError("calls what is no function")
+        self._stack.append(_called(called, arguments))
+
+    def _storage(self, _: Any) -> None:
+        ((kind, of, record, device, _count),) = self._top(1)
+        if kind != "storage" or not isinstance(of, _Global) or of.module != "torch":
+            raise DocumentError("refers to what is no storage of a tensor")
+        if device != "cpu":
+            raise DocumentError(f"has a tensor on {str(device)[:40]!r}, and only those of the CPU are read")
+        if not isinstance(record, str) or not record.isascii() or not record.isdigit():
+            raise DocumentError("names a storage by what is no number")
+        self._stack.append(Storage(of.name, record))
+
+
+def _called(called: _Global, arguments: tuple[Any, ...]) -> Any:
+    """What one of the few functions gives that torch's pickles of states call."""
+    match called.module, called.name, arguments:
+        case "torch.jit._pickle", name, (list() as values,) if name in _LISTS:
+            return values
+        case "torch.jit._pickle", "restore_type_tag", (value, str()):  # Torch has the type of `__setstate__`.
+            return value
+        case "builtins", "complex", (float() as real, float() as imaginary):
+            return complex(real, imaginary)
+        case "collections", "OrderedDict", ():
+            return {}
+        case "torch._utils", "_rebuild_tensor_v2", (Storage() as storage, offset, shape, stride, grad, {}):
+            return _view(storage, offset, shape, stride, grad)
+    name = f"{called.module[:80]}.{called.name[:80]}"
+    raise DocumentError(f"calls {name!r}, which no state of an object needs")
+
+
+def _view(storage: Storage, offset: Any, shape: Any, stride: Any, requires_grad: Any) -> StoredView:
+    numbers = (offset, *shape, *stride)
+    if len(shape) != len(stride) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
+        raise DocumentError("has a tensor with sizes that are none")
+    return StoredView(storage, offset, tuple(shape), tuple(stride), requires_grad is True)
+
+
+def _refuse_too_many(state: Any) -> None:
+    """Counts values as often as they are referred to: a list may hold another one many times, or itself."""
+    left = MOST_VALUES
+    pending: list[Iterator[Any]] = [iter((state,))]
+    while pending:
+        value = next(pending[-1], pending)
+        if value is pending:
+            pending.pop()
+            continue
+        left -= 1
+        if left < 0:
+            raise DocumentError(f"has more than {MOST_VALUES:,} values")
+        if isinstance(value, (list, tuple)):
+            pending.append(iter(value))
+        elif isinstance(value, dict):
+            pending.append(iter([*value, *value.values()]))
+        elif value is _MARK or isinstance(value, (_Global, _Object, Storage)):
+            raise DocumentError("has a value that no state of an object has")
+        if len(pending) > _DEEPEST:
+            raise DocumentError(f"is nested deeper than {_DEEPEST}")
+
+
+_DEEPEST = 64

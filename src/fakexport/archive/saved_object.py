@@ -1,0 +1,198 @@
+"""An object of a C++ class as the record that torch keeps of it, which is read as data and not unpickled."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fakexport._torch.real_execution import real_execution
+from fakexport._torch.script_objects import (
+    class_name,
+    is_class_registered,
+    object_of_state,
+    pickled_object,
+)
+from fakexport.documents.document_error import DocumentError
+
+from .container.central_directory import read_entries
+from .container.framing import STORED
+from .container.limits import Limits
+from .error import ArchiveError
+from .extent import extent
+from .pickled_state import Storage, StoredView, read_pickled_state
+
+__all__ = [
+    "SavedObject",
+    "object_record",
+    "read_saved_object",
+    "refuse_unregistered_classes",
+    "with_tensors",
+]
+
+_STORAGES = {
+    "BFloat16Storage": torch.bfloat16,
+    "BoolStorage": torch.bool,
+    "ByteStorage": torch.uint8,
+    "CharStorage": torch.int8,
+    "ComplexDoubleStorage": torch.complex128,
+    "ComplexFloatStorage": torch.complex64,
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "IntStorage": torch.int32,
+    "LongStorage": torch.int64,
+    "ShortStorage": torch.int16,
+}
+
+
+@dataclass(frozen=True)
+class SavedObject:
+    """What a record tells of an object.
+
+    Args:
+        class_name: `signal_ops::Polynomial`
+        state: What the class's `__getstate__` gave: None, bool, int, float, complex, str and tensors on the
+            CPU, in tuples, lists and dicts.
+        state_bytes: How much text tells it, tensors not counted.
+    """
+
+    class_name: str
+    state: Any
+    state_bytes: int
+
+    def made(self) -> torch.ScriptObject:
+        """An object of this state, from the class's own `__setstate__`.
+
+        Raises:
+            DocumentError: the class is not registered, or takes no such state.
+        """
+        refuse_unregistered_classes([self.class_name])
+        try:
+            return object_of_state(self.class_name, self.state)
+        except ValueError as error:
+            raise DocumentError(str(error)) from None
+
+
+def refuse_unregistered_classes(names: tuple[str, ...] | list[str]) -> None:
+    """Refuses the first class that no library has registered in this process.
+
+    Raises:
+        DocumentError: names it, and what to load.
+    """
+    for name in names:
+        if not is_class_registered(name):
+            raise DocumentError(
+                f"the C++ class {name[:200]} is not registered: name the file of its library with --library"
+            )
+
+
+def object_record(script_object: torch.ScriptObject) -> bytes:
+    """The record of an object, as `torch.export.save` writes it.
+
+    Raises:
+        ValueError: the class has no `def_pickle`, or its state has what is not read back.
+    """
+    content = pickled_object(script_object)
+    try:
+        read_saved_object(content, Limits())
+    except DocumentError as error:
+        raise ValueError(f"an object of the class {class_name(script_object)}: its record {error}") from None
+    return content
+
+
+def read_saved_object(content: bytes, limits: Limits) -> SavedObject:
+    """What a record tells of an object; nothing is run, and no object is made.
+
+    Raises:
+        DocumentError: the record is damaged, or has what is no state of an object.
+    """
+    try:
+        records = _records(content, limits)
+    except ArchiveError as error:
+        raise DocumentError(error.what) from None
+    if "data.pkl" not in records:
+        raise DocumentError("has no data.pkl")
+    if len(records["data.pkl"]) > limits.state_bytes:
+        raise DocumentError(f"has a state of more than {limits.state_bytes} bytes without its tensors")
+    return with_tensors(bytes(records["data.pkl"]), records)
+
+
+def with_tensors(pickled: bytes, records: Mapping[str, bytes | memoryview]) -> SavedObject:
+    """What a pickle tells of an object whose tensors lie in records, `data/0`.
+
+    Raises:
+        DocumentError: as for `read_saved_object`.
+    """
+    found = read_pickled_state(pickled)
+    return SavedObject(found.class_name, _Tensors(records).put_into(found.state), len(pickled))
+
+
+def _records(content: bytes, limits: Limits) -> dict[str, memoryview]:
+    """The records of the archive within the record, by name without its folder; nothing is copied."""
+    view = memoryview(content)
+
+    def read_at(offset: int, length: int) -> bytes:
+        if offset + length > len(content):
+            raise ArchiveError("", "is truncated")
+        return content[offset : offset + length]
+
+    found = {}
+    for entry in read_entries("", read_at, len(content), limits):
+        record = view[entry.data : entry.data + entry.packed]
+        if entry.method != STORED or zlib.crc32(record) != entry.crc:
+            raise ArchiveError("", f"is damaged in {entry.name!r}")
+        found[entry.name.partition("/")[2]] = record
+    return found
+
+
+class _Tensors:
+    """The tensors of a state; those that share a storage share it again."""
+
+    def __init__(self, records: Mapping[str, bytes | memoryview]) -> None:
+        self._records = records
+        self._storages: dict[str, bytearray] = {}
+
+    def put_into(self, state: Any) -> Any:
+        """The state with tensors in the places of their descriptions."""
+        if isinstance(state, StoredView):
+            return self._tensor(state)
+        if isinstance(state, tuple):
+            return tuple(map(self.put_into, state))
+        if isinstance(state, list):
+            return list(map(self.put_into, state))
+        if isinstance(state, dict):
+            return {key: self.put_into(value) for key, value in state.items()}
+        return state
+
+    def _tensor(self, view: StoredView) -> torch.Tensor:
+        dtype = _STORAGES.get(view.storage.dtype)
+        if dtype is None:
+            raise DocumentError(f"has a tensor in a {view.storage.dtype[:40]!r}, which is not read")
+        content = self._content(view.storage)
+        elements = extent(view.shape, view.stride)
+        if elements and (view.offset + elements) * dtype.itemsize > len(content):
+            raise DocumentError(f"has a tensor that is larger than its {len(content)} bytes")
+        try:
+            with real_execution():
+                if not elements:
+                    tensor = torch.empty(view.shape, dtype=dtype)
+                else:
+                    flat = torch.frombuffer(content, dtype=dtype, count=len(content) // dtype.itemsize)
+                    tensor = flat.as_strided(view.shape, view.stride, view.offset)
+                return tensor.requires_grad_() if view.requires_grad else tensor
+        except RuntimeError as error:  # Sizes that overflow, gradients of integers.
+            raise DocumentError(
+                f"has a tensor that torch does not make: {str(error).splitlines()[0]}"
+            ) from None
+
+    def _content(self, storage: Storage) -> bytearray:
+        name = f"data/{storage.record}"
+        if name not in self._records:
+            raise DocumentError(f"has a tensor without the record {name[:80]!r}")
+        if storage.record not in self._storages:
+            self._storages[storage.record] = bytearray(self._records[name])
+        return self._storages[storage.record]

@@ -1,0 +1,196 @@
+"""Torch's pickle of an object is read as data: what is no state is refused, and nothing is called."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zipfile
+from contextlib import suppress
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakexport.archive.pickled_state import MOST_VALUES, StoredView, read_pickled_state
+from fakexport.documents.document_error import DocumentError
+from tests.torchbind import LIBRARY, foo, queue
+
+pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="this torch comes without its test classes")
+
+CLASS = b"c__torch__.torch.classes.signal_ops\nPolynomial\n)\x81"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    torch.ops.load_library(LIBRARY)
+
+
+def pickled(value: object) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(torch._C._pickle_save(value))) as archive:
+        return archive.read("archive/data.pkl")
+
+
+def of_state(state: bytes) -> bytes:
+    """The pickle of an object whose state is made by these steps."""
+    return b"\x80\x02" + CLASS + state + b"b."
+
+
+def refused(content: bytes) -> str:
+    with pytest.raises(DocumentError) as caught:
+        read_pickled_state(content)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1,
+        -5,
+        2**31,
+        -(2**40),
+        2.5,
+        1 - 2j,
+        True,
+        None,
+        "text é",
+        [1, 2],
+        [1.5],
+        [True, False],
+        ["a", "b"],
+        [[1], [2, 3]],
+        {"k": 1, "l": 2},
+        {1: 2.5},
+        (1,),
+        (1, "a"),
+        (1, 2, 3),
+        (1, 2, 3, 4),
+        list(range(3000)),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_torch_writes_is_read(value):
+    content = pickled(value)
+    state = content[2:-1]  # Without the protocol and the stop.
+
+    found = read_pickled_state(of_state(state))
+
+    assert found.class_name == "signal_ops::Polynomial"
+    assert found.state == value
+    assert type(found.state) is type(value)
+
+
+def test_an_object_is_read():
+    assert read_pickled_state(pickled(foo(3, -4))).state == [3, -4]
+
+
+def test_tensors_are_told_by_their_records():
+    (_, first), (_, tensors) = read_pickled_state(pickled(queue(torch.ones(2, 3)))).state
+
+    assert isinstance(first, StoredView)
+    assert (tensors[0].shape, tensors[0].stride, tensors[0].offset) == ((2, 3), (3, 1), 0)
+    assert (tensors[0].storage.dtype, tensors[0].storage.record) == ("FloatStorage", "1")
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("it ran",)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no pickle of the protocol 2"),
+        (b"\x80\x02.", "something after its end"),
+        (b"\x80\x02N.", "no pickled object of a C++ class"),
+        (b"\x80\x03" + CLASS + b"Nb.", "no pickle of the protocol 2"),
+        (b"\x80\x02" + CLASS + b".", "no pickled object of a C++ class"),
+        (of_state(b"N") + b"more", "something after its end"),
+        (of_state(b"NN"), "gives a state to what is no object"),
+        (of_state(b"N")[:-1], "has the operation b'', which"),
+        (of_state(b"S'x'\n"), "has the operation b'S', which"),
+        (of_state(b"J\x00"), "no pickled object"),
+        (of_state(b"Nb" + b"N"), "gives a state to what is no object"),
+        (of_state(b"cos\nsystem\n(X\x01\x00\x00\x00xtR"), "calls 'os.system', which"),
+        (of_state(b"cbuiltins\neval\n(X\x01\x00\x00\x001tR"), "calls 'builtins.eval', which"),
+        (of_state(b"cos\nsystem\n"), "has a value that no state of an object has"),
+        (of_state(CLASS), "has a value that no state of an object has"),
+        (b"\x80\x02cos\nsystem\n)\x81Nb.", "makes an object of what is no C++ class"),
+        (b"\x80\x02c__torch__.torch.classes.a-b\nC\n)\x81Nb.", "names a class that cannot be one"),
+        (b"\x80\x02c__torch__.torch.classes.\nC\n)\x81Nb.", "names a class that cannot be one"),
+        (of_state(b"(ios\nsystem\n"), "has the operation b'i', which"),
+        (of_state(b"\x8c\x02os\x8c\x06system\x93"), "has the operation b'\\x8c', which"),
+        (of_state(b"]NNs"), "has the operation b's', which"),
+        (of_state(b"Na"), "adds to what is no list"),
+        (of_state(b"](N"), "takes a value that is not there"),
+        (of_state(b"h\x07"), "no pickled object"),
+        (of_state(b"}(]Nu"), "a key that is no number and no string"),
+        (of_state(b"X\x00\x00\x00\x01x"), "is truncated"),
+        (of_state(b"N\x85" * 70), "gives a state to what is no object"),
+        (of_state(b"N" + b"\x85" * 70), "nested deeper"),
+        (of_state(b"]q\x00h\x00a"), "nested deeper"),
+        (of_state(b"(X\x07\x00\x00\x00storageNX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ"), "no storage"),
+    ],
+    ids=lambda value: repr(value)[:60] if isinstance(value, bytes) else "",
+)
+def test_what_is_no_state_is_refused(content, reason):
+    assert reason in refused(content)
+
+
+def storage(device: bytes = b"cpu", record: bytes = b"0") -> bytes:
+    texts = b"".join(
+        b"X" + struct.pack("<I", len(text)) + text if text is not None else b"ctorch\nFloatStorage\n"
+        for text in (b"storage", None, record, device)
+    )
+    return b"(" + texts + b"K\x04tQ"
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (storage(), "has a value that no state of an object has"),
+        (storage(device=b"cuda:0"), "has a tensor on 'cuda:0', and only those of the CPU are read"),
+        (storage(record=b"../x"), "names a storage by what is no number"),
+        (
+            b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage() + b"K\x00)(K\x02t\x89}tR",
+            "sizes that are none",
+        ),
+        (
+            b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage() + b"J\xff\xff\xff\xff))\x89}tR",
+            "sizes that are none",
+        ),
+    ],
+)
+def test_a_tensor_that_is_none_is_refused(steps, reason):
+    assert reason in refused(of_state(steps))
+
+
+def test_a_list_that_holds_itself_many_times_is_not_counted_out():
+    """Ten levels of a hundred references each are 100**10 values for whoever goes through them."""
+    steps = b"]q\x00"
+    for level in range(10):
+        steps += b"](" + b"h" + bytes([level]) + (b"h" + bytes([level])) * 99 + b"eq" + bytes([level + 1])
+
+    assert f"more than {MOST_VALUES:,} values" in refused(of_state(b"(" + steps + b"t"))
+
+
+def test_a_large_place_in_the_memo_takes_no_memory():
+    assert read_pickled_state(of_state(b"Nr\xff\xff\xff\xff")).state is None
+
+
+def test_a_pickle_of_python_is_refused_and_does_not_run(capsys):
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        refused(pickle.dumps(Evil(), protocol=protocol))
+
+    assert capsys.readouterr().out == ""
+
+
+@settings(max_examples=300, deadline=20_000)
+@given(data=st.data())
+def test_a_damaged_pickle_is_read_or_refused(data):
+    content = bytearray(pickled(queue(torch.ones(2))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(DocumentError):
+        assert "::" in read_pickled_state(bytes(content)).class_name
