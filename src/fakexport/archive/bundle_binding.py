@@ -25,7 +25,7 @@ from fakexport.weights.verification import CheckpointSource, Verified, verified
 from .bundle import Bundle, Prefix
 from .sharing import name_in_checkpoint, unify
 
-__all__ = ["MethodWants", "below_prefix", "bind_bundle", "verified_bundle"]
+__all__ = ["MethodWants", "bind_bundle", "own_part", "verified_bundle"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ def bind_bundle(
         except BindError as error:
             raise BindError(replace(error.report, source=f"the method {method}")) from None
     _warn_of_unwanted(report)
-    bound = Bundle(programs, prefixes=bundle.prefixes, shared=bundle.shared)
+    # What a method has no prefix for is not what its program had in another archive.
+    prefixes = {method: bundle.prefixes.get(method, ("", "")) for method in bundle}
+    bound = Bundle(programs, prefixes=prefixes, shared=bundle.shared)
     unify(programs, bound.shared)
     return bound
 
@@ -165,6 +167,11 @@ def _readings(
         )
         found[method] = _Reading(seen, names, fits)
     return found
+
+
+def own_part(checkpoint: CheckpointSource, prefix: Prefix | None) -> CheckpointSource:
+    """The part of a checkpoint that one program of a bundle reads; all of it where it has no prefix."""
+    return checkpoint if prefix is None else below_prefix(open_checkpoint(checkpoint), prefix)[0]
 
 
 def below_prefix(checkpoint: Checkpoint, prefix: Prefix) -> tuple[Checkpoint, Mapping[str, str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from fakexport.program.origin import remember_prefix
+
 from .bundle import Bundle
 from .bundle_manifest import BundleManifest
 from .container.reader import Container, read_container
@@ -72,7 +74,11 @@ def load_bundle_archive(path: str | os.PathLike[str], *, check_weights: bool = T
         manifest = methods.bundle
         weights = frozenset().union(*map(weight_records, manifest.methods.values()))
         verify_records(container, manifest, unread=frozenset() if check_weights else weights)
-        return LoadedBundle(_bundle(container, manifest, check_weights), manifest, methods.notes)
+        bundle = _bundle(container, manifest, check_weights)
+        for method, program in bundle.items():
+            if (prefix := methods.prefix(method)) is not None:
+                remember_prefix(program, prefix)
+        return LoadedBundle(bundle, manifest, methods.notes)
 
 
 def _bundle(container: Container, manifest: BundleManifest, check_weights: bool) -> Bundle:

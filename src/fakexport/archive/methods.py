@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .bundle_manifest import METHOD_NAME, MOST_METHODS, BundleManifest
 from .container.reader import Container, read_container
@@ -50,7 +50,7 @@ class Methods:
         return self.whole
 
     def manifest(self, method: str | None) -> Manifest:
-        """What is said of one program.
+        """What is said of one program, its prefix included.
 
         Raises:
             ArchiveError: a bundle, and no method or an unknown one is named; no bundle, and one is named.
@@ -64,13 +64,14 @@ class Methods:
             raise ArchiveError(self.path, f"is a bundle of the methods {listed}: name one (--method NAME)")
         if method not in self.whole.methods:
             raise ArchiveError(self.path, f"has no method {method!r}; there are {listed}")
-        return self.whole.methods[method]
+        return replace(self.whole.methods[method], prefix=self.prefix(method))
 
     def prefix(self, method: str | None) -> tuple[str, str] | None:
-        """How the names of a method's weights begin in the checkpoint and in the program, if not alike."""
-        if isinstance(self.whole, Manifest) or method is None or not self.has_manifest:
-            return None
-        return self.whole.prefixes.get(method)
+        """How the names of a program's weights begin in the checkpoint and in the program, if not alike."""
+        if isinstance(self.whole, Manifest):
+            return self.whole.prefix
+        # Those of an archive without a manifest are made up, see `_stock`.
+        return self.whole.prefixes.get(method) if method is not None and self.has_manifest else None
 
     def weights_of_others(self, method: str | None) -> frozenset[str]:
         """The records with weights that only other methods than this one have."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from fakexport import __version__
 from fakexport.capture import UnboundConstant
 from fakexport.devices import Topology
 from fakexport.program import library_operators
+from fakexport.program.origin import remembered_prefix
 from fakexport.weights import Checkpoint, recipes_of
 
 from .codec.collection_pause import collection_paused
@@ -114,7 +116,8 @@ def save(
     if link is not None and _kind(weights) != "linked":
         raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
     records = program_records(program, MethodRecords(), weights, constants, root=root)
-    return write_described(path, records, described(program, weights, constants, facts, root=root))
+    manifest = described(program, weights, constants, facts, root=root)
+    return write_described(path, records, replace(manifest, prefix=remembered_prefix(program)))
 
 
 def check_whole(weights: Payload, constants: Payload) -> None:

@@ -86,6 +86,29 @@ def test_verify_weights_and_a_link_take_a_bundle(
     assert "296 bytes linked, 0 bytes inside" in capsys.readouterr().out
 
 
+def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, moved, bound = f"{folder}/checkpoint.safetensors", f"{tmp_path}/a.pt2", f"{tmp_path}/b.pt2"
+    retarget = ["retarget", f"{folder}/bundle.pt2", "--method", "encode", "--to", "cpu=cuda:0", "-o", moved]
+    assert main(retarget) == 0
+    assert main(["verify-weights", moved, checkpoint]) == 0
+
+    assert main(["bind", moved, checkpoint, "--device-map", "cuda:0=cpu", "-o", bound]) == 0
+
+    outputs = f"{tmp_path}/out.safetensors"
+    assert main(["run", bound, "--inputs", f"{folder}/in.safetensors", "-o", outputs]) == 0
+    with torch.no_grad():
+        assert torch.equal(load_file(outputs)["output"], Encode(speller())(IMAGE))
+    capsys.readouterr()
+    for arguments in ([moved], [f"{folder}/bundle.pt2", "--method", "encode"]):
+        assert main(["inspect", *arguments]) == 0
+        assert "names         `model.*` is `*` in a checkpoint" in capsys.readouterr().out
+        assert main(["inspect", *arguments, "--format", "json"]) == 0
+        prefix = json.loads(capsys.readouterr().out)["weights"]["prefix"]
+        assert prefix == {"checkpoint": "", "program": "model."}
+
+
 def test_diff_compares_one_method_with_an_archive_or_a_bundle(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
