@@ -109,6 +109,20 @@ def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(
         assert prefix == {"checkpoint": "", "program": "model."}
 
 
+def test_compare_gives_a_method_the_weights_of_its_own_model(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text(
+        "from tests.unit.archive.bundles import Encode, speller\n"
+        "def factory():\n    return Encode(speller()).eval()\n"
+    )
+    program = [f"{folder}/bundle.pt2", "--method", "encode", "--inputs", f"{folder}/in.safetensors"]
+
+    assert main(["compare", f"{tmp_path}/model.py:factory", *program]) == 0
+
+    assert "the outputs are equal bit for bit" in capsys.readouterr().out
+
+
 def test_diff_compares_one_method_with_an_archive_or_a_bundle(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
