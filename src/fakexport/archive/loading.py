@@ -28,10 +28,10 @@ from .error import ArchiveError, faults_named
 from .linked_files import linked_tensors
 from .manifest import Location, Manifest, TensorEntry
 from .method_records import MethodRecords
-from .methods import read_methods, weight_records
+from .methods import check_method, read_methods, stored_methods, weight_records
 from .stock_archive import has_fakes
 from .stored_tensor import StoredTensor
-from .trusted_archive import load_with_torch
+from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch, load_with_torch
 
 __all__ = ["LoadedArchive", "load", "load_archive", "read_program"]
 
@@ -72,7 +72,7 @@ def load(
         method: Which program of a bundle; `load_bundle` gives all. An archive with one program has no name
             for it.
         trust: Hands a file with pickled records or native libraries, or in the layout before torch 2.8, to
-            `torch.export.load`. That runs what the file says: only for files of your own.
+            torch. That runs what the file says: only for files of your own.
         check_weights: Whether to read all weights through and compare their hashes, which takes as long as
             reading them. Without it weights that have changed, by damage or by whoever wrote to a linked
             file, are not noticed if their description still fits; everything else is checked as ever.
@@ -112,20 +112,22 @@ def load_archive(
 
 def _trusted(path: str | os.PathLike[str], method: str | None, check_weights: bool) -> LoadedArchive:
     """What only torch can read is left to torch, once the records are known to be whole."""
+    methods: tuple[str, ...] = ()
     try:
         with read_container(path, trust=True) as container:
             for name in container.names:
                 container.verify(name)
-            is_ours = MANIFEST in container.entries or has_fakes(container)
+            methods = stored_methods(container)
+            records = map(MethodRecords, methods or [MethodRecords.method])
+            is_ours = MANIFEST in container.entries or has_fakes(container, records)
             if is_ours:  # Of fakes torch would make zeros.
                 return _loaded(container, method, check_weights)
     except ArchiveError as error:
         if not error.is_trust_missing:
             raise
-    if method is not None:
-        raise ArchiveError(path, "a method of a bundle that only torch reads: `load_pt2` of torch gives them")
-    program, manifest, note = load_with_torch(path)
-    return LoadedArchive(WeightlessProgram.of(program), manifest, (note,))
+    check_method(path, methods, method)
+    program = load_with_torch(path) if method is None else load_all_with_torch(path)[method]
+    return LoadedArchive(WeightlessProgram.of(program), describe_trusted(program), (TRUSTED,))
 
 
 def _loaded(container: Container, method: str | None, check_weights: bool) -> LoadedArchive:

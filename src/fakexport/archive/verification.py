@@ -102,7 +102,7 @@ def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False
         FE706.
     """
     if methods_of(path, trust=trust):
-        opened = load_bundle_archive(path)
+        opened = load_bundle_archive(path, trust=trust)
         return _read_through(path, opened.bundle, opened.manifest.methods)
     loaded = load_archive(path, trust=trust)
     return _read_through(path, {"": loaded.program}, {"": loaded.manifest})

@@ -85,7 +85,7 @@ def _bundle(
     """Binds all methods; what they share is among the tensors once."""
     from fakexport.archive import Facts, bind, load_bundle_archive, save_bundle
 
-    loaded = load_bundle_archive(archive)
+    loaded = load_bundle_archive(archive, trust=trust)
     bound = bind(loaded.bundle, checkpoint, device_map=device_map)
     facts = {method: vars(Facts.of(about)) for method, about in loaded.manifest.methods.items()}
     written = save_bundle(bound, output, about=facts, link=checkpoint if link else None)

@@ -183,12 +183,15 @@ def test_a_package_of_torch_has_no_names_that_no_method_can_have(tmp_path: Path)
         fe.load_bundle(tmp_path / "many.pt2")
 
 
-def test_a_pickled_package_is_torch_s_to_open(tmp_path: Path) -> None:
+def test_a_pickled_package_needs_trust(tmp_path: Path) -> None:
     from torch.export.pt2_archive._package import package_pt2
 
     program = torch.export.export(nn.Linear(3, 2), (IMAGE,))
     package_pt2(str(tmp_path / "pickled.pt2"), exported_programs={"a": program, "b": program})
 
-    with pytest.raises(ArchiveError, match="only torch's load_pt2 reads such a bundle") as caught:
-        fe.load_bundle(tmp_path / "pickled.pt2")
-    assert not caught.value.is_trust_missing
+    for read in (fe.load_bundle, lambda path: fe.load(path, method="a")):
+        with pytest.raises(
+            ArchiveError, match="pickled example inputs and 1 more records, refused"
+        ) as caught:
+            read(tmp_path / "pickled.pt2")
+        assert caught.value.is_trust_missing
