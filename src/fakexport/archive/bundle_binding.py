@@ -25,7 +25,7 @@ from fakexport.weights.verification import CheckpointSource, Verified, verified
 from .bundle import Bundle, Prefix
 from .sharing import name_in_checkpoint, unify
 
-__all__ = ["MethodWants", "bind_bundle", "own_part", "verified_bundle"]
+__all__ = ["MethodWants", "bind_bundle", "device_maps", "own_part", "verified_bundle"]
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def bind_bundle(
     report = _report(readings, wants, opened, name="the bundle")
     if not report.is_bindable:
         raise BindError(report)
-    moves = _moves(bundle, device_map)
+    maps = device_maps(bundle, device_map)
     programs = {}
     for method, program in bundle.items():
         reading = readings[method]
         options: dict[str, Any] = {
             "constants": {name: given[name] for name in given if name in wants[method].expected.constants},
-            "device_map": moves[method],
+            "device_map": maps[method],
             "source": wants[method].source,
         }
         try:
@@ -274,7 +274,9 @@ def _check_constants(given: Mapping[str, torch.Tensor], wants: Mapping[str, Meth
             raise ValueError(f"{name!r} is no constant without a value; those of the bundle: {known}")
 
 
-def _moves(bundle: Bundle, device_map: str | Mapping[str, str] | None) -> dict[str, Mapping[str, str] | None]:
+def device_maps(
+    bundle: Bundle, device_map: str | Mapping[str, str] | None
+) -> dict[str, Mapping[str, str] | None]:
     """The device map of each method, which names only devices that it has."""
     present = {method: devices_of_program(program) for method, program in bundle.items()}
     every = tuple(dict.fromkeys(device for devices in present.values() for device in devices))

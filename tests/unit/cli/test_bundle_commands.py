@@ -109,6 +109,32 @@ def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(
         assert prefix == {"checkpoint": "", "program": "model."}
 
 
+def test_methods_that_were_put_elsewhere_have_the_target_where_they_are(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = {**fakes("H100"), "stays": fe.export(torch.nn.ReLU(), (IMAGE,))}
+    about = {name: {"topology": "H100", "device_map": {"": "cuda:0"}} for name in ("encode", "decode")}
+    about["stays"] = {"topology": "cpu", "device_map": {"": "cpu"}}
+    fe.save_bundle(
+        programs,
+        tmp_path / "gpu.pt2",
+        prefixes={"encode": ("", "model."), "decode": ("", "net.")},
+        about=about,
+    )
+    command = ["bind", f"{tmp_path}/gpu.pt2", f"{folder}/checkpoint.safetensors", "-o", f"{tmp_path}/cpu.pt2"]
+
+    assert main([*command, "--device-map", "cuda:0=cpu"]) == 0
+
+    capsys.readouterr()
+    assert main(["inspect", f"{tmp_path}/cpu.pt2", "--format", "json"]) == 0
+    archives = {part["method"]: part["archive"] for part in json.loads(capsys.readouterr().out)["methods"]}
+    targets = {
+        name: (about["topology"], about["profiles"], about["device_map"]) for name, about in archives.items()
+    }
+    moved = ("cpu", ["cpu"], {})
+    assert targets == {"encode": moved, "decode": moved, "stays": ("cpu", ["cpu"], {"": "cpu"})}
+
+
 def test_compare_gives_a_method_the_weights_of_its_own_model(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
