@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from fakexport.devices.presence import exists_here
 from fakexport.documents.recipe import Recipe
 from fakexport.program.origin import remembered_recipes
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.weights import BindError, Checkpoint, WeightFinding, WeightsReport, WeightsWarning
 from fakexport.weights import bind as bind_program
+from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
 from fakexport.weights.hub_recipes import model_of
 from fakexport.weights.opening import open_checkpoint
@@ -280,15 +279,7 @@ def device_maps(
     """The device map of each method, which names only devices that it has."""
     present = {method: devices_of_program(program) for method, program in bundle.items()}
     every = tuple(dict.fromkeys(device for devices in present.values() for device in devices))
-    targets = DeviceMove.parse(device_map, every).targets
-    for method, devices in present.items():
-        for device in devices:
-            if not exists_here(targets.get(device, device)):
-                where = targets.get(device, device)
-                raise ValueError(
-                    f"the device {where} of the method {method} is not on this machine; "
-                    f"device_map={{{device!r}: 'cpu'}} would bind it here"
-                )
+    targets = move_to_here(device_map, every).targets
     return {
         method: {device: targets[device] for device in devices if device in targets} or None
         for method, devices in present.items()
