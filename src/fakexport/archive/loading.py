@@ -14,12 +14,12 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, n
 from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices.presence import exists_here
+from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.fake import remember_value, withhold_value
 from fakexport.program import WeightlessProgram
 from fakexport.program.origin import remember_prefix, remember_recipes
 
-from .codec.collection_pause import collection_paused
 from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
 from .container.reader import Container, read_container
@@ -144,6 +144,7 @@ def _loaded(container: Container, method: str | None, check_weights: bool) -> Lo
     return LoadedArchive(program, manifest, methods.notes)
 
 
+@collection_paused()
 def read_program(
     container: Container, names: MethodRecords, manifest: Manifest, *, check_weights: bool
 ) -> ExportedProgram:
@@ -152,7 +153,7 @@ def read_program(
     Raises:
         ArchiveError: as for `load`.
     """
-    with faults_named(container.path, names.model), collection_paused():
+    with faults_named(container.path, names.model):
         refuse_unregistered(manifest.library_operators)
         program = program_from_json(container.json(names.model), state_dict=None, constants=None)
     weights = _config(container, names.weights)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fakexport.documents.collection_pause import collection_paused
+
 from .bundle_manifest import METHOD_NAME, MOST_METHODS, BundleManifest
 from .container.reader import Container, read_container
 from .described_container import MANIFEST, read_manifest
@@ -112,6 +114,7 @@ def weight_records(manifest: Manifest) -> frozenset[str]:
     return frozenset(location.file for location in locations if not location.is_link)
 
 
+@collection_paused()
 def read_methods(container: Container) -> Methods:
     """The programs of an archive of fakexport or of torch; from now on its manifest is held against it.
 

@@ -14,11 +14,11 @@ from torch.export import ExportedProgram
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
 from fakexport.devices import Topology
+from fakexport.documents.collection_pause import collection_paused
 from fakexport.program import library_operators
 from fakexport.program.origin import remembered_prefix
 from fakexport.weights import Checkpoint, recipes_of
 
-from .codec.collection_pause import collection_paused
 from .codec.program_encoder import program_to_json
 from .container.writer import Content
 from .described_container import write_described
