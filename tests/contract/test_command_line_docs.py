@@ -10,6 +10,7 @@ from tests.contract.source_tree import ROOT
 
 GROUP = typer.main.get_command(app)
 TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+_AS_FOR = re.compile(r"^\| `(--[a-z-]+)` \|[^|]*?\b[Aa]s for `([a-z-]+)`", re.MULTILINE)
 _OPTION = re.compile(r"^\| `(--[a-z-]+)` \|", re.MULTILINE)
 
 
@@ -39,3 +40,17 @@ def test_every_command_is_documented_and_no_other():
 def test_every_option_has_help():
     for command in (GROUP, *GROUP.commands.values()):
         assert all(getattr(parameter, "help", None) for parameter in command.params), command.name
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_an_option_as_for_another_command_has_its_help(name):
+    texts = {option: texts_of(GROUP.commands[name])[option] for option, _ in _AS_FOR.findall(section(name))}
+
+    assert texts == {
+        option: texts_of(GROUP.commands[other])[option] for option, other in _AS_FOR.findall(section(name))
+    }
+
+
+def texts_of(command) -> dict[str, tuple]:
+    """What the help shows of each option."""
+    return {name: (option.metavar, option.help) for option in command.params for name in option.opts}

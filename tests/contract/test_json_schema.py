@@ -197,6 +197,7 @@ def test_a_description_of_a_bundle_is_valid_and_in_the_order_of_the_docs(tmp_pat
 
     parts = {"bundle": data, "method": data["methods"][0], "archive": data["methods"][0]["archive"]}
     parts |= {"method_weight": data["shared"][0][0], "method_prefix": data["prefixes"][0]}
+    parts |= {"prefix": parts["archive"]["weights"]["prefix"]}
 
 
 def test_a_benchmark_is_valid_and_in_the_order_of_the_docs():

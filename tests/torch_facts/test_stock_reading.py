@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.export.pt2_archive._package import package_pt2
 
-from fakexport._torch.stock_reading import reading_fault, unregistered_class
+from fakexport._torch.stock_reading import programs_of, reading_fault, unregistered_class
 
 CLASSES_OF_TORCH = Path(torch.__file__).parent / "lib" / "libtorchbind_test.so"
 
@@ -49,6 +50,16 @@ def test_torch_keeps_the_name_of_an_unregistered_class_to_its_log(tmp_path: Path
 
     assert unregistered_class(raised.value) is None
     assert unregistered_class(reading_fault(path, raised.value)) == "_TorchScriptTesting::_Foo"
+
+
+def test_torch_gives_all_programs_of_a_file_by_name_and_its_export_load_only_one(tmp_path: Path):
+    path = str(tmp_path / "two.pt2")
+    programs = {name: torch.export.export(torch.nn.ReLU(), (torch.ones(3),)) for name in ("a", "b")}
+    package_pt2(path, exported_programs=programs)
+
+    assert sorted(programs_of(path)) == ["a", "b"]
+    with pytest.raises(KeyError, match="model"):
+        torch.export.load(path)
 
 
 def test_an_error_with_nothing_behind_it_stays():

@@ -1,17 +1,29 @@
-"""Why `torch.export.load` did not read a file. Seen on torch 2.13.
+"""What torch reads of a file with several programs, and why it did not read one. Seen on torch 2.13.
 
-Source: `torch/export/__init__.py:load`, which logs the error of `load_pt2` and raises one that names the log.
+Source: `torch/export/__init__.py:load`, which logs the error of `load_pt2`, raises one that names the log,
+and gives only the program of the name `model`.
 """
 
 from __future__ import annotations
 
 import re
 
+from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
-__all__ = ["reading_fault", "unregistered_class"]
+__all__ = ["programs_of", "reading_fault", "unregistered_class"]
 
 _UNKNOWN_CLASS = re.compile(r"Couldn't resolve type .*__torch__\.torch\.classes\.(\w+)\.(\w+)")
+
+
+def programs_of(path: str) -> dict[str, ExportedProgram]:
+    """All programs of a file, by name; what else is in it, such as compiled code, is loaded too.
+
+    Args:
+        path: The file, which the user trusts: what it says is run.
+    """
+    programs: dict[str, ExportedProgram] = load_pt2(path).exported_programs
+    return programs
 
 
 def reading_fault(path: str, raised: Exception) -> Exception:

@@ -10,11 +10,11 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport.program.origin import remembered_prefix
-from fakexport.weights import CheckpointSource, open_checkpoint
+from fakexport.weights import CheckpointSource
 from fakexport.weights import bind as bind_program
 
 from .bundle import Bundle
-from .bundle_binding import below_prefix, bind_bundle
+from .bundle_binding import bind_bundle, own_part
 from .loading import load
 
 __all__ = ["bind"]
@@ -54,7 +54,8 @@ def bind(
     Args:
         program: A weight-less program, from `export` or `load`, or the path of its archive; or a bundle,
             whose methods all get their weights from the one checkpoint, those that they share as one tensor.
-            One method that `load` gives of a bundle reads its part of the checkpoint.
+            A program that comes out of a bundle reads its part of the checkpoint, also after `retarget`, and
+            out of an archive that it was saved to alone.
         checkpoint, device_map, dtype, constants, options: As for `weights.bind`. The device map of a bundle
             is for all its methods.
     Returns:
@@ -69,6 +70,5 @@ def bind(
             program, checkpoint, device_map=device_map, dtype=dtype, constants=constants, **options
         )
     opened = program if isinstance(program, ExportedProgram) else load(program)
-    prefix = remembered_prefix(opened)
-    seen = checkpoint if prefix is None else below_prefix(open_checkpoint(checkpoint), prefix)[0]
+    seen = own_part(checkpoint, remembered_prefix(opened))
     return bind_program(opened, seen, device_map=device_map, dtype=dtype, constants=constants, **options)

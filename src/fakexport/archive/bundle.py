@@ -8,6 +8,7 @@ from types import MappingProxyType
 from torch.export import ExportedProgram
 
 from fakexport.fake import is_fake
+from fakexport.program.origin import remembered_prefix
 
 from .bundle_manifest import METHOD_NAME, MOST_METHODS
 from .container.record_name import fault_of_name
@@ -33,6 +34,7 @@ class Bundle(Mapping[str, ExportedProgram]):
         prefixes: By method, where a method's weights are in the checkpoint, if their names are not the same
             there. `("encoder.", "")` or `"encoder."`: the entry `encoder.fc.weight` is the program's
             `fc.weight`. `("", "model.")`: the entry `fc.weight` is `model.fc.weight` in the program.
+            Default: that with which the program came out of another bundle, if it did.
         shared: Weights that are known to be one, as (method, name) pairs, such as `bundle.shared`.
     Raises:
         ValueError: no program, or more than 64; a name that no method can have; a prefix of an unknown
@@ -58,10 +60,10 @@ class Bundle(Mapping[str, ExportedProgram]):
     ) -> None:
         _check_names(programs)
         self._programs = dict(programs)
-        pairs = {
-            method: (prefix, "") if isinstance(prefix, str) else prefix
-            for method, prefix in (prefixes or {}).items()
-        }
+        known = ((method, remembered_prefix(program)) for method, program in programs.items())
+        pairs = {method: prefix for method, prefix in known if prefix is not None}
+        for method, prefix in (prefixes or {}).items():
+            pairs[method] = (prefix, "") if isinstance(prefix, str) else prefix
         _check_prefixes(self._programs, pairs)
         self._prefixes = {method: pair for method, pair in pairs.items() if pair != ("", "")}
         _check_bound(self._programs)

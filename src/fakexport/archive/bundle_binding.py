@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from fakexport.devices.presence import exists_here
 from fakexport.documents.recipe import Recipe
 from fakexport.program.origin import remembered_recipes
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.weights import BindError, Checkpoint, WeightFinding, WeightsReport, WeightsWarning
 from fakexport.weights import bind as bind_program
+from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
 from fakexport.weights.hub_recipes import model_of
 from fakexport.weights.opening import open_checkpoint
@@ -25,7 +24,7 @@ from fakexport.weights.verification import CheckpointSource, Verified, verified
 from .bundle import Bundle, Prefix
 from .sharing import name_in_checkpoint, unify
 
-__all__ = ["MethodWants", "below_prefix", "bind_bundle", "verified_bundle"]
+__all__ = ["MethodWants", "bind_bundle", "device_maps", "own_part", "verified_bundle"]
 
 
 @dataclass(frozen=True)
@@ -80,13 +79,13 @@ def bind_bundle(
     report = _report(readings, wants, opened, name="the bundle")
     if not report.is_bindable:
         raise BindError(report)
-    moves = _moves(bundle, device_map)
+    maps = device_maps(bundle, device_map)
     programs = {}
     for method, program in bundle.items():
         reading = readings[method]
         options: dict[str, Any] = {
             "constants": {name: given[name] for name in given if name in wants[method].expected.constants},
-            "device_map": moves[method],
+            "device_map": maps[method],
             "source": wants[method].source,
         }
         try:
@@ -96,7 +95,9 @@ def bind_bundle(
         except BindError as error:
             raise BindError(replace(error.report, source=f"the method {method}")) from None
     _warn_of_unwanted(report)
-    bound = Bundle(programs, prefixes=bundle.prefixes, shared=bundle.shared)
+    # What a method has no prefix for is not what its program had in another archive.
+    prefixes = {method: bundle.prefixes.get(method, ("", "")) for method in bundle}
+    bound = Bundle(programs, prefixes=prefixes, shared=bundle.shared)
     unify(programs, bound.shared)
     return bound
 
@@ -165,6 +166,11 @@ def _readings(
         )
         found[method] = _Reading(seen, names, fits)
     return found
+
+
+def own_part(checkpoint: CheckpointSource, prefix: Prefix | None) -> CheckpointSource:
+    """The part of a checkpoint that one program of a bundle reads; all of it where it has no prefix."""
+    return checkpoint if prefix is None else below_prefix(open_checkpoint(checkpoint), prefix)[0]
 
 
 def below_prefix(checkpoint: Checkpoint, prefix: Prefix) -> tuple[Checkpoint, Mapping[str, str]]:
@@ -267,19 +273,13 @@ def _check_constants(given: Mapping[str, torch.Tensor], wants: Mapping[str, Meth
             raise ValueError(f"{name!r} is no constant without a value; those of the bundle: {known}")
 
 
-def _moves(bundle: Bundle, device_map: str | Mapping[str, str] | None) -> dict[str, Mapping[str, str] | None]:
+def device_maps(
+    bundle: Bundle, device_map: str | Mapping[str, str] | None
+) -> dict[str, Mapping[str, str] | None]:
     """The device map of each method, which names only devices that it has."""
     present = {method: devices_of_program(program) for method, program in bundle.items()}
     every = tuple(dict.fromkeys(device for devices in present.values() for device in devices))
-    targets = DeviceMove.parse(device_map, every).targets
-    for method, devices in present.items():
-        for device in devices:
-            if not exists_here(targets.get(device, device)):
-                where = targets.get(device, device)
-                raise ValueError(
-                    f"the device {where} of the method {method} is not on this machine; "
-                    f"device_map={{{device!r}: 'cpu'}} would bind it here"
-                )
+    targets = move_to_here(device_map, every).targets
     return {
         method: {device: targets[device] for device in devices if device in targets} or None
         for method, devices in present.items()

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from fakexport.program import WeightlessProgram
+from fakexport.program.origin import remember_prefix
+
 from .bundle import Bundle
 from .bundle_manifest import BundleManifest
 from .container.reader import Container, read_container
-from .described_container import verify_records
+from .described_container import MANIFEST, verify_records
 from .error import ArchiveError
 from .loading import read_program
 from .method_records import MethodRecords
-from .methods import read_methods, weight_records
+from .methods import NO_BUNDLE, read_methods, stored_methods, undescribed_bundle, weight_records
 from .sharing import unify
+from .stock_archive import has_fakes
+from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch
 
 __all__ = ["LoadedBundle", "load_bundle", "load_bundle_archive"]
 
@@ -33,7 +38,7 @@ class LoadedBundle:
     notes: tuple[str, ...] = ()
 
 
-def load_bundle(path: str | os.PathLike[str], *, check_weights: bool = True) -> Bundle:
+def load_bundle(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True) -> Bundle:
     """The programs of a bundle, by method; `load` gives one of them.
 
     What several methods share is one tensor: it takes memory once, and what one writes into it the others
@@ -41,7 +46,9 @@ def load_bundle(path: str | os.PathLike[str], *, check_weights: bool = True) -> 
 
     Args:
         path: A `.pt2` file that `save_bundle` wrote; or `package_pt2` of torch, which shares nothing between
-            its programs. Nothing in it may be pickled.
+            its programs.
+        trust: As for `load`: hands a file with pickled records or native libraries to torch's `load_pt2`,
+            which runs what it says. `package_pt2` pickles the example inputs of programs that have some.
         check_weights: As for `load`.
     Raises:
         ArchiveError: as for `load`; or the archive has one program and is no bundle.
@@ -55,29 +62,63 @@ def load_bundle(path: str | os.PathLike[str], *, check_weights: bool = True) -> 
         >>> load_bundle("/tmp/one.pt2")
         Bundle(only; without weights, 0 weights shared)
     """
-    return load_bundle_archive(path, check_weights=check_weights).bundle
+    return load_bundle_archive(path, trust=trust, check_weights=check_weights).bundle
 
 
-def load_bundle_archive(path: str | os.PathLike[str], *, check_weights: bool = True) -> LoadedBundle:
+def load_bundle_archive(
+    path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True
+) -> LoadedBundle:
     """As `load_bundle`, with what the archive says of the programs."""
     try:
-        opened = read_container(path)
+        with read_container(path) as container:
+            return _loaded(container, check_weights)
     except ArchiveError as error:
-        if error.is_trust_missing:
-            what = "only torch's load_pt2 reads such a bundle, and it runs what the record says"
-            raise ArchiveError(path, what, error.where) from error
+        if trust and error.is_trust_missing:
+            return _trusted(path, check_weights)
+        raise
+
+
+def _trusted(path: str | os.PathLike[str], check_weights: bool) -> LoadedBundle:
+    """What only torch can read is left to torch, as `load` does it with one program."""
+    try:
+        opened = read_container(path, trust=True)
+    except ArchiveError as error:
+        if error.is_trust_missing:  # The layout before torch 2.8.
+            raise ArchiveError(path, NO_BUNDLE) from error
         raise
     with opened as container:
-        methods = read_methods(container)
-        manifest = methods.bundle
-        weights = frozenset().union(*map(weight_records, manifest.methods.values()))
-        verify_records(container, manifest, unread=frozenset() if check_weights else weights)
-        return LoadedBundle(_bundle(container, manifest, check_weights), manifest, methods.notes)
+        for name in container.names:
+            container.verify(name)
+        methods = stored_methods(container)
+        if MANIFEST in container.entries or has_fakes(container, map(MethodRecords, methods)):
+            return _loaded(container, check_weights, trust=True)
+    if not methods:
+        raise ArchiveError(path, NO_BUNDLE)
+    programs = {name: WeightlessProgram.of(found) for name, found in load_all_with_torch(path).items()}
+    try:
+        manifest = undescribed_bundle({name: describe_trusted(found) for name, found in programs.items()})
+        return LoadedBundle(Bundle(programs, prefixes=manifest.prefixes), manifest, (TRUSTED,))
+    except ValueError as error:
+        raise ArchiveError(path, str(error)) from error
 
 
-def _bundle(container: Container, manifest: BundleManifest, check_weights: bool) -> Bundle:
+def _loaded(container: Container, check_weights: bool, *, trust: bool = False) -> LoadedBundle:
+    methods = read_methods(container)
+    manifest = methods.bundle
+    weights = frozenset().union(*map(weight_records, manifest.methods.values()))
+    verify_records(container, manifest, unread=frozenset() if check_weights else weights)
+    bundle = _bundle(container, manifest, check_weights, trust=trust)
+    for method, program in bundle.items():
+        if (prefix := methods.prefix(method)) is not None:
+            remember_prefix(program, prefix)
+    return LoadedBundle(bundle, manifest, methods.notes)
+
+
+def _bundle(container: Container, manifest: BundleManifest, check_weights: bool, *, trust: bool) -> Bundle:
     programs = {
-        method: read_program(container, MethodRecords(method), about, check_weights=check_weights)
+        method: read_program(
+            container, MethodRecords(method), about, check_weights=check_weights, trust=trust
+        )
         for method, about in manifest.methods.items()
     }
     try:

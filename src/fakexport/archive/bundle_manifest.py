@@ -21,7 +21,8 @@ class BundleManifest:
     """The description of a bundle; the same programs give the same one.
 
     Args:
-        methods: What a `Manifest` says of each program; their `records` are those of the whole archive.
+        methods: What a `Manifest` says of each program; their `records` are those of the whole archive, and
+            `prefixes` has their prefix.
         prefixes: By method, how the names of its weights begin in the checkpoint and in the program.
         shared: Each weight that several methods have, as (method, name) pairs.
         records: A digest of every record but the manifest, sorted by name.
@@ -37,8 +38,13 @@ class BundleManifest:
             raise ValueError(f"{len(self.methods)} methods; a bundle has 1 to {MOST_METHODS}")
         if unknown := sorted(self.prefixes.keys() - self.methods.keys()):
             raise ValueError(f"a prefix of {unknown[0]!r}, which is no method")
+        for method, prefix in self.prefixes.items():
+            self.methods[method].check_prefix(prefix)
         self._check_shared()
-        whole = {method: replace(manifest, records=self.records) for method, manifest in self.methods.items()}
+        whole = {
+            method: replace(manifest, records=self.records, prefix=None)
+            for method, manifest in self.methods.items()
+        }
         object.__setattr__(self, "methods", whole)
 
     def _check_shared(self) -> None:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.typed_json import entries, field, mapping
 
 from .bundle_manifest import BundleManifest
-from .codec.collection_pause import collection_paused
 from .codec.program_outline import ProgramOutline, outline
 from .container.reader import Container, read_container
 from .error import faults_named
@@ -124,10 +124,11 @@ def describe_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> Bun
         )
 
 
+@collection_paused()
 def _described(container: Container, methods: Methods, method: str | None) -> ArchiveDescription:
     manifest = methods.manifest(method)
     names = MethodRecords() if method is None else MethodRecords(method)
-    with faults_named(container.path, names.model), collection_paused():
+    with faults_named(container.path, names.model):
         program = outline(container.json(names.model))
     stored = _stored(container, names)
     return ArchiveDescription(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from fakexport.capture import UnboundConstant
+from fakexport.program.retargeting.device_move import DeviceMove
 
 from .manifest import Manifest
 
@@ -40,3 +41,25 @@ class Facts:
             versions=manifest.versions,
             unbound=[UnboundConstant(**asdict(known)) for known in manifest.unbound_constants],
         )
+
+    def bound(self, devices: Sequence[str], device_map: str | Mapping[str, str] | None) -> Facts:
+        """The facts of what `bind` makes of a program with a device map; they stay where nothing moves.
+
+        Args:
+            devices: The program's, as `devices_of_program` has them.
+            device_map: As for `bind`, and of no other devices than these.
+        """
+        move = DeviceMove.parse(device_map, tuple(devices))
+        return self.elsewhere(str(move.of(device)) for device in devices) if move.targets else self
+
+    def elsewhere(self, devices: Iterable[str], topology: str | None = None) -> Facts:
+        """The facts of the same program on other devices: the profiles are others, and the old map is void.
+
+        Args:
+            devices: Where it has anything now.
+            topology: For which it was retargeted. Default: devices of this machine, of which only the CPU
+                is known by a name.
+        """
+        if topology is None and set(devices) == {"cpu"}:
+            topology = "cpu"
+        return replace(self, topology=topology, profiles=None, device_map=None)

@@ -14,11 +14,11 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, n
 from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices.presence import exists_here
+from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.program import WeightlessProgram
 from fakexport.program.origin import remember_prefix, remember_recipes
 
-from .codec.collection_pause import collection_paused
 from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
 from .container.reader import Container, read_container
@@ -28,10 +28,10 @@ from .linked_files import linked_tensors
 from .loaded_constants import put_constants
 from .manifest import Location, Manifest, TensorEntry
 from .method_records import MethodRecords
-from .methods import read_methods, weight_records
+from .methods import check_method, read_methods, stored_methods, weight_records
 from .saved_object import refuse_unregistered_classes
 from .stock_archive import has_fakes
-from .trusted_archive import load_with_torch
+from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch, load_with_torch
 
 __all__ = ["LoadedArchive", "load", "load_archive", "read_program"]
 
@@ -73,7 +73,7 @@ def load(
         method: Which program of a bundle; `load_bundle` gives all. An archive with one program has no name
             for it.
         trust: Hands a file with pickled records or native libraries, or in the layout before torch 2.8, to
-            `torch.export.load`. That runs what the file says: only for files of your own.
+            torch. That runs what the file says: only for files of your own.
         check_weights: Whether to read all weights through and compare their hashes, which takes as long as
             reading them. Without it weights that have changed, by damage or by whoever wrote to a linked
             file, are not noticed if their description still fits; everything else is checked as ever.
@@ -114,20 +114,22 @@ def load_archive(
 
 def _trusted(path: str | os.PathLike[str], method: str | None, check_weights: bool) -> LoadedArchive:
     """What only torch can read is left to torch, once the records are known to be whole."""
+    methods: tuple[str, ...] = ()
     try:
         with read_container(path, trust=True) as container:
             for name in container.names:
                 container.verify(name)
-            is_ours = MANIFEST in container.entries or has_fakes(container)
+            methods = stored_methods(container)
+            records = map(MethodRecords, methods or [MethodRecords.method])
+            is_ours = MANIFEST in container.entries or has_fakes(container, records)
             if is_ours:  # Of fakes torch would make zeros.
                 return _loaded(container, method, check_weights, trust=True)
     except ArchiveError as error:
         if not error.is_trust_missing:
             raise
-    if method is not None:
-        raise ArchiveError(path, "a method of a bundle that only torch reads: `load_pt2` of torch gives them")
-    program, manifest, note = load_with_torch(path)
-    return LoadedArchive(WeightlessProgram.of(program), manifest, (note,))
+    check_method(path, methods, method)
+    program = load_with_torch(path) if method is None else load_all_with_torch(path)[method]
+    return LoadedArchive(WeightlessProgram.of(program), describe_trusted(program), (TRUSTED,))
 
 
 def _loaded(
@@ -146,6 +148,7 @@ def _loaded(
     return LoadedArchive(program, manifest, methods.notes)
 
 
+@collection_paused()
 def read_program(
     container: Container,
     names: MethodRecords,
@@ -161,7 +164,7 @@ def read_program(
     Raises:
         ArchiveError: as for `load`.
     """
-    with faults_named(container.path, names.model), collection_paused():
+    with faults_named(container.path, names.model):
         refuse_unregistered(manifest.library_operators)
         refuse_unregistered_classes(manifest.library_classes)
         program = program_from_json(container.json(names.model), state_dict=None, constants=None)

@@ -165,6 +165,8 @@ class Manifest:
             save what none of them has as the program wants it, which is inside.
         tensors: The parameters and buffers, sorted by name.
         recipes: How entries of a checkpoint that is laid out in another way become these tensors.
+        prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
+            alike. A program that comes out of a bundle has one.
         records: A digest of every record but the manifest, sorted by name.
     """
 
@@ -182,6 +184,7 @@ class Manifest:
     weights: WeightsKind = "none"
     tensors: tuple[TensorEntry, ...] = ()
     recipes: tuple[Recipe, ...] = ()
+    prefix: tuple[str, str] | None = None
     records: tuple[Digest, ...] = ()
 
     def __post_init__(self) -> None:
@@ -200,6 +203,19 @@ class Manifest:
                 raise ValueError(f"`{tensor.name}` has no location in a bound archive")
         self._check_files()
         self._check_recipes()
+        if self.prefix is not None:
+            self.check_prefix(self.prefix)
+
+    def check_prefix(self, prefix: tuple[str, str]) -> None:
+        """Refuses a prefix with which a weight does not begin.
+
+        Raises:
+            ValueError: it names the weight.
+        """
+        for tensor in self.tensors:
+            for name in (tensor.name, *tensor.aliases):
+                if not name.startswith(prefix[1]):
+                    raise ValueError(f"the weight `{name}` does not begin with {prefix[1]!r}")
 
     def _check_recipes(self) -> None:
         """Refuses a recipe that refers to what is not there yet, or makes nothing."""

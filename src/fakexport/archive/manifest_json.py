@@ -65,6 +65,8 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
     value = {"format": FORMAT, **vars(manifest)}
     value["versions"] = dict(manifest.versions)
     value["device_map"] = dict(manifest.device_map)
+    if manifest.prefix is None:  # Of few archives; the others are as they were before there was one.
+        del value["prefix"]
     return value
 
 
@@ -90,7 +92,10 @@ def decode_manifest(text: bytes, limits: Limits | None = None) -> Manifest | Bun
     if isinstance(value, dict) and value.get("format") == BUNDLE_FORMAT:
         return _bundle(value, limits)
     readers = {"format": one_of((FORMAT,), "format of fakexport"), **_readers(limits)}
-    fields = record(value, {**readers, "records": _many(_digest, limits)})
+    readers["records"] = _many(_digest, limits)
+    if isinstance(value, dict) and "prefix" in value:
+        readers["prefix"] = _pair
+    fields = record(value, readers)
     del fields["format"]
     return _checked(Manifest, fields)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,10 +14,11 @@ from torch.export import ExportedProgram
 from fakexport import __version__
 from fakexport.capture import UnboundConstant
 from fakexport.devices import Topology
+from fakexport.documents.collection_pause import collection_paused
 from fakexport.program import library_classes, library_operators
+from fakexport.program.origin import remembered_prefix
 from fakexport.weights import Checkpoint, recipes_of
 
-from .codec.collection_pause import collection_paused
 from .codec.program_encoder import program_to_json
 from .container.writer import Content
 from .described_container import write_described
@@ -115,7 +117,8 @@ def save(
     if link is not None and _kind(weights) != "linked":
         raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
     records = program_records(program, MethodRecords(), weights, constants, root=root)
-    return write_described(path, records, described(program, weights, constants, facts, root=root))
+    manifest = described(program, weights, constants, facts, root=root)
+    return write_described(path, records, replace(manifest, prefix=remembered_prefix(program)))
 
 
 def check_whole(weights: Payload, constants: Payload) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fakexport.documents.document_error import DocumentError
@@ -11,7 +11,7 @@ from fakexport.documents.typed_json import entries, field, mapping
 from .container.reader import Container
 from .error import ArchiveError, faults_named
 from .manifest import Location, Manifest, TensorEntry, UnboundName
-from .method_records import CONSTANTS_CONFIG, WEIGHTS_CONFIG, MethodRecords
+from .method_records import MethodRecords
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
 __all__ = ["NO_MANIFEST", "has_fakes", "stock_manifest"]
@@ -44,21 +44,20 @@ def stock_manifest(container: Container, names: MethodRecords) -> tuple[Manifest
     return manifest, tuple(_notes(len(without), len(lost)))
 
 
-def has_fakes(container: Container) -> bool:
+def has_fakes(container: Container, methods: Iterable[MethodRecords]) -> bool:
     """Whether `torch.export.load` would make zeros of tensors without data; it reads the rest as we do.
 
     Raises:
         ArchiveError: some tensors have no data, and others are pickled: neither reader reads both.
     """
-    try:
-        found = {
-            **_stored(container, WEIGHTS_CONFIG),
-            **_stored(container, CONSTANTS_CONFIG),
-        }
-    except ArchiveError:
-        return False  # No program: for torch to say.
-    without = [name for name, stored in found.items() if not stored.has_data]
-    pickled = [name for name, stored in found.items() if stored.tensor.is_pickled]
+    found: list[tuple[str, _Stored]] = []
+    for config in (config for names in methods for config in (names.weights, names.constants)):
+        try:
+            found += _stored(container, config).items()
+        except ArchiveError:
+            continue  # No program: for torch to say.
+    without = [name for name, stored in found if not stored.has_data]
+    pickled = [name for name, stored in found if stored.tensor.is_pickled]
     if without and pickled:
         raise ArchiveError(container.path, f"{without[0]} has no data, and {pickled[0]} is pickled")
     return bool(without)
@@ -80,7 +79,7 @@ class _Stored:
 def _stored(container: Container, config: str) -> dict[str, _Stored]:
     """The tensors of a config; an object of a C++ class is no tensor, and its record has to be there."""
     folder = config.rpartition("/")[0]
-    is_of_constants = folder == CONSTANTS_CONFIG.rpartition("/")[0]
+    is_of_constants = folder == "data/constants"
 
     def one(payload: object) -> _Stored | None:
         tensor = read_constant(payload) if is_of_constants else StoredTensor.read(payload)

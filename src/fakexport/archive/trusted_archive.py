@@ -3,45 +3,66 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.stock_reading import reading_fault, unregistered_class
+from fakexport._torch.stock_reading import programs_of, reading_fault, unregistered_class
 
 from .error import ArchiveError
 from .manifest import Manifest
 from .payload import weights_payload
 
-__all__ = ["load_with_torch"]
+__all__ = ["TRUSTED", "describe_trusted", "load_all_with_torch", "load_with_torch"]
 
-_TRUSTED = "trusted: torch read it and ran what it says"
+T = TypeVar("T")
+
+TRUSTED = "trusted: torch read it and ran what it says"
+"""The note on such a file."""
 
 
-def load_with_torch(path: str | os.PathLike[str]) -> tuple[ExportedProgram, Manifest, str]:
-    """What `torch.export.load` makes of a file, a description of its weights, and a note.
+def load_with_torch(path: str | os.PathLike[str]) -> ExportedProgram:
+    """What `torch.export.load` makes of a file.
 
     Raises:
         ArchiveError: torch cannot read it; in one line.
     """
-    try:
-        program = torch.export.load(os.fspath(path))
-    except Exception as error:
-        raise ArchiveError(path, _reason(reading_fault(os.fspath(path), error))) from error
+    return _read(path, torch.export.load, "torch.export.load")
+
+
+def load_all_with_torch(path: str | os.PathLike[str]) -> dict[str, ExportedProgram]:
+    """What torch's `load_pt2` makes of a file with several programs, by name.
+
+    Raises:
+        ArchiveError: as for `load_with_torch`.
+    """
+    return _read(path, programs_of, "torch's load_pt2")
+
+
+def describe_trusted(program: ExportedProgram) -> Manifest:
+    """What there is to say of a program that torch read."""
     weights = weights_payload(program)
-    manifest = Manifest(
+    return Manifest(
         versions={},
         source="",
         device_map={},
         weights="inside" if weights.tensors else "none",
         tensors=weights.tensors,
     )
-    return program, manifest, _TRUSTED
 
 
-def _reason(fault: Exception) -> str:
+def _read(path: str | os.PathLike[str], read: Callable[[str], T], reader: str) -> T:
+    try:
+        return read(os.fspath(path))
+    except Exception as error:
+        raise ArchiveError(path, _reason(reading_fault(os.fspath(path), error), reader)) from error
+
+
+def _reason(fault: Exception, reader: str) -> str:
     name = unregistered_class(fault)
     if name is not None:
         return f"the C++ class {name} is not registered: name the file of its library with --library"
     first = (str(fault).splitlines() or [""])[0]
-    return f"torch.export.load does not read it: {type(fault).__name__}: {first}"
+    return f"{reader} does not read it: {type(fault).__name__}: {first}"

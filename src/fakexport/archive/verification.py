@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake
+from fakexport.program.origin import remembered_prefix
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.weights import WeightFinding, WeightsReport, open_checkpoint
 from fakexport.weights import verify_weights as verify_model
@@ -20,7 +21,7 @@ from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight
 from fakexport.weights.finite import is_finite
 from fakexport.weights.verification import CheckpointSource, verified
 
-from .bundle_binding import MethodWants, verified_bundle
+from .bundle_binding import MethodWants, own_part, verified_bundle
 from .bundle_loading import load_bundle_archive
 from .description import ArchiveDescription, BundleDescription, describe, describe_bundle
 from .loading import load_archive
@@ -59,6 +60,8 @@ def verify_weights(
     """
     if not is_archive(source_or_program):
         model = str(source_or_program) if isinstance(source_or_program, Path) else source_or_program
+        if isinstance(model, ExportedProgram):
+            checkpoint = own_part(checkpoint, remembered_prefix(model))
         return verify_model(model, checkpoint, source=source, topology=topology, dtype=dtype)
     if dtype is not None:
         raise ValueError("the dtypes of an archive are fixed: export the program with another dtype")
@@ -68,7 +71,7 @@ def verify_weights(
     found = describe(path, trust=trust)
     return verified(
         _expected(found),
-        open_checkpoint(checkpoint),
+        open_checkpoint(own_part(checkpoint, found.manifest.prefix)),
         name=path,
         source=source,
         recipes=found.manifest.recipes,
@@ -99,7 +102,7 @@ def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False
         FE706.
     """
     if methods_of(path, trust=trust):
-        opened = load_bundle_archive(path)
+        opened = load_bundle_archive(path, trust=trust)
         return _read_through(path, opened.bundle, opened.manifest.methods)
     loaded = load_archive(path, trust=trust)
     return _read_through(path, {"": loaded.program}, {"": loaded.manifest})

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, Dtype, Libraries, Source, TextOrJson
+from fakexport.cli.options import (
+    Debug,
+    Dtype,
+    DynamicDims,
+    ExampleInputs,
+    Libraries,
+    NoProgress,
+    Source,
+    TextOrJson,
+)
 from fakexport.cli.progress_display import lines_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
@@ -28,23 +37,8 @@ def bench_command(
         str, typer.Option("--modes", metavar="MODE,...", help="The ways to hand the model over.")
     ] = _ALL,
     dtype: Dtype = None,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="NAME=DTYPE[DIMS]",
-            show_default=False,
-            help="Input in place of a derived one, such as pixel_values=float32[1,3,224,224]. Repeatable.",
-        ),
-    ] = None,
-    dynamic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME.DIM=MIN..MAX",
-            show_default=False,
-            help="A dimension of an input that may vary, or 'auto'; tried in another size too. Repeatable.",
-        ),
-    ] = None,
+    input_: ExampleInputs = None,
+    dynamic: DynamicDims = None,
     threads: Annotated[
         int | None,
         typer.Option("--threads", metavar="N", min=1, show_default="torch's own", help="Threads of torch."),
@@ -59,7 +53,7 @@ def bench_command(
         Path | None,
         typer.Option("--chart", metavar="FILE", show_default=False, help="A bar chart, .png or .svg."),
     ] = None,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")] = False,
+    no_progress: NoProgress = False,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:

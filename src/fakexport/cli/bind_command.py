@@ -66,11 +66,12 @@ def _program(
     trust: bool,
 ) -> list[TensorEntry]:
     from fakexport.archive import Facts, bind, load_archive, save
+    from fakexport.program.program_devices import devices_of_program
 
     loaded = load_archive(archive, trust=trust)
     bound = bind(loaded.program, checkpoint, device_map=device_map)
-    facts = vars(Facts.of(loaded.manifest))
-    return list(save(bound, output, **facts, link=checkpoint if link else None).tensors)
+    facts = Facts.of(loaded.manifest).bound(devices_of_program(loaded.program), device_map)
+    return list(save(bound, output, **vars(facts), link=checkpoint if link else None).tensors)
 
 
 def _bundle(
@@ -84,9 +85,15 @@ def _bundle(
 ) -> list[TensorEntry]:
     """Binds all methods; what they share is among the tensors once."""
     from fakexport.archive import Facts, bind, load_bundle_archive, save_bundle
+    from fakexport.archive.bundle_binding import device_maps
+    from fakexport.program.program_devices import devices_of_program
 
-    loaded = load_bundle_archive(archive)
+    loaded = load_bundle_archive(archive, trust=trust)
     bound = bind(loaded.bundle, checkpoint, device_map=device_map)
-    facts = {method: vars(Facts.of(about)) for method, about in loaded.manifest.methods.items()}
+    maps = device_maps(loaded.bundle, device_map)
+    facts = {
+        method: vars(Facts.of(about).bound(devices_of_program(loaded.bundle[method]), maps[method]))
+        for method, about in loaded.manifest.methods.items()
+    }
     written = save_bundle(bound, output, about=facts, link=checkpoint if link else None)
     return written.tensors

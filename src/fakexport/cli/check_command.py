@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, OutputFormat, Source
+from fakexport.cli.options import (
+    Debug,
+    DeviceMap,
+    Dtype,
+    DynamicDims,
+    ExampleInputs,
+    Libraries,
+    NoProgress,
+    OutputFormat,
+    Source,
+    Strict,
+    UseCache,
+)
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
@@ -31,36 +43,15 @@ def check_command(
     ] = None,
     device_map: DeviceMap = None,
     dtype: Dtype = None,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="NAME=DTYPE[DIMS]",
-            show_default=False,
-            help="Example input in place of a derived one, such as pixel_values=float32[1,3,224,224]. "
-            "Repeatable.",
-        ),
-    ] = None,
-    dynamic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME.DIM=MIN..MAX",
-            show_default=False,
-            help="A dimension of an input that may vary, such as input_ids.1=2..4096; or 'auto' for every "
-            "dimension that the model lets vary. Repeatable.",
-        ),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Trace with TorchDynamo instead of running the Python code.")
-    ] = False,
-    use_cache: Annotated[
-        bool, typer.Option("--use-cache", help="Let a language model take and return its KV cache.")
-    ] = False,
+    input_: ExampleInputs = None,
+    dynamic: DynamicDims = None,
+    strict: Strict = False,
+    use_cache: UseCache = False,
     format_: Annotated[
         OutputFormat,
         typer.Option("--format", help="Text for people, JSON for programs, annotations for GitHub Actions."),
     ] = "text",
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")] = False,
+    no_progress: NoProgress = False,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:

@@ -18,6 +18,7 @@ from fakexport.cli.options import (
     Source,
     TextOrJson,
     Trust,
+    UseCache,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
@@ -36,9 +37,7 @@ def compare_command(
     method: Method = None,
     device_map: BoundDevices = None,
     dtype: Dtype = None,
-    use_cache: Annotated[
-        bool, typer.Option("--use-cache", help="Let a language model take and return its KV cache.")
-    ] = False,
+    use_cache: UseCache = False,
     format_: TextOrJson = "text",
     trust: Trust = False,
     library: Libraries = None,

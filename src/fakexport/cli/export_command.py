@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Source
+from fakexport.cli.options import (
+    Debug,
+    DeviceMap,
+    Dtype,
+    DynamicDims,
+    ExampleInputs,
+    Libraries,
+    NoProgress,
+    Source,
+    Strict,
+    UseCache,
+)
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_error_line, write_output
@@ -29,17 +40,11 @@ def export_command(
     ] = "cpu",
     device_map: DeviceMap = None,
     dtype: Dtype = None,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="NAME=DTYPE[DIMS]", show_default=False, help="As for `check`."),
-    ] = None,
-    dynamic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME.DIM=MIN..MAX", show_default=False, help="As for `check`."),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="As for `check`.")] = False,
-    use_cache: Annotated[bool, typer.Option("--use-cache", help="As for `check`.")] = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")] = False,
+    input_: ExampleInputs = None,
+    dynamic: DynamicDims = None,
+    strict: Strict = False,
+    use_cache: UseCache = False,
+    no_progress: NoProgress = False,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:

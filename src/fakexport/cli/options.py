@@ -15,13 +15,18 @@ __all__ = [
     "Debug",
     "DeviceMap",
     "Dtype",
+    "DynamicDims",
+    "ExampleInputs",
     "Inputs",
     "Libraries",
     "Method",
+    "NoProgress",
     "OutputFormat",
     "Source",
+    "Strict",
     "TextOrJson",
     "Trust",
+    "UseCache",
 ]
 
 DEBUG = "--debug"
@@ -62,6 +67,32 @@ Dtype = Annotated[
         help="Default floating dtype of the construction, such as bfloat16.",
     ),
 ]
+ExampleInputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="NAME=DTYPE[DIMS]",
+        show_default=False,
+        help="An input in place of a derived one, such as pixel_values=float32[1,3,224,224]. Repeatable.",
+    ),
+]
+DynamicDims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dynamic",
+        metavar="NAME.DIM=MIN..MAX",
+        show_default=False,
+        help="A dimension of an input that may vary, such as input_ids.1=2..4096; or 'auto' for every "
+        "dimension that the model lets vary. Repeatable.",
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Trace with TorchDynamo instead of running the Python code.")
+]
+UseCache = Annotated[
+    bool, typer.Option("--use-cache", help="Let a language model take and return its KV cache.")
+]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]
 Libraries = Annotated[
     list[Path] | None,
     typer.Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -59,10 +58,7 @@ def retarget_command(
             failed = error.diagnostics
         else:
             failed = ()
-            # The devices are others now: profiles are those of the new topology, and the old map is void.
-            facts = replace(
-                Facts.of(loaded.manifest), topology=target or made.topology, profiles=None, device_map=None
-            )
+            facts = Facts.of(loaded.manifest).elsewhere(made.devices, target or made.topology)
             save(made.program, output, **vars(facts))
     if failed:
         from fakexport.report import render_diagnostics

@@ -12,8 +12,10 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.pytree import tree_leaves, tree_map, tree_unflatten
 from fakexport.archive import bind
+from fakexport.archive.sharing import name_in_checkpoint
 from fakexport.diagnose.comparison import Comparison, compare
 from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.program.origin import remembered_prefix
 from fakexport.sources import ExampleInputs, resolve
 from fakexport.weights import dtype_named
 
@@ -58,7 +60,8 @@ def compare_source(
         weights: Any = checkpoint
         origin = f"weights: those of {checkpoint}"
     elif any(is_fake(tensor) for tensor in program.state_dict.values()):
-        weights = dict(module.state_dict())
+        prefix = remembered_prefix(program)  # `bind` expects the names of a checkpoint.
+        weights = {name_in_checkpoint(name, prefix): t for name, t in module.state_dict().items()}
         origin = f"weights: as the model is constructed under seed {SEED}"
     else:
         weights, origin = None, "weights: those of the program"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from .collection_pause import collection_paused
 from .document_error import DocumentError
 
 __all__ = ["parse_json"]
@@ -30,7 +31,8 @@ def parse_json(text: bytes, *, most_bytes: int = 128 * MIB, most_memory_bytes: i
     if (needed := _memory_bytes(text)) > most_memory_bytes:
         raise DocumentError(f"its values may take {needed} bytes; the limit is {most_memory_bytes}")
     try:
-        return json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_constant)
+        with collection_paused():
+            return json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_constant)
     except DocumentError:
         raise
     except UnicodeDecodeError as error:

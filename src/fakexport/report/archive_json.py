@@ -54,8 +54,13 @@ def _weights(manifest: Manifest) -> dict[str, Any]:
     return {
         "kind": manifest.weights,
         **plain(WeightTotals.of(manifest.tensors)),
+        "prefix": _prefix(manifest.prefix),
         "tensors": [_weight(tensor) for tensor in manifest.tensors],
     }
+
+
+def _prefix(prefix: tuple[str, str] | None) -> dict[str, str] | None:
+    return None if prefix is None else {"checkpoint": prefix[0], "program": prefix[1]}
 
 
 def _weight(tensor: TensorEntry) -> dict[str, Any]:

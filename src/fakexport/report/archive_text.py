@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fakexport.archive import ArchiveDescription
     from fakexport.program import SymbolRange, ValueSummary
 
-__all__ = ["archive_paragraphs", "paragraph_lines", "render_archive"]
+__all__ = ["archive_paragraphs", "names_in_checkpoint", "paragraph_lines", "render_archive"]
 
 _MARGIN = 14
 _MOST_ITEMS = 12
@@ -83,6 +83,7 @@ def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[st
     yield "libraries", [f"{name} is no operator of torch" for name in program.library_operators] + classes
     yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
     yield "weights", list(_weights(found))
+    yield "names", [names_in_checkpoint(prefix) for prefix in [manifest.prefix] if prefix is not None]
     yield "constants", list(_constants(found))
     yield "records", [_records(found)]
 
@@ -118,6 +119,12 @@ def _value(value: ValueSummary) -> tuple[str, str, str]:
     if value.shape is None:
         return name, f"{value.dtype} {value.value}" if value.value is not None else value.dtype, ""
     return name, f"{value.dtype}[{', '.join(value.shape)}]", value.device or ""
+
+
+def names_in_checkpoint(prefix: tuple[str, str]) -> str:
+    """What a checkpoint calls the weights of a program, as a sentence without capital and period."""
+    outside, inside = prefix
+    return f"`{inside}*` is `{outside}*` in a checkpoint"
 
 
 def _weights(found: ArchiveDescription) -> Iterator[str]:

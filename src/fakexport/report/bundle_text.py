@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fakexport.report.archive_text import archive_paragraphs, paragraph_lines
+from fakexport.report.archive_text import archive_paragraphs, names_in_checkpoint, paragraph_lines
 from fakexport.report.archive_totals import WeightTotals, shared_tensors
 from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.table import escaped, wrapped
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from fakexport.archive import BundleDescription
 
 __all__ = ["render_bundle"]
+
+_SAID_OF_ALL = ("names", "records")
 
 
 def render_bundle(found: BundleDescription, *, width: int = 100) -> str:
@@ -30,7 +32,7 @@ def render_bundle(found: BundleDescription, *, width: int = 100) -> str:
     lines = [head, *(line for note in found.notes for line in wrapped(f"note: {note}", width)), ""]
     lines += paragraph_lines(_common(found), width=width)
     for method, about in found.methods.items():
-        paragraphs = ((title, items) for title, items in archive_paragraphs(about) if title != "records")
+        paragraphs = (part for part in archive_paragraphs(about) if part[0] not in _SAID_OF_ALL)
         lines += ["", f"method {method}", *paragraph_lines(paragraphs, width=width)]
     return "\n".join(lines) + "\n"
 
@@ -48,10 +50,7 @@ def _common(found: BundleDescription) -> Iterator[tuple[str, list[str]]]:
     )
     yield (
         "names",
-        [
-            f"{method}: `{inside}*` is `{outside}*` in a checkpoint"
-            for method, (outside, inside) in manifest.prefixes.items()
-        ]
+        [f"{method}: {names_in_checkpoint(prefix)}" for method, prefix in manifest.prefixes.items()]
         * found.has_manifest,
     )
     held = "each with a sha256 in the manifest" if found.has_manifest else "with CRC-32, without hashes"

@@ -15,15 +15,14 @@ from torch.export import ExportedProgram
 from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
-from fakexport.devices.presence import exists_here
 from fakexport.fake import is_fake, value_of
 from fakexport.program.origin import inherit_origin, remembered_recipes
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.retargeting.retarget import retarget
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.weightless import example_inputs_of
+from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
@@ -155,17 +154,7 @@ def fitting_weights(
 
 def _on_devices(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> ExportedProgram:
     """The program on devices that are all on this machine."""
-    present = devices_of_program(program)
-    move = DeviceMove.parse(device_map, present)
-    for device in present:
-        target = str(move.of(device))
-        if not exists_here(target):
-            hint = (
-                f"device_map={{{device!r}: 'cpu'}} would bind it here"
-                if target == device
-                else "choose another"
-            )
-            raise ValueError(f"the device {target} is not on this machine; {hint}")
+    move = move_to_here(device_map, devices_of_program(program))
     return retarget(program, move.targets) if move.targets else program
 
 

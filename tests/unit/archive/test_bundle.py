@@ -273,8 +273,12 @@ def test_a_bundle_for_other_devices_is_bound_here(tmp_path: Path) -> None:
     bundle = fe.load_bundle(tmp_path / "h100.pt2")
     weights = dict(speller().state_dict())
 
-    with pytest.raises(ValueError, match=r"the device cuda:0 of the method encode is not on this machine"):
+    with pytest.raises(
+        ValueError, match=r"^the device cuda:0 is not .*; device_map=\{'cuda:0': 'cpu'\} would"
+    ):
         fe.bind(bundle, weights)
+    with pytest.raises(ValueError, match=r"^the device cuda:9 is not on this machine; choose another$"):
+        fe.bind(bundle, weights, device_map="cuda:9")
     assert_gives(fe.bind(bundle, weights, device_map="cpu"), speller())
     assert_gives(fe.bind(bundle, weights, device_map={"cuda:0": "cpu"}), speller())
 
@@ -401,3 +405,38 @@ def test_one_method_reads_its_part_of_the_checkpoint(weightless_path: Path) -> N
 
     with torch.no_grad():
         assert torch.equal(bound.module()(IMAGE), Encode(model)(IMAGE))
+
+
+@pytest.mark.parametrize("opened", ["load", "load_bundle"])
+def test_a_retargeted_method_reads_its_part_of_the_checkpoint(
+    opened: str, weightless_path: Path, tmp_path: Path
+) -> None:
+    program = (
+        fe.load(weightless_path, method="encode")
+        if opened == "load"
+        else fe.load_bundle(weightless_path)["encode"]
+    )
+    model = speller(4)
+    weights = dict(model.state_dict())
+
+    fe.save(fe.retarget(program, "cuda:0"), tmp_path / "gpu.pt2")
+    moved = fe.load(tmp_path / "gpu.pt2")
+
+    for subject in (tmp_path / "gpu.pt2", moved):
+        assert fe.verify_weights(subject, weights).is_bindable
+        bound = fe.bind(subject, weights, device_map={"cuda:0": "cpu"})
+        with torch.no_grad():
+            assert torch.equal(bound.module()(IMAGE), Encode(model)(IMAGE))
+
+
+def test_methods_that_come_out_of_a_bundle_have_their_prefixes_in_another(
+    weightless: fe.Bundle, weightless_path: Path
+) -> None:
+    methods = {name: fe.load(weightless_path, method=name) for name in weightless}
+
+    assert fe.Bundle(methods).shared == weightless.shared
+    assert dict(fe.Bundle(methods).prefixes) == PREFIXES
+    named = fe.Bundle({"only": methods["encode"]}, prefixes={"only": ""})
+    assert not named.prefixes
+    bound = fe.bind(named, {f"model.{name}": tensor for name, tensor in speller().state_dict().items()})
+    assert not bound.prefixes

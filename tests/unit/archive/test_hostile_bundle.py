@@ -56,6 +56,8 @@ def test_a_manifest_comes_back_as_it_was() -> None:
         (lambda d: d.update(shared=[[["encode", "w"], ["encode", "v"]]]), "not one of several methods"),
         (lambda d: d.update(shared=[[["encode", "w"], ["other", "w"]]]), "of 'other', which is no method"),
         (lambda d: d.update(shared=d["shared"] * 2), "`lm_head.weight` of decode is in two shared weights"),
+        (lambda d: d["methods"][0].update(prefix=["a", ""]), "methods[0]: the field 'prefix' is unknown"),
+        (lambda d: d.update(prefixes={"decode": ["", "n."]}), "`lm_head.weight` does not begin with 'n.'"),
         (lambda d: d.update(extra=1), "the field 'extra' is unknown"),
     ],
 )
@@ -181,12 +183,15 @@ def test_a_package_of_torch_has_no_names_that_no_method_can_have(tmp_path: Path)
         fe.load_bundle(tmp_path / "many.pt2")
 
 
-def test_a_pickled_package_is_torch_s_to_open(tmp_path: Path) -> None:
+def test_a_pickled_package_needs_trust(tmp_path: Path) -> None:
     from torch.export.pt2_archive._package import package_pt2
 
     program = torch.export.export(nn.Linear(3, 2), (IMAGE,))
     package_pt2(str(tmp_path / "pickled.pt2"), exported_programs={"a": program, "b": program})
 
-    with pytest.raises(ArchiveError, match="only torch's load_pt2 reads such a bundle") as caught:
-        fe.load_bundle(tmp_path / "pickled.pt2")
-    assert not caught.value.is_trust_missing
+    for read in (fe.load_bundle, lambda path: fe.load(path, method="a")):
+        with pytest.raises(
+            ArchiveError, match="pickled example inputs and 1 more records, refused"
+        ) as caught:
+            read(tmp_path / "pickled.pt2")
+        assert caught.value.is_trust_missing

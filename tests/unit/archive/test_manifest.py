@@ -53,6 +53,19 @@ def test_it_comes_back_as_it_was():
     assert decode_manifest(encode_manifest(manifest())) == manifest()
 
 
+def test_a_prefix_is_written_where_there_is_one_and_comes_back():
+    tensors = (tensor("net.a", aliases=("net.b",)),)
+    own = manifest(tensors=tensors, prefix=("model.", "net."))
+
+    assert decode_manifest(encode_manifest(own)) == own
+    assert "prefix" not in json.loads(encode_manifest(manifest(tensors=tensors)))
+
+
+def test_a_weight_begins_with_the_prefix():
+    with pytest.raises(ValueError, match=r"the weight `model\.wte\.weight` does not begin with 'lm_head'"):
+        manifest(prefix=("", "lm_head"))
+
+
 def test_the_order_of_mappings_does_not_matter():
     one = manifest(versions={"torch": "2.13.0", "fakexport": "0.1"}, device_map={"a": "cpu", "": "cuda:0"})
     other = manifest(versions={"fakexport": "0.1", "torch": "2.13.0"}, device_map={"": "cuda:0", "a": "cpu"})
@@ -103,6 +116,9 @@ def test_the_order_of_mappings_does_not_matter():
         ("recipes.0.steps.0.numbers", ["0"], "recipes[0].steps[0].numbers[0]: expected an integer"),
         ("weights", "inside", "has no location in a bound archive"),
         ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is no version"),
+        ("prefix", ["", "net."], "the weight `lm_head.weight` does not begin with 'net.'"),
+        ("prefix", ["a"], "prefix: expected two names"),
+        ("prefix", None, "prefix: expected a list, got null"),
         ("device_map", [], "device_map: expected an object, got list"),
         ("unbound_constants.0.reason", "magic", "unbound_constants[0].reason: 'magic' is no reason"),
         ("records", [{"name": "x", "size": 1, "sha256": "abc"}], "records[0].sha256: 'abc' is no sha256"),

@@ -43,6 +43,40 @@ def test_inspect_shows_an_archive(folder: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out)["topology"] == "H100-80GB"
 
 
+def target(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str | None, list[str], dict[str, str]]:
+    """The topology, the profiles and the device map that `inspect --format json` shows."""
+    capsys.readouterr()
+    assert main(["inspect", f"{path}", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    return data["topology"], data["profiles"], data["device_map"]
+
+
+def test_a_program_that_was_put_elsewhere_has_the_target_where_it_is(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = fe.load(folder / "device.pt2")
+    fe.save(program, tmp_path / "gpu.pt2", topology="H100", device_map={"": "cuda:0"})
+    assert target(tmp_path / "gpu.pt2", capsys) == ("H100-80GB", ["H100-80GB"], {"": "cuda:0"})
+
+    for device_map in ("cpu", "cuda:0=cpu"):
+        command = ["bind", f"{tmp_path}/gpu.pt2", f"{folder}/checkpoint.safetensors"]
+        assert main([*command, "--device-map", device_map, "-o", f"{tmp_path}/bound.pt2"]) == 0
+        assert target(tmp_path / "bound.pt2", capsys) == ("cpu", ["cpu"], {})
+    assert main(["retarget", f"{tmp_path}/gpu.pt2", "--to", "cpu", "-o", f"{tmp_path}/cpu.pt2"]) == 0
+    assert target(tmp_path / "cpu.pt2", capsys) == ("cpu", ["cpu"], {})
+
+
+def test_a_program_that_stays_where_it_is_keeps_its_target(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fe.save(fe.load(folder / "model.pt2"), tmp_path / "model.pt2", topology="cpu", device_map={"": "cpu"})
+
+    for options in ([], ["--device-map", "cpu"]):
+        command = ["bind", f"{tmp_path}/model.pt2", f"{folder}/checkpoint.safetensors"]
+        assert main([*command, *options, "-o", f"{tmp_path}/bound.pt2"]) == 0
+        assert target(tmp_path / "bound.pt2", capsys) == ("cpu", ["cpu"], {"": "cpu"})
+
+
 @pytest.mark.parametrize("options", [["--dtype", "bfloat16"], ["--target", "H100"]])
 def test_inspect_refuses_options_of_models_for_archives(
     options: list[str], folder: Path, capsys: pytest.CaptureFixture[str]

@@ -86,6 +86,69 @@ def test_verify_weights_and_a_link_take_a_bundle(
     assert "296 bytes linked, 0 bytes inside" in capsys.readouterr().out
 
 
+def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, moved, bound = f"{folder}/checkpoint.safetensors", f"{tmp_path}/a.pt2", f"{tmp_path}/b.pt2"
+    retarget = ["retarget", f"{folder}/bundle.pt2", "--method", "encode", "--to", "cpu=cuda:0", "-o", moved]
+    assert main(retarget) == 0
+    assert main(["verify-weights", moved, checkpoint]) == 0
+
+    assert main(["bind", moved, checkpoint, "--device-map", "cuda:0=cpu", "-o", bound]) == 0
+
+    outputs = f"{tmp_path}/out.safetensors"
+    assert main(["run", bound, "--inputs", f"{folder}/in.safetensors", "-o", outputs]) == 0
+    with torch.no_grad():
+        assert torch.equal(load_file(outputs)["output"], Encode(speller())(IMAGE))
+    capsys.readouterr()
+    for arguments in ([moved], [f"{folder}/bundle.pt2", "--method", "encode"]):
+        assert main(["inspect", *arguments]) == 0
+        assert "names         `model.*` is `*` in a checkpoint" in capsys.readouterr().out
+        assert main(["inspect", *arguments, "--format", "json"]) == 0
+        prefix = json.loads(capsys.readouterr().out)["weights"]["prefix"]
+        assert prefix == {"checkpoint": "", "program": "model."}
+
+
+def test_methods_that_were_put_elsewhere_have_the_target_where_they_are(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = {**fakes("H100"), "stays": fe.export(torch.nn.ReLU(), (IMAGE,))}
+    about = {name: {"topology": "H100", "device_map": {"": "cuda:0"}} for name in ("encode", "decode")}
+    about["stays"] = {"topology": "cpu", "device_map": {"": "cpu"}}
+    fe.save_bundle(
+        programs,
+        tmp_path / "gpu.pt2",
+        prefixes={"encode": ("", "model."), "decode": ("", "net.")},
+        about=about,
+    )
+    command = ["bind", f"{tmp_path}/gpu.pt2", f"{folder}/checkpoint.safetensors", "-o", f"{tmp_path}/cpu.pt2"]
+
+    assert main([*command, "--device-map", "cuda:0=cpu"]) == 0
+
+    capsys.readouterr()
+    assert main(["inspect", f"{tmp_path}/cpu.pt2", "--format", "json"]) == 0
+    archives = {part["method"]: part["archive"] for part in json.loads(capsys.readouterr().out)["methods"]}
+    targets = {
+        name: (about["topology"], about["profiles"], about["device_map"]) for name, about in archives.items()
+    }
+    moved = ("cpu", ["cpu"], {})
+    assert targets == {"encode": moved, "decode": moved, "stays": ("cpu", ["cpu"], {"": "cpu"})}
+
+
+def test_compare_gives_a_method_the_weights_of_its_own_model(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text(
+        "from tests.unit.archive.bundles import Encode, speller\n"
+        "def factory():\n    return Encode(speller()).eval()\n"
+    )
+    program = [f"{folder}/bundle.pt2", "--method", "encode", "--inputs", f"{folder}/in.safetensors"]
+
+    assert main(["compare", f"{tmp_path}/model.py:factory", *program]) == 0
+
+    assert "the outputs are equal bit for bit" in capsys.readouterr().out
+
+
 def test_diff_compares_one_method_with_an_archive_or_a_bundle(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ from torch.export.graph_signature import (
 from fakexport._torch.program_assembly import DIALECTS, as_parameter, assemble
 from fakexport._torch.program_schema import SCHEMA_VERSION
 from fakexport._torch.symbolic_numbers import SymbolTable, value_range
+from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import (
     boolean,
@@ -41,7 +42,6 @@ from fakexport.documents.typed_json import (
 )
 
 from .argument_decoder import ArgumentDecoder, output_name, read_object
-from .collection_pause import collection_paused
 from .graph_decoder import GraphDecoder, Shared
 from .guard_text import checked_guard
 from .node_metadata import MetadataDecoder, custom_from_json

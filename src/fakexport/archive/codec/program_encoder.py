@@ -25,9 +25,9 @@ from torch.export.graph_signature import (
 from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.program_schema import SCHEMA_VERSION, aten_version
 from fakexport._torch.symbolic_numbers import finite_bound
+from fakexport.documents.collection_pause import collection_paused
 
 from .argument_encoder import ArgumentEncoder, object_json
-from .collection_pause import collection_paused
 from .graph_encoder import GraphEncoder
 from .node_metadata import MetadataEncoder, custom_json
 from .source_path import SourcePaths

@@ -1,0 +1,29 @@
+"""The devices that weights are bound on: they are on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fakexport.devices.presence import exists_here
+from fakexport.program.retargeting.device_move import DeviceMove
+
+__all__ = ["move_to_here"]
+
+
+def move_to_here(device_map: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
+    """What a device map makes of the devices of programs that are to be bound.
+
+    Args:
+        device_map: As for `bind`.
+        present: The programs' devices.
+    Raises:
+        ValueError: a device that the programs have not, or that nobody knows; one that is not here.
+    """
+    move = DeviceMove.parse(device_map, present)
+    for device in present:
+        target = str(move.of(device))
+        if not exists_here(target):
+            is_own = target == device
+            hint = f"device_map={{{device!r}: 'cpu'}} would bind it here" if is_own else "choose another"
+            raise ValueError(f"the device {target} is not on this machine; {hint}")
+    return move

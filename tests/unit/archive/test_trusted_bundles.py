@@ -1,0 +1,132 @@
+"""Packages of several programs that only torch reads: on trust, and never as something that they are not."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.pt2_archive._package import package_pt2
+
+import fakexport as fe
+from fakexport.archive import (
+    ArchiveError,
+    load_archive,
+    load_bundle_archive,
+    methods_of,
+    verify_archived_weights,
+)
+from fakexport.archive.container.contents import FRAME_RECORDS
+from fakexport.archive.container.reader import read_container
+from fakexport.archive.container.writer import write_container
+from tests.unit.archive.bundles import IMAGE, PREFIXES, STATE, assert_gives, live, speller
+from tests.unit.archive.test_stock_archives import legacy
+
+NOTES = ("trusted: torch read it and ran what it says",)
+
+
+def package(path: Path, programs: dict[str, ExportedProgram]) -> Path:
+    """What torch writes by default: with the example inputs, pickled."""
+    package_pt2(str(path), exported_programs=programs)
+    return path
+
+
+def fake(width: int) -> ExportedProgram:
+    """A program with fake weights and real example inputs."""
+    example = torch.ones(1, width)
+    program = fe.export(lambda: nn.Linear(width, 2), (example,))
+    program.example_inputs = ((example,), {})
+    return program
+
+
+@pytest.fixture(scope="module")
+def pickled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return package(tmp_path_factory.mktemp("trusted") / "pickled.pt2", live(speller()))
+
+
+def test_torch_reads_all_programs_of_a_trusted_file(pickled: Path) -> None:
+    loaded = load_bundle_archive(pickled, trust=True)
+
+    assert loaded.notes == NOTES
+    assert loaded.bundle.is_bound
+    assert_gives(loaded.bundle, speller())
+    assert torch.equal(loaded.bundle["encode"].example_inputs[0][0], IMAGE)
+    assert loaded.bundle.shared == ()  # Equal names are not one weight, since nothing says so.
+    assert {about.weights for about in loaded.manifest.methods.values()} == {"inside"}
+    assert verify_archived_weights(pickled, trust=True).is_bindable
+
+
+def test_torch_reads_one_program_of_a_trusted_file(pickled: Path) -> None:
+    loaded = load_archive(pickled, method="decode", trust=True)
+
+    assert loaded.notes == NOTES
+    assert torch.equal(loaded.program.example_inputs[0][1], STATE)
+    described = {name for tensor in loaded.manifest.tensors for name in (tensor.name, *tensor.aliases)}
+    assert described == loaded.program.state_dict.keys()
+    assert sorted(methods_of(pickled, trust=True)) == ["decode", "encode"]
+
+
+def test_trust_changes_nothing_of_what_needs_none(tmp_path: Path) -> None:
+    fe.save_bundle(live(speller()), tmp_path / "ours.pt2", prefixes=PREFIXES)
+
+    loaded = load_bundle_archive(tmp_path / "ours.pt2", trust=True)
+
+    assert loaded.notes == ()
+    assert dict(loaded.bundle.prefixes) == PREFIXES
+    assert_gives(loaded.bundle, speller())
+
+
+def test_trust_does_not_make_zeros_of_fake_weights(tmp_path: Path) -> None:
+    path = package(tmp_path / "fakes.pt2", {"one": fake(3), "two": fake(4)})
+
+    bundle = fe.load_bundle(path, trust=True)
+
+    assert not bundle.is_bound
+    assert all(fe.is_fake(t) for program in bundle.values() for t in program.state_dict.values())
+    assert fe.is_fake(fe.load(path, method="two", trust=True).state_dict["weight"])
+    part = package(tmp_path / "part.pt2", {"one": fake(3), "two": live(speller())["encode"]})
+    with pytest.raises(ArchiveError, match="the weights of two are bound, and those of one are not"):
+        fe.load_bundle(part, trust=True)
+
+
+def test_trust_opens_no_damaged_file(pickled: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(pickled) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("data/weights/weight_0"))
+        data = archive.read(name)
+    content = bytearray(pickled.read_bytes())
+    content[content.index(data)] ^= 1
+    (tmp_path / "damaged.pt2").write_bytes(content)
+
+    for read in (fe.load_bundle, lambda path, trust: fe.load(path, method="decode", trust=trust)):
+        with pytest.raises(ArchiveError, match="damaged"):
+            read(tmp_path / "damaged.pt2", trust=True)
+
+
+def test_what_torch_cannot_read_is_one_line(pickled: Path, tmp_path: Path) -> None:
+    with read_container(pickled, trust=True) as container:
+        records = {name: container.record(name) for name in container.names if name not in FRAME_RECORDS}
+    records["models/encode.json"] = b"{}"
+    write_container(tmp_path / "bent.pt2", records, folder_name="bent")
+
+    with pytest.raises(ArchiveError, match="torch's load_pt2 does not read it: ") as caught:
+        fe.load_bundle(tmp_path / "bent.pt2", trust=True)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_one_program_is_no_bundle_trusted_or_not(pickled: Path, tmp_path: Path) -> None:
+    program = torch.export.export(nn.Linear(3, 2), (IMAGE,))
+    torch.export.save(program, tmp_path / "one.pt2")
+    old = legacy(tmp_path / "old.pt2", program)
+
+    for path in (tmp_path / "one.pt2", old):
+        with pytest.raises(ArchiveError, match="has one program and is no bundle"):
+            fe.load_bundle(path, trust=True)
+        with pytest.raises(ArchiveError, match="has one program, and no methods such as 'encode'"):
+            fe.load(path, method="encode", trust=True)
+    with pytest.raises(ArchiveError, match=r"is a bundle of the methods .*: name one"):
+        fe.load(pickled, trust=True)
+    with pytest.raises(ArchiveError, match="has no method 'prefill'; there are"):
+        fe.load(pickled, method="prefill", trust=True)
