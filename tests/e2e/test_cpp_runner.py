@@ -129,6 +129,43 @@ class TestPlacesOfWeights:
         assert without == f"{project / 'model.aoti.safetensors'}: No such file or directory"
         assert_as_eager(run.outputs(case.inputs, tmp_path), case)
 
+    def test_a_checkpoint_has_neither_constants_nor_both_names_of_a_tied_weight(
+        self, cpp_runner: Path, tmp_path: Path
+    ) -> None:
+        module = Rotary().eval()
+        case = Case(module, {"ids": torch.tensor([1, 5, 9])}, {"ids": None})
+        fe.save(fe.export(Rotary, (), case.inputs), tmp_path / "model.pt2")
+        fakexport("compile", tmp_path / "model.pt2", "--to", "cpp-project", "-o", tmp_path / "project")
+        run = Runner(cpp_runner, tmp_path / "project" / "model.aoti.pt2")
+        held, weights = dict(module.state_dict()), tmp_path / "project" / "model.aoti.safetensors"
+
+        safetensors.save_file({**held, "head.weight": torch.zeros(10, 8)}, weights)
+        safetensors.save_file(case.inputs, tmp_path / "in.safetensors")
+        untied = run.refusal("--inputs", tmp_path / "in.safetensors")
+        for name in ("head.weight", "embed.weight"):
+            safetensors.save_file({name: held[name]}, weights)
+            assert_as_eager(run.outputs(case.inputs, tmp_path), case)
+
+        assert untied in (
+            f"{weights}: {one!r} and {other!r} differ, and are one weight of the program"
+            for one, other in (("head.weight", "embed.weight"), ("embed.weight", "head.weight"))
+        )
+
+
+class Rotary(torch.nn.Module):
+    """A tied weight, a buffer that is in no checkpoint, and a literal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = torch.nn.Embedding(10, 8), torch.nn.Linear(8, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("frequencies", torch.arange(1.0, 9.0), persistent=False)
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.embed(ids) * self.frequencies + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+        return {"scores": self.head(hidden)}
+
 
 class TestInputs:
     @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ void run(const Options& options) {
   if (description.has_weights_beside) {
     weights = read_weights(
         description, options.weights.value_or(fs::path(options.package).replace_extension(".safetensors")));
+    weights.merge(read_constants(options.package));
   }
   const NamedTensors outputs =
       Program(options.package, std::move(description), std::move(weights)).run(inputs);
