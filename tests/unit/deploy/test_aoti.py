@@ -325,6 +325,7 @@ def with_metadata(package: Path, change: dict[str, object]) -> None:
         ({"tensors": ()}, "its code wants other weights than it says"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::fakexport.weights.WeightsWarning")  # Of tensors that it does not name.
 def test_a_package_for_another_machine_or_library_is_refused(
     copied: Path, change: dict[str, object], message: str
 ) -> None:

@@ -17,6 +17,7 @@ from fakexport.deploy.aoti import compile_aoti, open_aoti
 from fakexport.deploy.aoti.constants import read_constants
 from fakexport.deploy.aoti.package import read_metadata
 from fakexport.deploy.weights_file import file_beside
+from fakexport.weights import WeightsWarning
 
 safetensors = pytest.importorskip("safetensors.torch")
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -106,6 +107,15 @@ def test_the_value_of_a_constant_is_that_of_the_program(package: Path) -> None:
     safetensors.save_file({**state_once(), "frequencies": torch.zeros(8)}, file_beside(package))
 
     assert_computes_as_eager(package)
+
+
+def test_entries_that_the_program_does_not_know_are_told_of(package: Path) -> None:
+    """`unused.weight` is one of its names."""
+    more = {"older": torch.zeros(1), "old": torch.zeros(1)}
+    safetensors.save_file({**state_once(), **more}, file_beside(package))
+
+    with pytest.warns(WeightsWarning, match=r"FE704: .* no weight of the program wants: 'old' and 1 more$"):
+        assert_computes_as_eager(package)
 
 
 def test_names_of_one_weight_must_not_differ(package: Path) -> None:

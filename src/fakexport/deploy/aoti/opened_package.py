@@ -89,6 +89,8 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
             are no weights or others than it wants.
         BindError, CheckpointError: the checkpoint does not fit the program, or is refused.
         OSError: the file cannot be opened.
+    Warns:
+        WeightsWarning: as `bind` says; of the file beside: entries that the program does not know (FE704).
     """
     file = Path(path)
     with read_container(file, trust=True) as package:

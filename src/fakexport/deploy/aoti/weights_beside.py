@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.program.tensor_spec import plain_name
-from fakexport.weights import Checkpoint, open_checkpoint
+from fakexport.weights import Checkpoint, WeightsWarning, open_checkpoint
 from fakexport.weights.finite import are_equal
 
 from ..artifact import DeployError
@@ -28,12 +29,24 @@ def weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Ten
         DeployError: there is no such file, a weight is missing or another, or one that has several names has
             several values.
         CheckpointError: the file is refused.
+    Warns:
+        WeightsWarning: the file has entries that the program does not know (FE704), as `bind` warns of them.
     """
     beside = file_beside(path)
     if not beside.exists():
         raise DeployError(f"{path} has no weights: give a checkpoint, or put {beside.name} beside it")
     opened = open_checkpoint(beside)
-    return {wanted.name: _weight(beside, wanted, opened) for wanted in metadata.tensors}
+    weights = {wanted.name: _weight(beside, wanted, opened) for wanted in metadata.tensors}
+    if others := opened.entries.keys() - _known_names(metadata):
+        first, more = min(others), f" and {len(others) - 1} more" if len(others) > 1 else ""
+        text = f"FE704: {beside} has entries that no weight of the program wants: {first!r}{more}"
+        warnings.warn(WeightsWarning(text), stacklevel=3)
+    return weights
+
+
+def _known_names(metadata: PackageMetadata) -> set[str]:
+    wanted = (name for tensor in metadata.tensors for name in (tensor.name, *tensor.aliases))
+    return {*wanted, *metadata.unread}
 
 
 def _weight(path: Path, wanted: TensorDescription, opened: Checkpoint) -> torch.Tensor:

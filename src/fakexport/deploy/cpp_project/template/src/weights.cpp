@@ -63,17 +63,14 @@ std::vector<std::string> others_in(const SafetensorsFile& file, const PackageDes
 
 }  // namespace
 
-TensorsByName read_weights(const PackageDescription& description, const std::filesystem::path& path) {
+FoundWeights read_weights(const PackageDescription& description, const std::filesystem::path& path) {
   const SafetensorsFile file(path);
   return within(path.string(), [&] {
     std::map<std::string, std::vector<std::string>> names;
     for (const Weight& weight : description.weights) names.emplace(weight.name, names_in(file, weight));
-    for (const std::string& name : others_in(file, description)) {
-      throw Fault("the program has no weight " + in_quotes(name));
-    }
-    TensorsByName weights;
-    for (const auto& [name, found] : names) weights.emplace(name, read_weight(file, found));
-    return weights;
+    FoundWeights found{{}, others_in(file, description)};
+    for (const auto& [name, entries] : names) found.weights.emplace(name, read_weight(file, entries));
+    return found;
   });
 }
 
