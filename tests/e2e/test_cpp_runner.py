@@ -11,6 +11,7 @@ import torch
 
 import fakexport as fe
 from fakexport.deploy import Signature, UnsuitableInputs
+from fakexport.deploy.weights_file import OWNER
 from tests.command_line import fakexport
 from tests.cpp_runner import Runner
 from tests.e2e.compiled_models import Case, gpt2, linear, mlp, save_bound, vit
@@ -276,6 +277,27 @@ class TestWeights:
         assert (done.returncode, done.stderr) == (0, f"note: {weights} {told}\n")
         wanted = case.eager(case.inputs)["y"]
         torch.testing.assert_close(safetensors.load_file(out)["y"], wanted, atol=TOLERANCE, rtol=0)
+
+    def test_the_file_beside_must_be_of_the_same_compilation(self, run: Runner, tmp_path: Path) -> None:
+        """An interruption leaves an old package and new weights; what else is named is a checkpoint."""
+        package, beside = tmp_path / "model.aoti.pt2", tmp_path / "model.aoti.safetensors"
+        package.write_bytes(run.package.read_bytes())
+        held = safetensors.load_file(run.package.with_suffix(".safetensors"))
+        safetensors.save_file(held, beside, metadata={OWNER: "0" * 64})
+        safetensors.save_file(held, tmp_path / "other.safetensors", metadata={OWNER: "0" * 64})
+        safetensors.save_file(mlp().inputs, tmp_path / "in.safetensors")
+        copied, inputs = Runner(run.program, package), ("--inputs", tmp_path / "in.safetensors")
+
+        refusal = copied.refusal(*inputs)
+        other = copied(*inputs, weights=tmp_path / "other.safetensors")
+        safetensors.save_file(held, beside)
+        checkpoint = copied(*inputs)
+
+        assert refusal == (
+            f"{beside} was written with another model.aoti.pt2 than this one: compile again, or give it "
+            "another name if it is to be a checkpoint"
+        )
+        assert (other.returncode, other.stderr) == (checkpoint.returncode, checkpoint.stderr) == (0, "")
 
     def test_other_weights_give_other_results(self, run: Runner, tmp_path: Path) -> None:
         """None of them is a constant in the code, however few elements it has."""

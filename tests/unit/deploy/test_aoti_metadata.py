@@ -23,6 +23,7 @@ METADATA = PackageMetadata(
         TensorDescription("fc.weight", "bfloat16", (4, 2), aliases=("head.weight",)),
         TensorDescription("scale", "int64", ()),
     ),
+    program_id="ab" * 32,
     unread=("mask",),
     versions={"torch": "2.13.0+cpu", "fakexport": "0.1.0"},
     machine="x86_64",

@@ -28,8 +28,9 @@ IDS = torch.tensor([1, 5, 9])
 class Rotary(nn.Module):
     """A tied weight, one that nothing uses, a literal and buffers of both kinds."""
 
-    def __init__(self) -> None:
+    def __init__(self, shift: float = 1.0) -> None:
         super().__init__()
+        self.shift = shift
         torch.manual_seed(0)
         self.embed, self.unused = nn.Embedding(10, 8), nn.Linear(2, 2, bias=False)
         self.head = nn.Linear(8, 10, bias=False)
@@ -39,7 +40,7 @@ class Rotary(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         hidden = self.embed(ids) * self.scale * self.frequencies
-        return self.head(hidden + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]))
+        return self.head(hidden + torch.tensor([self.shift, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]))
 
 
 def state() -> dict[str, torch.Tensor]:
@@ -107,6 +108,24 @@ def test_the_value_of_a_constant_is_that_of_the_program(package: Path) -> None:
     safetensors.save_file({**state_once(), "frequencies": torch.zeros(8)}, file_beside(package))
 
     assert_computes_as_eager(package)
+
+
+def test_weights_of_another_compilation_are_not_taken_for_those_of_the_package(
+    compiled: Path, package: Path
+) -> None:
+    """An interruption between the two files leaves an old package, and new weights that look the same."""
+    changed = fe.export(lambda: Rotary(2.0), (torch.zeros(3, dtype=torch.int64),))
+    cache, new = compiled.parent / "cache", package.with_name("new.aoti.pt2")
+    made = compile_aoti(fe.bind(changed, state()), new, weights="beside", cache=cache)
+    made.files[1].rename(file_beside(package))
+
+    for checkpoint in (None, file_beside(package)):
+        with pytest.raises(DeployError, match=r"was written with another model\.aoti\.pt2 than this one"):
+            open_aoti(package, checkpoint=checkpoint)
+    again = compile_aoti(fe.export(Rotary, (torch.zeros(3, dtype=torch.int64),)), package, cache=cache)
+
+    told = f"model.aoti.pt2 has no weights, and {file_beside(package)} was written with another"
+    assert again.notes[0].startswith(told)
 
 
 def test_entries_that_the_program_does_not_know_are_told_of(package: Path) -> None:

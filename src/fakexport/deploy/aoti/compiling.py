@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import shutil
 import tempfile
@@ -26,11 +27,12 @@ from fakexport.archive.payload import names_by_tensor
 from fakexport.program import library_classes, library_operators
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
+from fakexport.weights import CheckpointError
 from fakexport.weights.expectation import Weight
 
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
 from ..signature import Signature
-from ..weights_file import FileLayout, file_beside
+from ..weights_file import FileLayout, check_owner, file_beside
 from .constants import constants_record, known_constants, read_constants
 from .faults import failure_of
 from .gpu_target import check_devices, device_type, on_target
@@ -174,11 +176,13 @@ class _Job:
         more = {} if archive is None else {PROGRAM: archive}
         if constants:
             more[CONSTANTS] = constants_record(constants)
+        program_id = "" if is_inside else _sha256(archive or b"".join(file.read_bytes() for file in files))
+        metadata = self._metadata([name for name in names if name not in constants], program_id)
         package = folder / "package.pt2"
-        write_package(package, files, self._metadata([n for n in names if n not in constants]), more)
+        write_package(package, files, metadata, more)
         return package
 
-    def _metadata(self, names: Collection[str]) -> PackageMetadata:
+    def _metadata(self, names: Collection[str], program_id: str) -> PackageMetadata:
         held = held_tensors(self.program)
         tied = {name: names for names in names_by_tensor(held) for name in names}
         tensors = tuple(
@@ -197,6 +201,7 @@ class _Job:
             device=self.device,
             place=self.place,
             tensors=tensors,
+            program_id=program_id,
             unread=() if self.place == "inside" else tuple(sorted(held.keys() - read)),
             versions=versions_here(),
             machine=machine_here(),
@@ -260,17 +265,29 @@ def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: b
         held, beside = held_tensors(program), file_beside(out)
         with read_container(package, trust=True) as opened:
             # The constants too, though the package has them: torch's own loader is given this file alone.
-            names = [tensor.name for tensor in read_metadata(opened).tensors] + [*read_constants(opened)]
-        layout = FileLayout.of({name: Weight(tuple(held[name].shape), held[name].dtype) for name in names})
+            metadata = read_metadata(opened)
+            names = [*(tensor.name for tensor in metadata.tensors), *read_constants(opened)]
+        weights = {name: Weight(tuple(held[name].shape), held[name].dtype) for name in names}
+        layout = FileLayout.of(weights, metadata.program_id)
         layout.write_beside(beside, {name: held[name] for name in names})
     return out, beside
 
 
 def _note_of_unbound(out: Path) -> str:
     beside = file_beside(out)
-    if beside.exists():
-        return f"{out.name} has no weights; those of {beside.name}, which is there, will be taken"
-    return f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them"
+    if not beside.exists():
+        return f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them"
+    with read_container(out, trust=True) as package:
+        program_id = read_metadata(package).program_id
+    try:
+        check_owner(out, beside, None, program_id)
+    except (CheckpointError, DeployError) as error:
+        return f"{out.name} has no weights, and {error}"
+    return f"{out.name} has no weights; those of {beside.name}, which is there, will be taken"
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _silent(_: str) -> None:

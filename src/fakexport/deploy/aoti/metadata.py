@@ -51,6 +51,8 @@ class PackageMetadata:
         device: What it was compiled for, `cpu` or `cuda`.
         place: Where the weights are.
         tensors: What a file of weights has to have: nothing where they are inside.
+        program_id: Tells the program from others, its weights left aside; a file of weights that was written
+            with the package has it too. Empty where the weights are inside.
         unread: Names of the program that such a file may have and that are not read from it: constants,
             whose values the package has, and what the code does not use.
         versions: Of torch and fakexport.
@@ -65,6 +67,7 @@ class PackageMetadata:
     device: str
     place: str
     tensors: tuple[TensorDescription, ...]
+    program_id: str
     unread: tuple[str, ...]
     versions: Mapping[str, str]
     machine: str
@@ -87,6 +90,7 @@ class PackageMetadata:
             "signature": self.signature.to_dict(),
             "orders": [list(order) for order in self.orders],
             "device": self.device,
+            "program_id": self.program_id,
             "weights": {"place": self.place, "tensors": tensors, "unread": list(self.unread)},
             "versions": dict(self.versions),
             "machine": self.machine,
@@ -111,6 +115,7 @@ class PackageMetadata:
             device=field(owner, "device", text),
             place=field(weights, "place", one_of(_PLACES, "place of weights")),
             tensors=tuple(field(weights, "tensors", lambda value: items(value, _tensor))),
+            program_id=field(owner, "program_id", text),
             unread=_texts(weights, "unread"),
             versions=field(owner, "versions", lambda value: entries(value, text)),
             machine=field(owner, "machine", text),

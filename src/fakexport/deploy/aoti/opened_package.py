@@ -21,6 +21,7 @@ from fakexport.weights import CheckpointSource
 
 from ..artifact import DeployError
 from ..signature import Signature
+from ..weights_file import check_owner, file_beside
 from .constants import read_constants
 from .host import instructions_here, machine_here
 from .input_layout import laid_out
@@ -86,7 +87,7 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     Raises:
         ArchiveError: the file is damaged, or no package of fakexport.
         DeployError: it was compiled for another machine or torch, an operator's library is not loaded, there
-            are no weights or others than it wants.
+            are no weights or others than it wants, those beside it were written with another package.
         BindError, CheckpointError: the checkpoint does not fit the program, or is refused.
         OSError: the file cannot be opened.
     Warns:
@@ -105,6 +106,7 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
         if checkpoint is not None:
             raise DeployError(f"{file} has its weights inside and takes no checkpoint")
         return AotiArtifact(_loaded(file), metadata)
+    check_owner(file, file_beside(file), checkpoint, metadata.program_id)
     if program is None or checkpoint is None:
         weights = weights_beside(file, metadata)
     else:

@@ -55,6 +55,7 @@ PackageDescription read(const json::Value& value) {
     found.weights.push_back({tensor.at("name").text(), tensor.at("dtype").text(),
                              integers(tensor.at("shape")), texts(tensor.at("aliases"))});
   }
+  found.program_id = value.at("program_id").text();
   found.unread = texts(weights.at("unread"));
   return found;
 }

@@ -22,6 +22,7 @@ struct Weight {
 //   orders         of each input, its dimensions from the outermost in memory to the innermost
 //   device         `cpu`, `cuda`
 //   weights        what a file of weights has to have: nothing where they are inside
+//   program_id     tells the program from others, its weights left aside
 //   unread         names of the program that such a file may have and that are not read from it: constants,
 //                  which the package has, and what the code does not use
 //   torch_version  of the torch that compiled it
@@ -35,6 +36,7 @@ struct PackageDescription {
   std::string device;
   bool has_weights_beside;
   std::vector<Weight> weights;
+  std::string program_id;
   std::vector<std::string> unread;
   std::string torch_version;
   std::string machine;

@@ -70,11 +70,10 @@ void write_outputs(const fs::path& path, const NamedTensors& outputs) {
 
 // Weights of the program, and its constants.
 TensorsByName all_weights(const Options& options, const PackageDescription& description) {
-  const fs::path path = options.weights.value_or(fs::path(options.package).replace_extension(".safetensors"));
-  FoundWeights found = read_weights(description, path);
+  FoundWeights found = read_weights(description, options.package, options.weights);
   if (!found.others.empty()) {
     const std::size_t more = found.others.size() - 1;
-    write_line("note", path.string() + " has entries that no weight of the program wants: " +
+    write_line("note", found.path.string() + " has entries that no weight of the program wants: " +
                            in_quotes(found.others[0]) + (more ? " and " + std::to_string(more) + " more" : ""));
   }
   found.weights.merge(read_constants(options.package));

@@ -75,7 +75,12 @@ void SafetensorsFile::read_header(const std::string& text, std::int64_t start) {
   if (text.empty() || text[0] != '{') throw Fault("its header does not start with {");
   const json::Value header = within("its header", [&] { return json::parse(text); });
   for (const json::Member& member : header.object()) {
-    if (member.name == "__metadata__") continue;
+    if (member.name == "__metadata__") {
+      within("its __metadata__", [&] {
+        for (const json::Member& text : member.value.object()) metadata_.emplace(text.name, text.value.text());
+      });
+      continue;
+    }
     entries_.emplace(member.name, within(in_quotes(member.name), [&] { return entry(member.value, start); }));
   }
 }

@@ -27,6 +27,9 @@ class SafetensorsFile {
 
   const std::map<std::string, Entry>& entries() const { return entries_; }
 
+  // What the file says of itself, by name.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
   // In memory of its own; the name must be one of the entries.
   at::Tensor tensor(const std::string& name) const;
 
@@ -37,6 +40,7 @@ class SafetensorsFile {
 
   InputFile file_;
   std::map<std::string, Entry> entries_;
+  std::map<std::string, std::string> metadata_;
 };
 
 // Writes the tensors as a file that is there as a whole or not at all. Names must differ.

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "fault.hpp"
@@ -15,6 +16,9 @@
 namespace runner {
 namespace {
 
+namespace fs = std::filesystem;
+
+constexpr const char* owner = "fakexport.program";
 constexpr const char* constants_record = "data/fakexport/constants.safetensors";
 
 // The names under which the file has the weight. All entries are held against what the program takes.
@@ -61,20 +65,39 @@ std::vector<std::string> others_in(const SafetensorsFile& file, const PackageDes
   return others;
 }
 
+bool is_same_file(const fs::path& one, const fs::path& other) {
+  std::error_code fault;  // One that is not there is no other.
+  return fs::equivalent(one, other, fault);
+}
+
+// Package and weights are written one after the other: an interruption leaves one of them as it was before.
+void check_owner(const SafetensorsFile& file, const PackageDescription& description, const fs::path& path,
+                 const fs::path& package) {
+  const auto found = file.metadata().find(owner);
+  if (found != file.metadata().end() && found->second != description.program_id) {
+    throw Fault(path.string() + " was written with another " + package.filename().string() +
+                " than this one: compile again, or give it another name if it is to be a checkpoint");
+  }
+}
+
 }  // namespace
 
-FoundWeights read_weights(const PackageDescription& description, const std::filesystem::path& path) {
+FoundWeights read_weights(const PackageDescription& description, const fs::path& package,
+                          const std::optional<fs::path>& checkpoint) {
+  const fs::path beside = fs::path(package).replace_extension(".safetensors");
+  const fs::path path = checkpoint.value_or(beside);
   const SafetensorsFile file(path);
+  if (!checkpoint || is_same_file(*checkpoint, beside)) check_owner(file, description, path, package);
   return within(path.string(), [&] {
     std::map<std::string, std::vector<std::string>> names;
     for (const Weight& weight : description.weights) names.emplace(weight.name, names_in(file, weight));
-    FoundWeights found{{}, others_in(file, description)};
+    FoundWeights found{path, {}, others_in(file, description)};
     for (const auto& [name, entries] : names) found.weights.emplace(name, read_weight(file, entries));
     return found;
   });
 }
 
-TensorsByName read_constants(const std::filesystem::path& package) {
+TensorsByName read_constants(const fs::path& package) {
   std::int64_t begin = 0, size = 0;
   try {
     caffe2::serialize::PyTorchStreamReader reader(package.string());
