@@ -11,6 +11,7 @@ import torch
 
 import fakexport as fe
 from fakexport.deploy import Signature, UnsuitableInputs
+from fakexport.deploy.weights_file import OWNER
 from tests.command_line import fakexport
 from tests.cpp_runner import Runner
 from tests.e2e.compiled_models import Case, gpt2, linear, mlp, save_bound, vit
@@ -129,6 +130,43 @@ class TestPlacesOfWeights:
         assert without == f"{project / 'model.aoti.safetensors'}: No such file or directory"
         assert_as_eager(run.outputs(case.inputs, tmp_path), case)
 
+    def test_a_checkpoint_has_neither_constants_nor_both_names_of_a_tied_weight(
+        self, cpp_runner: Path, tmp_path: Path
+    ) -> None:
+        module = Rotary().eval()
+        case = Case(module, {"ids": torch.tensor([1, 5, 9])}, {"ids": None})
+        fe.save(fe.export(Rotary, (), case.inputs), tmp_path / "model.pt2")
+        fakexport("compile", tmp_path / "model.pt2", "--to", "cpp-project", "-o", tmp_path / "project")
+        run = Runner(cpp_runner, tmp_path / "project" / "model.aoti.pt2")
+        held, weights = dict(module.state_dict()), tmp_path / "project" / "model.aoti.safetensors"
+
+        safetensors.save_file({**held, "head.weight": torch.zeros(10, 8)}, weights)
+        safetensors.save_file(case.inputs, tmp_path / "in.safetensors")
+        untied = run.refusal("--inputs", tmp_path / "in.safetensors")
+        for name in ("head.weight", "embed.weight"):
+            safetensors.save_file({name: held[name]}, weights)
+            assert_as_eager(run.outputs(case.inputs, tmp_path), case)
+
+        assert untied in (
+            f"{weights}: {one!r} and {other!r} differ, and are one weight of the program"
+            for one, other in (("head.weight", "embed.weight"), ("embed.weight", "head.weight"))
+        )
+
+
+class Rotary(torch.nn.Module):
+    """A tied weight, a buffer that is in no checkpoint, and a literal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = torch.nn.Embedding(10, 8), torch.nn.Linear(8, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("frequencies", torch.arange(1.0, 9.0), persistent=False)
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.embed(ids) * self.frequencies + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+        return {"scores": self.head(hidden)}
+
 
 class TestInputs:
     @pytest.mark.parametrize(
@@ -199,7 +237,6 @@ class TestWeights:
         ("change", "message"),
         [
             (lambda held: held.pop("fc1.bias"), "the weight 'fc1.bias' is missing"),
-            (lambda held: held.update(more=torch.zeros(1)), "the program has no weight 'more'"),
             (
                 lambda held: held.update({"scale": torch.zeros(5)}),
                 "the weight 'scale' is float32[5], and the program takes float32[4]",
@@ -209,7 +246,7 @@ class TestWeights:
                 "the weight 'fc1.bias' is float16[16], and the program takes float32[16]",
             ),
         ],
-        ids=["missing", "unknown", "shape", "dtype"],
+        ids=["missing", "shape", "dtype"],
     )
     def test_weights_that_do_not_fit_are_refused(
         self, change: Callable[[dict[str, torch.Tensor]], object], message: str, run: Runner, tmp_path: Path
@@ -223,6 +260,44 @@ class TestWeights:
         refusal = run.refusal("--inputs", tmp_path / "in.safetensors", weights=weights)
 
         assert refusal == f"{weights}: {message}"
+
+    def test_entries_that_the_program_does_not_know_are_a_note(self, run: Runner, tmp_path: Path) -> None:
+        """As `bind` warns of them (FE704)."""
+        case, weights = mlp(), tmp_path / "weights.safetensors"
+        held = safetensors.load_file(run.package.with_suffix(".safetensors"))
+        safetensors.save_file(
+            {**held, "a\nnote: forged": torch.zeros(1), "more": torch.zeros(1, dtype=torch.int8)}, weights
+        )
+        safetensors.save_file(case.inputs, tmp_path / "in.safetensors")
+        out = tmp_path / "out.safetensors"
+
+        done = run("--inputs", tmp_path / "in.safetensors", "--output", out, weights=weights)
+
+        told = "has entries that no weight of the program wants: 'a?note: forged' and 1 more"
+        assert (done.returncode, done.stderr) == (0, f"note: {weights} {told}\n")
+        wanted = case.eager(case.inputs)["y"]
+        torch.testing.assert_close(safetensors.load_file(out)["y"], wanted, atol=TOLERANCE, rtol=0)
+
+    def test_the_file_beside_must_be_of_the_same_compilation(self, run: Runner, tmp_path: Path) -> None:
+        """An interruption leaves an old package and new weights; what else is named is a checkpoint."""
+        package, beside = tmp_path / "model.aoti.pt2", tmp_path / "model.aoti.safetensors"
+        package.write_bytes(run.package.read_bytes())
+        held = safetensors.load_file(run.package.with_suffix(".safetensors"))
+        safetensors.save_file(held, beside, metadata={OWNER: "0" * 64})
+        safetensors.save_file(held, tmp_path / "other.safetensors", metadata={OWNER: "0" * 64})
+        safetensors.save_file(mlp().inputs, tmp_path / "in.safetensors")
+        copied, inputs = Runner(run.program, package), ("--inputs", tmp_path / "in.safetensors")
+
+        refusal = copied.refusal(*inputs)
+        other = copied(*inputs, weights=tmp_path / "other.safetensors")
+        safetensors.save_file(held, beside)
+        checkpoint = copied(*inputs)
+
+        assert refusal == (
+            f"{beside} was written with another model.aoti.pt2 than this one: compile again, or give it "
+            "another name if it is to be a checkpoint"
+        )
+        assert (other.returncode, other.stderr) == (checkpoint.returncode, checkpoint.stderr) == (0, "")
 
     def test_other_weights_give_other_results(self, run: Runner, tmp_path: Path) -> None:
         """None of them is a constant in the code, however few elements it has."""

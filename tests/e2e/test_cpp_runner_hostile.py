@@ -46,6 +46,7 @@ HOSTILE = {
     "an integer beyond 64 bits": (file_of(b'{"x": 9223372036854775808}'), "an integer beyond 64 bits"),
     "no entry": (file_of({"x": 3}), "'x': expected an object"),
     "a field too much": (file_of({"x": {**X, "file": "/etc/passwd"}}, DATA), "and nothing else"),
+    "metadata that is no text": (file_of({"__metadata__": {"a": 1}, "x": X}, DATA), "expected a string"),
     "an unknown dtype": (file_of({"x": tensor("F33", [3, 8], 0, 96)}, DATA), "'F33' is not supported"),
     "a negative size": (file_of({"x": tensor("F32", [-3, -8], 0, 96)}, DATA), "a negative size"),
     "a size that is no integer": (

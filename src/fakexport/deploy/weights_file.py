@@ -10,6 +10,7 @@ Source: the format's description in the README of huggingface/safetensors; ONNX,
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -21,12 +22,16 @@ import torch
 from fakexport._torch.real_execution import real_execution
 from fakexport.archive.container.new_file import new_file
 from fakexport.fake import is_fake, value_of
+from fakexport.weights import CheckpointError, CheckpointSource, read_header
 from fakexport.weights.expectation import Weight
 from fakexport.weights.safetensors_header import DTYPES
 
 from .artifact import DeployError
 
-__all__ = ["FileLayout", "file_beside", "raw_chunks"]
+__all__ = ["OWNER", "FileLayout", "check_owner", "file_beside", "raw_chunks"]
+
+OWNER = "fakexport.program"
+"""In the metadata of a file that was written with what was compiled: the program's id, which both have."""
 
 _NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 64
@@ -39,17 +44,22 @@ class FileLayout:
     """What a file will hold, and where.
 
     Args:
+        weights: By name.
         header: All bytes before the data.
         places: Offset in the file and length in bytes, by name, in the order of the file.
     """
 
+    weights: Mapping[str, Weight]
     header: bytes
     places: Mapping[str, tuple[int, int]]
 
     @classmethod
-    def of(cls, weights: Mapping[str, Weight]) -> FileLayout:
+    def of(cls, weights: Mapping[str, Weight], owner: str | None = None) -> FileLayout:
         """The layout: large elements first, so that each lies at a multiple of its size; then by name.
 
+        Args:
+            weights: What the file will hold.
+            owner: Id of the program that was compiled. Ids of one length give the same places.
         Raises:
             DeployError: a dtype that the format does not have.
         """
@@ -57,7 +67,8 @@ class FileLayout:
             if weight.dtype not in _NAME_OF:
                 raise DeployError(f"safetensors has no dtype for the weight {name}, {weight}")
         ordered = sorted(weights, key=lambda name: (-weights[name].dtype.itemsize, name))
-        fields, places, end = {}, {}, 0
+        fields: dict[str, object] = {} if owner is None else {"__metadata__": {OWNER: owner}}
+        places, end = {}, 0
         for name in ordered:
             weight = weights[name]
             begin, end = end, end + prod(weight.shape) * weight.dtype.itemsize
@@ -70,7 +81,9 @@ class FileLayout:
         text = json.dumps(fields, separators=(",", ":"), ensure_ascii=True).encode()
         text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
         header = len(text).to_bytes(_LENGTH_BYTES, "little") + text
-        return cls(header, {name: (len(header) + at, length) for name, (at, length) in places.items()})
+        return cls(
+            dict(weights), header, {name: (len(header) + at, length) for name, (at, length) in places.items()}
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -78,10 +91,13 @@ class FileLayout:
         return len(self.header) + sum(length for _, length in self.places.values())
 
     def is_that_of(self, path: Path) -> bool:
-        """Whether a file has this layout."""
-        with path.open("rb") as file:
-            is_same = file.read(len(self.header)) == self.header
-            return is_same and file.seek(0, 2) == self.size_bytes
+        """Whether a file was written with something compiled, and has tensors like these, of any program."""
+        try:
+            header = read_header(path)
+        except CheckpointError:
+            return False
+        found = {name: Weight(entry.shape, entry.dtype) for name, entry in header.entries.items()}
+        return OWNER in header.metadata and found == self.weights
 
     def write(self, file: IO[bytes], tensors: Mapping[str, torch.Tensor]) -> None:
         """Writes the file in steps: weights that are mapped from a file take no memory.
@@ -94,7 +110,7 @@ class FileLayout:
                 file.write(chunk)
 
     def write_beside(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Writes the file as a whole or not at all, in place of one of the same layout or of none.
+        """Writes the file as a whole or not at all, in place of one that was written so or of none.
 
         Raises:
             DeployError: something else is there: a checkpoint, perhaps.
@@ -111,6 +127,35 @@ class FileLayout:
 def file_beside(path: Path) -> Path:
     """`model.aoti.safetensors` for `model.aoti.pt2`."""
     return path.with_suffix(".safetensors")
+
+
+def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | None, owner: str) -> None:
+    """Refuses the file beside what was compiled if it was written with another program.
+
+    The two are written one after the other, so that an interruption leaves one of them as it was before, and
+    their tensors may look the same. A file that says nothing of its origin is a checkpoint, and so is one of
+    another name: those are held against what the program wants.
+
+    Args:
+        compiled: What was compiled.
+        beside: The name of its weights; the file need not be there.
+        checkpoint: What the weights are taken from, where it is not that file.
+        owner: Id of the program.
+    Raises:
+        DeployError: it belongs to another program.
+        CheckpointError: it is refused.
+    """
+    is_beside = checkpoint is None or (
+        isinstance(checkpoint, str | os.PathLike)
+        and Path(checkpoint).exists()
+        and beside.exists()
+        and beside.samefile(checkpoint)
+    )
+    if is_beside and beside.exists() and read_header(beside).metadata.get(OWNER, owner) != owner:
+        raise DeployError(
+            f"{beside} was written with another {compiled.name} than this one: compile again, or give it "
+            "another name if it is to be a checkpoint"
+        )
 
 
 def raw_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:

@@ -19,7 +19,12 @@ METADATA = PackageMetadata(
     orders=((1, 0),),
     device="cpu",
     place="beside",
-    tensors=(TensorDescription("fc.weight", "bfloat16", (4, 2)), TensorDescription("scale", "int64", ())),
+    tensors=(
+        TensorDescription("fc.weight", "bfloat16", (4, 2), aliases=("head.weight",)),
+        TensorDescription("scale", "int64", ()),
+    ),
+    program_id="ab" * 32,
+    unread=("mask",),
     versions={"torch": "2.13.0+cpu", "fakexport": "0.1.0"},
     machine="x86_64",
     instructions=("avx2", "fma3"),
@@ -38,9 +43,10 @@ def test_the_shape_of_the_document_is_the_one_that_other_readers_know() -> None:
     assert document["weights"] == {
         "place": "beside",
         "tensors": [
-            {"name": "fc.weight", "dtype": "bfloat16", "shape": [4, 2]},
-            {"name": "scale", "dtype": "int64", "shape": []},
+            {"name": "fc.weight", "dtype": "bfloat16", "shape": [4, 2], "aliases": ["head.weight"]},
+            {"name": "scale", "dtype": "int64", "shape": [], "aliases": []},
         ],
+        "unread": ["mask"],
     }
     assert document["signature"] == METADATA.signature.to_dict()
 

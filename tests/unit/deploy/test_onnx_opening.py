@@ -103,6 +103,21 @@ def test_a_damaged_file_of_weights_is_refused(folder: Path) -> None:
         open_onnx(folder / "m.onnx")
 
 
+def test_weights_of_another_compilation_are_not_taken_for_those_of_the_model(folder: Path) -> None:
+    """An interruption between the two files leaves an old model, and new weights that look the same."""
+    given = {f"0.{name.removeprefix('linear.')}": weight for name, weight in WEIGHTS.items()}
+    first, second = folder / "first.onnx", folder / "second.onnx"
+    for path, more in ((first, ()), (second, (nn.ReLU(),))):
+        program = fe.export(lambda more=more: nn.Sequential(nn.Linear(4, 4), *more), (torch.zeros(6, 4),))
+        compile_onnx(fe.bind(program, given), path, weights="beside")
+    second.with_suffix(".safetensors").replace(first.with_suffix(".safetensors"))
+
+    with pytest.raises(
+        DeployError, match=r"first\.safetensors was written with another first\.onnx than this"
+    ):
+        open_onnx(first)
+
+
 def test_other_weights_are_bound_and_none_where_they_are_inside(folder: Path) -> None:
     others = {name: torch.zeros_like(weight) for name, weight in WEIGHTS.items()}
 
@@ -123,12 +138,17 @@ def test_a_foreign_model_is_refused(tmp_path: Path) -> None:
 
 
 def changed(path: Path, change: Callable[[Any], None]) -> Path:
-    """The file after a change of somebody who seals it anew."""
+    """The file after a change of somebody who seals it anew, and the weights beside it with it."""
     model = onnx.load_model(path, load_external_data=False)
     change(model)
     (entry,) = (entry for entry in model.metadata_props if entry.key == KEY)
-    entry.value = Description.from_json(entry.value.encode()).sealed(model).to_json()
+    described = Description.from_json(entry.value.encode())
+    sealed = described.sealed(model)
+    entry.value = sealed.to_json()
     path.write_bytes(model.SerializeToString())
+    if sealed.file:
+        beside = path.with_name(sealed.file)
+        beside.write_bytes(beside.read_bytes().replace(described.digest.encode(), sealed.digest.encode()))
     return path
 
 

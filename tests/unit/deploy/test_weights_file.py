@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from hypothesis import strategies as st
 safetensors = pytest.importorskip("safetensors.torch")
 
 from fakexport.deploy import DeployError  # noqa: E402
-from fakexport.deploy.weights_file import FileLayout, file_beside  # noqa: E402
+from fakexport.deploy.weights_file import FileLayout, check_owner, file_beside  # noqa: E402
 from fakexport.weights import open_checkpoint  # noqa: E402
 from fakexport.weights.expectation import Weight  # noqa: E402
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.complex64)
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 WEIGHTS = st.dictionaries(st.text("ab.é", min_size=1), st.builds(Weight, SHAPES, st.sampled_from(DTYPES)))
+OWNER_ID = "ab" * 32
 TENSORS = {
     "byte": torch.tensor([1, 2, 3], dtype=torch.uint8),
     "flag": torch.tensor([True, False]),
@@ -40,7 +42,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def layout_of(tensors: dict[str, torch.Tensor]) -> FileLayout:
-    return FileLayout.of({name: Weight(tuple(t.shape), t.dtype) for name, t in tensors.items()})
+    return FileLayout.of({name: Weight(tuple(t.shape), t.dtype) for name, t in tensors.items()}, OWNER_ID)
 
 
 @pytest.mark.parametrize("name", list(TENSORS))
@@ -67,7 +69,7 @@ def test_its_own_reader_finds_every_tensor_and_each_lies_where_the_layout_says(
         name: torch.full(weight.shape, index % 2, dtype=weight.dtype)
         for index, (name, weight) in enumerate(weights.items())
     }
-    layout = FileLayout.of(weights)
+    layout = FileLayout.of(weights, OWNER_ID)
 
     with path.open("wb") as file:
         layout.write(file, tensors)
@@ -98,12 +100,14 @@ def test_weights_that_are_views_are_written_row_by_row(tmp_path: Path) -> None:
 
 
 def test_another_file_has_another_layout(tmp_path: Path) -> None:
-    layout = FileLayout.of({"w": Weight((2,), torch.float32)})
+    layout = FileLayout.of({"w": Weight((2,), torch.float32)}, OWNER_ID)
     path = tmp_path / "w.safetensors"
     safetensors.save_file({"w": torch.zeros(3)}, path)
     assert not layout.is_that_of(path)
     path.write_bytes(layout.header)
     assert not layout.is_that_of(path)
+    safetensors.save_file({"w": torch.zeros(2)}, path)
+    assert not layout.is_that_of(path)  # a checkpoint
 
 
 def test_a_dtype_without_a_name_in_the_format_is_refused() -> None:
@@ -122,6 +126,34 @@ def test_weights_take_the_place_of_weights_of_the_same_layout_and_of_nothing_els
     with pytest.raises(DeployError, match="is there already and holds something else"):
         layout_of(TENSORS).write_beside(path, TENSORS)
     assert torch.equal(safetensors.load_file(path)["w"], new["w"])
+
+
+def test_ids_do_not_move_the_tensors() -> None:
+    weights = {"w": Weight((2,), torch.float32), "b": Weight((), torch.int8)}
+
+    one, other = (FileLayout.of(weights, owner) for owner in (OWNER_ID, "cd" * 32))
+
+    assert one.places == other.places
+    assert one.header != other.header
+
+
+def test_the_file_beside_belongs_to_the_program_that_it_was_written_with(tmp_path: Path) -> None:
+    package, beside = tmp_path / "model.pt2", tmp_path / "model.safetensors"
+    copied = tmp_path / "copied.safetensors"
+    check_owner(package, beside, None, OWNER_ID)  # there is none yet
+    layout_of(TENSORS).write_beside(beside, TENSORS)
+    shutil.copy(beside, copied)
+
+    check_owner(package, beside, None, OWNER_ID)
+    for named in (None, beside, str(beside)):
+        with pytest.raises(
+            DeployError, match=r"was written with another model\.pt2 than this one: compile ag"
+        ):
+            check_owner(package, beside, named, "cd" * 32)
+    check_owner(package, beside, copied, "cd" * 32)
+    check_owner(package, beside, {"w": torch.zeros(2)}, "cd" * 32)
+    safetensors.save_file({"w": torch.zeros(2)}, beside)
+    check_owner(package, beside, None, "cd" * 32)
 
 
 def test_the_file_beside_has_the_name_of_the_package() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import shutil
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,20 +23,23 @@ from fakexport._torch.pytree import tree_unflatten
 from fakexport.archive.container.limits import MIB
 from fakexport.archive.container.new_file import new_file
 from fakexport.archive.container.reader import read_container
+from fakexport.archive.payload import names_by_tensor
 from fakexport.program import library_classes, library_operators
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
+from fakexport.weights import CheckpointError
 from fakexport.weights.expectation import Weight
 
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
 from ..signature import Signature
-from ..weights_file import FileLayout, file_beside
+from ..weights_file import FileLayout, check_owner, file_beside
+from .constants import constants_record, known_constants, read_constants
 from .faults import failure_of
 from .gpu_target import check_devices, device_type, on_target
 from .host import compiler_version, instructions_here, machine_here, versions_here
 from .input_layout import input_orders
 from .metadata import PackageMetadata, TensorDescription
-from .package import read_metadata, write_package
+from .package import CONSTANTS, PROGRAM, read_metadata, write_package
 from .package_cache import PackageCache, cache_key
 from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
 
@@ -60,7 +65,8 @@ def compile_aoti(
         path: The package, which must end in `.pt2`; one that is there is replaced.
         weights: `inside` the package; or `beside` it, in a file of the same name that ends in
             `.safetensors`. Of a program without weights only the package is written, and the weights are
-            given when it is opened. Default: inside, where there are any.
+            given when it is opened. Default: inside, where there are any. Constants whose values are known
+            are in the package in any case.
         target: The devices to compile for, `H100`: a program for the CPU is retargeted first. Default: those
             of the program. They must be here.
         cache: A folder that keeps packages, by everything that the code depends on. Who can write to it can
@@ -166,21 +172,37 @@ class _Job:
         self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
         files = _compiled(self.program, folder / "code", has_weights=is_inside)
         names = () if is_inside else _constant_names(files, folder / "names.pt2")
+        constants = known_constants(self.program, names)
+        more = {} if archive is None else {PROGRAM: archive}
+        if constants:
+            more[CONSTANTS] = constants_record(constants)
+        program_id = "" if is_inside else _sha256(archive or b"".join(file.read_bytes() for file in files))
+        metadata = self._metadata([name for name in names if name not in constants], program_id)
         package = folder / "package.pt2"
-        write_package(package, files, self._metadata(names), archive)
+        write_package(package, files, metadata, more)
         return package
 
-    def _metadata(self, names: tuple[str, ...]) -> PackageMetadata:
+    def _metadata(self, names: Collection[str], program_id: str) -> PackageMetadata:
         held = held_tensors(self.program)
+        tied = {name: names for names in names_by_tensor(held) for name in names}
+        tensors = tuple(
+            TensorDescription(
+                name,
+                plain_name(held[name].dtype),
+                tuple(held[name].shape),
+                aliases=tuple(other for other in tied[name] if other != name),
+            )
+            for name in names
+        )
+        read = {name for tensor in tensors for name in (tensor.name, *tensor.aliases)}
         return PackageMetadata(
             signature=self.signature,
             orders=self.orders,
             device=self.device,
             place=self.place,
-            tensors=tuple(
-                TensorDescription(name, plain_name(held[name].dtype), tuple(held[name].shape))
-                for name in names
-            ),
+            tensors=tensors,
+            program_id=program_id,
+            unread=() if self.place == "inside" else tuple(sorted(held.keys() - read)),
             versions=versions_here(),
             machine=machine_here(),
             instructions=instructions_here(self.device),
@@ -224,7 +246,7 @@ def _example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[
 
 def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:
     """The weights and constants that the code wants, which only the code tells."""
-    write_package(path, files, None, None)
+    write_package(path, files)
     return AotiPackage(path).constant_names
 
 
@@ -242,17 +264,30 @@ def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: b
         target.flush()
         held, beside = held_tensors(program), file_beside(out)
         with read_container(package, trust=True) as opened:
-            names = [tensor.name for tensor in read_metadata(opened).tensors]
-        layout = FileLayout.of({name: Weight(tuple(held[name].shape), held[name].dtype) for name in names})
+            # The constants too, though the package has them: torch's own loader is given this file alone.
+            metadata = read_metadata(opened)
+            names = [*(tensor.name for tensor in metadata.tensors), *read_constants(opened)]
+        weights = {name: Weight(tuple(held[name].shape), held[name].dtype) for name in names}
+        layout = FileLayout.of(weights, metadata.program_id)
         layout.write_beside(beside, {name: held[name] for name in names})
     return out, beside
 
 
 def _note_of_unbound(out: Path) -> str:
     beside = file_beside(out)
-    if beside.exists():
-        return f"{out.name} has no weights; those of {beside.name}, which is there, will be taken"
-    return f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them"
+    if not beside.exists():
+        return f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them"
+    with read_container(out, trust=True) as package:
+        program_id = read_metadata(package).program_id
+    try:
+        check_owner(out, beside, None, program_id)
+    except (CheckpointError, DeployError) as error:
+        return f"{out.name} has no weights, and {error}"
+    return f"{out.name} has no weights; those of {beside.name}, which is there, will be taken"
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _silent(_: str) -> None:

@@ -25,17 +25,19 @@ _DTYPES_OF_WEIGHTS = 64
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """A weight or constant that is bound when the package is opened; contiguous.
+    """A weight, or a constant without a value, that is bound when the package is opened; contiguous.
 
     Args:
-        name: As in the program.
+        name: As the code calls it.
         dtype: torch's name without `torch.`.
         shape: Its sizes.
+        aliases: Other names of it in the program, where weights are tied: a file may have any of them.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,11 @@ class PackageMetadata:
             inputs laid out like that and no others.
         device: What it was compiled for, `cpu` or `cuda`.
         place: Where the weights are.
-        tensors: What has to be bound: nothing where the weights are inside.
+        tensors: What a file of weights has to have: nothing where they are inside.
+        program_id: Tells the program from others, its weights left aside; a file of weights that was written
+            with the package has it too. Empty where the weights are inside.
+        unread: Names of the program that such a file may have and that are not read from it: constants,
+            whose values the package has, and what the code does not use.
         versions: Of torch and fakexport.
         machine: Of the processor, `x86_64`.
         instructions: Extensions that the compiler could use, sorted; or the GPU's capability, `sm_90`.
@@ -61,6 +67,8 @@ class PackageMetadata:
     device: str
     place: str
     tensors: tuple[TensorDescription, ...]
+    program_id: str
+    unread: tuple[str, ...]
     versions: Mapping[str, str]
     machine: str
     instructions: tuple[str, ...]
@@ -69,7 +77,12 @@ class PackageMetadata:
     def to_text(self) -> str:
         """As JSON; `from_text` reads it."""
         tensors = [
-            {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
+            {
+                "name": tensor.name,
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "aliases": list(tensor.aliases),
+            }
             for tensor in self.tensors
         ]
         document = {
@@ -77,7 +90,8 @@ class PackageMetadata:
             "signature": self.signature.to_dict(),
             "orders": [list(order) for order in self.orders],
             "device": self.device,
-            "weights": {"place": self.place, "tensors": tensors},
+            "program_id": self.program_id,
+            "weights": {"place": self.place, "tensors": tensors, "unread": list(self.unread)},
             "versions": dict(self.versions),
             "machine": self.machine,
             "instructions": list(self.instructions),
@@ -101,6 +115,8 @@ class PackageMetadata:
             device=field(owner, "device", text),
             place=field(weights, "place", one_of(_PLACES, "place of weights")),
             tensors=tuple(field(weights, "tensors", lambda value: items(value, _tensor))),
+            program_id=field(owner, "program_id", text),
+            unread=_texts(weights, "unread"),
             versions=field(owner, "versions", lambda value: entries(value, text)),
             machine=field(owner, "machine", text),
             instructions=_texts(owner, "instructions"),
@@ -126,4 +142,5 @@ def _tensor(value: Any) -> TensorDescription:
         field(owner, "name", text),
         field(owner, "dtype", lambda found: text(found, _DTYPES_OF_WEIGHTS)),
         field(owner, "shape", lambda found: tuple(items(found, lambda size: integer(size, 0)))),
+        _texts(owner, "aliases"),
     )

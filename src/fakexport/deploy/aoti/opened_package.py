@@ -17,17 +17,18 @@ from fakexport._torch.script_objects import is_class_registered
 from fakexport.archive import ArchiveError, bind, load
 from fakexport.archive.container.reader import Container, read_container
 from fakexport.devices.presence import exists_here
-from fakexport.program.tensor_spec import plain_name
-from fakexport.weights import CheckpointSource, open_checkpoint
+from fakexport.weights import CheckpointSource
 
 from ..artifact import DeployError
 from ..signature import Signature
-from ..weights_file import file_beside
+from ..weights_file import check_owner, file_beside
+from .constants import read_constants
 from .host import instructions_here, machine_here
 from .input_layout import laid_out
-from .metadata import PackageMetadata, TensorDescription
+from .metadata import PackageMetadata
 from .package import PROGRAM, read_metadata, verify_package
 from .stand_ins import held_tensors
+from .weights_beside import weights_beside
 
 __all__ = ["AotiArtifact", "open_aoti"]
 
@@ -86,9 +87,11 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     Raises:
         ArchiveError: the file is damaged, or no package of fakexport.
         DeployError: it was compiled for another machine or torch, an operator's library is not loaded, there
-            are no weights or others than it wants.
+            are no weights or others than it wants, those beside it were written with another package.
         BindError, CheckpointError: the checkpoint does not fit the program, or is refused.
         OSError: the file cannot be opened.
+    Warns:
+        WeightsWarning: as `bind` says; of the file beside: entries that the program does not know (FE704).
     """
     file = Path(path)
     with read_container(file, trust=True) as package:
@@ -96,15 +99,19 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
         verify_package(package)
         _check_machine(file, metadata)
         _check_libraries(file, metadata)
-        program = None
+        program, constants = None, read_constants(package)
         if checkpoint is not None and metadata.place == "beside":
             program = _program(package)
     if metadata.place == "inside":
         if checkpoint is not None:
             raise DeployError(f"{file} has its weights inside and takes no checkpoint")
         return AotiArtifact(_loaded(file), metadata)
-    named = _beside(file) if program is None or checkpoint is None else _of_checkpoint(program, checkpoint)
-    tensors = {tensor.name: _checked(file, tensor, named) for tensor in metadata.tensors}
+    check_owner(file, file_beside(file), checkpoint, metadata.program_id)
+    if program is None or checkpoint is None:
+        weights = weights_beside(file, metadata)
+    else:
+        weights = _of_checkpoint(program, metadata, checkpoint)
+    tensors = {**weights, **constants}
     code = _loaded(file)
     if set(code.constant_names) != tensors.keys():
         raise ArchiveError(file, "its code wants other weights than it says")
@@ -167,17 +174,10 @@ def _loaded(path: Path) -> AotiPackage:
         raise DeployError(f"{path} cannot be loaded: {_first_line(error)}") from error
 
 
-def _beside(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of the file beside a package, mapped."""
-    beside = file_beside(path)
-    if not beside.exists():
-        raise DeployError(f"{path} has no weights: give a checkpoint, or put {beside.name} beside it")
-    opened = open_checkpoint(beside)
-    return {name: opened.tensor(name) for name in opened.entries}
-
-
-def _of_checkpoint(program: bytes, checkpoint: CheckpointSource) -> dict[str, torch.Tensor]:
-    """Weights and constants of the program, bound by all that is known of the checkpoint's layout.
+def _of_checkpoint(
+    program: bytes, metadata: PackageMetadata, checkpoint: CheckpointSource
+) -> dict[str, torch.Tensor]:
+    """Weights of the program, contiguous, bound by all that is known of the checkpoint's layout.
 
     Buffers, which the code may write into, are copies: tensors of a mapping belong to the caller.
     """
@@ -185,22 +185,13 @@ def _of_checkpoint(program: bytes, checkpoint: CheckpointSource) -> dict[str, to
         archive = Path(folder, "program.pt2")
         archive.write_bytes(program)
         held = held_tensors(bind(load(archive), checkpoint))
-    return {
-        name: tensor if isinstance(tensor, nn.Parameter) else tensor.clone() for name, tensor in held.items()
-    }
-
-
-def _checked(path: Path, wanted: TensorDescription, named: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The tensor as the code takes it."""
-    if (found := named.get(wanted.name)) is None:
-        raise DeployError(f"{path}: the weight {wanted.name} is missing")
-    if (plain_name(found.dtype), tuple(found.shape)) != (wanted.dtype, wanted.shape):
-        raise DeployError(
-            f"{path}: the weight {wanted.name} is {plain_name(found.dtype)}{list(found.shape)}, and the "
-            f"program takes {wanted.dtype}{list(wanted.shape)}"
-        )
+    weights = {}
     with real_execution():
-        return found.detach().contiguous()
+        for wanted in metadata.tensors:
+            found = held[wanted.name].detach().contiguous()
+            is_buffer = not isinstance(held[wanted.name], nn.Parameter)
+            weights[wanted.name] = found.clone() if is_buffer else found
+    return weights
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from fakexport.archive import ArchiveError
 from fakexport.archive.container.reader import Container
@@ -15,10 +16,13 @@ from fakexport.documents.typed_json import entries, text
 
 from .metadata import KEY, PackageMetadata
 
-__all__ = ["PROGRAM", "read_metadata", "verify_package", "write_package"]
+__all__ = ["CONSTANTS", "PROGRAM", "read_metadata", "verify_package", "write_package"]
 
 PROGRAM = "data/fakexport/program.pt2"
 """The record of the weight-less archive, where weights are bound later."""
+
+CONSTANTS = "data/fakexport/constants.safetensors"
+"""The record of the constants whose values are known, where weights are bound later."""
 
 _DIGESTS = "data/fakexport/sha256.json"
 _FOLDER = "data/aotinductor/model/"
@@ -28,7 +32,10 @@ _OBJECT, _OBJECTS_FOLDER = "custom_obj_", "data/constants/"
 
 
 def write_package(
-    path: Path, files: Iterable[Path], metadata: PackageMetadata | None, program: bytes | None
+    path: Path,
+    files: Iterable[Path],
+    metadata: PackageMetadata | None = None,
+    more: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
     """Writes a package, as a whole or not at all.
 
@@ -36,7 +43,7 @@ def write_package(
         path: The file; torch wants it to end in `.pt2`.
         files: What the compiler wrote.
         metadata: None for a package that is only looked into.
-        program: The weight-less archive, where weights are bound later.
+        more: Records of ours by name: `PROGRAM` and `CONSTANTS`.
     Raises:
         ArchiveWriteError: it cannot be written; what was there before is there still.
     """
@@ -47,8 +54,7 @@ def write_package(
             content = json.dumps({**json.loads(file.read_bytes()), KEY: metadata.to_text()}).encode()
         folder = _OBJECTS_FOLDER if file.name.startswith(_OBJECT) else _FOLDER
         records[folder + file.name] = content
-    if program is not None:
-        records[PROGRAM] = program
+    records.update(more)
     write_container(path, records, last=(_DIGESTS, _digests))
 
 

@@ -28,6 +28,9 @@ __all__ = ["LARGEST_BYTES", "compile_onnx"]
 LARGEST_BYTES = 2**31 - 2**20
 """Of an ONNX file: protobuf reads at most 2 GiB. The weights of a larger model are beside it."""
 
+_ANY_DIGEST = "0" * 64
+"""The model names places in the file of weights, which names the digest of the model: as long as this."""
+
 
 def compile_onnx(
     program: ExportedProgram,
@@ -79,17 +82,17 @@ def compile_onnx(
     is_inside = _fits(converted, tensors) and is_bound and weights == "inside"
     beside = file_beside(target)
     description = Description.of(program, signature, converted.outputs, "" if is_inside else beside.name)
-    layout = FileLayout.of(description.stored)
-    model = _proto(converted, description, layout)
+    model = _proto(converted, description, FileLayout.of(description.stored, _ANY_DIGEST))
     say("checking it")
     check_model(model)
     shorten_notes(model)
     if is_inside:
         _fill(model, tensors)
-    model.metadata_props.add(key=KEY, value=description.sealed(model).to_json())
+    description = description.sealed(model)
+    model.metadata_props.add(key=KEY, value=description.to_json())
     files = [target, beside] if is_bound and not is_inside else [target]
     say(f"writing {' and '.join(file.name for file in files)}")
-    _write(model, files, layout, tensors)
+    _write(model, files, FileLayout.of(description.stored, description.digest), tensors)
     if not is_bound:
         notes += (f"it has no weights; they will be in {beside.name} beside it, when they are bound",)
     elif weights == "inside" and not is_inside:

@@ -17,6 +17,7 @@ from fakexport.weights.verification import verified
 
 from ..artifact import DeployError
 from ..signature import Signature
+from ..weights_file import check_owner
 from .compilation import LARGEST_BYTES
 from .description import KEY, Description
 from .ort_values import from_ort, to_ort
@@ -75,8 +76,8 @@ def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
         checkpoint: The weights, as for `bind`, also in the layout of the Hugging Face hub. Default: those
             inside, or in the safetensors file beside the model.
     Raises:
-        DeployError: the file is damaged, refused, not of fakexport, or without weights; or ONNX Runtime
-            cannot run it.
+        DeployError: the file is damaged, refused, not of fakexport, or without weights; the weights beside it
+            were written with another; or ONNX Runtime cannot run it.
         CheckpointError, BindError: the checkpoint is refused, or does not fit.
         OSError: the file cannot be read.
         ModuleNotFoundError: onnx or onnxruntime is not installed.
@@ -135,8 +136,9 @@ def _weights(
         if checkpoint is not None:
             raise DeployError(f"{file} has its weights inside; compile with --weights beside to bind others")
         return {}
+    beside = file.parent / description.file
+    check_owner(file, beside, checkpoint, description.digest)
     if checkpoint is None:
-        beside = file.parent / description.file
         if not beside.exists():
             raise DeployError(f"{file} has no weights: {beside} is not there, and no checkpoint is given")
         checkpoint = beside

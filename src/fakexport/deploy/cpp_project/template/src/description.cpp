@@ -52,9 +52,11 @@ PackageDescription read(const json::Value& value) {
   if (place != "inside" && place != "beside") throw Fault("its weights are " + in_quotes(place));
   found.has_weights_beside = place == "beside";
   for (const json::Value& tensor : weights.at("tensors").array()) {
-    found.weights.push_back(
-        {tensor.at("name").text(), tensor.at("dtype").text(), integers(tensor.at("shape"))});
+    found.weights.push_back({tensor.at("name").text(), tensor.at("dtype").text(),
+                             integers(tensor.at("shape")), texts(tensor.at("aliases"))});
   }
+  found.program_id = value.at("program_id").text();
+  found.unread = texts(weights.at("unread"));
   return found;
 }
 

@@ -9,18 +9,22 @@
 
 namespace runner {
 
-// A weight as the program takes it.
+// A weight as the program takes it. Where weights are tied, a file may have it under an alias.
 struct Weight {
   std::string name;
   std::string dtype;
   Shape shape;
+  std::vector<std::string> aliases;
 };
 
 // What fakexport wrote into a package about the program in it.
 //
 //   orders         of each input, its dimensions from the outermost in memory to the innermost
 //   device         `cpu`, `cuda`
-//   weights        what has to be bound: nothing where the weights are inside
+//   weights        what a file of weights has to have: nothing where they are inside
+//   program_id     tells the program from others, its weights left aside
+//   unread         names of the program that such a file may have and that are not read from it: constants,
+//                  which the package has, and what the code does not use
 //   torch_version  of the torch that compiled it
 //   machine        `x86_64`
 //   instructions   extensions of the processor that the code may use
@@ -32,6 +36,8 @@ struct PackageDescription {
   std::string device;
   bool has_weights_beside;
   std::vector<Weight> weights;
+  std::string program_id;
+  std::vector<std::string> unread;
   std::string torch_version;
   std::string machine;
   std::vector<std::string> instructions;

@@ -24,6 +24,14 @@ namespace {
 using namespace runner;
 namespace fs = std::filesystem;
 
+// Says something on stderr, in one line, whatever a file has in its names.
+void write_line(const std::string& kind, std::string text) {
+  for (char& c : text) {
+    if (std::iscntrl(static_cast<unsigned char>(c))) c = '?';
+  }
+  std::cerr << kind << ": " << text << '\n';
+}
+
 // Registers its operators. They stay loaded, as the dispatcher keeps pointers into them.
 void load_library(const fs::path& path) {
   if (!fs::exists(path)) throw Fault(path.string() + ": no such file");
@@ -60,6 +68,18 @@ void write_outputs(const fs::path& path, const NamedTensors& outputs) {
   }
 }
 
+// Weights of the program, and its constants.
+TensorsByName all_weights(const Options& options, const PackageDescription& description) {
+  FoundWeights found = read_weights(description, options.package, options.weights);
+  if (!found.others.empty()) {
+    const std::size_t more = found.others.size() - 1;
+    write_line("note", found.path.string() + " has entries that no weight of the program wants: " +
+                           in_quotes(found.others[0]) + (more ? " and " + std::to_string(more) + " more" : ""));
+  }
+  found.weights.merge(read_constants(options.package));
+  return found.weights;
+}
+
 void run(const Options& options) {
   for (const fs::path& library : options.libraries) load_library(library);
   PackageDescription description = PackageDescription::of(options.package);
@@ -71,10 +91,7 @@ void run(const Options& options) {
   const TensorsByName inputs = read_inputs(options.inputs);
   description.signature.check(inputs);
   TensorsByName weights;
-  if (description.has_weights_beside) {
-    weights = read_weights(
-        description, options.weights.value_or(fs::path(options.package).replace_extension(".safetensors")));
-  }
+  if (description.has_weights_beside) weights = all_weights(options, description);
   const NamedTensors outputs =
       Program(options.package, std::move(description), std::move(weights)).run(inputs);
   if (options.output) write_outputs(*options.output, outputs);
@@ -82,11 +99,7 @@ void run(const Options& options) {
 }
 
 int report(const std::string& text) {
-  std::string line = text;  // One line, whatever a file has in its names.
-  for (char& c : line) {
-    if (std::iscntrl(static_cast<unsigned char>(c))) c = '?';
-  }
-  std::cerr << "error: " << line << '\n';
+  write_line("error", text);
   return 2;
 }
 

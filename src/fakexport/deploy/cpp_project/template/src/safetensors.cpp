@@ -44,32 +44,48 @@ SafetensorsFile::Entry entry(const json::Value& value, std::int64_t start) {
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
-  within(path.string() + " is refused", [&] {
-    std::uint64_t length = 0;
-    if (file_.size() < length_bytes) throw Fault("it is too short for a safetensors file");
-    file_.read(0, &length, length_bytes);
-    if (length > static_cast<std::uint64_t>(most_header_bytes)) {
-      throw Fault("it is no safetensors file, or its header has more than 100,000,000 bytes");
-    }
-    const std::int64_t start = length_bytes + static_cast<std::int64_t>(length);
-    if (start > file_.size()) throw Fault("its header goes beyond its end");
-    std::string text(length, '\0');
-    file_.read(length_bytes, text.data(), static_cast<std::int64_t>(length));
-    read_header(text, start);
-    check_layout(start);
+  within(path.string() + " is refused", [&] { read(0, file_.size()); });
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, std::int64_t begin, std::int64_t size)
+    : file_(path) {
+  within(path.string() + " is refused: its constants", [&] {
+    if (begin < 0 || size < 0 || begin > file_.size() || size > file_.size() - begin)
+      throw Fault("they go beyond its end");
+    read(begin, size);
   });
+}
+
+void SafetensorsFile::read(std::int64_t begin, std::int64_t size) {
+  std::uint64_t length = 0;
+  if (size < length_bytes) throw Fault("it is too short for a safetensors file");
+  file_.read(begin, &length, length_bytes);
+  if (length > static_cast<std::uint64_t>(most_header_bytes)) {
+    throw Fault("it is no safetensors file, or its header has more than 100,000,000 bytes");
+  }
+  const std::int64_t header_bytes = length_bytes + static_cast<std::int64_t>(length);
+  if (header_bytes > size) throw Fault("its header goes beyond its end");
+  std::string text(length, '\0');
+  file_.read(begin + length_bytes, text.data(), static_cast<std::int64_t>(length));
+  read_header(text, begin + header_bytes);
+  check_layout(begin + header_bytes, begin + size);
 }
 
 void SafetensorsFile::read_header(const std::string& text, std::int64_t start) {
   if (text.empty() || text[0] != '{') throw Fault("its header does not start with {");
   const json::Value header = within("its header", [&] { return json::parse(text); });
   for (const json::Member& member : header.object()) {
-    if (member.name == "__metadata__") continue;
+    if (member.name == "__metadata__") {
+      within("its __metadata__", [&] {
+        for (const json::Member& text : member.value.object()) metadata_.emplace(text.name, text.value.text());
+      });
+      continue;
+    }
     entries_.emplace(member.name, within(in_quotes(member.name), [&] { return entry(member.value, start); }));
   }
 }
 
-void SafetensorsFile::check_layout(std::int64_t start) const {
+void SafetensorsFile::check_layout(std::int64_t start, std::int64_t end_of_file) const {
   std::vector<std::pair<std::string, Entry>> ordered(entries_.begin(), entries_.end());
   std::sort(ordered.begin(), ordered.end(), [](const auto& one, const auto& other) {
     return std::pair(one.second.begin, one.second.size) < std::pair(other.second.begin, other.second.size);
@@ -78,11 +94,11 @@ void SafetensorsFile::check_layout(std::int64_t start) const {
   for (const auto& [name, found] : ordered) {
     if (found.begin < end) throw Fault(in_quotes(name) + " overlaps the tensor before it");
     if (found.begin > end) throw Fault(in_quotes(name) + " leaves a hole before it");
-    if (found.size > file_.size() - found.begin)
+    if (found.size > end_of_file - found.begin)
       throw Fault(in_quotes(name) + " ends beyond the end of the file");
     end = found.begin + found.size;
   }
-  if (end != file_.size()) throw Fault("there are bytes after the last tensor");
+  if (end != end_of_file) throw Fault("there are bytes after the last tensor");
 }
 
 at::Tensor SafetensorsFile::tensor(const std::string& name) const {

@@ -1,0 +1,64 @@
+"""Constants whose values are known, in the package: no checkpoint has them.
+
+Masks and other literals of the model's code, and non-persistent buffers such as rotary frequencies. The
+record is a safetensors file, so that a reader in any language has one parser for these and for weights.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport.archive.container.reader import Container
+from fakexport.program.weightless import has_value
+from fakexport.weights import open_checkpoint
+from fakexport.weights.expectation import Weight
+from fakexport.weights.safetensors_header import DTYPES
+
+from ..weights_file import FileLayout
+from .package import CONSTANTS
+
+__all__ = ["constants_record", "known_constants", "read_constants"]
+
+
+def known_constants(program: ExportedProgram, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """Those of these names that are constants with a value, which may be fakes.
+
+    One of a dtype that safetensors does not have is left out: it is bound like a weight.
+    """
+    return {
+        name: held
+        for name, held in program.constants.items()
+        if name in names
+        and isinstance(held, torch.Tensor)
+        and held.dtype in DTYPES.values()
+        and has_value(held)
+    }
+
+
+def constants_record(constants: dict[str, torch.Tensor]) -> bytes:
+    """The content of the record."""
+    layout = FileLayout.of({name: Weight(tuple(held.shape), held.dtype) for name, held in constants.items()})
+    content = io.BytesIO()
+    layout.write(content, constants)
+    return content.getvalue()
+
+
+def read_constants(package: Container) -> dict[str, torch.Tensor]:
+    """The constants of a package, on the CPU; nobody else has their memory.
+
+    Raises:
+        ArchiveError, CheckpointError: the record is damaged.
+    """
+    if CONSTANTS not in package.entries:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
+        file = Path(folder, "constants.safetensors")
+        file.write_bytes(package.record(CONSTANTS))
+        opened = open_checkpoint(file)
+        return {name: opened.tensor(name).clone() for name in opened.entries}
