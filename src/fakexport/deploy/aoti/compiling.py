@@ -104,10 +104,7 @@ def compile_aoti(
     job = _Job(program, Signature.of(program), input_orders(program), place, compiler, report or _silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
-        key = None if cache is None else job.key
-        kept = None if cache is None or key is None else PackageCache(Path(cache), key)
-        if cache is not None and key is None:
-            notes.append("not kept in the cache: the program holds C++ objects")
+        kept = None if cache is None else PackageCache(Path(cache), job.key)
         package = None if kept is None else kept.package
         is_cached = package is not None
         if package is None:
@@ -145,15 +142,13 @@ class _Job:
         return device_type(self.program)
 
     @functools.cached_property
-    def archive(self) -> bytes | None:
-        """Of the program without its weights; None where it holds C++ objects, which no archive does."""
-        return None if library_classes(self.program) else weightless_archive(self.program)
+    def archive(self) -> bytes:
+        """Of the program without its weights."""
+        return weightless_archive(self.program)
 
     @property
-    def key(self) -> str | None:
-        """Of everything that the package depends on; None where that cannot be told."""
-        if self.archive is None:
-            return None
+    def key(self) -> str:
+        """Of everything that the package depends on."""
         self.report("looking into the cache")
         facts = {
             "compiler": self.compiler,
@@ -168,15 +163,14 @@ class _Job:
     def compiled(self, folder: Path) -> Path:
         """A package in the folder."""
         is_inside = self.place == "inside"
-        archive = None if is_inside else self.archive
         self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
         files = _compiled(self.program, folder / "code", has_weights=is_inside)
         names = () if is_inside else _constant_names(files, folder / "names.pt2")
         constants = known_constants(self.program, names)
-        more = {} if archive is None else {PROGRAM: archive}
+        more = {} if is_inside else {PROGRAM: self.archive}
         if constants:
             more[CONSTANTS] = constants_record(constants)
-        program_id = "" if is_inside else _sha256(archive or b"".join(file.read_bytes() for file in files))
+        program_id = "" if is_inside else _sha256(self.archive)
         metadata = self._metadata([name for name in names if name not in constants], program_id)
         package = folder / "package.pt2"
         write_package(package, files, metadata, more)

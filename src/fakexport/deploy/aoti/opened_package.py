@@ -15,7 +15,7 @@ from fakexport._torch.operator_registry import registered_overload
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.script_objects import is_class_registered
 from fakexport.archive import ArchiveError, bind, load
-from fakexport.archive.container.reader import Container, read_container
+from fakexport.archive.container.reader import read_container
 from fakexport.devices.presence import exists_here
 from fakexport.weights import CheckpointSource
 
@@ -101,7 +101,7 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
         _check_libraries(file, metadata)
         program, constants = None, read_constants(package)
         if checkpoint is not None and metadata.place == "beside":
-            program = _program(package)
+            program = package.record(PROGRAM)
     if metadata.place == "inside":
         if checkpoint is not None:
             raise DeployError(f"{file} has its weights inside and takes no checkpoint")
@@ -144,15 +144,6 @@ def _release(version: str) -> tuple[str, ...]:
     return tuple(version.split("+")[0].split(".")[:2])
 
 
-def _program(package: Container) -> bytes:
-    if PROGRAM not in package.entries:
-        raise DeployError(
-            f"{package.path} holds C++ objects and so takes no checkpoint: put its weights beside it, as the "
-            "compilation of a bound program does"
-        )
-    return package.record(PROGRAM)
-
-
 def _check_libraries(path: Path, metadata: PackageMetadata) -> None:
     for name in metadata.libraries_for:
         kind, is_here = ("C++ class", is_class_registered) if "::" in name else ("operator", _is_registered)
@@ -184,7 +175,7 @@ def _of_checkpoint(
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         archive = Path(folder, "program.pt2")
         archive.write_bytes(program)
-        held = held_tensors(bind(load(archive), checkpoint))
+        held = held_tensors(bind(load(archive, trust=True), checkpoint))
     weights = {}
     with real_execution():
         for wanted in metadata.tensors:

@@ -21,6 +21,7 @@ from fakexport.program.program_devices import devices_of_program
 from fakexport.program.weightless import UnboundProgram, unbound_names
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
+from ..object_findings import findings_of_objects
 from ..signature import InputTensor, Signature
 from .backend import Backend
 from .description import METHOD, Description, write_checked
@@ -65,7 +66,7 @@ def compile_executorch(
     begin, tell = time.perf_counter(), report or (lambda line: None)
     _refuse(program)
     signature = Signature.of(program)
-    _fail(tuple(unbounded_inputs(program)))
+    _fail((*findings_of_objects(program, "FE801", "ExecuTorch"), *unbounded_inputs(program)))
     tell(f"lowering for ExecuTorch, {backend}")
     functional = _functional(program)
     description = Description(signature, _arguments(program), _written(functional), backend, _versions())

@@ -19,6 +19,7 @@ from fakexport.program.source_span import source_span
 from fakexport.program.weightless import has_value
 
 from ..artifact import CompileFailure, DeployError
+from ..object_findings import findings_of_objects
 from ..signature import Signature
 from .attention_masks import hide_altogether
 from .findings import findings_of_failure, findings_of_program
@@ -78,6 +79,8 @@ def convert(
     import onnxscript.optimizer
     from torch.onnx import OnnxExporterError
 
+    if held := tuple(findings_of_objects(program, "FE802", "ONNX")):  # The exporter fails at the first one.
+        raise CompileFailure(held)
     try:
         exported = torch.onnx.export(
             _plain(program), optimize=False, verbose=False, custom_translation_table=dict(translations)

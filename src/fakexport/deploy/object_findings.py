@@ -1,0 +1,43 @@
+"""Objects of C++ classes in a program, for the runtimes that have no place for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import CustomObjArgument
+
+from fakexport._torch.script_objects import class_of
+from fakexport.diagnose.labels import labels_at
+from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.program.module_path import module_path
+from fakexport.program.source_span import source_span
+from fakexport.rules import rule
+
+__all__ = ["findings_of_objects"]
+
+
+def findings_of_objects(program: ExportedProgram, code: str, runtime: str) -> Iterator[Diagnostic]:
+    """A finding for each object that the program holds, at its first use.
+
+    Args:
+        program: Not changed.
+        code: Of the rule, `FE801` or `FE802`.
+        runtime: What it is called, `ExecuTorch`.
+    """
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for spec in program.graph_signature.input_specs:
+        if not isinstance(spec.arg, CustomObjArgument):
+            continue
+        uses = list(nodes[spec.arg.name].users)
+        what = f"{spec.target} is an object of the C++ class {class_of(spec.arg.class_fqn)}"
+        yield rule(code).diagnostic(
+            labels=labels_at(source_span(uses[0]), "a method of it is called here") if uses else (),
+            notes=(f"{what}, and {runtime} has no place for objects",),
+            fix=Fix(
+                "write what its methods do with operators on tensors, or hand the program over by AOTInductor"
+            ),
+            node=spec.arg.name,
+            module_path=module_path(uses[0]) or None if uses else None,
+            count=max(len(uses), 1),
+        )
