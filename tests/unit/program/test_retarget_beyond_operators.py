@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +13,7 @@ from torch._higher_order_ops.out_dtype import out_dtype
 import fakexport as fe
 from fakexport._torch.fake_tensors import fake_elsewhere
 from fakexport.program import RetargetError, nodes_equal, retargeted
-
-CLASSES_OF_TORCH = Path(torch.__file__).parent / "lib" / "libtorchbind_test.so"
+from tests.torchbind import LIBRARY
 
 
 class Masked(nn.Module):
@@ -148,10 +146,10 @@ print(*made.unproven)
 """
 
 
-@pytest.mark.skipif(not CLASSES_OF_TORCH.exists(), reason="this torch comes without its test classes")
+@pytest.mark.skipif(not LIBRARY.exists(), reason="this torch comes without its test classes")
 def test_what_a_cpp_object_gives_is_moved_and_said_to_be_unproven():
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", OBJECT, CLASSES_OF_TORCH],
+        [sys.executable, "-W", "ignore", "-c", OBJECT, LIBRARY],
         capture_output=True,
         text=True,
         check=False,
