@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents.document_error import DocumentError, one_line
 
 __all__ = ["ArchiveError", "ArchiveWriteError", "faults_named"]
 
@@ -49,8 +49,3 @@ def faults_named(path: str, record: str) -> Iterator[None]:
         yield
     except DocumentError as error:
         raise ArchiveError(path, str(error), record) from error
-
-
-def one_line(text: str) -> str:
-    """The text with every character that is not printable written as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)

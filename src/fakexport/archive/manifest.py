@@ -215,7 +215,7 @@ class Manifest:
         for tensor in self.tensors:
             for name in (tensor.name, *tensor.aliases):
                 if not name.startswith(prefix[1]):
-                    raise ValueError(f"the weight `{name}` does not begin with {prefix[1]!r}")
+                    raise ValueError(f"the weight {name!r} does not begin with {prefix[1]!r}")
 
     def _check_recipes(self) -> None:
         """Refuses a recipe that refers to what is not there yet, or makes nothing."""

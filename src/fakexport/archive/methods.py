@@ -163,7 +163,7 @@ def methods_of(path: str | os.PathLike[str], *, trust: bool = False) -> tuple[st
 
 def stored_methods(container: Container) -> tuple[str, ...]:
     """The methods by the names of their records; none where there is one program of the name `model`."""
-    models = [name for name in container.names if name.startswith("models/")]
+    models = [name for name in container.names if name.startswith("models/") and name.endswith(".json")]
     if models in ([], [MODEL]):
         return ()
     return tuple(name.removeprefix("models/").removesuffix(".json") for name in models)

@@ -32,7 +32,7 @@ def bundle_command(
             metavar="METHOD=OUT[:IN]",
             show_default=False,
             help="The checkpoint's names of a method's weights begin with OUT where the program's begin with "
-            "IN. Repeatable.",
+            "IN. Repeatable. Default: as in the bundle that a program came out of.",
         ),
     ] = None,
     trust: Trust = False,

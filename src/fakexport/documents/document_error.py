@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["DocumentError"]
+__all__ = ["DocumentError", "one_line"]
 
 
 class DocumentError(ValueError):
@@ -32,6 +32,11 @@ class DocumentError(ValueError):
         return text
 
     def __str__(self) -> str:
-        line = " ".join(self.reason.split())
+        line = one_line(" ".join(self.reason.split()))
         line = line if len(line) <= 500 else f"{line[:500]}..."
         return f"{self.place}: {line}" if self._steps else line
+
+
+def one_line(text: str) -> str:
+    """The text with every character that is not printable written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)

@@ -57,7 +57,7 @@ def test_a_manifest_comes_back_as_it_was() -> None:
         (lambda d: d.update(shared=[[["encode", "w"], ["other", "w"]]]), "of 'other', which is no method"),
         (lambda d: d.update(shared=d["shared"] * 2), "`lm_head.weight` of decode is in two shared weights"),
         (lambda d: d["methods"][0].update(prefix=["a", ""]), "methods[0]: the field 'prefix' is unknown"),
-        (lambda d: d.update(prefixes={"decode": ["", "n."]}), "`lm_head.weight` does not begin with 'n.'"),
+        (lambda d: d.update(prefixes={"decode": ["", "n."]}), "'lm_head.weight' does not begin with 'n.'"),
         (lambda d: d.update(extra=1), "the field 'extra' is unknown"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_prefix_is_written_where_there_is_one_and_comes_back():
 
 
 def test_a_weight_begins_with_the_prefix():
-    with pytest.raises(ValueError, match=r"the weight `model\.wte\.weight` does not begin with 'lm_head'"):
+    with pytest.raises(ValueError, match=r"the weight 'model\.wte\.weight' does not begin with 'lm_head'"):
         manifest(prefix=("", "lm_head"))
 
 
@@ -100,6 +100,7 @@ def test_the_order_of_mappings_does_not_matter():
         ("tensors.1.is_parameter", 1, "tensors[1].is_parameter: expected true or false, got int"),
         ("tensors.1.name", "lm_head.weight", "the tensors name `lm_head.weight` twice"),
         ("tensors.1.name", "model.wte.weight", "the tensors name `model.wte.weight` twice"),
+        ("tensors.0.aliases", ["a\u0007"] * 2, "the tensors name `a\\x07` twice"),
         ("tensors.1.name", "x" * 5000, "tensors[1].name: a string of 5000 characters"),
         ("tensors.1.location", {"file": "x"}, "tensors[1].location.offset: this field is missing"),
         ("weights", "borrowed", "weights: 'borrowed' is no kind of weights"),
@@ -116,7 +117,7 @@ def test_the_order_of_mappings_does_not_matter():
         ("recipes.0.steps.0.numbers", ["0"], "recipes[0].steps[0].numbers[0]: expected an integer"),
         ("weights", "inside", "has no location in a bound archive"),
         ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is no version"),
-        ("prefix", ["", "net."], "the weight `lm_head.weight` does not begin with 'net.'"),
+        ("prefix", ["", "net."], "the weight 'lm_head.weight' does not begin with 'net.'"),
         ("prefix", ["a"], "prefix: expected two names"),
         ("prefix", None, "prefix: expected a list, got null"),
         ("device_map", [], "device_map: expected an object, got list"),
@@ -133,6 +134,7 @@ def test_a_fault_is_named_with_its_path(path, value, message):
         decode_manifest(changed(path, value))
 
     assert message in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,14 @@ def fake(width: int) -> ExportedProgram:
     return program
 
 
+def with_record(path: Path, name: str, to: Path) -> Path:
+    """The package with an empty object as this record."""
+    with read_container(path, trust=True) as container:
+        records = {name: container.record(name) for name in container.names if name not in FRAME_RECORDS}
+    write_container(to, {**records, name: b"{}"}, folder_name="bent")
+    return to
+
+
 @pytest.fixture(scope="module")
 def pickled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package(tmp_path_factory.mktemp("trusted") / "pickled.pt2", live(speller()))
@@ -106,14 +114,14 @@ def test_trust_opens_no_damaged_file(pickled: Path, tmp_path: Path) -> None:
 
 
 def test_what_torch_cannot_read_is_one_line(pickled: Path, tmp_path: Path) -> None:
-    with read_container(pickled, trust=True) as container:
-        records = {name: container.record(name) for name in container.names if name not in FRAME_RECORDS}
-    records["models/encode.json"] = b"{}"
-    write_container(tmp_path / "bent.pt2", records, folder_name="bent")
+    with_record(pickled, "models/encode.json", tmp_path / "bent.pt2")
 
-    with pytest.raises(ArchiveError, match="torch's load_pt2 does not read it: ") as caught:
-        fe.load_bundle(tmp_path / "bent.pt2", trust=True)
-    assert len(str(caught.value).splitlines()) == 1
+    for path in (tmp_path / "bent.pt2", with_record(pickled, "models/notes.txt", tmp_path / "notes.pt2")):
+        with pytest.raises(ArchiveError, match="torch's load_pt2 does not read it: ") as caught:
+            fe.load_bundle(path, trust=True)
+        assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(ArchiveError, match=r"has no method 'notes\.txt'; there are"):
+        fe.load(tmp_path / "notes.pt2", method="notes.txt", trust=True)
 
 
 def test_one_program_is_no_bundle_trusted_or_not(pickled: Path, tmp_path: Path) -> None:

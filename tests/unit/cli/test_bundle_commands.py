@@ -109,6 +109,29 @@ def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(
         assert prefix == {"checkpoint": "", "program": "model."}
 
 
+def test_a_bundle_is_retargeted_method_by_method(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method in ("encode", "decode"):
+        moved = ["--method", method, "--to", "cpu=cuda:0", "-o", f"{tmp_path}/{method}.pt2"]
+        assert main(["retarget", f"{folder}/bundle.pt2", *moved]) == 0
+    pairs = [f"{method}={tmp_path}/{method}.pt2" for method in ("encode", "decode")]
+
+    assert main(["bundle", *pairs, "-o", f"{tmp_path}/bundle.pt2"]) == 0
+
+    assert "9 weights and buffers shared" in capsys.readouterr().out
+    assert main(["verify-weights", f"{tmp_path}/bundle.pt2", f"{folder}/checkpoint.safetensors"]) == 0
+    assert main(["bundle", *pairs, "--prefix", "encode=:", "-o", f"{tmp_path}/none.pt2"]) == 0
+    assert "decode: `net.*`" in shown(f"{tmp_path}/none.pt2", capsys)
+    assert "encode: `" not in shown(f"{tmp_path}/none.pt2", capsys)
+
+
+def shown(path: str, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(["inspect", path]) == 0
+    return capsys.readouterr().out
+
+
 def test_methods_that_were_put_elsewhere_have_the_target_where_they_are(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
