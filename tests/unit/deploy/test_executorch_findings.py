@@ -55,6 +55,17 @@ class Ones(nn.Module):
         return torch.ones(length) * 2
 
 
+class Reshaped(nn.Module):
+    def forward(self, x):
+        turned = torch.cos(x) * 2
+        return turned.reshape(-1, 2, 4)
+
+
+class Places(nn.Module):
+    def forward(self, x):
+        return torch.nonzero(x).reshape(-1, 2, 4)
+
+
 class Refused(nn.Module):
     def forward(self, x, w, n):
         convolved = nn.functional.conv3d(x, w)
@@ -188,6 +199,21 @@ def test_what_only_fails_in_a_call_is_found_before_a_file_is_written(tmp_path):
     assert found[0].primary.span.line == line_of("convolved = nn.functional.conv3d")
     assert "Expect input tensor to be 3-D or 4-D" in found[0].notes[1]
     assert "Unhandled dtype UInt16" in found[1].notes[1]
+
+
+def test_a_kernel_that_only_fails_in_its_program_is_found_at_its_line(tmp_path):
+    """Its arguments lie in another order in memory than ExecuTorch planned; called alone, it runs."""
+    x = torch.zeros(3, 2, 2, 2).to(memory_format=torch.channels_last)
+    sizes = {0: torch.export.Dim("batch", max=16)}
+
+    (turned,) = failure(Reshaped(), x, folder=tmp_path, shapes=sizes)
+    (places,) = failure(Places(), torch.zeros(8), folder=tmp_path)
+
+    assert turned.notes[0].startswith("aten.mul.out at node aten_mul_tensor has a kernel that refuses")
+    assert turned.primary.span.line == line_of("turned = torch.cos(x) * 2")
+    assert places.notes[0].startswith("aten.view_copy.out at node aten_view_copy_default has a kernel that")
+    assert places.primary.span.line == line_of("return torch.nonzero(x).reshape(-1, 2, 4)")
+    assert "input tensors have different dim orders" in places.notes[1]
 
 
 def test_complex_numbers_that_have_kernels_are_not_refused(tmp_path):

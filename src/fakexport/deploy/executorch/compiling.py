@@ -25,10 +25,16 @@ from ..object_findings import findings_of_objects
 from ..signature import InputTensor, Signature
 from .backend import Backend
 from .description import METHOD, Description, write_checked
-from .findings import findings_of_graph, lowering_failure, short_plans, unbounded_inputs
+from .findings import (
+    failed_instruction,
+    findings_of_graph,
+    lowering_failure,
+    short_plans,
+    unbounded_inputs,
+)
 from .lowering import edge_manager
 from .native_log import native_log
-from .trial import call_failure, planned_sizes, refused_operators, trial_arguments
+from .trial import FailedCall, call_failure, planned_sizes, refused_operators, trial_arguments
 
 __all__ = ["compile_executorch"]
 
@@ -70,11 +76,12 @@ def compile_executorch(
     tell(f"lowering for ExecuTorch, {backend}")
     functional = _functional(program)
     description = Description(signature, _arguments(program), _written(functional), backend, _versions())
-    content = _lowered(functional, backend, description)
+    lowered = _lowered(functional, backend, description)
+    content = bytes(lowered.buffer)
     tensors = _tensors(description)
     _fail(tuple(short_plans(tensors, planned_sizes(content, list(tensors)))))
     tell("calling it once with ExecuTorch's runtime")
-    notes = (*_notes(functional), *_tried(program, functional, backend, content))
+    notes = (*_notes(functional), *_tried(program, functional, backend, lowered))
     with new_file(path) as file:
         write_checked(file, content)
     seconds = time.perf_counter() - begin
@@ -101,8 +108,8 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     return functional
 
 
-def _lowered(program: ExportedProgram, backend: Backend, description: Description) -> bytes:
-    """The content of the file."""
+def _lowered(program: ExportedProgram, backend: Backend, description: Description) -> Any:
+    """ExecuTorch's `ExecutorchProgramManager`: `buffer` is the content of the file."""
     with native_log():  # The runtime looks at the processor when it is loaded, and logs what it misses.
         from executorch.runtime import Runtime
 
@@ -118,7 +125,7 @@ def _lowered(program: ExportedProgram, backend: Backend, description: Descriptio
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Mutation on a buffer in the model is detected", UserWarning)
-            return bytes(manager.to_executorch().buffer)
+            return manager.to_executorch()
     except Exception as error:
         raise CompileFailure((lowering_failure(program, error),)) from error
 
@@ -136,7 +143,7 @@ def _keep_values_of_buffers(edge: ExportedProgram) -> None:
 
 
 def _tried(
-    program: ExportedProgram, functional: ExportedProgram, backend: Backend, content: bytes
+    program: ExportedProgram, functional: ExportedProgram, backend: Backend, lowered: Any
 ) -> tuple[str, ...]:
     """Calls the program; a note where that failed for inputs that nobody meant for it.
 
@@ -144,8 +151,8 @@ def _tried(
         CompileFailure: kernels refuse what they get, or the runtime refuses the program's own example.
     """
     arguments, are_examples = trial_arguments(program)
-    said = call_failure(content, arguments)
-    if said is None:
+    failed = call_failure(bytes(lowered.buffer), arguments)
+    if failed is None:
         return ()
     try:
         _fail(refused_operators(functional, backend, arguments))
@@ -154,8 +161,16 @@ def _tried(
     except Exception as error:  # One operator could not be called alone: nobody knows more than the runtime.
         logger.debug("the operators could not be called one by one", exc_info=error)
     if are_examples:
-        _fail((lowering_failure(program, DeployError(said)),))
-    return (f"the program brings no inputs to try it with, and a call with zeros failed: {said}",)
+        _fail((_call_finding(program, lowered, failed),))
+    return (f"the program brings no inputs to try it with, and a call with zeros failed: {failed.reason}",)
+
+
+def _call_finding(program: ExportedProgram, lowered: Any, failed: FailedCall) -> Diagnostic:
+    found = None
+    if failed.instruction is not None:
+        graph_module = lowered.exported_program().graph_module
+        found = failed_instruction(graph_module, failed.instruction, failed.reason)
+    return found or lowering_failure(program, DeployError(failed.reason))
 
 
 def _fail(found: tuple[Diagnostic, ...]) -> None:

@@ -24,6 +24,7 @@ from fakexport.rules import rule
 from ..signature import InputTensor
 
 __all__ = [
+    "failed_instruction",
     "findings_of_graph",
     "lowering_failure",
     "short_plans",
@@ -132,6 +133,23 @@ def unrun_operators(failed: dict[str, list[Node]], why: dict[str, str]) -> tuple
         _operator_finding(name, "has a kernel that refuses these arguments", nodes, why.get(name))
         for name, nodes in failed.items()
     )
+
+
+def failed_instruction(graph_module: GraphModule, index: int, said: str) -> Diagnostic | None:
+    """The finding of a kernel that failed in a call of the whole program; None if nobody knows its node.
+
+    Alone it may run: there its arguments lie in memory as torch gives them, here as ExecuTorch planned it.
+
+    Args:
+        graph_module: As it was written: the nodes are marked with the indices of their instructions.
+        index: Of the instruction.
+        said: What the runtime said of it.
+    """
+    for node in graph_module.graph.nodes:
+        if node.op == "call_function" and node.meta.get("debug_handle") == index:
+            reason = "has a kernel that refuses what it gets in this program"
+            return _operator_finding(target_name(node.target), reason, [node], said)
+    return None
 
 
 def lowering_failure(program: ExportedProgram, error: Exception) -> Diagnostic:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ __all__ = ["NativeLog", "native_log"]
 
 _STDERR = 2
 _WHERE = ("arg ", "    ", "KernelCall failed")
+_CALL = re.compile(r"KernelCall failed at instruction 0:(?P<index>\d+) in operator ")
 
 
 class NativeLog:
@@ -27,6 +29,12 @@ class NativeLog:
         return tuple(
             text.strip().rstrip(":. ") for text in texts if text.strip() and not text.startswith(_WHERE)
         )
+
+    @property
+    def failed_instruction(self) -> int | None:
+        """The index in the method of the call of a kernel that failed."""
+        found = next(filter(None, map(_CALL.search, self.lines)), None)
+        return None if found is None else int(found["index"])
 
 
 @contextlib.contextmanager

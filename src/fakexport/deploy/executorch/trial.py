@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from .findings import unrun_operators
 from .lowering import edge_manager
 from .native_log import native_log
 
-__all__ = ["call_failure", "planned_sizes", "refused_operators", "trial_arguments"]
+__all__ = ["FailedCall", "call_failure", "planned_sizes", "refused_operators", "trial_arguments"]
 
 _FORWARD = "forward"
 
@@ -58,7 +59,20 @@ def planned_sizes(content: bytes, indices: Sequence[int]) -> dict[int, tuple[int
     return {index: tuple(known.input_tensor_meta(index).sizes()) for index in indices}
 
 
-def call_failure(content: bytes, arguments: Sequence[Any]) -> str | None:
+@dataclass(frozen=True)
+class FailedCall:
+    """A call that ExecuTorch's runtime refused.
+
+    Args:
+        reason: What it said.
+        instruction: Index in the method of the call of a kernel that failed, if that was it.
+    """
+
+    reason: str
+    instruction: int | None
+
+
+def call_failure(content: bytes, arguments: Sequence[Any]) -> FailedCall | None:
     """Why ExecuTorch does not load and call the program of a .pte file; None if it does."""
     from executorch.runtime import Runtime
 
@@ -70,7 +84,7 @@ def call_failure(content: bytes, arguments: Sequence[Any]) -> str | None:
             failure = str(error)
         else:
             return None
-    return "; ".join(log.reasons) or failure
+    return FailedCall("; ".join(log.reasons) or failure, log.failed_instruction)
 
 
 def refused_operators(
@@ -118,7 +132,8 @@ def _refusal(target: Any, args: Any, kwargs: Any) -> str | None:
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     call = torch.export.export(_OneCall(target._op, args, kwargs), tuple(tensors))
     content = edge_manager(call, "portable", {}).to_executorch().buffer
-    return call_failure(content, tensors)
+    failed = call_failure(content, tensors)
+    return None if failed is None else failed.reason
 
 
 class _OneCall(nn.Module):
