@@ -349,3 +349,17 @@ def test_torch_s_own_classes_are_for_the_trusted(archive: Path, tmp_path: Path) 
     assert describe(bent).program.library_classes == ("quantized::LinearPackedParamsBase",)
     with pytest.raises(ArchiveError, match=r"quantized::LinearPackedParamsBase does not take the state: "):
         fe.load(bent, trust=True)
+
+
+def test_trust_is_for_all_programs_of_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = {"one": fe.export(Adds(), (torch.ones(2, 3),)), "two": fe.export(Adds(), (torch.ones(5, 3),))}
+    fe.save_bundle(programs, tmp_path / "bundle.pt2")
+    # A class that is really torch's own has a state that nobody can write by hand.
+    monkeypatch.setattr("fakexport.archive.loaded_constants.is_class_of_torch", lambda name: name == FOO)
+
+    for read in (fe.load_bundle, lambda path: fe.load(path, method="one")):
+        with pytest.raises(ArchiveError, match=f"torch's own class {FOO}") as caught:
+            read(tmp_path / "bundle.pt2")
+        assert caught.value.is_trust_missing
+    bundle = fe.load_bundle(tmp_path / "bundle.pt2", trust=True)
+    assert all(isinstance(program.constants["foo"], torch.ScriptObject) for program in bundle.values())
