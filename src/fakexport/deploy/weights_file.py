@@ -129,7 +129,7 @@ def file_beside(path: Path) -> Path:
     return path.with_suffix(".safetensors")
 
 
-def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | None, owner: str) -> None:
+def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | None, owner: str) -> bool:
     """Refuses the file beside what was compiled if it was written with another program.
 
     The two are written one after the other, so that an interruption leaves one of them as it was before, and
@@ -141,21 +141,26 @@ def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | Non
         beside: The name of its weights; the file need not be there.
         checkpoint: What the weights are taken from, where it is not that file.
         owner: Id of the program.
+    Returns:
+        Whether the weights are those that were written with it, by the same names.
     Raises:
         DeployError: it belongs to another program.
         CheckpointError: it is refused.
     """
-    is_beside = checkpoint is None or (
-        isinstance(checkpoint, str | os.PathLike)
-        and Path(checkpoint).exists()
-        and beside.exists()
-        and beside.samefile(checkpoint)
-    )
-    if is_beside and beside.exists() and read_header(beside).metadata.get(OWNER, owner) != owner:
+    is_beside = beside.exists() and (checkpoint is None or _is_file(checkpoint, beside))
+    written_with = read_header(beside).metadata.get(OWNER) if is_beside else None
+    if written_with not in (None, owner):
         raise DeployError(
             f"{beside} was written with another {compiled.name} than this one: compile again, or give it "
             "another name if it is to be a checkpoint"
         )
+    return written_with is not None
+
+
+def _is_file(checkpoint: CheckpointSource, file: Path) -> bool:
+    if not isinstance(checkpoint, str | os.PathLike):
+        return False
+    return Path(checkpoint).exists() and file.samefile(checkpoint)
 
 
 def raw_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:

@@ -61,8 +61,8 @@ def package(compiled: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(compiled, tmp_path))
 
 
-def assert_computes_as_eager(package: Path) -> None:
-    (got,) = open_aoti(package)({"ids": IDS}).values()
+def assert_computes_as_eager(package: Path, checkpoint: Path | None = None) -> None:
+    (got,) = open_aoti(package, checkpoint=checkpoint)({"ids": IDS}).values()
     torch.testing.assert_close(got, Rotary()(IDS).detach(), atol=2e-5, rtol=1e-5)
 
 
@@ -101,6 +101,7 @@ def test_what_is_written_beside_has_all_that_the_code_wants(compiled: Path, tmp_
     assert made.is_cached
     assert safetensors.load_file(made.files[1]).keys() == set(AotiPackage(made.path).constant_names)
     assert_computes_as_eager(made.path)
+    assert_computes_as_eager(made.path, checkpoint=made.files[1])  # Without `unused.weight`.
 
 
 def test_the_value_of_a_constant_is_that_of_the_program(package: Path) -> None:

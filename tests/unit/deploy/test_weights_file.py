@@ -140,20 +140,21 @@ def test_ids_do_not_move_the_tensors() -> None:
 def test_the_file_beside_belongs_to_the_program_that_it_was_written_with(tmp_path: Path) -> None:
     package, beside = tmp_path / "model.pt2", tmp_path / "model.safetensors"
     copied = tmp_path / "copied.safetensors"
-    check_owner(package, beside, None, OWNER_ID)  # there is none yet
+    assert not check_owner(package, beside, None, OWNER_ID)  # there is none yet
     layout_of(TENSORS).write_beside(beside, TENSORS)
     shutil.copy(beside, copied)
 
-    check_owner(package, beside, None, OWNER_ID)
+    assert check_owner(package, beside, None, OWNER_ID)
+    assert check_owner(package, beside, beside, OWNER_ID)
     for named in (None, beside, str(beside)):
         with pytest.raises(
             DeployError, match=r"was written with another model\.pt2 than this one: compile ag"
         ):
             check_owner(package, beside, named, "cd" * 32)
-    check_owner(package, beside, copied, "cd" * 32)
-    check_owner(package, beside, {"w": torch.zeros(2)}, "cd" * 32)
+    assert not check_owner(package, beside, copied, "cd" * 32)
+    assert not check_owner(package, beside, {"w": torch.zeros(2)}, "cd" * 32)
     safetensors.save_file({"w": torch.zeros(2)}, beside)
-    check_owner(package, beside, None, "cd" * 32)
+    assert not check_owner(package, beside, None, "cd" * 32)
 
 
 def test_the_file_beside_has_the_name_of_the_package() -> None:

@@ -100,13 +100,15 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
         _check_machine(file, metadata)
         _check_libraries(file, metadata)
         program, constants = None, read_constants(package)
-        if checkpoint is not None and metadata.place == "beside":
-            program = package.record(PROGRAM)
+        if metadata.place == "beside":
+            if check_owner(file, file_beside(file), checkpoint, metadata.program_id):
+                checkpoint = None  # What the code does not use is not in it: it would not fit the program.
+            if checkpoint is not None:
+                program = package.record(PROGRAM)
     if metadata.place == "inside":
         if checkpoint is not None:
             raise DeployError(f"{file} has its weights inside and takes no checkpoint")
         return AotiArtifact(_loaded(file), metadata)
-    check_owner(file, file_beside(file), checkpoint, metadata.program_id)
     if program is None or checkpoint is None:
         weights = weights_beside(file, metadata)
     else:
