@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
+from fakexport.cli.streams import write_error_line
+from fakexport.documents.document_error import one_line
+
 __all__ = ["quiet"]
 
 _LIBRARIES = frozenset({"torch", "transformers", "timm"})
@@ -19,6 +22,8 @@ _LIBRARIES = frozenset({"torch", "transformers", "timm"})
 @contextmanager
 def quiet(*, is_debug: bool) -> Iterator[None]:
     """Sends what a model prints to stderr, and all that libraries print, warn and log to nowhere.
+
+    Warnings of fakexport become lines on stderr.
 
     torch and transformers set their loggers up anew when they are imported, so a level that was set before
     would not last; disabling logging as a whole does. `torch.export` prints the graph so far when it meets a
@@ -34,12 +39,25 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
     before = logging.root.manager.disable
     stream = _WithoutLibraries(sys.stderr)
     with redirect_stdout(stream), redirect_stderr(stream), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("always")
+        warnings.showwarning = _show_own
         logging.disable(logging.CRITICAL)
         try:
             yield
         finally:
             logging.disable(before)
+
+
+def _show_own(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if category.__module__.partition(".")[0] == "fakexport":
+        write_error_line(f"warning: {one_line(str(message))}")
 
 
 class _WithoutLibraries(io.TextIOBase):

@@ -181,3 +181,21 @@ def test_export_says_in_the_archive_what_it_did(
     assert (said["dtype"], said["dynamic_shapes"]) == ("bfloat16", "input.0=2..64")
     assert "--strict" in said["skipped_checks"][0]
     assert str(tmp_path).encode() not in (tmp_path / "one.pt2").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["bind", "run"])
+def test_what_binding_warns_of_is_a_line_and_nothing_else_is(
+    command: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = load_file(folder / "checkpoint.safetensors")
+    save_file({**tensors, "head.bias": torch.full((1,), torch.nan)}, tmp_path / "more.safetensors")
+    given = {
+        "bind": ["-o", f"{tmp_path}/bound.pt2"],
+        "run": ["--inputs", f"{folder}/in.safetensors", "-o", f"{tmp_path}/out.safetensors"],
+    }
+
+    code = main([command, f"{folder}/model.pt2", f"{tmp_path}/more.safetensors", *given[command]])
+
+    assert code == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "warning: FE704: the checkpoint has an entry that no weight of the model wants: head.bias"
