@@ -70,11 +70,11 @@ class _Reading:
         self._container = container
         self._trust = trust
         self._state_bytes = 0
-        self._known: dict[tuple[StoredTensor | StoredObject, torch.device | None], Any] = {}
+        self._known: dict[tuple[StoredTensor | StoredObject, torch.device | MissingObject], Any] = {}
 
     def constant(self, stored: StoredTensor | StoredObject, place: Any) -> Any:
         """The constant that belongs where a fake or a `MissingObject` is."""
-        key = (stored, place.device if isinstance(place, torch.Tensor) else None)
+        key = (stored, place if isinstance(place, MissingObject) else place.device)
         if key not in self._known:
             self._known[key] = (
                 self._object(stored, place)

@@ -114,8 +114,7 @@ def bind(
         is_converting=dtype is not None,
     )
     like = {**program.constants, **program.state_dict}
-    weights, report = fitting_weights(expected, opened, found, like, check_finite=check_finite)
-    _warn(report)
+    weights = fitting_weights(expected, opened, found, like, check_finite=check_finite)
     return _bound(program, weights)
 
 
@@ -126,7 +125,7 @@ def fitting_weights(
     like: Mapping[str, torch.Tensor],
     *,
     check_finite: bool | None = None,
-) -> tuple[BoundWeights, WeightsReport]:
+) -> BoundWeights:
     """What `bind` puts into a program, for whatever else takes weights: all of them, exactly, or none.
 
     Args:
@@ -135,9 +134,11 @@ def fitting_weights(
         like: Tensors by name whose strides the weights take, fakes as well.
         check_finite: As for `bind`.
     Returns:
-        The tensors by name, on the CPU, and the report with what their data showed.
+        The tensors by name, on the CPU.
     Raises:
         BindError: as `bind` says.
+    Warns:
+        WeightsWarning: as `bind` says.
     """
     if not found.report.is_bindable:
         raise BindError(found.report)
@@ -149,7 +150,8 @@ def fitting_weights(
     report = replace(found.report, findings=(*weights.findings, *before))
     if not report.is_bindable:
         raise BindError(report)
-    return weights, report
+    _warn(report)
+    return weights
 
 
 def _on_devices(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> ExportedProgram:
@@ -190,7 +192,7 @@ def _warn(report: WeightsReport) -> None:
             names = ", ".join(diagnostic.notes[0].splitlines()[:3])
             times = "" if diagnostic.count == 1 else f" ({diagnostic.count} times)"
             warnings.warn(
-                WeightsWarning(f"{diagnostic.code}: {diagnostic.message}{times}: {names}"), stacklevel=3
+                WeightsWarning(f"{diagnostic.code}: {diagnostic.message}{times}: {names}"), stacklevel=4
             )
 
 

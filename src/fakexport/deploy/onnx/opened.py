@@ -80,6 +80,8 @@ def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
             were written with another; or ONNX Runtime cannot run it.
         CheckpointError, BindError: the checkpoint is refused, or does not fit.
         OSError: the file cannot be read.
+    Warns:
+        WeightsWarning: as `bind` says.
         ModuleNotFoundError: onnx or onnxruntime is not installed.
     """
     import onnxruntime
@@ -145,7 +147,7 @@ def _weights(
     expected = description.expected
     opened = open_checkpoint(checkpoint)
     found = verified(expected, opened, name=file.name, recipes=description.manifest.recipes)
-    bound, _ = fitting_weights(expected, opened, found, _row_major(expected))
+    bound = fitting_weights(expected, opened, found, _row_major(expected))
     return {name: to_ort(bound.tensors[name]) for name in names}
 
 
