@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound, compute_unbacked_bindings
 
 from fakexport._torch.symbolic_numbers import (
     SymbolTable,
@@ -15,6 +16,7 @@ from fakexport._torch.symbolic_numbers import (
     infinite_integer,
     keep_ranges,
     noted_expression_of,
+    pending_symbols_dropped,
     shape_functions,
     unbacked_index,
     value_range,
@@ -123,6 +125,25 @@ def test_an_environment_learns_nothing_from_what_is_run_without_new_guards():
     assert guards == before
     assert environment.pending_fresh_unbacked_symbols == []
     assert len(environment.guards) == before + 1
+
+
+def test_symbols_of_fakes_that_nobody_keeps_stay_pending_unless_they_are_dropped():
+    program = exported(lambda x: x + 1)
+    x = values(program)["x"]
+    environment = x.fake_mode.shape_env
+
+    def make_symbol():
+        with x.fake_mode:
+            environment.create_unbacked_symint()
+
+    with pending_symbols_dropped(program):
+        make_symbol()
+        assert len(environment.pending_fresh_unbacked_symbols) == 1
+    assert environment.pending_fresh_unbacked_symbols == []
+
+    make_symbol()
+    with pytest.raises(PendingUnbackedSymbolNotFound):
+        compute_unbacked_bindings(environment, x)
 
 
 def test_an_environment_has_not_the_range_of_a_size_that_another_input_follows():

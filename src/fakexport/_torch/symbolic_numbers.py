@@ -11,7 +11,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
@@ -23,6 +23,8 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch.utils._traceback import CapturedTraceback
 
+from .pytree import tree_leaves
+
 __all__ = [
     "SymbolTable",
     "expression_of",
@@ -32,6 +34,7 @@ __all__ = [
     "infinite_integer",
     "keep_ranges",
     "noted_expression_of",
+    "pending_symbols_dropped",
     "shape_functions",
     "unbacked_index",
     "value_range",
@@ -116,6 +119,24 @@ def without_new_guards(environment: ShapeEnv) -> Iterator[None]:
     """
     with environment.suppress_guards(), environment.ignore_fresh_unbacked_symbols():
         yield
+
+
+@contextmanager
+def pending_symbols_dropped(program: ExportedProgram) -> Iterator[None]:
+    """After this context a program's shape environment waits for no unbacked symbol that came in it.
+
+    A pass that computes fakes and throws them away leaves their symbols pending, and the next pass over the
+    same environment fails with `PendingUnbackedSymbolNotFound` at the first operator that makes some.
+    """
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    fakes = (leaf for value in values for leaf in tree_leaves(value) if isinstance(leaf, FakeTensor))
+    environment = next((fake.fake_mode.shape_env for fake in fakes), None)
+    before = [] if environment is None else list(environment.pending_fresh_unbacked_symbols)
+    try:
+        yield
+    finally:
+        if environment is not None:
+            environment.pending_fresh_unbacked_symbols[:] = before
 
 
 def keep_ranges(program: ExportedProgram) -> None:

@@ -208,6 +208,25 @@ def test_tied_weights_are_in_the_file_once(tmp_path):
     torch.testing.assert_close(open_executorch(made.path)({"ids": ids})["output"], Tied()(ids))
 
 
+class Counted(torch.nn.Module):
+    """As many zeros as the input says."""
+
+    def forward(self, x):
+        count = x.sum().to(torch.int64).item()
+        torch._check(count >= 0)
+        torch._check(count <= 8)
+        return torch.zeros(count).reshape(-1, 1)
+
+
+def test_a_program_is_as_before_so_that_it_can_be_compiled_again(tmp_path):
+    program = torch.export.export(Counted(), (torch.ones(4),))
+
+    made = [compile_executorch(program, tmp_path / name) for name in ("one.pte", "two.pte")]
+
+    assert made[0].path.read_bytes() == made[1].path.read_bytes()
+    assert program.run_decompositions().module()(torch.ones(4)).shape == (4, 1)
+
+
 def test_what_is_written_into_buffers_and_inputs_is_kept(tmp_path):
     program = torch.export.export(Writes(), (torch.ones(2, 3),))
     made = compile_executorch(program, tmp_path / "model.pte")

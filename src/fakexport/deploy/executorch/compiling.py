@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from fakexport._torch.attention_layout import functional_program
-from fakexport._torch.symbolic_numbers import keep_ranges
+from fakexport._torch.symbolic_numbers import keep_ranges, pending_symbols_dropped
 from fakexport.archive.container.new_file import new_file
 from fakexport.diagnostics import Diagnostic
 from fakexport.program.program_devices import devices_of_program
@@ -73,15 +73,16 @@ def compile_executorch(
     _refuse(program)
     signature = Signature.of(program)
     _fail((*findings_of_objects(program, "FE801", "ExecuTorch"), *unbounded_inputs(program)))
-    tell(f"lowering for ExecuTorch, {backend}")
-    functional = _functional(program)
-    description = Description(signature, _arguments(program), _written(functional), backend, _versions())
-    lowered = _lowered(functional, backend, description)
-    content = bytes(lowered.buffer)
-    tensors = _tensors(description)
-    _fail(tuple(short_plans(tensors, planned_sizes(content, list(tensors)))))
-    tell("calling it once with ExecuTorch's runtime")
-    notes = (*_notes(functional), *_tried(program, functional, backend, lowered))
+    with pending_symbols_dropped(program):
+        tell(f"lowering for ExecuTorch, {backend}")
+        functional = _functional(program)
+        description = Description(signature, _arguments(program), _written(functional), backend, _versions())
+        lowered = _lowered(functional, backend, description)
+        content = bytes(lowered.buffer)
+        tensors = _tensors(description)
+        _fail(tuple(short_plans(tensors, planned_sizes(content, list(tensors)))))
+        tell("calling it once with ExecuTorch's runtime")
+        notes = (*_notes(functional), *_tried(program, functional, backend, lowered))
     with new_file(path) as file:
         write_checked(file, content)
     seconds = time.perf_counter() - begin
