@@ -71,9 +71,7 @@ class MarkedText:
             return f"{{{', '.join(f'{key!r}: {self.of(item)}' for key, item in value.items())}}}"
         if isinstance(value, slice):
             return f"slice({', '.join(map(self.of, (value.start, value.stop, value.step)))})"
-        if isinstance(
-            value, CustomObjArgument
-        ):  # Whether it has a fake beside it says nothing of the program.
+        if isinstance(value, CustomObjArgument):  # It may have a fake beside it, or not.
             return f"object of {value.class_fqn}"
         if isinstance(value, GraphModule):
             return f"subgraph {self._subgraphs.setdefault(value, len(self._subgraphs))}"
