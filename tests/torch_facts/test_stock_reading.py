@@ -15,27 +15,10 @@ from tests.torchbind import LIBRARY
 
 SAVED = """
 import sys, torch
+from tests.torchbind import Adds, fake_classes
 
-torch.ops.load_library(sys.argv[1])
-
-@torch._library.register_fake_class("_TorchScriptTesting::_Foo")
-class FakeFoo:
-    def __init__(self, x, y):
-        pass
-    @classmethod
-    def __obj_unflatten__(cls, state):
-        return cls(**dict(state))
-    def add_tensor(self, z):
-        return torch.empty_like(z)
-
-class Adds(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.foo = torch.classes._TorchScriptTesting._Foo(10, 20)
-    def forward(self, x):
-        return self.foo.add_tensor(x)
-
-torch.export.save(torch.export.export(Adds(), (torch.ones(3),)), sys.argv[2])
+with fake_classes():
+    torch.export.save(torch.export.export(Adds(), (torch.ones(3),)), sys.argv[1])
 """
 
 LOADED = """
@@ -52,7 +35,7 @@ except RuntimeError as error:
 @pytest.mark.skipif(not LIBRARY.exists(), reason="this torch comes without its test classes")
 def test_torch_keeps_the_name_of_an_unregistered_class_to_its_log(tmp_path: Path):
     path = str(tmp_path / "model.pt2")
-    subprocess.run([sys.executable, "-W", "ignore", "-c", SAVED, LIBRARY, path], check=True)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", SAVED, path], check=True)
 
     command = [sys.executable, "-W", "ignore", "-c", LOADED, path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -14,6 +14,7 @@ __all__ = ["PickledState", "Storage", "StoredView", "read_pickled_state"]
 MOST_VALUES = 1_000_000
 """How many values a state may have, one that is there twice counted twice."""
 
+_DEEPEST = 64
 _MARK = object()
 """A place on the stack."""
 _PROTOCOL, _STOP = b"\x80\x02", b"."
@@ -75,12 +76,11 @@ class _Global:
     name: str
 
 
-class _Object:
-    """The object that is being described."""
+@dataclass(frozen=True)
+class _Stateless:
+    """An object that has got no state yet."""
 
-    def __init__(self, class_name: str) -> None:
-        self.described = PickledState(class_name, None)
-        self.is_whole = False
+    class_name: str
 
 
 def read_pickled_state(pickled: bytes) -> PickledState:
@@ -98,10 +98,10 @@ def read_pickled_state(pickled: bytes) -> PickledState:
         raise
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error) as error:
         raise DocumentError(f"is no pickled object: {type(error).__name__}") from error
-    if not isinstance(found, _Object) or not found.is_whole:
+    if not isinstance(found, PickledState):
         raise DocumentError("is no pickled object of a C++ class")
-    _refuse_too_many(found.described.state)
-    return found.described
+    _refuse_too_many(found.state)
+    return found
 
 
 def _argument(pickled: bytes, code: bytes, position: int) -> tuple[Any, int]:
@@ -230,15 +230,13 @@ class _Reading:
         namespace = made.module.removeprefix(_CLASS_MODULE)
         if not all(part.isidentifier() for part in (*namespace.split("."), made.name)):
             raise DocumentError("names a class that cannot be one")
-        self._stack.append(_Object("::".join((*namespace.split("."), made.name))))
+        self._stack.append(_Stateless("::".join((*namespace.split("."), made.name))))
 
     def _build(self, _: Any) -> None:
         made, state = self._top(2)
-        if not isinstance(made, _Object) or made.is_whole:
+        if not isinstance(made, _Stateless):
             raise DocumentError("gives a state to what is no object")
-        made.described = PickledState(made.described.class_name, state)
-        made.is_whole = True
-        self._stack.append(made)
+        self._stack.append(PickledState(made.class_name, state))
 
     def _reduce(self, _: Any) -> None:
         called, arguments = self._top(2)
@@ -297,10 +295,7 @@ def _refuse_too_many(state: Any) -> None:
             pending.append(iter(value))
         elif isinstance(value, dict):
             pending.append(iter([*value, *value.values()]))
-        elif value is _MARK or isinstance(value, (_Global, _Object, Storage)):
+        elif value is _MARK or isinstance(value, (_Global, _Stateless, PickledState, Storage)):
             raise DocumentError("has a value that no state of an object has")
         if len(pending) > _DEEPEST:
             raise DocumentError(f"is nested deeper than {_DEEPEST}")
-
-
-_DEEPEST = 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "object_record",
     "read_saved_object",
     "refuse_unregistered_classes",
+    "unregistered",
     "with_tensors",
 ]
 
@@ -77,7 +78,7 @@ class SavedObject:
             raise DocumentError(str(error)) from None
 
 
-def refuse_unregistered_classes(names: tuple[str, ...] | list[str]) -> None:
+def refuse_unregistered_classes(names: Iterable[str]) -> None:
     """Refuses the first class that no library has registered in this process.
 
     Raises:
@@ -85,9 +86,12 @@ def refuse_unregistered_classes(names: tuple[str, ...] | list[str]) -> None:
     """
     for name in names:
         if not is_class_registered(name):
-            raise DocumentError(
-                f"the C++ class {name[:200]} is not registered: name the file of its library with --library"
-            )
+            raise DocumentError(unregistered(name))
+
+
+def unregistered(name: str) -> str:
+    """That a C++ class is not registered, and what to do."""
+    return f"the C++ class {name[:200]} is not registered: name the file of its library with --library"
 
 
 def object_record(script_object: torch.ScriptObject) -> bytes:

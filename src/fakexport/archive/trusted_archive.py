@@ -14,6 +14,7 @@ from fakexport._torch.stock_reading import programs_of, reading_fault, unregiste
 from .error import ArchiveError
 from .manifest import Manifest
 from .payload import weights_payload
+from .saved_object import unregistered
 
 __all__ = ["TRUSTED", "describe_trusted", "load_all_with_torch", "load_with_torch"]
 
@@ -63,6 +64,6 @@ def _read(path: str | os.PathLike[str], read: Callable[[str], T], reader: str) -
 def _reason(fault: Exception, reader: str) -> str:
     name = unregistered_class(fault)
     if name is not None:
-        return f"the C++ class {name} is not registered: name the file of its library with --library"
+        return unregistered(name)
     first = (str(fault).splitlines() or [""])[0]
     return f"{reader} does not read it: {type(fault).__name__}: {first}"
