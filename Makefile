@@ -24,13 +24,15 @@ test-slow: $(VENV)/.with-test
 test-all: $(VENV)/.with-test
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "not gpu"
 
-# Coverage-guided, where a wheel of atheris exists. What a fuzzer finds is left in the file fuzz-crash-*.
+# Coverage-guided, where a wheel of atheris exists. What a fuzzer finds is printed and left in the file fuzz-crash-*.
+# FUZZ_SEED=0 takes another way each time, which is what a long run is for: make fuzz FUZZ_SEED=0 FUZZ_S=1800
 FUZZ_S ?= 60
+FUZZ_SEED ?= 1
 FUZZ_TARGETS ?= archive manifest program safetensors index object
 fuzz: $(VENV)/.with-fuzz
 	set -e; for target in $(FUZZ_TARGETS); do \
-		$(RUN) -m tests.fuzz.guided $$target -max_total_time=$(FUZZ_S) -artifact_prefix=fuzz- \
-			-print_final_stats=1 -verbosity=0; \
+		$(RUN) -m tests.fuzz.guided $$target -max_total_time=$(FUZZ_S) -seed=$(FUZZ_SEED) \
+			-artifact_prefix=fuzz- -print_final_stats=1 -verbosity=0; \
 	done
 
 lint: $(VENV)/.with-lint

@@ -1,14 +1,18 @@
 """Coverage-guided fuzzing: `python -m tests.fuzz.guided archive -max_total_time=60 [CORPUS]`.
 
 Needs the extra `fuzz`; `make fuzz` runs every target. Options and folders behind the target's name are
-libFuzzer's.
+libFuzzer's. An input that breaks a target is printed as well, so that the log of a machine that is gone is
+enough: `zlib.decompress(base64.b64decode(PRINTED))` gives it back.
 """
 
 from __future__ import annotations
 
+import base64
 import sys
 import tempfile
 import warnings
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 INSTRUMENTED = ["fakexport.archive", "fakexport.documents", "fakexport.weights"]
@@ -27,8 +31,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number, content in enumerate(corpus(target)):
             (Path(folder) / f"{number}").write_bytes(content)
-        atheris.Setup([sys.argv[0], *options, folder], TARGETS[target])
+        atheris.Setup([sys.argv[0], *options, folder], _printing_what_breaks(TARGETS[target]))
         atheris.Fuzz()
+
+
+def _printing_what_breaks(target: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    def call(content: bytes) -> None:
+        try:
+            target(content)
+        except BaseException:
+            print(
+                f"the input, by zlib and base64: {base64.b64encode(zlib.compress(content)).decode()}",
+                flush=True,
+            )
+            raise
+
+    return call
 
 
 if __name__ == "__main__":

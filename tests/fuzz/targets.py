@@ -129,5 +129,6 @@ def _file(content: bytes, name: str) -> Iterator[Path]:
 
 
 def _check_line(error: ValueError) -> None:
-    assert len(str(error).splitlines()) == 1
-    assert str(error).isprintable()
+    line = str(error)
+    assert line
+    assert line.isprintable(), f"a terminal cannot show {line!r} as one line"

@@ -28,7 +28,9 @@ class DocumentError(ValueError):
         """Where in the document: `graph.nodes[12].inputs[0].arg`; "" where that is unknown."""
         text = ""
         for step in reversed(self._steps):
-            text += step if step.startswith("[") or not text else f".{step}"
+            # A step may be a key that the document chose itself.
+            shown = one_line(step)
+            text += shown if shown.startswith("[") or not text else f".{shown}"
         return text
 
     def __str__(self) -> str:

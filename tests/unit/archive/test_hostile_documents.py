@@ -6,6 +6,7 @@ import copy
 import json
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -46,11 +47,21 @@ def bent(document: Any, path: tuple[Any, ...], change: Any) -> Any:
         owner = owner[step]
     if change == "delete":
         del owner[path[-1]]
+    elif isinstance(change, Renamed):
+        if isinstance(owner, dict):
+            owner[change.name] = owner.pop(path[-1])
     elif change == "double" and isinstance(owner, list):
         owner.append(copy.deepcopy(owner[path[-1]]))
     else:
         owner[path[-1]] = change
     return document
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """The change that calls a key otherwise."""
+
+    name: str
 
 
 OTHER_VALUES = [
@@ -59,6 +70,7 @@ OTHER_VALUES = [
     "torch.ops.aten.add.Tensor", "torch.ops.os.system.default", "_operator.getitem", "os.system",
     [], [[]], {}, {"as_int": 1}, {"as_none": True}, {"as_tensor": {"name": "x"}}, {"as_string": "x"},
     {"as_expr": {"expr_str": "Symbol('s9', integer=True)", "hint": None}}, {"name": "x"}, "delete", "double",
+    Renamed("x"), Renamed(""), Renamed("a\n\x1b[2J\u202e"), Renamed("\ud800"), Renamed("x" * 5000),
 ]  # fmt: skip
 
 
@@ -78,7 +90,7 @@ def test_a_bent_document_is_read_or_refused(documents, data):
         read(document)
     except DocumentError as error:
         message = str(error)
-    assert "\n" not in message
+    assert message.isprintable()
     assert len(message) < 2000
     assert set(sys.modules) == loaded
 
@@ -104,6 +116,16 @@ def test_an_error_says_where(documents):
 
     place = f"graph_module.graph.nodes[{index}].inputs[0].arg.as_tensors[0].name"
     assert message == f"{place}: expected a string, got int"
+
+
+def test_a_key_cannot_steer_a_terminal_from_within_the_line(documents):
+    def change(document):
+        node_of(document, "cat")["metadata"] = {"key\n\x1b[2J\u202e": 3}
+
+    message = refused(documents, change)
+
+    assert r".metadata.key\n\x1b[2J\u202e: expected a string, got int" in message
+    assert message.isprintable()
 
 
 @pytest.mark.parametrize(
