@@ -174,7 +174,7 @@ def test_an_operator_of_a_library_is_called_from_native_code(tmp_path: Path, lib
     (tmp_path / "out.safetensors").rename(tmp_path / "wanted.safetensors")
     fakexport("run", package, "--trust", *own, *out)
     assert_equal(str(tmp_path / "out.safetensors"), str(tmp_path / "wanted.safetensors"))
-    message = "the operator signal_ops.soft_clip.default is not registered; load its library first"
+    message = "the operator signal_ops.soft_clip.default is not registered: import the operator library"
     assert_refused(message, "run", package, "--trust", *out)
 
 

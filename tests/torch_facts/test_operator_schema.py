@@ -9,6 +9,7 @@ import torch
 from fakexport._torch.operator_schema import (
     argument_names,
     argument_values,
+    defining_module,
     is_changing_views,
     is_mutating,
     is_python_operator,
@@ -64,3 +65,5 @@ def test_an_operator_that_was_made_in_python_is_known() -> None:
 
     assert is_python_operator("schema_facts::twice")
     assert not is_python_operator("aten::add")
+    assert defining_module("schema_facts::twice") == __name__
+    assert defining_module("aten::add") is None

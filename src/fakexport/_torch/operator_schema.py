@@ -5,6 +5,7 @@ Seen on torch 2.11 to 2.13. Source: `torch/_library/custom_ops.py:OPDEFS`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ __all__ = [
     "OperatorSchema",
     "argument_names",
     "argument_values",
+    "defining_module",
     "is_changing_views",
     "is_mutating",
     "is_python_operator",
@@ -66,6 +68,17 @@ def operator_schema(name: str) -> OperatorSchema | None:
 def is_python_operator(name: str) -> bool:
     """Whether an operator was made with `torch.library.custom_op`: its kernels can raise, and not crash."""
     return name in OPDEFS
+
+
+def defining_module(name: str) -> str | None:
+    """The module of the function that `torch.library.custom_op` was given, if that is how it is loaded.
+
+    Args:
+        name: `acme::scale`.
+    """
+    found = OPDEFS.get(name)
+    module = getattr(found._init_fn, "__module__", None) if found is not None else None
+    return module if isinstance(module, str) and module in sys.modules else None
 
 
 def argument_names(operator: Any) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ def _described(container: Container, methods: Methods, method: str | None) -> Ar
     manifest = methods.manifest(method)
     names = MethodRecords() if method is None else MethodRecords(method)
     with faults_named(container.path, names.model):
-        program = outline(container.json(names.model))
+        program = outline(container.json(names.model), manifest.library_modules)
     stored = _stored(container, names)
     return ArchiveDescription(
         path=container.path,

@@ -165,7 +165,7 @@ def read_program(
         ArchiveError: as for `load`.
     """
     with faults_named(container.path, names.model):
-        refuse_unregistered(manifest.library_operators)
+        refuse_unregistered(manifest.library_operators, manifest.library_modules)
         refuse_unregistered_classes(manifest.library_classes)
         program = program_from_json(container.json(names.model), state_dict=None, constants=None)
     weights = _config(container, names.weights)

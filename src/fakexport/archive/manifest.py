@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from fakexport.archive.container.record_name import fault_of_name
@@ -160,6 +160,8 @@ class Manifest:
         unbound_constants: The constants without a value.
         library_operators: The operators that torch does not have, sorted. A name is all that is known of a
             library: never a path, and nothing is loaded because of it.
+        library_modules: Of those that were made in Python, the module that did. It is shown to the user, who
+            may import it; nothing else becomes of it.
         library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
         weights: `none`: a weight-less archive; `inside`: bound; `linked`: bound to files beside it,
             save what none of them has as the program wants it, which is inside.
@@ -180,6 +182,7 @@ class Manifest:
     skipped_checks: tuple[str, ...] = ()
     unbound_constants: tuple[UnboundName, ...] = ()
     library_operators: tuple[str, ...] = ()
+    library_modules: Mapping[str, str] = field(default_factory=dict)
     library_classes: tuple[str, ...] = ()
     weights: WeightsKind = "none"
     tensors: tuple[TensorEntry, ...] = ()
@@ -192,6 +195,9 @@ class Manifest:
         for what, text in (*texts, *(("skipped check", check) for check in self.skipped_checks)):
             if _MACHINE_PATH.search(text):
                 raise ValueError(f"the {what} {text!r} names an absolute path; give it relative to a folder")
+        for operator in self.library_modules:
+            if operator not in self.library_operators:
+                raise ValueError(f"a module for {operator!r}, which is no library operator of the program")
         _refuse_twice("records", [record.name for record in self.records])
         names = [name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)]
         _refuse_twice("tensors", names)

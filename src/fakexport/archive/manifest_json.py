@@ -21,6 +21,7 @@ from fakexport.archive.manifest import (
 )
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
+from fakexport.documents.library_names import class_name, module_name, operator_name
 from fakexport.documents.recipe import OPERATORS, Recipe, Step
 from fakexport.documents.typed_json import (
     boolean,
@@ -41,6 +42,8 @@ T = TypeVar("T")
 
 _NAME = 4096
 _SENTENCE = 10_000
+_OF_FEW = ("prefix", "library_modules")
+"""Fields that are left out where they are empty, as archives had it before there were such."""
 _DIMENSIONS = 64
 _OPERANDS = 100_000
 _REASONS = ("parameter", "random", "unknown")
@@ -48,8 +51,6 @@ _REASONS = ("parameter", "random", "unknown")
 _sha256 = matching(re.compile(r"[0-9a-f]{64}"), "sha256 in hex")
 _device = matching(re.compile(r"[a-z_]{1,32}(:[0-9]{1,5})?"), "device")
 _version = matching(re.compile(r"[A-Za-z0-9_.+!-]{1,100}"), "version")
-_operator = matching(re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){2}", re.ASCII), "operator", _NAME)
-_class = matching(re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)+", re.ASCII), "C++ class", _NAME)
 _dtype = one_of(DTYPE_BYTES, "dtype")
 _method_name = matching(METHOD_NAME, "name of a method")
 
@@ -65,9 +66,8 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
     value = {"format": FORMAT, **vars(manifest)}
     value["versions"] = dict(manifest.versions)
     value["device_map"] = dict(manifest.device_map)
-    if manifest.prefix is None:  # Of few archives; the others are as they were before there was one.
-        del value["prefix"]
-    return value
+    value["library_modules"] = dict(manifest.library_modules)
+    return {name: entry for name, entry in value.items() if entry or name not in _OF_FEW}
 
 
 def _bundle_to_json(bundle: BundleManifest) -> dict[str, Any]:
@@ -93,9 +93,7 @@ def decode_manifest(text: bytes, limits: Limits | None = None) -> Manifest | Bun
         return _bundle(value, limits)
     readers = {"format": one_of((FORMAT,), "format of fakexport"), **_readers(limits)}
     readers["records"] = _many(_digest, limits)
-    if isinstance(value, dict) and "prefix" in value:
-        readers["prefix"] = _pair
-    fields = record(value, readers)
+    fields = _record(value, {**readers, "prefix": _pair})
     del fields["format"]
     return _checked(Manifest, fields)
 
@@ -129,9 +127,17 @@ def _bundle(value: Any, limits: Limits) -> BundleManifest:
 
 
 def _method(value: Any, limits: Limits) -> tuple[str, Manifest]:
-    fields = record(value, {"method": _method_name, **_readers(limits)})
+    fields = _record(value, {"method": _method_name, **_readers(limits)})
     name = fields.pop("method")
     return name, _checked(Manifest, fields)
+
+
+def _record(value: Any, readers: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """As `record`, where `_OF_FEW` may be missing."""
+    given = value if isinstance(value, dict) else {}
+    return record(
+        value, {name: read for name, read in readers.items() if name in given or name not in _OF_FEW}
+    )
 
 
 def _pair(value: Any) -> tuple[str, str]:
@@ -153,8 +159,9 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "dynamic_shapes": lambda value: optional(value, text),
         "skipped_checks": _many(_sentence, limits),
         "unbound_constants": _many(_unbound, limits),
-        "library_operators": _many(_operator, limits),
-        "library_classes": _many(_class, limits),
+        "library_operators": _many(operator_name, limits),
+        "library_modules": lambda value: entries(value, module_name),
+        "library_classes": _many(class_name, limits),
         "weights": one_of(WEIGHTS_KINDS, "kind of weights"),
         "tensors": _many(_tensor, limits),
         "recipes": _many(_recipe, limits),

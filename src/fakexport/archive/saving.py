@@ -15,7 +15,7 @@ from fakexport import __version__
 from fakexport.capture import UnboundConstant
 from fakexport.devices import Topology
 from fakexport.documents.collection_pause import collection_paused
-from fakexport.program import library_classes, library_operators
+from fakexport.program import library_classes, library_modules, library_operators
 from fakexport.program.origin import remembered_prefix
 from fakexport.weights import Checkpoint, recipes_of
 
@@ -186,6 +186,7 @@ def described(
         skipped_checks=tuple(portable(check, root) for check in facts.skipped_checks),
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
         library_operators=library_operators(program),
+        library_modules=library_modules(program),
         library_classes=library_classes(program),
         weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),

@@ -73,7 +73,7 @@ def bench_command(
             dtype=dtype,
             inputs=input_ or (),
             dynamic_shapes=dynamic or (),
-            libraries=[str(path) for path in library or ()],
+            libraries=list(library or ()),
             threads=threads,
             warmup=warmup,
             repeat=repeat,

@@ -79,7 +79,7 @@ def _inspect_archive(
     devices: bool,
     trust: bool,
     output_format: str,
-    library: list[Path] | None,
+    library: list[str] | None,
     debug: bool,
 ) -> None:
     if devices and output_format == "json":

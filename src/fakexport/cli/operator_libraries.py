@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import typer
 
 __all__ = ["load_libraries"]
 
 
-def load_libraries(paths: Sequence[Path] | None) -> None:
-    """Loads files that register operators, in their order: Python files, and native libraries for torch.
+def load_libraries(libraries: Sequence[str] | None) -> None:
+    """Loads what registers operators, in its order: Python files and modules, and native libraries for torch.
 
     Both run code of their own, which is why only the command line names them and an archive never does.
 
     Raises:
-        typer.BadParameter: a file is not there, or is no library that this machine and this torch can load.
+        typer.BadParameter: one is not there, or is no library that this machine and this torch can load.
     """
-    if not paths:
+    if not libraries:
         return
     from fakexport.sources import SourceError, load_operator_library
 
-    for path in paths:
+    for library in libraries:
         try:
-            load_operator_library(path)
+            load_operator_library(library)
         except SourceError as error:
             raise typer.BadParameter(str(error), param_hint="--library") from error

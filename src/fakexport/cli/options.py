@@ -94,12 +94,12 @@ UseCache = Annotated[
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]
 Libraries = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option(
         "--library",
-        metavar="FILE",
+        metavar="LIBRARY",
         show_default=False,
-        help="A library of operators to load first: a native one for torch, or a .py file. Repeatable.",
+        help="Operators to load first: a native library for torch, a .py file, or a module. Repeatable.",
     ),
 ]
 Debug = Annotated[

@@ -6,10 +6,14 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.operator_registry import TORCH_NAMESPACES, OpOverload
+from fakexport._torch.operator_schema import defining_module
 from fakexport._torch.script_objects import class_name, is_class_of_torch
 from fakexport.program.walk import walk
 
-__all__ = ["library_classes", "library_operators"]
+__all__ = ["library_classes", "library_modules", "library_operators"]
+
+_NO_PLACE_TO_IMPORT = ("__main__", "fakexport_source_")
+"""Modules that no import elsewhere finds: scripts, and files that were imported by their path."""
 
 
 def library_operators(program: ExportedProgram) -> tuple[str, ...]:
@@ -23,6 +27,17 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
     called = (visit.node.target for visit in walk(program) if visit.node.op == "call_function")
     operators = {target for target in called if isinstance(target, OpOverload)}
     return tuple(sorted(str(found) for found in operators if found.namespace not in TORCH_NAMESPACES))
+
+
+def library_modules(program: ExportedProgram) -> dict[str, str]:
+    """Of the library operators that Python makes, the module that does: `transformers.integrations.moe`."""
+    found = {}
+    for operator in library_operators(program):
+        namespace, name, _ = operator.split(".")
+        module = defining_module(f"{namespace}::{name}")
+        if module is not None and not module.startswith(_NO_PLACE_TO_IMPORT):
+            found[operator] = module
+    return found
 
 
 def library_classes(program: ExportedProgram) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:
         "device_map": dict(manifest.device_map),
         "dtype": manifest.dtype,
         "dynamic_shapes": manifest.dynamic_shapes,
+        "library_modules": dict(manifest.library_modules),
         "skipped_checks": list(manifest.skipped_checks),
         "program": plain(found.program),
         "weights": _weights(manifest),

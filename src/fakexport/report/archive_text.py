@@ -80,7 +80,9 @@ def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[st
         [f"{plural(program.call_count, 'call')} of {plural(len(program.operators), 'operator')}"],
     )
     classes = [f"objects of the C++ class {name}" for name in program.library_classes]
-    yield "libraries", [f"{name} is no operator of torch" for name in program.library_operators] + classes
+    made = {name: f", {module} makes it" for name, module in manifest.library_modules.items()}
+    operators = [f"{name} is no operator of torch{made.get(name, '')}" for name in program.library_operators]
+    yield "libraries", operators + classes
     yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
     yield "weights", list(_weights(found))
     yield "names", [names_in_checkpoint(prefix) for prefix in [manifest.prefix] if prefix is not None]

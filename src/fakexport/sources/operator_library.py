@@ -1,32 +1,45 @@
-"""Loading a library of operators: of Python, or native for torch."""
+"""Loading a library of operators: a file or module of Python, or native code for torch."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
 
-from fakexport.sources.python_file import import_file, importable
+from fakexport.sources.python_file import import_file, import_module, importable
 from fakexport.sources.source_error import SourceError
 
 __all__ = ["load_operator_library"]
 
+_FILES = (".py", ".so", ".dylib", ".dll", ".pyd")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
-def load_operator_library(path: Path) -> None:
-    """Registers the operators of a file, by running it.
+
+def load_operator_library(library: str) -> None:
+    """Registers the operators of a file or module, by running it.
 
     Args:
-        path: A `.py` file is imported, beside the modules of its folder; any other goes to
-            `torch.ops.load_library`.
+        library: A file, or a module of Python that is installed or in the working directory,
+            `transformers.integrations.moe`. A `.py` file is imported, beside the modules of its folder; any
+            other goes to `torch.ops.load_library`.
     Raises:
-        SourceError: there is no such file, or it cannot be loaded here.
+        SourceError: there is no such file or module, or it cannot be loaded here.
     """
+    path = Path(library)
     if not path.is_file():
-        raise SourceError(f"{path}: no such file")
-    if path.suffix == ".py":
+        if "/" in library or path.suffix in _FILES or not _MODULE.fullmatch(library):
+            raise SourceError(f"{library}: no such file")
+        with importable(Path.cwd()):
+            import_module(library)
+    elif path.suffix == ".py":
         with importable(path.absolute().parent):
             import_file(path)
-        return
+    else:
+        _load_native(path)
+
+
+def _load_native(path: Path) -> None:
     try:
         # Absolute: the system's loader looks for a bare name in its own folders.
         torch.ops.load_library(str(path.absolute()))

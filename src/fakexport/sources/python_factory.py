@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,11 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport.sources.python_file import import_file, importable
+from fakexport.sources.python_file import import_file, import_module, importable
 from fakexport.sources.source import FORMS, ExampleInputs, Source
-from fakexport.sources.source_error import SourceError, did_you_mean, first_line
+from fakexport.sources.source_error import SourceError, did_you_mean
 
 __all__ = ["checked", "no_inputs", "python_source"]
+
+_A_SOURCE_IS = f"; a source is {' | '.join(FORMS)}"
 
 
 def python_source(spec: str) -> Source:
@@ -35,7 +36,7 @@ def python_source(spec: str) -> Source:
     is_file = place.endswith(".py") or "/" in place
     folder = Path(place).absolute().parent if is_file else Path.cwd()
     with importable(folder):
-        module = import_file(Path(place)) if is_file else _import_package(place)
+        module = import_file(Path(place)) if is_file else import_module(place, _A_SOURCE_IS)
     factory = _attribute(module, attribute, place)
 
     def construct() -> Any:
@@ -43,17 +44,6 @@ def python_source(spec: str) -> Source:
             return checked(factory(), spec)
 
     return Source(spec=spec, kind="python", factory=construct, example_inputs=no_inputs(spec))
-
-
-def _import_package(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise SourceError(f"no module named {error.name!r}; a source is {' | '.join(FORMS)}") from error
-        raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error
-    except (Exception, SystemExit) as error:
-        raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error
 
 
 def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:

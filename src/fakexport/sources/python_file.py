@@ -1,8 +1,9 @@
-"""Importing one Python file by its path, without a trace in `sys.path`."""
+"""Importing one Python file by its path, without a trace in `sys.path`, or a module by its name."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import sys
 import traceback
@@ -13,7 +14,7 @@ from types import ModuleType
 
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line
 
-__all__ = ["import_file", "importable"]
+__all__ = ["import_file", "import_module", "importable"]
 
 _OWNER = "__fakexport_folder__"
 
@@ -46,6 +47,25 @@ def import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise SourceError(f"{path} cannot be imported: {first_line(error)}{_place(error, path)}") from error
     return module
+
+
+def import_module(name: str, hint: str = "") -> ModuleType:
+    """Imports a module by its name.
+
+    Args:
+        name: `package.module`.
+        hint: Ends the message where there is no such module.
+    Raises:
+        SourceError: there is none, or it raises.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise SourceError(f"no module named {error.name!r}{hint}") from error
+        raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error
 
 
 def _content(path: Path) -> bytes:

@@ -63,7 +63,7 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
         example_inputs=derive_inputs,
         tracing=_patched,
         dtype=dtype if isinstance(dtype, torch.dtype) else None,
-        assumptions=tuple(sentence for sentence in (assumed, left_out) if sentence),
+        assumptions=tuple(sentence for sentence in (_folder_left(model), assumed, left_out) if sentence),
     )
 
 
@@ -88,6 +88,13 @@ def _config(model: str) -> Any:
             f"nothing is downloaded from the hub: save the config.json of {model} and write hf:PATH"
         )
     return default_config(model)
+
+
+def _folder_left(model: str) -> str | None:
+    """That a folder of a model is not what was taken, since it is called like a model type."""
+    if "/" in model or not (Path(model) / "config.json").is_file():
+        return None
+    return f"hf:{model} is transformers' own configuration of that type: the folder is hf:./{model}"
 
 
 def _import_export_patches() -> None:

@@ -47,6 +47,7 @@ def manifest(**changes: object) -> Manifest:
         "skipped_checks": ("guards were not compared with a second input",),
         "unbound_constants": (UnboundName("scale", "parameter", "it comes from a weight", weight="w"),),
         "library_operators": ("signal_ops.soft_clip.default",),
+        "library_modules": {"signal_ops.soft_clip.default": "signal_ops.kernels"},
         "library_classes": ("signal_ops::Polynomial",),
         "tensors": (tensor(aliases=("model.wte.weight",)), tensor("model.rotary", source=None)),
         "recipes": (Recipe(("old.0", "old.1"), (Step("cat", (0, 1), (0,)),), (("lm_head.weight", 2),)),),

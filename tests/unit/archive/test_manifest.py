@@ -61,6 +61,13 @@ def test_a_prefix_is_written_where_there_is_one_and_comes_back():
     assert "prefix" not in json.loads(encode_manifest(manifest(tensors=tensors)))
 
 
+def test_an_archive_without_operators_of_python_is_as_it_was_before_their_modules_were_told():
+    own = manifest(library_modules={})
+
+    assert "library_modules" not in json.loads(encode_manifest(own))
+    assert decode_manifest(encode_manifest(own)) == own
+
+
 def test_a_weight_begins_with_the_prefix():
     with pytest.raises(ValueError, match=r"the weight 'model\.wte\.weight' does not begin with 'lm_head'"):
         manifest(prefix=("", "lm_head"))
@@ -82,6 +89,13 @@ def test_the_order_of_mappings_does_not_matter():
         ("tensors", ..., "tensors: this field is missing"),
         ("library_operators", ..., "library_operators: this field is missing"),
         ("library_operators", ["/tmp/libops.so"], "library_operators[0]: '/tmp/libops.so' is no operator"),
+        ("library_modules", [], "library_modules: expected an object, got list"),
+        (
+            "library_modules",
+            {"signal_ops.soft_clip.default": "os; rm -rf"},
+            "library_modules['signal_ops.soft_clip.default']: 'os; rm -rf' is no module of Python",
+        ),
+        ("library_modules", {"a.b.c": "os"}, "a module for 'a.b.c', which is no library operator"),
         ("library_classes", ..., "library_classes: this field is missing"),
         ("library_classes", ["Polynomial"], "library_classes[0]: 'Polynomial' is no C++ class"),
         ("date", "2026-01-01", "the field 'date' is unknown"),

@@ -320,7 +320,7 @@ def with_metadata(package: Path, change: dict[str, object]) -> None:
         ({"device": "cuda"}, "compiled for cuda, and there is no such device here"),
         (
             {"libraries_for": ("acme.scale.default",)},
-            "acme.scale.default is not registered; load its library",
+            "acme.scale.default is not registered: import the operator library `acme` first",
         ),
         ({"tensors": ()}, "its code wants other weights than it says"),
     ],

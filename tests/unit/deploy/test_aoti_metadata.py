@@ -28,7 +28,8 @@ METADATA = PackageMetadata(
     versions={"torch": "2.13.0+cpu", "fakexport": "0.1.0"},
     machine="x86_64",
     instructions=("avx2", "fma3"),
-    libraries_for=("acme.scale.default",),
+    libraries_for=("acme.scale.default", "acme::Table"),
+    library_modules={"acme.scale.default": "acme.kernels"},
 )
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fakexport.capture import export
-from fakexport.program import library_classes, library_operators
+from fakexport.program import library_classes, library_modules, library_operators
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,44 @@ def test_each_operator_is_named_once_those_of_branches_too(operators):
         "library_operators_test.half.default",
         "library_operators_test.twice.default",
     )
+
+
+def test_of_an_operator_that_python_made_the_module_is_known(operators):
+    @torch.library.custom_op("library_modules_test::thrice", mutates_args=())
+    def thrice(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    thrice.register_fake(torch.empty_like)
+
+    class Both(nn.Module):
+        def forward(self, x):
+            return operators.twice(thrice(x))
+
+    program = export(Both, (torch.ones(3),))
+
+    assert library_operators(program) == (
+        "library_modules_test.thrice.default",
+        "library_operators_test.twice.default",
+    )
+    assert library_modules(program) == {"library_modules_test.thrice.default": __name__}
+
+
+def test_a_script_is_no_module_to_import(monkeypatch):
+    def half(x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+    half.__module__ = "__main__"
+    operator = torch.library.custom_op("library_modules_test::half", half, mutates_args=())
+    operator.register_fake(torch.empty_like)
+
+    class Half(nn.Module):
+        def forward(self, x):
+            return operator(x)
+
+    program = export(Half, (torch.ones(3),))
+
+    assert library_operators(program) == ("library_modules_test.half.default",)
+    assert library_modules(program) == {}
 
 
 def test_operators_of_torch_need_no_library():

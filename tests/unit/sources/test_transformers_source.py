@@ -62,6 +62,17 @@ def test_a_model_type_becomes_its_most_telling_class(model_type, class_name):
     assert source.assumptions == (f"hf:{model_type} names no class: {class_name} assumed",)
 
 
+def test_a_folder_that_is_called_like_a_model_type_is_not_passed_over_in_silence(tmp_path, monkeypatch):
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "gpt2" / "config.json").write_text('{"model_type": "gpt2", "n_layer": 1}', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    assert resolve("hf:gpt2").assumptions[0] == (
+        "hf:gpt2 is transformers' own configuration of that type: the folder is hf:./gpt2"
+    )
+    assert not any("folder" in sentence for sentence in resolve("hf:./gpt2").assumptions)
+
+
 @pytest.mark.parametrize("name", ["AutoModelForSequenceClassification", "LlamaForSequenceClassification"])
 def test_a_class_may_be_named(write, name):
     spec = write({"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT})

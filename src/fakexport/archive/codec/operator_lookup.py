@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from types import ModuleType
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from fakexport._torch.operator_registry import TORCH_NAMESPACES, higher_order_op
 from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 from fakexport.documents.document_error import DocumentError
 
-__all__ = ["Operators", "is_of_a_library", "refuse_unregistered"]
+__all__ = ["Operators", "is_of_a_library", "refuse_unregistered", "unregistered"]
 
 _MOST_NAMED = 8
 
@@ -81,26 +81,34 @@ def is_of_a_library(name: str) -> bool:
     return match is not None and match[1] not in TORCH_NAMESPACES
 
 
-def refuse_unregistered(names: Iterable[str]) -> None:
+def refuse_unregistered(names: Iterable[str], modules: Mapping[str, str] = MappingProxyType({})) -> None:
     """Refuses at once all the operators of libraries that are not registered in this process.
 
+    Args:
+        names: `signal_ops.soft_clip.default`.
+        modules: Of some of them, the module of Python that makes them, as far as is known.
     Raises:
         DocumentError: names them, and what to load.
     """
     missing = [name for name in names if registered_overload(*name.split(".")) is None]
     if missing:
-        raise DocumentError(_unregistered(missing))
+        raise DocumentError(unregistered(missing, modules))
 
 
-def _unregistered(names: Sequence[str]) -> str:
-    libraries = ", ".join(dict.fromkeys(f"`{name.partition('.')[0][:80]}`" for name in names))
+def unregistered(names: Sequence[str], modules: Mapping[str, str] = MappingProxyType({})) -> str:
+    """What to tell of operators that are not registered; as for `refuse_unregistered`."""
+    libraries = ", ".join(
+        dict.fromkeys(f"`{modules.get(name, name.partition('.')[0][:80])}`" for name in names)
+    )
     if len(names) == 1:
-        what, first = f"the operator {names[0][:200]} is", f"import the operator library {libraries} first"
+        what, of_it = f"the operator {names[0][:200]} is", "the operator library "
     else:
         listed = ", ".join(name[:200] for name in names[:_MOST_NAMED])
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        what, first = f"the operators {listed}{more} are", f"import what registers {libraries} first"
-    return f"{what} not registered: {first}, or name its file with --library"
+        what, of_it = f"the operators {listed}{more} are", "what registers "
+    if all(name in modules for name in names):
+        return f"{what} not registered: import {libraries} first, or name it with --library"
+    return f"{what} not registered: import {of_it}{libraries} first, or name its file with --library"
 
 
 def _target(name: str) -> Any:
@@ -118,7 +126,7 @@ def _target(name: str) -> Any:
         if overload is None:
             short = name.removeprefix("torch.ops.")
             if match[1] not in TORCH_NAMESPACES:
-                raise DocumentError(_unregistered([short]))
+                raise DocumentError(unregistered([short]))
             raise DocumentError(
                 f"the operator {short[:200]} is not registered: this torch has no such operator"
             )

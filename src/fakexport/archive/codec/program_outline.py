@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from fakexport._torch.script_objects import class_of
@@ -16,7 +17,7 @@ from fakexport.program.output_names import leaf_names
 from fakexport.program.tensor_spec import Spelling
 
 from .argument_decoder import read_object
-from .operator_lookup import Operators, is_of_a_library
+from .operator_lookup import Operators, is_of_a_library, unregistered
 from .program_decoder import check_version, read_range
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
@@ -53,9 +54,12 @@ class ProgramOutline:
     range_constraints: Mapping[str, SymbolRange]
 
 
-def outline(document: Any) -> ProgramOutline:
+def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) -> ProgramOutline:
     """The outline of a `models/model.json`, which may come from anybody.
 
+    Args:
+        document: The parsed JSON.
+        modules: Of some library operators, the module of Python that makes them.
     Raises:
         DocumentError: what is shown is not as torch writes it. What is not shown is not looked at.
     """
@@ -76,7 +80,7 @@ def outline(document: Any) -> ProgramOutline:
         operators={_short(name): count for name, count in sorted(operators.items())},
         library_operators=tuple(_short(name) for name in sorted(operators) if is_of_a_library(name)),
         library_classes=tuple(sorted(classes)),
-        missing_operators=dict(_missing(operators)),
+        missing_operators=dict(_missing(operators, modules)),
         inputs=tuple(value for value in inputs if value is not None),
         outputs=tuple(_named(outputs, _structure_names(module))),
         range_constraints=dict(sorted(ranges.items())),
@@ -196,13 +200,14 @@ def _targets(graph: Any, depth: int) -> Iterator[str]:
                 yield from _targets(field(mapping(content), "graph", mapping), depth + 1)
 
 
-def _missing(operators: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def _missing(operators: Mapping[str, int], modules: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     known = Operators()
     for name in sorted(operators):
         try:
             known.target(name)
         except DocumentError as error:
-            yield _short(name), error.reason
+            short = _short(name)
+            yield short, unregistered([short], modules) if short in modules else error.reason
 
 
 def _short(name: str) -> str:

@@ -24,7 +24,7 @@ from fakexport.archive.container.limits import MIB
 from fakexport.archive.container.new_file import new_file
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.payload import names_by_tensor
-from fakexport.program import library_classes, library_operators
+from fakexport.program import library_classes, library_modules, library_operators
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
 from fakexport.weights import CheckpointError
@@ -201,6 +201,7 @@ class _Job:
             machine=machine_here(),
             instructions=instructions_here(self.device),
             libraries_for=(*library_operators(self.program), *library_classes(self.program)),
+            library_modules=library_modules(self.program),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
+from fakexport.documents.library_names import class_name, module_name, operator_name
 from fakexport.documents.typed_json import entries, field, integer, items, mapping, one_of, text
 
 from ..signature import Signature
@@ -60,6 +61,7 @@ class PackageMetadata:
         instructions: Extensions that the compiler could use, sorted; or the GPU's capability, `sm_90`.
         libraries_for: What libraries register: operators, `signal_ops.soft_clip.default`, and then
             C++ classes, `signal_ops::Polynomial`; both sorted.
+        library_modules: Of the operators that Python makes, the module that does.
     """
 
     signature: Signature
@@ -73,6 +75,7 @@ class PackageMetadata:
     machine: str
     instructions: tuple[str, ...]
     libraries_for: tuple[str, ...]
+    library_modules: Mapping[str, str]
 
     def to_text(self) -> str:
         """As JSON; `from_text` reads it."""
@@ -96,6 +99,7 @@ class PackageMetadata:
             "machine": self.machine,
             "instructions": list(self.instructions),
             "libraries_for": list(self.libraries_for),
+            "library_modules": dict(self.library_modules),
         }
         return json.dumps(document, sort_keys=True)
 
@@ -120,7 +124,8 @@ class PackageMetadata:
             versions=field(owner, "versions", lambda value: entries(value, text)),
             machine=field(owner, "machine", text),
             instructions=_texts(owner, "instructions"),
-            libraries_for=_texts(owner, "libraries_for"),
+            libraries_for=tuple(field(owner, "libraries_for", lambda value: items(value, _of_a_library))),
+            library_modules=field(owner, "library_modules", lambda value: entries(value, module_name)),
         )
         shapes = [tensor.shape for tensor in found.signature.inputs]
         if [sorted(order) for order in found.orders] != [list(range(len(shape))) for shape in shapes]:
@@ -130,6 +135,10 @@ class PackageMetadata:
 
 def _texts(owner: dict[str, Any], name: str) -> tuple[str, ...]:
     return tuple(field(owner, name, lambda value: items(value, text)))
+
+
+def _of_a_library(value: Any) -> str:
+    return class_name(value) if "::" in text(value) else operator_name(value)
 
 
 def _order(value: Any) -> tuple[int, ...]:

@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from fakexport._torch.inductor import AotiPackage
-from fakexport._torch.operator_registry import registered_overload
 from fakexport._torch.real_execution import real_execution
-from fakexport._torch.script_objects import is_class_registered
 from fakexport.archive import ArchiveError, bind, load
+from fakexport.archive.codec.operator_lookup import refuse_unregistered
 from fakexport.archive.container.reader import read_container
+from fakexport.archive.saved_object import refuse_unregistered_classes
 from fakexport.devices.presence import exists_here
+from fakexport.documents.document_error import DocumentError
 from fakexport.weights import CheckpointSource
 
 from ..artifact import DeployError
@@ -147,17 +148,13 @@ def _release(version: str) -> tuple[str, ...]:
 
 
 def _check_libraries(path: Path, metadata: PackageMetadata) -> None:
-    for name in metadata.libraries_for:
-        kind, is_here = ("C++ class", is_class_registered) if "::" in name else ("operator", _is_registered)
-        if not is_here(name):
-            raise DeployError(
-                f"{path}: the {kind} {name} is not registered; load its library first, `--library FILE`"
-            )
-
-
-def _is_registered(operator: str) -> bool:
-    namespace, name, overload = (*operator.split("."), "default", "default")[:3]
-    return registered_overload(namespace, name, overload) is not None
+    classes = [name for name in metadata.libraries_for if "::" in name]
+    operators = [name for name in metadata.libraries_for if "::" not in name]
+    try:
+        refuse_unregistered(operators, metadata.library_modules)
+        refuse_unregistered_classes(classes)
+    except DocumentError as error:
+        raise DeployError(f"{path}: {error}") from None
 
 
 def _loaded(path: Path) -> AotiPackage:

@@ -52,7 +52,7 @@ def bench(
         source: As for `check`; a text, since each process reads it anew.
         modes: Names in `MODES`.
         dtype, inputs, dynamic_shapes: As for `check`.
-        libraries: Operator libraries to load in each process; paths.
+        libraries: Operator libraries to load in each process: files, or modules of Python.
         threads: Of torch. Default: as many as it takes by itself.
         warmup, repeat: Calls that are not timed, and those that are, at least 1.
         timeout_s: Wall time that each process has.

@@ -21,7 +21,7 @@ class Request:
         dtype: Default floating dtype of the construction; None for the source's own.
         inputs: As for `check`.
         dynamic: As for `check`.
-        libraries: Operator libraries to load first; paths.
+        libraries: Operator libraries to load first: files, or modules of Python.
         threads: Of torch; None for as many as it takes by itself.
         warmup, repeat: Calls that are not timed, and calls that are.
     """

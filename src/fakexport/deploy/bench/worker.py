@@ -62,7 +62,7 @@ def work(folder: Path, part: str, name: str = "") -> None:
 
 def _load_libraries(request: Request) -> None:
     for library in request.libraries:
-        load_operator_library(Path(library))
+        load_operator_library(library)
 
 
 def _make(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:

@@ -1,0 +1,19 @@
+"""Readers of what a document calls operators and classes of libraries, and modules of Python."""
+
+from __future__ import annotations
+
+import re
+
+from fakexport.documents.typed_json import matching
+
+__all__ = ["class_name", "module_name", "operator_name"]
+
+_LENGTH = 4096
+_WORD = r"[A-Za-z_]\w*"
+
+operator_name = matching(re.compile(rf"{_WORD}(\.{_WORD}){{2}}", re.ASCII), "operator", _LENGTH)
+"""`signal_ops.soft_clip.default`."""
+class_name = matching(re.compile(rf"{_WORD}(::{_WORD})+", re.ASCII), "C++ class", _LENGTH)
+"""`signal_ops::Polynomial`."""
+module_name = matching(re.compile(rf"{_WORD}(\.{_WORD})*", re.ASCII), "module of Python", 200)
+"""`transformers.integrations.moe`."""
