@@ -58,7 +58,7 @@ _TITLES = {
     "retarget": "A model that shows it",
     "compile": "A model that shows it",
 }
-_SUFFIXES = {"aoti": ".aoti.pt2", "executorch": ".pte", "onnx": ".onnx"}
+_SUFFIXES = {"aoti": ".aoti.pt2", "cpp-project": "", "executorch": ".pte", "onnx": ".onnx"}
 _IN_PYTHON = "fe.bind(fe.export(factory), checkpoint())"
 
 

@@ -13,8 +13,9 @@ from torch.export import ExportedProgram
 from fakexport.archive import ArchiveWriteError
 
 from ..aoti import compile_aoti
-from ..artifact import CompiledFile, DeployError, Report
+from ..artifact import CompiledFile, CompileFailure, DeployError, Report
 from ..signature import Signature
+from .findings import findings_of_program
 from .readme import readme
 
 __all__ = ["write_cpp_project"]
@@ -45,7 +46,7 @@ def write_cpp_project(
         What was written; `path` is the folder.
     Raises:
         DeployError: something is in the folder already, or `compile_aoti` refuses the program.
-        CompileFailure: Inductor cannot compile the program.
+        CompileFailure: Inductor cannot compile the program, or it calls operators of Python.
         ArchiveWriteError: it cannot be written. On any error nothing is there that was not there before.
 
     Example:
@@ -55,6 +56,8 @@ def write_cpp_project(
     """
     target = Path(folder)
     _refuse_to_overwrite(target)
+    if findings := tuple(findings_of_program(program)):
+        raise CompileFailure(findings)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:200]}.") as temporary:
             new = Path(temporary, "project")

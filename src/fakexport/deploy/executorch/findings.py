@@ -22,6 +22,7 @@ from fakexport.program.source_span import source_span, span_of_trace
 from fakexport.rules import rule
 
 from ..signature import InputTensor
+from ..way_around import way_around
 
 __all__ = [
     "failed_instruction",
@@ -232,7 +233,7 @@ def _unbounded_symbols(node: Node) -> Iterator[str]:
 def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | None = None) -> Diagnostic:
     namespace = name.partition(".")[0]
     is_custom = namespace not in _OF_TORCH_OR_EXECUTORCH
-    fix = (
+    fix = way_around(name) or (
         f"give {name} an out variant, and register its kernel with ExecuTorch's runtime"
         if is_custom
         else "write it with operators that ExecuTorch has, or move it out of the model"

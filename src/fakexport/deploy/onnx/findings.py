@@ -20,6 +20,7 @@ from fakexport.program.source_span import source_span
 from fakexport.rules import rule
 
 from ..signature import Signature
+from ..way_around import way_around
 
 __all__ = ["findings_of_failure", "findings_of_program"]
 
@@ -107,7 +108,7 @@ def _name(node: Node) -> str:
 def _missing(name: str, nodes: list[Node]) -> Diagnostic:
     namespace = name.partition(".")[0]
     is_custom = namespace not in _OF_TORCH
-    fix = (
+    fix = way_around(name) or (
         f"compile_onnx(..., custom_translation_table={{torch.ops.{name}: ...}}) takes a translation of it"
         if is_custom
         else "write it with other operators"

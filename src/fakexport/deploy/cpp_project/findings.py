@@ -1,0 +1,51 @@
+"""What a C++ program cannot run of a program: operators of Python, FE804."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch.export import ExportedProgram
+
+from fakexport._torch.operator_schema import is_python_operator
+from fakexport.diagnose.labels import labels_at
+from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.program import library_modules, library_operators
+from fakexport.program.operator_name import target_name
+from fakexport.program.walk import Visit, walk
+from fakexport.rules import rule
+
+from ..way_around import way_around
+
+__all__ = ["findings_of_program"]
+
+
+def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
+    """A finding for each operator that Python makes, at its first call.
+
+    Args:
+        program: Not changed.
+    """
+    wanted = {name for name in library_operators(program) if is_python_operator(_qualified(name))}
+    calls: dict[str, list[Visit]] = {}
+    for visit in walk(program) if wanted else ():
+        if visit.node.op == "call_function" and (name := target_name(visit.node.target)) in wanted:
+            calls.setdefault(name, []).append(visit)
+    modules = library_modules(program)
+    for name, visits in calls.items():
+        first = visits[0]
+        maker = f", in {modules[name]}" if name in modules else ""
+        yield rule("FE804").diagnostic(
+            labels=labels_at(first.span, f"{name} is called here"),
+            notes=(f"{name} at node {first.node.name} is made by Python{maker}",),
+            fix=Fix(
+                way_around(name) or "write it in C++, or compile it with --to aoti and run that from Python"
+            ),
+            node=first.node.name,
+            module_path=first.module_path or None,
+            count=len(visits),
+        )
+
+
+def _qualified(operator: str) -> str:
+    namespace, name, _ = operator.split(".")
+    return f"{namespace}::{name}"
