@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import fakexport as fe
 from fakexport.deploy import Signature, UnsuitableInputs
 from fakexport.deploy.weights_file import OWNER
 from tests.command_line import fakexport
+from tests.contract.source_tree import ROOT
 from tests.cpp_runner import Runner
 from tests.e2e.compiled_models import Case, gpt2, linear, mlp, save_bound, vit
 
@@ -90,6 +93,31 @@ class TestModels:
         assert run.refusal("--inputs", tmp_path / "in.safetensors") == (
             "`input_ids` has 33 in dimension 1, where the program takes at most 32"
         )
+
+
+def test_cmake_can_be_run_again_once_the_environment_with_torch_is_active(tmp_path: Path) -> None:
+    """What the first, failed run found is not kept."""
+    without = tmp_path / "without"
+    without.mkdir()
+    (without / "python3").write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && case "$2" in *torch*) exit 1;; esac\nexec {sys.executable} "$@"\n',
+        encoding="utf-8",
+    )
+    (without / "python3").chmod(0o755)
+    command = ["cmake", "-S", ROOT / "src/fakexport/deploy/cpp_project/template", "-B", tmp_path / "build"]
+
+    def run(folder: Path) -> subprocess.CompletedProcess[str]:
+        path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+        return subprocess.run(
+            command, env={**os.environ, **path}, capture_output=True, text=True, check=False
+        )
+
+    refused, done = run(without), run(Path(sys.executable).parent)
+
+    said = " ".join(refused.stderr.split())
+    assert refused.returncode != 0
+    assert f"{without}/python3 has no torch: activate its environment, or set CMAKE_PREFIX_PATH" in said
+    assert done.returncode == 0, done.stderr
 
 
 class TestPlacesOfWeights:
