@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 
-from fakexport.documents.document_error import one_line
+from fakexport.documents.escaping import escaped
 from fakexport.weights.name_folding import fold_names
 from fakexport.weights.weights_report import WeightFinding
 
@@ -39,7 +39,7 @@ def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
             continue
         folded = fold_names(finding.names)
         names = ", ".join([*folded[:_SHOWN], *(["..."] if len(folded) > _SHOWN else [])])
-        text = one_line(f"{finding.code}: {fault}: {names}")
+        text = escaped(f"{finding.code}: {fault}: {names}")
         warnings.warn(WeightsWarning(text), stacklevel=_level_of_the_caller())
 
 
