@@ -1,6 +1,6 @@
 """Models with operators that torch does not have.
 
-Of Python, without more ado:
+`python examples/custom_ops/model.py` writes weights and inputs for all of them. Of Python, without more ado:
 
     fakexport check examples/custom_ops/model.py:python_operator --target H100
     fakexport check examples/custom_ops/model.py:without_fake_kernel
@@ -99,3 +99,17 @@ def cpp_class():
     import fake_polynomial  # noqa: F401  (beside this file; it registers the fake class)
 
     return example(Terms())
+
+
+def write_files():
+    """Random weights, and inputs, as a deployment would have them; no model needs others."""
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    module, (x,) = example(nn.Identity())
+    save_file(module.state_dict(), "weights.safetensors")
+    save_file({"x": x}, "in.safetensors")
+
+
+if __name__ == "__main__":
+    write_files()

@@ -1,34 +1,19 @@
-"""The commands of docs/deploy.md run, in the order of the page, and print what the page says."""
+"""The commands of the pages run, in the order of their page, and print what it says."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-from pathlib import Path
+from itertools import groupby
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "deploy.md"
-BLOCK = re.compile(r"^```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"^\$ (?P<command>.*(?:\\\n.*)*)\n(?P<printed>(?:(?!\$ ).*\n)*)", re.MULTILINE)
-NEEDS_COMPILER = pytest.mark.skipif(
-    not all(
-        any((Path(folder) / tool).exists() for folder in os.get_exec_path()) for tool in ("g++", "cmake")
-    ),
-    reason="g++ or cmake is missing",
-)
+from tests.e2e.console_pages import LEFT_OUT, PAGES, ROOT, commands
 
-
-def commands() -> list[tuple[str, list[str]]]:
-    """Each command of the page with the lines that it is said to print."""
-    return [
-        (found["command"].replace("\\\n", " "), found["printed"].splitlines())
-        for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8"))
-        for found in COMMAND.finditer(block["text"])
-    ]
+BELOW = ("docs", "examples", "src")
 
 
 def without_numbers(text: str) -> str:
@@ -36,24 +21,68 @@ def without_numbers(text: str) -> str:
     return " ".join(re.sub(r"\d[\d.,e-]*", "#", text).split())
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@NEEDS_COMPILER
-def test_every_command_of_the_page_runs_and_prints_what_it_says(tmp_path):
-    """In one folder, with the examples beside; `(exit code N)` as the last line says that it fails."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    tools = tmp_path / "tools"
-    tools.mkdir()
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def passages(said: list[str]) -> list[str]:
+    """What has to stand in the output, in this order: `...` is for lines that the page leaves out."""
+    groups = groupby(said, lambda line: line.strip() == "...")
+    texts = (without_numbers("\n".join(lines)) for is_gap, lines in groups if not is_gap)
+    return [text for text in texts if text]
+
+
+@pytest.fixture
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Where `python` and `fakexport` are those that are tested."""
+    tools = tmp_path_factory.mktemp("tools")
     for name, arguments in (("python", ""), ("fakexport", " -m fakexport")):
         (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n', encoding="utf-8")
         (tools / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
-    listed = commands()
+    ours = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+    return {**os.environ, **ours, "CMAKE_BUILD_PARALLEL_LEVEL": "2"}
 
-    assert len(listed) > 8
-    for command, said in listed:
+
+def test_every_page_with_commands_is_run_or_left_out_for_a_reason():
+    written = [*ROOT.glob("*.md"), *(path for folder in BELOW for path in (ROOT / folder).rglob("*.md"))]
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in written}
+    found = {page for page, text in texts.items() if "```console" in text}
+
+    assert found == PAGES.keys() | LEFT_OUT.keys()
+    assert not PAGES.keys() & LEFT_OUT.keys()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_is_left_out_is_on_its_page(page):
+    listed = [command for command, _ in commands(text_of(page))]
+
+    assert listed
+    for beginning in PAGES[page].left_out:
+        assert any(command.startswith(beginning) for command in listed), beginning
+
+
+def test_a_command_goes_on_behind_a_backslash_and_ends_before_what_it_prints():
+    text = "```console\n$ one \\\n  --more\nfirst\n...\nlast\n\n$ two\n```\n"
+
+    assert commands(text) == [("one    --more", ["first", "...", "last", ""]), ("two", [])]
+    assert passages(["first", "...", "last 7.5 s", "...", ""]) == ["first", "last # s"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_runs_and_prints_what_it_says(page, environment, tmp_path):
+    """In one folder, with the examples beside; `(exit code N)` as the last line says that it fails."""
+    if missing := [tool for tool in PAGES[page].tools if shutil.which(tool) is None]:
+        pytest.skip(f"needs {missing[0]}")
+    PAGES[page].given(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+
+    for command, said in commands(text_of(page)):
+        if command.startswith(tuple(PAGES[page].left_out)):
+            continue
         done = subprocess.run(
-            ["bash", "-c", command],
+            ["bash", "-o", "pipefail", "-c", command],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,
@@ -66,6 +95,7 @@ def test_every_command_of_the_page_runs_and_prints_what_it_says(tmp_path):
             expected = int(code[1])
             said = said[:-1]
         assert done.returncode == expected, f"{command}\n{done.stdout}"
-        printed = without_numbers(done.stdout)
-        for line in said:
-            assert without_numbers(line) in printed, f"{command}\n{line}\nis not in\n{done.stdout}"
+        rest = without_numbers(done.stdout)
+        for passage in passages(said):
+            _, is_there, rest = rest.partition(passage)
+            assert is_there, f"{command}\n{passage}\nis not in\n{done.stdout}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -13,7 +12,7 @@ import torch
 from fakexport.documents.recipe import Recipe
 from fakexport.program.origin import remembered_recipes
 from fakexport.program.program_devices import devices_of_program
-from fakexport.weights import BindError, Checkpoint, WeightFinding, WeightsReport, WeightsWarning
+from fakexport.weights import BindError, Checkpoint, WeightFinding, WeightsReport, warn_of
 from fakexport.weights import bind as bind_program
 from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
@@ -94,7 +93,7 @@ def bind_bundle(
             )
         except BindError as error:
             raise BindError(replace(error.report, source=f"the method {method}")) from None
-    _warn_of_unwanted(report)
+    warn_of(report.checkpoint, report.findings)
     # What a method has no prefix for is not what its program had in another archive.
     prefixes = {method: bundle.prefixes.get(method, ("", "")) for method in bundle}
     bound = Bundle(programs, prefixes=prefixes, shared=bundle.shared)
@@ -284,11 +283,3 @@ def device_maps(
         method: {device: targets[device] for device in devices if device in targets} or None
         for method, devices in present.items()
     }
-
-
-def _warn_of_unwanted(report: WeightsReport) -> None:
-    for finding in report.findings:
-        if finding.code == "FE704":
-            names = ", ".join(finding.names[:3])
-            text = f"FE704: {finding.diagnostic.message} ({len(finding.names)} times): {names}"
-            warnings.warn(WeightsWarning(text), stacklevel=4)

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fakexport.documents.document_error import DocumentError, one_line
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.escaping import escaped
 
 __all__ = ["ArchiveError", "ArchiveWriteError", "faults_named"]
 
@@ -29,7 +30,7 @@ class ArchiveError(ValueError):
         self.where = where
         self.is_trust_missing = is_trust_missing
         line = f"{self.path}: {where}: {what}" if where else f"{self.path}: {what}"
-        super().__init__(one_line(line))
+        super().__init__(escaped(line))
 
 
 class ArchiveWriteError(OSError):
@@ -39,7 +40,7 @@ class ArchiveWriteError(OSError):
         super().__init__(cause.errno, cause.strerror or str(cause), os.fspath(path))
 
     def __str__(self) -> str:
-        return one_line(f"cannot write {self.filename}: {self.strerror}")
+        return escaped(f"cannot write {self.filename}: {self.strerror}")
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import typer
 
 from fakexport import __version__
 from fakexport.diagnostics import Diagnostic, Label, Span, render_text
+from fakexport.documents.escaping import escaped
 from fakexport.report.missing_package import missing_package
-from fakexport.report.table import escaped
 from fakexport.rules import rule
 
 __all__ = ["internal_fault", "usage_fault"]

@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
 from fakexport.cli.streams import write_error_line
-from fakexport.documents.document_error import one_line
+from fakexport.documents.escaping import escaped
 
 __all__ = ["quiet"]
 
@@ -57,7 +57,7 @@ def _show_own(
     line: str | None = None,
 ) -> None:
     if category.__module__.partition(".")[0] == "fakexport":
-        write_error_line(f"warning: {one_line(str(message))}")
+        write_error_line(f"warning: {escaped(str(message))}")
 
 
 class _WithoutLibraries(io.TextIOBase):

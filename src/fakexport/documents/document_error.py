@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["DocumentError", "one_line"]
+from fakexport.documents.escaping import escaped
+
+__all__ = ["DocumentError"]
 
 
 class DocumentError(ValueError):
@@ -29,16 +31,11 @@ class DocumentError(ValueError):
         text = ""
         for step in reversed(self._steps):
             # A step may be a key that the document chose itself.
-            shown = one_line(step)
+            shown = escaped(step)
             text += shown if shown.startswith("[") or not text else f".{shown}"
         return text
 
     def __str__(self) -> str:
-        line = one_line(" ".join(self.reason.split()))
+        line = escaped(" ".join(self.reason.split()))
         line = line if len(line) <= 500 else f"{line[:500]}..."
         return f"{self.place}: {line}" if self._steps else line
-
-
-def one_line(text: str) -> str:
-    """The text with every character that is not printable written as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from fakexport.documents.escaping import escaped
 from fakexport.report.archive_totals import WeightTotals
 from fakexport.report.device_sizes import device_sizes
 from fakexport.report.quantity import bytes_text, plural
-from fakexport.report.table import escaped, layout, wrapped
+from fakexport.report.table import layout, wrapped
 
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDescription

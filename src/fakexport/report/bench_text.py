@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from fakexport.documents.escaping import escaped
 from fakexport.report.bench_report import BenchFailure, BenchReport, BenchRow, BenchStep
 from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.spread import Spread, duration_text, range_text
-from fakexport.report.table import escaped, layout, wide_layout, wrapped
+from fakexport.report.table import layout, wide_layout, wrapped
 
 __all__ = ["failure_text", "render_bench"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fakexport.documents.escaping import escaped
 from fakexport.report.archive_text import archive_paragraphs, names_in_checkpoint, paragraph_lines
 from fakexport.report.archive_totals import WeightTotals, shared_tensors
 from fakexport.report.quantity import bytes_text, plural
-from fakexport.report.table import escaped, wrapped
+from fakexport.report.table import wrapped
 
 if TYPE_CHECKING:
     from fakexport.archive import BundleDescription

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fakexport.documents.escaping import escaped
 from fakexport.report.quantity import plural
-from fakexport.report.table import escaped, layout, wrapped
+from fakexport.report.table import layout, wrapped
 
 if TYPE_CHECKING:
     from fakexport.diagnose.comparison import Comparison, ModuleComparison, Place, TensorError

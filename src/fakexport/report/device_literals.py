@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fakexport.diagnostics import Diagnostic, render_text
+from fakexport.documents.escaping import escaped
 from fakexport.report.quantity import plural
-from fakexport.report.table import escaped, layout
+from fakexport.report.table import layout
 from fakexport.report.transfer_listing import place_text
 
 if TYPE_CHECKING:

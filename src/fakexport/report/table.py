@@ -1,11 +1,13 @@
-"""Text in columns and within a width, and only text that prints."""
+"""Text in columns and within a width."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
 
-__all__ = ["escaped", "layout", "wide_layout", "wrapped"]
+from fakexport.documents.escaping import escaped
+
+__all__ = ["layout", "wide_layout", "wrapped"]
 
 _GAP = "  "
 
@@ -52,14 +54,6 @@ def wide_layout(
             lines.append("")
         lines += layout(part, right=[columns.index(i) for i in right if i in columns], indent=indent)
     return lines
-
-
-def escaped(text: str) -> str:
-    """Returns text whose characters all print, so that no name can steer a terminal or break a line.
-
-    Control characters, line ends and marks of writing direction are shown as Python escapes.
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def wrapped(text: str, width: int, *, first: str = "", later: str = "") -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fakexport.diagnostics import render_text
+from fakexport.documents.escaping import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.quantity import plural
-from fakexport.report.table import escaped
 from fakexport.report.transfer_listing import transfer_listing
 from fakexport.report.verdict import Report
 from fakexport.report.verdict_table import remarks, verdict_table

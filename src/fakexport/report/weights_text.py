@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fakexport.diagnostics import render_text
+from fakexport.documents.escaping import escaped
 from fakexport.report.quantity import bytes_text, plural
-from fakexport.report.table import escaped
 
 if TYPE_CHECKING:
     from fakexport.weights import WeightsReport

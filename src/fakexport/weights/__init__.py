@@ -1,6 +1,6 @@
 """Checkpoints: their headers, whether they fit a model, and binding them to a program."""
 
-from fakexport.weights.binding import BindError, WeightsWarning, bind
+from fakexport.weights.binding import BindError, bind
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.expectation import ModelNotBuilt, dtype_named
 from fakexport.weights.hub_recipes import recipes_of
@@ -9,6 +9,7 @@ from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.safetensors_header import read_header
 from fakexport.weights.verification import CheckpointSource, verify_weights
 from fakexport.weights.weights_report import WeightFinding, WeightsReport
+from fakexport.weights.weights_warning import WeightsWarning, warn_of
 from fakexport.weights.windows import Windows
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "read_header",
     "recipes_of",
     "verify_weights",
+    "warn_of",
 ]

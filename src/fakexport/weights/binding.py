@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -31,8 +30,9 @@ from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.torch_file import entries_of
 from fakexport.weights.verification import CheckpointSource, Verified, verified
 from fakexport.weights.weights_report import WeightsReport
+from fakexport.weights.weights_warning import warn_of
 
-__all__ = ["LARGEST_CHECKED_BYTES", "BindError", "WeightsWarning", "bind", "fitting_weights"]
+__all__ = ["LARGEST_CHECKED_BYTES", "BindError", "bind", "fitting_weights"]
 
 LARGEST_CHECKED_BYTES = 2**30
 """A mapped checkpoint that is larger is looked through for NaN only where `check_finite=True` asks for it."""
@@ -48,10 +48,6 @@ class BindError(ValueError):
     def __init__(self, report: WeightsReport) -> None:
         super().__init__(f"{report.checkpoint} does not fit {report.source}: {report.summary}")
         self.report = report
-
-
-class WeightsWarning(UserWarning):
-    """Weights are bound, and something about them is worth a look: FE704 or FE706."""
 
 
 def bind(
@@ -150,7 +146,7 @@ def fitting_weights(
     report = replace(found.report, findings=(*weights.findings, *before))
     if not report.is_bindable:
         raise BindError(report)
-    _warn(report)
+    warn_of(report.checkpoint, report.findings)
     return weights
 
 
@@ -184,16 +180,6 @@ def _with_constants(
         return constants[name] if name in constants else checkpoint.read(name)
 
     return replace(checkpoint, entries=MappingProxyType(entries), read=read)
-
-
-def _warn(report: WeightsReport) -> None:
-    for diagnostic in report.diagnostics:
-        if diagnostic.severity == "warning" and diagnostic.code in ("FE704", "FE706"):
-            names = ", ".join(diagnostic.notes[0].splitlines()[:3])
-            times = "" if diagnostic.count == 1 else f" ({diagnostic.count} times)"
-            warnings.warn(
-                WeightsWarning(f"{diagnostic.code}: {diagnostic.message}{times}: {names}"), stacklevel=4
-            )
 
 
 def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:

@@ -1,6 +1,6 @@
 """Text in columns."""
 
-from fakexport.report.table import escaped, layout, wide_layout, wrapped
+from fakexport.report.table import layout, wide_layout, wrapped
 
 ROWS = [("target", "nodes", "device"), ("cpu", "1,340", "cpu"), ("H100", "9", "cuda:0")]
 
@@ -35,10 +35,6 @@ def test_a_column_that_fits_nowhere_still_appears():
 
 def test_no_rows_are_no_lines():
     assert layout([]) == wide_layout([], width=80) == []
-
-
-def test_what_does_not_print_is_escaped():
-    assert escaped("a\x1b[2Jb\nc\u202ed\udc80é") == "a\\x1b[2Jb\\nc\\u202ed\\udc80é"
 
 
 def test_long_words_are_not_broken():

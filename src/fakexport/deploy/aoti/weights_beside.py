@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import torch
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.program.tensor_spec import plain_name
-from fakexport.weights import Checkpoint, WeightsWarning, open_checkpoint
+from fakexport.weights import Checkpoint, WeightFinding, open_checkpoint, warn_of
 from fakexport.weights.finite import are_equal
 
 from ..artifact import DeployError
@@ -37,10 +36,9 @@ def weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Ten
         raise DeployError(f"{path} has no weights: give a checkpoint, or put {beside.name} beside it")
     opened = open_checkpoint(beside)
     weights = {wanted.name: _weight(beside, wanted, opened) for wanted in metadata.tensors}
-    if others := opened.entries.keys() - _known_names(metadata):
-        first, more = min(others), f" and {len(others) - 1} more" if len(others) > 1 else ""
-        text = f"FE704: {beside} has entries that no weight of the program wants: {first!r}{more}"
-        warnings.warn(WeightsWarning(text), stacklevel=3)
+    known = _known_names(metadata)
+    if others := tuple(name for name in opened.entries if name not in known):
+        warn_of(str(beside), [WeightFinding("FE704", others)])
     return weights
 
 

@@ -72,9 +72,10 @@ void write_outputs(const fs::path& path, const NamedTensors& outputs) {
 TensorsByName all_weights(const Options& options, const PackageDescription& description) {
   FoundWeights found = read_weights(description, options.package, options.weights);
   if (!found.others.empty()) {
-    const std::size_t more = found.others.size() - 1;
-    write_line("note", found.path.string() + " has entries that no weight of the program wants: " +
-                           in_quotes(found.others[0]) + (more ? " and " + std::to_string(more) + " more" : ""));
+    const std::size_t count = found.others.size();
+    const std::string entries = count == 1 ? "an entry" : std::to_string(count) + " entries";
+    write_line("note", found.path.string() + " has " + entries + " that no weight of the model wants: " +
+                           in_quotes(found.others[0]) + (count == 1 ? "" : ", ..."));
   }
   found.weights.merge(read_constants(options.package));
   return found.weights;

@@ -14,7 +14,7 @@ namespace runner {
 struct FoundWeights {
   std::filesystem::path path;       // Of the file.
   TensorsByName weights;            // By the names that the code has for them.
-  std::vector<std::string> others;  // Entries that no weight of the program wants.
+  std::vector<std::string> others;  // Entries that no weight of the model wants.
 };
 
 // The weights of a program from a .safetensors file: the one beside the package, or a checkpoint. Throws Fault

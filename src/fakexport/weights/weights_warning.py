@@ -1,0 +1,51 @@
+"""What is said of weights that are bound all the same."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable
+
+from fakexport.documents.escaping import escaped
+from fakexport.weights.name_folding import fold_names
+from fakexport.weights.weights_report import WeightFinding
+
+__all__ = ["WeightsWarning", "warn_of"]
+
+_SHOWN = 3
+
+
+class WeightsWarning(UserWarning):
+    """Weights are bound, and something about them is worth a look: FE704 or FE706. The text is one line."""
+
+
+def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
+    """Warns of entries that nothing wants (FE704), and of NaN and infinity (FE706); passes over the rest.
+
+    Args:
+        checkpoint: Where it is.
+        findings: What was found.
+    Warns:
+        WeightsWarning: one for each, at the line that called fakexport.
+    """
+    for finding in findings:
+        count = len(finding.names)
+        if finding.code == "FE704":
+            entries = "an entry" if count == 1 else f"{count:,} entries"
+            fault = f"{checkpoint} has {entries} that no weight of the model wants"
+        elif finding.code == "FE706":
+            fault = f"{'a weight holds' if count == 1 else f'{count:,} weights hold'} NaN or infinity"
+        else:
+            continue
+        folded = fold_names(finding.names)
+        names = ", ".join([*folded[:_SHOWN], *(["..."] if len(folded) > _SHOWN else [])])
+        text = escaped(f"{finding.code}: {fault}: {names}")
+        warnings.warn(WeightsWarning(text), stacklevel=_level_of_the_caller())
+
+
+def _level_of_the_caller() -> int:
+    """How many calls above `warn_of` fakexport was called; Python 3.12 has `skip_file_prefixes` for that."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fakexport."):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -1,0 +1,129 @@
+"""The pages that show commands: what each takes for granted, and what of it no test runs, with the reason."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from tests.command_line import fakexport
+
+__all__ = ["LEFT_OUT", "PAGES", "ROOT", "Page", "commands"]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+_BLOCK = re.compile(r"^```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_COMMAND = re.compile(r"^\$ (?P<command>(?:\\\n|.)*)\n(?P<printed>(?:(?!\$ ).*\n)*)", re.MULTILINE)
+
+
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """Each command in the text of a page, in its order, with the lines that it is said to print."""
+    return [
+        (found["command"].replace("\\\n", " "), found["printed"].splitlines())
+        for block in _BLOCK.finditer(text)
+        for found in _COMMAND.finditer(block["text"])
+    ]
+
+
+def _nothing(folder: Path) -> None:
+    """The page begins in an empty folder."""
+
+
+def _checkpoint(folder: Path, kind: str, **sizes: int) -> None:
+    """A small language model in this folder, in the layout of the hub; beside it inputs, `in.safetensors`."""
+    import transformers
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, vocab_size=64, **sizes)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    ids = torch.randint(0, 64, (2, 16))
+    save_file({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, folder.parent / "in.safetensors")
+
+
+def _llama(folder: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    _checkpoint(folder, "llama", num_attention_heads=4, num_key_value_heads=2, **sizes)
+
+
+def _readme(folder: Path) -> None:
+    _llama(folder / "llama")
+
+
+def _command_line(folder: Path) -> None:
+    """A page of reference: each command has what other commands would have made."""
+    from safetensors.torch import save_file
+
+    _llama(folder / "checkpoint")
+    shutil.copy(folder / "checkpoint" / "config.json", folder)
+    shutil.copy(EXAMPLES / "mlp.py", folder / "model.py")
+    fakexport("export", f"hf:{folder}/config.json", "-o", folder / "cpu.pt2")
+    fakexport("export", f"{folder}/model.py:factory", "-o", folder / "program.pt2")
+    for name in ("encoder.pt2", "decoder.pt2"):
+        shutil.copy(folder / "program.pt2", folder / name)
+    shapes = {"fc1.weight": (256, 128), "fc1.bias": (256,), "fc2.weight": (10, 256), "fc2.bias": (10,)}
+    save_file({name: torch.rand(shape) for name, shape in shapes.items()}, folder / "model.safetensors")
+
+
+def _debugging(folder: Path) -> None:
+    """A program that was exported with another epsilon than the one of the checkpoint's model."""
+    import fakexport as fe
+
+    _checkpoint(folder / "checkpoint", "gpt2", n_embd=32, n_layer=2, n_head=4)
+    shutil.copy(folder / "checkpoint" / "config.json", folder)
+    fakexport("export", f"hf:{folder}/config.json", "-o", folder / "right.pt2")
+    program = fe.load(folder / "right.pt2")
+    _, node, *_ = (node for node in program.graph.nodes if "layer_norm" in node.name)
+    node.args = (*node.args[:4], 1.0)
+    fe.save(program, folder / "model.pt2")
+
+
+def _json(folder: Path) -> None:
+    shutil.copy(EXAMPLES / "mlp.py", folder / "model.py")
+    fakexport("export", f"{folder}/model.py:factory", "-o", folder / "model.pt2")
+
+
+@dataclass(frozen=True)
+class Page:
+    """How the commands of a page are run: one after the other, in one folder with `examples` in it.
+
+    Args:
+        given: Writes the files that the page takes for granted into the folder.
+        tools: What has to be installed besides the extra `test`.
+        left_out: How a command begins that is not run -> why.
+    """
+
+    given: Callable[[Path], None] = _nothing
+    tools: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+PAGES = {
+    "README.md": Page(
+        _readme,
+        ("g++",),
+        {"make ": "installs into .venv from a package index", "pip ": "the same, into this environment"},
+    ),
+    "docs/cli.md": Page(
+        _command_line,
+        left_out={
+            "fakexport compile bound.pt2 --to aoti": "README.md has the same command",
+            "fakexport bench ": "minutes; tests/e2e/test_bench_command.py has one of each mode",
+        },
+    ),
+    "docs/custom_operators.md": Page(tools=("g++", "cmake")),
+    "docs/debugging.md": Page(_debugging),
+    "docs/deploy.md": Page(tools=("g++", "cmake")),
+    "docs/json.md": Page(_json, ("jq",)),
+}
+LEFT_OUT = {
+    "docs/round_trip.md": "tests/e2e/test_captioning.py holds both scripts, at this size, to this line",
+    "src/fakexport/deploy/cpp_project/template/README.md": (
+        "the files that it names are any user's own; tests/e2e/test_cpp_runner.py builds and runs its project"
+    ),
+}
+"""Pages of which no command is run -> why."""
