@@ -128,7 +128,7 @@ class TestShards:
             f"{index}: 5 weights are missing: 'fc1.bias', 'fc1.weight', 'fc2.bias' and 2 more; of its "
             "entries no weight wants 'model.fc1.bias', 'model.fc1.weight', 'model.fc2.bias' and 2 more: "
             "if these are the weights by other names, `fakexport compile PROGRAM CHECKPOINT --to aoti "
-            "--weights beside` writes them by those of the program"
+            "--weights beside -o PACKAGE` writes them by those of the program"
         )
 
     def test_entries_of_any_shard_that_nobody_wants_are_one_note(self, run: Runner, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ Options Options::parse(const std::vector<std::string>& arguments) {
   Options found;
   std::size_t at = 0;
   const auto is_value = [&](std::size_t i) {
-    return i < arguments.size() && arguments[i].rfind("--", 0) != 0;
+    return i < arguments.size() && arguments[i].rfind("-", 0) != 0;
   };
   const auto value = [&](const std::string& option) {
     if (!is_value(at)) throw Fault(option + " needs a value; see --help");

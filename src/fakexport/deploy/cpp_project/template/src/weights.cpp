@@ -106,7 +106,7 @@ Fault missing_weights(const fs::path& path, const std::vector<std::string>& miss
   if (!others.empty()) {
     text += "; of its entries no weight wants " + first_of(others) +
             ": if these are the weights by other names, `fakexport compile PROGRAM CHECKPOINT --to aoti "
-            "--weights beside` writes them by those of the program";
+            "--weights beside -o PACKAGE` writes them by those of the program";
   }
   return Fault(text);
 }
