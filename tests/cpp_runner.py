@@ -30,13 +30,15 @@ class Runner:
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
         return done.stderr.removeprefix("error: ").rstrip("\n")
 
-    def outputs(self, inputs: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
+    def outputs(
+        self, inputs: Mapping[str, torch.Tensor], folder: Path, *, weights: Path | None = None
+    ) -> dict[str, torch.Tensor]:
         """What it writes for these inputs; it must say nothing on stderr."""
         from safetensors.torch import load_file, save_file
 
         save_file(dict(inputs), folder / "in.safetensors")
         out = folder / "out.safetensors"
-        done = self("--inputs", folder / "in.safetensors", "--output", out)
+        done = self("--inputs", folder / "in.safetensors", "--output", out, weights=weights)
         assert (done.returncode, done.stderr) == (0, "")
         found: dict[str, torch.Tensor] = load_file(out)
         return found

@@ -249,6 +249,7 @@ class TestInputs:
             (("--inputs", "x=none.npy"), "none.npy: No such file or directory"),
             (("--inputs", "in.safetensors", "x=x.npy"), "'in.safetensors' is neither NAME=FILE.npy"),
             (("--inputs",), "--inputs needs a value; see --help"),
+            (("--inputs", "-o", "out"), "--inputs needs a value; see --help"),
             (("--outputs", "x"), "unknown: '--outputs'; see --help"),
             (("--library", "none.so"), "none.so: no such file"),
             (("--library", "/dev/null"), "the library cannot be loaded: /dev/null: "),
@@ -375,26 +376,27 @@ class TestOutputs:
 
         assert refusal.startswith(("cannot write", "npy has no name"))
 
-    def test_a_full_disk_leaves_what_was_there(self, run: Runner, tmp_path: Path) -> None:
-        """A limit on the size of files stands in for the disk: the write fails in the same way."""
-        safetensors.save_file(mlp().inputs, tmp_path / "in.safetensors")
-        out = tmp_path / "out.safetensors"
-        out.write_text("before")
-        weights = run.package.with_suffix(".safetensors")
-        call = f"{run.program} --package {run.package} --weights {weights} --inputs in.safetensors -o {out}"
+    def test_a_full_disk_leaves_what_was_there(self, cpp_runner: Path, tmp_path: Path) -> None:
+        """A limit on the size of files stands in for the disk; torch's loader needs some of it before."""
+        module, x = linear().module, torch.zeros(1_000_000, 8)
+        run = compiled(Case(module, {"x": x}, {"x": None}), cpp_runner, tmp_path)
+        folder = tmp_path / "out"
+        folder.mkdir()
+        safetensors.save_file({"x": x}, tmp_path / "in.safetensors")
+        (folder / "out.safetensors").write_text("before")
+        call = f"{run.program} --package {run.package} --inputs ../in.safetensors -o out.safetensors"
 
         done = subprocess.run(
-            ["bash", "-c", f"trap '' XFSZ; ulimit -f 0; exec {call}"],
-            cwd=tmp_path,
+            ["bash", "-c", f"trap '' XFSZ; ulimit -f {8 * 1024}; exec {call}"],
+            cwd=folder,
             capture_output=True,
             text=True,
             check=False,
         )
 
-        assert done.returncode == 2
-        assert done.stderr.count("\n") == 1
-        assert out.read_text() == "before"
-        assert {path.name for path in tmp_path.iterdir()} == {"in.safetensors", "out.safetensors"}
+        assert (done.returncode, done.stderr) == (2, "error: cannot write out.safetensors: File too large\n")
+        assert (folder / "out.safetensors").read_text() == "before"
+        assert [path.name for path in folder.iterdir()] == ["out.safetensors"]
 
 
 def test_a_project_is_not_written_over(cpp_project: Path) -> None:

@@ -133,9 +133,9 @@ class TestHostileFiles:
 
     def test_a_name_cannot_forge_a_line(self, run: Runner, tmp_path: Path) -> None:
         path = tmp_path / "in.safetensors"
-        path.write_bytes(file_of({"x\nerror: \x1b[31mnone": X}, DATA))
+        path.write_bytes(file_of({"x\0\nerror: \x1b[31m\u009b31m\u2028\u202enone": X}, DATA))
 
-        assert "'x?error: ?[31mnone'" in run.refusal("--inputs", path)
+        assert "'x??error: ?[31m?31m??none'" in run.refusal("--inputs", path)
 
     def test_a_name_in_any_script_is_read(self, run: Runner, tmp_path: Path) -> None:
         path = tmp_path / "in.safetensors"

@@ -38,7 +38,7 @@ def write_cpp_project(
 
     Args:
         program: With or without weights; not changed. A weight-less one gets its weights when it is run, from
-            any safetensors file that has them under the program's names.
+            any safetensors file, or shards of such files, that have them under the program's names.
         folder: Is made; an empty one may be there. It gets `CMakeLists.txt`, `src/`, `README.md`,
             `model.aoti.pt2`, and the weights in `model.aoti.safetensors`.
         cache, report: As for `compile_aoti`.

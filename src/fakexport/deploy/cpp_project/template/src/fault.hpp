@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "printable.hpp"
+
 namespace runner {
 
 // What is wrong with what the user gave, in one line. The program ends with exit code 2.
@@ -27,10 +29,10 @@ inline std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// A name as it stands in a message.
+// A name as it stands in a message. It is printable from here on: what() of a fault ends at a null character.
 inline std::string in_quotes(const std::string& name) {
   constexpr std::size_t most = 200;
-  return "'" + (name.size() <= most ? name : name.substr(0, most) + "...") + "'";
+  return "'" + printable(name.size() <= most ? name : name.substr(0, most) + "...") + "'";
 }
 
 }  // namespace runner

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cctype>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -14,6 +13,7 @@
 #include "fault.hpp"
 #include "npy.hpp"
 #include "options.hpp"
+#include "printable.hpp"
 #include "program.hpp"
 #include "safetensors.hpp"
 #include "tensor.hpp"
@@ -25,11 +25,8 @@ using namespace runner;
 namespace fs = std::filesystem;
 
 // Says something on stderr, in one line, whatever a file has in its names.
-void write_line(const std::string& kind, std::string text) {
-  for (char& c : text) {
-    if (std::iscntrl(static_cast<unsigned char>(c))) c = '?';
-  }
-  std::cerr << kind << ": " << text << '\n';
+void write_line(const std::string& kind, const std::string& text) {
+  std::cerr << kind << ": " << printable(text) << '\n';
 }
 
 // Registers its operators. They stay loaded, as the dispatcher keeps pointers into them.

@@ -5,11 +5,13 @@
 namespace runner {
 
 const char* const usage =
-    "run --package FILE [--weights FILE] [--library FILE]... [--inputs FILE | NAME=FILE.npy...] [--output "
+    "run --package FILE [--weights PATH] [--library FILE]... [--inputs FILE | NAME=FILE.npy...] [--output "
     "PATH]\n"
     "\n"
     "  --package  the compiled program, .pt2\n"
-    "  --weights  its weights, .safetensors (default: beside the package, where they are not in it)\n"
+    "  --weights  its weights: a .safetensors file, the index of several (.safetensors.index.json), or a "
+    "folder\n"
+    "             with either (default: the file beside the package, where they are not in it)\n"
     "  --library  loads a library that registers operators; may be given several times\n"
     "  --inputs   one .safetensors file with all inputs, or an .npy file for each: --inputs x=x.npy y=y.npy\n"
     "  --output   a .safetensors file, or a new folder for one .npy file per output\n"
@@ -21,7 +23,7 @@ Options Options::parse(const std::vector<std::string>& arguments) {
   Options found;
   std::size_t at = 0;
   const auto is_value = [&](std::size_t i) {
-    return i < arguments.size() && arguments[i].rfind("--", 0) != 0;
+    return i < arguments.size() && arguments[i].rfind("-", 0) != 0;
   };
   const auto value = [&](const std::string& option) {
     if (!is_value(at)) throw Fault(option + " needs a value; see --help");

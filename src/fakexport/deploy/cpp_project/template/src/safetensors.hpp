@@ -25,6 +25,8 @@ class SafetensorsFile {
   // One that lies in a larger file: `size` bytes from `begin`.
   SafetensorsFile(const std::filesystem::path& path, std::int64_t begin, std::int64_t size);
 
+  const std::filesystem::path& path() const { return file_.path(); }
+
   const std::map<std::string, Entry>& entries() const { return entries_; }
 
   // What the file says of itself, by name.

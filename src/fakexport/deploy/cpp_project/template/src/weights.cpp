@@ -2,6 +2,7 @@
 
 #include <caffe2/serialize/inline_container.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -10,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "checkpoint.hpp"
 #include "fault.hpp"
 #include "safetensors.hpp"
 
@@ -21,30 +23,34 @@ namespace fs = std::filesystem;
 constexpr const char* owner = "fakexport.program";
 constexpr const char* constants_record = "data/fakexport/constants.safetensors";
 
-// The names under which the file has the weight. All entries are held against what the program takes.
-std::vector<std::string> names_in(const SafetensorsFile& file, const Weight& weight) {
+// The names under which the checkpoint has the weight: none where it is missing. All entries are held against
+// what the program takes.
+std::vector<std::string> names_in(const Checkpoint& checkpoint, const Weight& weight) {
   std::vector<std::string> names{weight.name}, found;
   names.insert(names.end(), weight.aliases.begin(), weight.aliases.end());
   for (const std::string& name : names) {
-    const auto entry = file.entries().find(name);
-    if (entry == file.entries().end()) continue;
-    const std::string has = kind(std::string(entry->second.dtype->name), entry->second.shape);
+    const auto holder = checkpoint.holders().find(name);
+    if (holder == checkpoint.holders().end()) continue;
+    const SafetensorsFile& file = *holder->second;
+    const SafetensorsFile::Entry& entry = file.entries().at(name);
+    const std::string has = kind(std::string(entry.dtype->name), entry.shape);
     const std::string takes = kind(weight.dtype, weight.shape);
     if (has != takes) {
-      throw Fault("the weight " + in_quotes(name) + " is " + has + ", and the program takes " + takes);
+      throw Fault(file.path().string() + ": the weight " + in_quotes(name) + " is " + has +
+                  ", and the program takes " + takes);
     }
     found.push_back(name);
   }
-  if (found.empty()) throw Fault("the weight " + in_quotes(weight.name) + " is missing");
   return found;
 }
 
-at::Tensor read_weight(const SafetensorsFile& file, const std::vector<std::string>& names) {
-  const at::Tensor tensor = file.tensor(names[0]);
+at::Tensor read_weight(const Checkpoint& checkpoint, const std::vector<std::string>& names) {
+  const auto read = [&](const std::string& name) { return checkpoint.holders().at(name)->tensor(name); };
+  const at::Tensor tensor = read(names[0]);
   for (std::size_t i = 1; i < names.size(); ++i) {
-    const at::Tensor other = file.tensor(names[i]);
+    const at::Tensor other = read(names[i]);
     if (std::memcmp(tensor.const_data_ptr(), other.const_data_ptr(), tensor.nbytes()) != 0) {
-      throw Fault(in_quotes(names[0]) + " and " + in_quotes(names[i]) +
+      throw Fault(checkpoint.path().string() + ": " + in_quotes(names[0]) + " and " + in_quotes(names[i]) +
                   " differ, and are one weight of the program");
     }
   }
@@ -52,14 +58,14 @@ at::Tensor read_weight(const SafetensorsFile& file, const std::vector<std::strin
 }
 
 // Entries of which the program knows nothing.
-std::vector<std::string> others_in(const SafetensorsFile& file, const PackageDescription& description) {
+std::vector<std::string> others_in(const Checkpoint& checkpoint, const PackageDescription& description) {
   std::set<std::string> known(description.unread.begin(), description.unread.end());
   for (const Weight& weight : description.weights) {
     known.insert(weight.name);
     known.insert(weight.aliases.begin(), weight.aliases.end());
   }
   std::vector<std::string> others;
-  for (const auto& [name, entry] : file.entries()) {
+  for (const auto& [name, holder] : checkpoint.holders()) {
     if (!known.count(name)) others.push_back(name);
   }
   return others;
@@ -71,30 +77,57 @@ bool is_same_file(const fs::path& one, const fs::path& other) {
 }
 
 // Package and weights are written one after the other: an interruption leaves one of them as it was before.
-void check_owner(const SafetensorsFile& file, const PackageDescription& description, const fs::path& path,
+void check_owner(const Checkpoint& checkpoint, const PackageDescription& description,
                  const fs::path& package) {
-  const auto found = file.metadata().find(owner);
-  if (found != file.metadata().end() && found->second != description.program_id) {
-    throw Fault(path.string() + " was written with another " + package.filename().string() +
+  const auto found = checkpoint.metadata().find(owner);
+  if (found != checkpoint.metadata().end() && found->second != description.program_id) {
+    throw Fault(checkpoint.path().string() + " was written with another " + package.filename().string() +
                 " than this one: compile again, or give it another name if it is to be a checkpoint");
   }
+}
+
+// The first few names, and how many more there are.
+std::string first_of(const std::vector<std::string>& names) {
+  constexpr std::size_t shown = 3;
+  std::string text = in_quotes(names[0]);
+  for (std::size_t i = 1; i < std::min(names.size(), shown); ++i) text += ", " + in_quotes(names[i]);
+  return names.size() > shown ? text + " and " + std::to_string(names.size() - shown) + " more" : text;
+}
+
+// What is missing, and, where other entries may be the same weights in another layout, who knows that layout.
+Fault missing_weights(const fs::path& path, const std::vector<std::string>& missing,
+                      const std::vector<std::string>& others) {
+  std::string text = path.string() + ": ";
+  if (missing.size() == 1) {
+    text += "the weight " + in_quotes(missing[0]) + " is missing";
+  } else {
+    text += std::to_string(missing.size()) + " weights are missing: " + first_of(missing);
+  }
+  if (!others.empty()) {
+    text += "; of its entries no weight wants " + first_of(others) +
+            ": if these are the weights by other names, `fakexport compile PROGRAM CHECKPOINT --to aoti "
+            "--weights beside -o PACKAGE` writes them by those of the program";
+  }
+  return Fault(text);
 }
 
 }  // namespace
 
 FoundWeights read_weights(const PackageDescription& description, const fs::path& package,
-                          const std::optional<fs::path>& checkpoint) {
+                          const std::optional<fs::path>& given) {
   const fs::path beside = fs::path(package).replace_extension(".safetensors");
-  const fs::path path = checkpoint.value_or(beside);
-  const SafetensorsFile file(path);
-  if (!checkpoint || is_same_file(*checkpoint, beside)) check_owner(file, description, path, package);
-  return within(path.string(), [&] {
-    std::map<std::string, std::vector<std::string>> names;
-    for (const Weight& weight : description.weights) names.emplace(weight.name, names_in(file, weight));
-    FoundWeights found{path, {}, others_in(file, description)};
-    for (const auto& [name, entries] : names) found.weights.emplace(name, read_weight(file, entries));
-    return found;
-  });
+  const Checkpoint checkpoint(given.value_or(beside));
+  if (is_same_file(checkpoint.path(), beside)) check_owner(checkpoint, description, package);
+  std::map<std::string, std::vector<std::string>> names;
+  for (const Weight& weight : description.weights) names.emplace(weight.name, names_in(checkpoint, weight));
+  std::vector<std::string> missing;
+  for (const auto& [name, entries] : names) {
+    if (entries.empty()) missing.push_back(name);
+  }
+  FoundWeights found{checkpoint.path(), {}, others_in(checkpoint, description)};
+  if (!missing.empty()) throw missing_weights(checkpoint.path(), missing, found.others);
+  for (const auto& [name, entries] : names) found.weights.emplace(name, read_weight(checkpoint, entries));
+  return found;
 }
 
 TensorsByName read_constants(const fs::path& package) {
