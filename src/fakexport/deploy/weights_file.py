@@ -22,7 +22,7 @@ import torch
 from fakexport._torch.real_execution import real_execution
 from fakexport.archive.container.new_file import new_file
 from fakexport.fake import is_fake, value_of
-from fakexport.weights import CheckpointError, CheckpointSource, read_header
+from fakexport.weights import CheckpointError, CheckpointSource, first_file, read_header
 from fakexport.weights.expectation import Weight
 from fakexport.weights.safetensors_header import DTYPES
 
@@ -160,7 +160,8 @@ def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | Non
 def _is_file(checkpoint: CheckpointSource, file: Path) -> bool:
     if not isinstance(checkpoint, str | os.PathLike):
         return False
-    return Path(checkpoint).exists() and file.samefile(checkpoint)
+    begin = first_file(Path(checkpoint))
+    return begin.exists() and file.samefile(begin)
 
 
 def raw_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:

@@ -5,7 +5,7 @@ from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.expectation import ModelNotBuilt, dtype_named
 from fakexport.weights.hub_recipes import recipes_of
 from fakexport.weights.mapped_file import MappedFile
-from fakexport.weights.opening import open_checkpoint
+from fakexport.weights.opening import first_file, open_checkpoint
 from fakexport.weights.safetensors_header import read_header
 from fakexport.weights.verification import CheckpointSource, verify_weights
 from fakexport.weights.weights_report import WeightFinding, WeightsReport
@@ -26,6 +26,7 @@ __all__ = [
     "Windows",
     "bind",
     "dtype_named",
+    "first_file",
     "open_checkpoint",
     "read_header",
     "recipes_of",

@@ -14,7 +14,7 @@ from fakexport.weights.safetensors_header import read_header
 from fakexport.weights.shard_index import read_index
 from fakexport.weights.torch_file import entries_of, load_torch_file, shared_names
 
-__all__ = ["open_checkpoint"]
+__all__ = ["first_file", "open_checkpoint"]
 
 _SAFETENSORS = ".safetensors"
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
@@ -53,7 +53,7 @@ def open_checkpoint(checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkp
         return _in_memory(checkpoint)
     path = Path(checkpoint)
     try:
-        found = _file_in(path) if path.is_dir() else path
+        found = first_file(path)
         opened = _of_file(found)
     except OSError as error:
         raise CheckpointError(f"{error.filename or path}: {error.strerror or error}") from error
@@ -76,8 +76,16 @@ def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
     return Checkpoint("a mapping", entries, kept.__getitem__, shared=shared_names(kept))
 
 
+def first_file(checkpoint: Path) -> Path:
+    """The file with which reading begins: of a folder its index or its one file, else the path itself.
+
+    Raises:
+        CheckpointError: the folder has no such file, or several.
+    """
+    return _file_in(checkpoint) if checkpoint.is_dir() else checkpoint
+
+
 def _file_in(folder: Path) -> Path:
-    """The one file of a folder with which to begin."""
     for patterns in _IN_A_FOLDER:
         found = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
         if len(found) == 1:

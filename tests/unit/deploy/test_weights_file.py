@@ -138,7 +138,9 @@ def test_ids_do_not_move_the_tensors() -> None:
 
 
 def test_the_file_beside_belongs_to_the_program_that_it_was_written_with(tmp_path: Path) -> None:
-    package, beside = tmp_path / "model.pt2", tmp_path / "model.safetensors"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    package, beside = folder / "model.pt2", folder / "model.safetensors"
     copied = tmp_path / "copied.safetensors"
     assert not check_owner(package, beside, None, OWNER_ID)  # there is none yet
     layout_of(TENSORS).write_beside(beside, TENSORS)
@@ -146,7 +148,8 @@ def test_the_file_beside_belongs_to_the_program_that_it_was_written_with(tmp_pat
 
     assert check_owner(package, beside, None, OWNER_ID)
     assert check_owner(package, beside, beside, OWNER_ID)
-    for named in (None, beside, str(beside)):
+    assert check_owner(package, beside, folder, OWNER_ID)
+    for named in (None, beside, str(beside), folder):
         with pytest.raises(
             DeployError, match=r"was written with another model\.pt2 than this one: compile ag"
         ):
