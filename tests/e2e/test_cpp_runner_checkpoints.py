@@ -139,7 +139,7 @@ class TestShards:
         index = save_shards(tmp_path / "more", first, second)
         done = run(*inputs, weights=index.parent)
 
-        told = "has entries that no weight of the program wants: 'a?31m?' and 1 more"
+        told = "has 2 entries that no weight of the model wants: 'a?31m?', ..."
         assert (done.returncode, done.stderr) == (0, f"note: {index} {told}\n")
 
 
