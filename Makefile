@@ -25,7 +25,7 @@ test-all: $(VENV)/.with-test
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "not gpu"
 
 # Coverage-guided, where a wheel of atheris exists. What a fuzzer finds is printed and left in the file fuzz-crash-*.
-# FUZZ_SEED=0 takes another way each time, which is what a long run is for: make fuzz FUZZ_SEED=0 FUZZ_S=1800
+# FUZZ_SEED=0 takes another way each time, which is what a long run is for: make fuzz FUZZ_SEED=0 FUZZ_S=900
 FUZZ_S ?= 60
 FUZZ_SEED ?= 1
 FUZZ_TARGETS ?= archive manifest program safetensors index object

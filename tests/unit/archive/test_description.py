@@ -133,6 +133,29 @@ def test_a_missing_operator_library_is_named_and_the_rest_is_shown(tmp_path: Pat
     assert "inputs x float32[3] cpu" in text
 
 
+def test_the_module_that_makes_an_operator_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    (tmp_path / "kernels_of_mine.py").write_text(LIBRARY.partition("import fakexport")[0], encoding="utf-8")
+    code = "import sys, torch, fakexport as fe; from kernels_of_mine import Twice\n"
+    code += "fe.save(fe.export(Twice, (torch.ones(3),)), sys.argv[1])"
+    environment = {"PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+    subprocess.run([sys.executable, "-c", code, path], check=True, env=environment)
+
+    with pytest.raises(ArchiveError) as refusal:
+        load_archive(path)
+    found = describe(path)
+
+    name = "a_library_of_mine.twice.default"
+    reason = (
+        f"the operator {name} is not registered: import `kernels_of_mine` first, or name it with --library"
+    )
+    assert str(refusal.value).endswith(reason)
+    assert found.manifest.library_modules == {name: "kernels_of_mine"}
+    assert found.program.missing_operators == {name: reason}
+    text = " ".join(render_archive(found).split())
+    assert f"libraries {name} is no operator of torch, kernels_of_mine makes it" in text
+
+
 def test_all_missing_operators_are_named_at_once(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     other = """
