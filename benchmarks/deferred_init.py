@@ -24,7 +24,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.fresh_process import ROOT, in_a_process, peak_rss_bytes
+from benchmarks.fresh_process import ROOT, in_a_process
+from fakexport.devices.host_memory import peak_bytes
 
 RECORDING = ("fake mode", "recorded")
 CONSTRUCTION = ("meta", "accelerate", "deferred", "real")
@@ -55,11 +56,11 @@ def measure(what: str, way: str) -> dict[str, Any]:
 
 def timed(make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
     """What it makes; the seconds of wall and processor time, and the growth of the process in bytes."""
-    before = peak_rss_bytes()
+    before = peak_bytes()
     start, cpu_start = time.perf_counter(), time.process_time()
     made = make()
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-    growth = peak_rss_bytes() - before
+    growth = peak_bytes() - before
     return made, {"seconds": seconds, "cpu_seconds": cpu_seconds, "growth_bytes": growth}
 
 

@@ -17,7 +17,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from benchmarks.fresh_process import in_a_process, peak_rss_bytes
+from benchmarks.fresh_process import in_a_process
+from fakexport.devices.host_memory import peak_bytes
 
 CONFIG = "examples/configs/llama-3.1-405b.json"
 WAYS = ("fakexport", "torch.export")
@@ -35,7 +36,7 @@ def measure(way: str, config: str) -> dict[str, Any]:
     from fakexport.sources import resolve
 
     source = resolve(f"hf:{config}")
-    imported = peak_rss_bytes()
+    imported = peak_bytes()
     with emulate("8xH100"):
         built = build(source.factory, device_map="balanced", dtype=torch.bfloat16)
         with built.mode:
@@ -59,7 +60,7 @@ def measure(way: str, config: str) -> dict[str, Any]:
     operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
     return {
         "seconds": seconds,
-        "growth_bytes": peak_rss_bytes() - imported,
+        "growth_bytes": peak_bytes() - imported,
         "nodes": len(program.graph.nodes),
         "operators": dict(sorted(operators.items())),
     }

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["in_a_process", "peak_rss_bytes"]
+__all__ = ["in_a_process"]
 
 ROOT = Path(__file__).parents[1]
-
-
-def peak_rss_bytes() -> int:
-    """The most memory that this process held so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB.
 
 
 def in_a_process(module: str, *arguments: str) -> dict[str, Any]:

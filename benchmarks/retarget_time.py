@@ -14,7 +14,7 @@ import sys
 import time
 
 from benchmarks.archive_time import exported
-from benchmarks.fresh_process import peak_rss_bytes
+from fakexport.devices.host_memory import peak_bytes
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
     assert not there.unproven
     assert not nodes_equal(back.program, program)
     print(f"  retarget and prove {min(seconds):.1f} to {max(seconds):.1f} s, notes: {there.notes or 'none'}")
-    print(f"  ratio {export_s / statistics.median(seconds):.1f}, peak {peak_rss_bytes() / 1e6:.0f} MB")
+    print(f"  ratio {export_s / statistics.median(seconds):.1f}, peak {peak_bytes() / 1e6:.0f} MB")
     return 0
 
 

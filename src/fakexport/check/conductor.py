@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from fakexport.check.targets import (
     parse_targets,
 )
 from fakexport.devices import emulate
+from fakexport.devices.host_memory import peak_bytes
 from fakexport.diagnose import (
     diagnose_assumptions,
     diagnose_build,
@@ -99,7 +99,7 @@ def check(
         inputs=[parse_input_spec(text) for text in inputs],
         dynamic=parse_dynamic(dynamic_shapes or ()),
         is_strict=strict,
-        start_rss_bytes=_peak_rss_bytes(),
+        start_rss_bytes=peak_bytes(),
     )
     asked = parse_targets(targets, device_map, dtype or dtype_name(model.dtype), model.assumptions)
     announce = on_progress or (lambda progress: None)
@@ -295,15 +295,9 @@ def _distinct(sentences: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _timings(request: _Request, clock: _Clock) -> Timings:
-    peak = _peak_rss_bytes()
+    peak = peak_bytes()
     build_s, capture_s, analyse_s = (clock.seconds.get(s, 0.0) for s in ("build", "capture", "analyse"))
     return Timings(build_s, capture_s, analyse_s, peak, peak - request.start_rss_bytes)
-
-
-def _peak_rss_bytes() -> int:
-    """Highest resident memory of this process so far; macOS counts in bytes, Linux in KiB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _versions() -> dict[str, str]:

@@ -47,7 +47,7 @@ class Timings:
         capture_s: `torch.export` and what fakexport does to its program.
         analyse_s: Facts and diagnostics.
         peak_rss_bytes: Highest resident memory of the process so far.
-        growth_bytes: `peak_rss_bytes` less the resident memory before the first target was built.
+        growth_bytes: `peak_rss_bytes` less that before the first target was built.
     """
 
     build_s: float

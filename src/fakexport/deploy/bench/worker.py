@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fakexport.devices.host_memory import peak_bytes, resident_bytes
 from fakexport.report import Spread
 from fakexport.sources import load_operator_library
 
@@ -21,7 +22,6 @@ from .model import Call, Inputs, Model, call_of, copied
 from .modes import MODES, Mode
 from .outcome import Outcome, StepFailed
 from .process import end_with_parent
-from .process_memory import peak_bytes, resident_bytes
 from .reference import Facts, expected_outputs, first_inputs, other_inputs, write_reference
 from .request import Request
 

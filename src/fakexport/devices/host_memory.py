@@ -1,4 +1,4 @@
-"""How much memory this process holds and held."""
+"""How much of the host's memory this process holds and held."""
 
 from __future__ import annotations
 

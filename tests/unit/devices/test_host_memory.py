@@ -1,0 +1,32 @@
+"""What a process is told of its own memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+
+from fakexport.devices.host_memory import peak_bytes, resident_bytes
+
+
+def test_the_peak_keeps_what_was_given_back():
+    size, slack = 256 * 2**20, 2**20  # The system counts by threads and now and then only.
+    before = resident_bytes()
+
+    held = torch.ones(size, dtype=torch.uint8)
+    grown = resident_bytes()
+    del held
+
+    assert grown >= before + size - slack
+    assert peak_bytes() >= grown - slack
+    assert resident_bytes() < grown - size // 2
+
+
+def test_the_memory_of_the_process_that_started_this_one_is_not_counted() -> None:
+    held = torch.ones(256 * 2**20, dtype=torch.uint8)
+    code = "from fakexport.devices.host_memory import peak_bytes; print(peak_bytes())"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert 0 < int(done.stdout) < held.nbytes < peak_bytes()
