@@ -351,6 +351,9 @@ def test_an_entry_of_the_cache_is_used_as_long_as_it_is_whole(cache: Path, tmp_p
     (tmp_path / entry.name).write_bytes(content[:100])
     assert PackageCache(tmp_path, key).package is None
     assert PackageCache(tmp_path / "nowhere", key).package is None
+    (tmp_path / entry.name).write_bytes(entry.read_bytes())
+    with_metadata(tmp_path / entry.name, {"place": "elsewhere"})  # as another version of fakexport may say
+    assert PackageCache(tmp_path, key).package is None
 
 
 def test_the_key_of_the_cache_tells_programs_values_and_machines_apart() -> None:

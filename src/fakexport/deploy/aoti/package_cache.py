@@ -16,7 +16,7 @@ from fakexport.archive.container.new_file import new_file
 from fakexport.archive.container.reader import read_container
 
 from ..weights_file import raw_chunks
-from .package import verify_package
+from .package import read_metadata, verify_package
 
 __all__ = ["PackageCache", "cache_key"]
 
@@ -54,9 +54,10 @@ class PackageCache:
 
     @property
     def package(self) -> Path | None:
-        """The entry, if there is one and it is as it was written."""
+        """The entry, if there is one, it is as it was written, and this fakexport would open it."""
         try:
             with read_container(self._path, trust=True) as package:
+                read_metadata(package)
                 verify_package(package)
         except (ArchiveError, OSError):
             return None
