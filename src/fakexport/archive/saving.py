@@ -175,6 +175,7 @@ def described(
         devices = Topology.parse(topology)
         topology, profiles = devices.canonical, [device.profile.name for device in devices.devices]
     kind = _kind(weights)
+    operators = library_operators(program)
     return Manifest(
         versions={**facts.versions, "fakexport": __version__, "torch": str(torch.__version__)},
         source=portable(facts.source, root),
@@ -185,8 +186,8 @@ def described(
         dynamic_shapes=facts.dynamic_shapes,
         skipped_checks=tuple(portable(check, root) for check in facts.skipped_checks),
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
-        library_operators=library_operators(program),
-        library_modules=library_modules(program),
+        library_operators=operators,
+        library_modules=library_modules(operators),
         library_classes=library_classes(program),
         weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),

@@ -14,7 +14,12 @@ from fakexport.program.differences.program_difference import (
     SignatureDifference,
 )
 from fakexport.program.equality import Mismatch, nodes_equal
-from fakexport.program.library_operators import library_classes, library_modules, library_operators
+from fakexport.program.library_operators import (
+    library_classes,
+    library_modules,
+    library_operators,
+    python_operators,
+)
 from fakexport.program.module_path import module_path
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.operator_name import operator_name
@@ -80,6 +85,7 @@ __all__ = [
     "module_path",
     "nodes_equal",
     "operator_name",
+    "python_operators",
     "retarget",
     "retargeted",
     "shared_outputs",

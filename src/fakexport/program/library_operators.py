@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.operator_registry import TORCH_NAMESPACES, OpOverload
-from fakexport._torch.operator_schema import defining_module
+from fakexport._torch.operator_schema import defining_module, is_python_operator
 from fakexport._torch.script_objects import class_name, is_class_of_torch
 from fakexport.program.walk import walk
 
-__all__ = ["library_classes", "library_modules", "library_operators"]
+__all__ = ["library_classes", "library_modules", "library_operators", "python_operators"]
 
 _NO_PLACE_TO_IMPORT = ("__main__", "fakexport_source_")
-"""Modules that no import elsewhere finds: scripts, and files that were imported by their path."""
+"""Modules that no import elsewhere finds: scripts, and files that `sources.python_file` imported."""
 
 
 def library_operators(program: ExportedProgram) -> tuple[str, ...]:
@@ -29,15 +31,25 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
     return tuple(sorted(str(found) for found in operators if found.namespace not in TORCH_NAMESPACES))
 
 
-def library_modules(program: ExportedProgram) -> dict[str, str]:
-    """Of the library operators that Python makes, the module that does: `transformers.integrations.moe`."""
+def python_operators(operators: Iterable[str]) -> dict[str, str | None]:
+    """Those that `torch.library.custom_op` made, and the module that did; None for one that no import finds.
+
+    Args:
+        operators: Names as `library_operators` has them.
+    """
     found = {}
-    for operator in library_operators(program):
+    for operator in operators:
         namespace, name, _ = operator.split(".")
-        module = defining_module(f"{namespace}::{name}")
-        if module is not None and not module.startswith(_NO_PLACE_TO_IMPORT):
-            found[operator] = module
+        if is_python_operator(f"{namespace}::{name}"):
+            module = defining_module(f"{namespace}::{name}")
+            is_found = module is not None and not module.startswith(_NO_PLACE_TO_IMPORT)
+            found[operator] = module if is_found else None
     return found
+
+
+def library_modules(operators: Iterable[str]) -> dict[str, str]:
+    """As `python_operators`, those with a module alone: `transformers.integrations.moe`."""
+    return {name: module for name, module in python_operators(operators).items() if module is not None}
 
 
 def library_classes(program: ExportedProgram) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from fakexport.capture import export
-from fakexport.program import library_classes, library_modules, library_operators
+from fakexport.program import library_classes, library_modules, library_operators, python_operators
+from fakexport.sources import load_operator_library
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +57,10 @@ def test_of_an_operator_that_python_made_the_module_is_known(operators):
         "library_modules_test.thrice.default",
         "library_operators_test.twice.default",
     )
-    assert library_modules(program) == {"library_modules_test.thrice.default": __name__}
+    assert library_modules(library_operators(program)) == {"library_modules_test.thrice.default": __name__}
 
 
-def test_a_script_is_no_module_to_import(monkeypatch):
+def test_a_script_is_no_module_to_import():
     def half(x: torch.Tensor) -> torch.Tensor:
         return x / 2
 
@@ -74,7 +75,23 @@ def test_a_script_is_no_module_to_import(monkeypatch):
     program = export(Half, (torch.ones(3),))
 
     assert library_operators(program) == ("library_modules_test.half.default",)
-    assert library_modules(program) == {}
+    assert library_modules(library_operators(program)) == {}
+
+
+def test_a_file_that_was_imported_by_its_path_is_no_module_to_import(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text(
+        "import torch\n"
+        "@torch.library.custom_op('library_modules_test::third', mutates_args=())\n"
+        "def third(x: torch.Tensor) -> torch.Tensor:\n"
+        "    return x / 3\n"
+        "third.register_fake(torch.empty_like)\n"
+    )
+    load_operator_library(str(path))
+
+    assert python_operators(["library_modules_test.third.default", "aten.add.Tensor"]) == {
+        "library_modules_test.third.default": None
+    }
 
 
 def test_operators_of_torch_need_no_library():

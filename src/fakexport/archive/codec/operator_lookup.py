@@ -13,7 +13,7 @@ from fakexport._torch.operator_registry import TORCH_NAMESPACES, higher_order_op
 from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 from fakexport.documents.document_error import DocumentError
 
-__all__ = ["Operators", "is_of_a_library", "refuse_unregistered", "unregistered"]
+__all__ = ["Operators", "is_of_a_library", "refuse_unregistered"]
 
 _MOST_NAMED = 8
 
@@ -48,9 +48,14 @@ _HIGHER_ORDER_NAMES = frozenset(
 
 
 class Operators:
-    """Looks up operators by the names that torch writes; each name once."""
+    """Looks up operators by the names that torch writes; each name once.
 
-    def __init__(self) -> None:
+    Args:
+        modules: As for `refuse_unregistered`.
+    """
+
+    def __init__(self, modules: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._modules = modules
         self._known: dict[str, Any] = {}
 
     def target(self, name: str) -> Any:
@@ -61,7 +66,7 @@ class Operators:
         """
         found = self._known.get(name)
         if found is None:
-            found = self._known[name] = _target(name)
+            found = self._known[name] = _target(name, self._modules)
         return found
 
     def remembered_function(self, name: str) -> Any:
@@ -92,11 +97,10 @@ def refuse_unregistered(names: Iterable[str], modules: Mapping[str, str] = Mappi
     """
     missing = [name for name in names if registered_overload(*name.split(".")) is None]
     if missing:
-        raise DocumentError(unregistered(missing, modules))
+        raise DocumentError(_unregistered(missing, modules))
 
 
-def unregistered(names: Sequence[str], modules: Mapping[str, str] = MappingProxyType({})) -> str:
-    """What to tell of operators that are not registered; as for `refuse_unregistered`."""
+def _unregistered(names: Sequence[str], modules: Mapping[str, str]) -> str:
     libraries = ", ".join(
         dict.fromkeys(f"`{modules.get(name, name.partition('.')[0][:80])}`" for name in names)
     )
@@ -111,7 +115,7 @@ def unregistered(names: Sequence[str], modules: Mapping[str, str] = MappingProxy
     return f"{what} not registered: import {of_it}{libraries} first, or name its file with --library"
 
 
-def _target(name: str) -> Any:
+def _target(name: str, modules: Mapping[str, str]) -> Any:
     if name in SYMBOLIC_OPERATORS:
         return SYMBOLIC_OPERATORS[name]
     if name in PYTHON_FUNCTIONS:
@@ -126,7 +130,7 @@ def _target(name: str) -> Any:
         if overload is None:
             short = name.removeprefix("torch.ops.")
             if match[1] not in TORCH_NAMESPACES:
-                raise DocumentError(unregistered([short]))
+                raise DocumentError(_unregistered([short], modules))
             raise DocumentError(
                 f"the operator {short[:200]} is not registered: this torch has no such operator"
             )

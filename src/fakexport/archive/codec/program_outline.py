@@ -17,7 +17,7 @@ from fakexport.program.output_names import leaf_names
 from fakexport.program.tensor_spec import Spelling
 
 from .argument_decoder import read_object
-from .operator_lookup import Operators, is_of_a_library, unregistered
+from .operator_lookup import Operators, is_of_a_library
 from .program_decoder import check_version, read_range
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
@@ -201,13 +201,12 @@ def _targets(graph: Any, depth: int) -> Iterator[str]:
 
 
 def _missing(operators: Mapping[str, int], modules: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    known = Operators()
+    known = Operators(modules)
     for name in sorted(operators):
         try:
             known.target(name)
         except DocumentError as error:
-            short = _short(name)
-            yield short, unregistered([short], modules) if short in modules else error.reason
+            yield _short(name), error.reason
 
 
 def _short(name: str) -> str:

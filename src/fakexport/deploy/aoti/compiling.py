@@ -189,6 +189,7 @@ class _Job:
             for name in names
         )
         read = {name for tensor in tensors for name in (tensor.name, *tensor.aliases)}
+        operators = library_operators(self.program)
         return PackageMetadata(
             signature=self.signature,
             orders=self.orders,
@@ -200,8 +201,8 @@ class _Job:
             versions=versions_here(),
             machine=machine_here(),
             instructions=instructions_here(self.device),
-            libraries_for=(*library_operators(self.program), *library_classes(self.program)),
-            library_modules=library_modules(self.program),
+            libraries_for=(*operators, *library_classes(self.program)),
+            library_modules=library_modules(operators),
         )
 
 

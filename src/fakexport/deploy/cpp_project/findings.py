@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from torch.export import ExportedProgram
 
-from fakexport._torch.operator_schema import is_python_operator
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program import library_modules, library_operators
+from fakexport.program import library_operators, python_operators
 from fakexport.program.operator_name import target_name
 from fakexport.program.walk import Visit, walk
 from fakexport.rules import rule
@@ -25,15 +24,14 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
     Args:
         program: Not changed.
     """
-    wanted = {name for name in library_operators(program) if is_python_operator(_qualified(name))}
+    made = python_operators(library_operators(program))
     calls: dict[str, list[Visit]] = {}
-    for visit in walk(program) if wanted else ():
-        if visit.node.op == "call_function" and (name := target_name(visit.node.target)) in wanted:
+    for visit in walk(program) if made else ():
+        if visit.node.op == "call_function" and (name := target_name(visit.node.target)) in made:
             calls.setdefault(name, []).append(visit)
-    modules = library_modules(program)
     for name, visits in calls.items():
-        first = visits[0]
-        maker = f", in {modules[name]}" if name in modules else ""
+        first, module = visits[0], made[name]
+        maker = "" if module is None else f", in {module}"
         yield rule("FE804").diagnostic(
             labels=labels_at(first.span, f"{name} is called here"),
             notes=(f"{name} at node {first.node.name} is made by Python{maker}",),
@@ -44,8 +42,3 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
             module_path=first.module_path or None,
             count=len(visits),
         )
-
-
-def _qualified(operator: str) -> str:
-    namespace, name, _ = operator.split(".")
-    return f"{namespace}::{name}"
