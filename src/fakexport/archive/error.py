@@ -49,4 +49,4 @@ def faults_named(path: str, record: str) -> Iterator[None]:
     try:
         yield
     except DocumentError as error:
-        raise ArchiveError(path, str(error), record) from error
+        raise ArchiveError(path, str(error), record, is_trust_missing=error.is_trust_missing) from error

@@ -160,14 +160,16 @@ def read_program(
     """The program of these records, once the container is verified.
 
     Args:
-        trust: Make objects of the C++ classes that torch itself registers, too.
+        trust: Also take operators that do more than compute, and make objects of the C++ classes that torch
+            itself registers.
     Raises:
         ArchiveError: as for `load`.
     """
     with faults_named(container.path, names.model):
         refuse_unregistered(manifest.library_operators, manifest.library_modules)
         refuse_unregistered_classes(manifest.library_classes)
-        program = program_from_json(container.json(names.model), state_dict=None, constants=None)
+        document = container.json(names.model)
+        program = program_from_json(document, state_dict=None, constants=None, trust=trust)
     weights = _config(container, names.weights)
     constants = _config(container, names.constants)
     mode = mode_of(

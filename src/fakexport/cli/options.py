@@ -118,7 +118,8 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Let torch read pickled records, native libraries and old layouts, which runs what they say.",
+        help="Open files with pickled records, native code or operators that reach outside the process. They "
+        "can run any code: only for files you built.",
     ),
 ]
 Checkpoint = Annotated[

@@ -13,11 +13,15 @@ class DocumentError(ValueError):
     Args:
         reason: What is wrong, without saying where.
         place: Steps from the inside to the outside: `["name", "[0]", "inputs"]` is `inputs[0].name`.
+        is_trust_missing: Whether the document would be read if its author were trusted.
     """
 
-    def __init__(self, reason: str, place: list[str] | None = None) -> None:
+    def __init__(
+        self, reason: str, place: list[str] | None = None, *, is_trust_missing: bool = False
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.is_trust_missing = is_trust_missing
         self._steps = place or []
 
     def within(self, step: str) -> DocumentError:

@@ -84,6 +84,7 @@ def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[st
     made = {name: f", {module} makes it" for name, module in manifest.library_modules.items()}
     operators = [f"{name} is no operator of torch{made.get(name, '')}" for name in program.library_operators]
     yield "libraries", operators + classes
+    yield "needs trust", [f"{name} {reason}" for name, reason in program.refused_operators.items()]
     yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
     yield "weights", list(_weights(found))
     yield "names", [names_in_checkpoint(prefix) for prefix in [manifest.prefix] if prefix is not None]

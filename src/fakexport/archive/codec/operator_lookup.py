@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
+from fakexport._torch.operator_reach import outside_reason
 from fakexport._torch.operator_registry import TORCH_NAMESPACES, higher_order_operator, registered_overload
 from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 from fakexport.documents.document_error import DocumentError
 
-__all__ = ["Operators", "is_of_a_library", "refuse_unregistered"]
+__all__ = ["Operators", "is_of_a_library", "reach_of", "refuse_unregistered"]
 
 _MOST_NAMED = 8
+_OPERATORS = "torch.ops."
 
 _OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.ASCII)
 _HIGHER_ORDER = re.compile(r"torch\.ops\.higher_order\.([A-Za-z_]\w*)", re.ASCII)
@@ -52,20 +54,26 @@ class Operators:
 
     Args:
         modules: As for `refuse_unregistered`.
+        trust: Also finds operators that do more than compute, see `reach_of`.
     """
 
-    def __init__(self, modules: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, modules: Mapping[str, str] = MappingProxyType({}), *, trust: bool = False) -> None:
         self._modules = modules
+        self._trust = trust
         self._known: dict[str, Any] = {}
 
     def target(self, name: str) -> Any:
         """The operator or function of this name.
 
         Raises:
-            DocumentError: it is not registered in this process, or not one that a program may call.
+            DocumentError: it is not registered in this process, or not one that a program may call, or not
+                one that a program may call that nobody trusts.
         """
         found = self._known.get(name)
         if found is None:
+            if not self._trust and (reason := reach_of(name)):
+                what = f"calls {_short(name)}, which {reason}; pass --trust only for files you built"
+                raise DocumentError(what, is_trust_missing=True)
             found = self._known[name] = _target(name, self._modules)
         return found
 
@@ -78,6 +86,15 @@ class Operators:
             return self.target(name)
         except DocumentError:
             return _loaded_name(name)
+
+
+def reach_of(name: str) -> str | None:
+    """Return why only a trusted program may call a target; None for one that only computes.
+
+    Args:
+        name: As torch writes it: `torch.ops.aten.from_file.default`.
+    """
+    return outside_reason(name.removeprefix(_OPERATORS)) if _OVERLOAD.fullmatch(name) else None
 
 
 def is_of_a_library(name: str) -> bool:
@@ -128,14 +145,17 @@ def _target(name: str, modules: Mapping[str, str]) -> Any:
     if match := _OVERLOAD.fullmatch(name):
         overload = registered_overload(match[1], match[2], match[3])
         if overload is None:
-            short = name.removeprefix("torch.ops.")
             if match[1] not in TORCH_NAMESPACES:
-                raise DocumentError(_unregistered([short], modules))
+                raise DocumentError(_unregistered([name.removeprefix(_OPERATORS)], modules))
             raise DocumentError(
-                f"the operator {short[:200]} is not registered: this torch has no such operator"
+                f"the operator {_short(name)} is not registered: this torch has no such operator"
             )
         return overload
     raise DocumentError(f"{name[:200]!r} is no operator")
+
+
+def _short(name: str) -> str:
+    return name.removeprefix(_OPERATORS)[:200]
 
 
 def _loaded_name(name: str) -> Any:

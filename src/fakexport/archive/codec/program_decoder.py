@@ -64,7 +64,11 @@ class MissingObject:
 
 
 def program_from_json(
-    document: Any, *, state_dict: Mapping[str, Any] | None, constants: Mapping[str, Any] | None
+    document: Any,
+    *,
+    state_dict: Mapping[str, Any] | None,
+    constants: Mapping[str, Any] | None,
+    trust: bool = False,
 ) -> ExportedProgram:
     """The program that a `models/model.json` describes; safe to call on what a stranger wrote.
 
@@ -78,6 +82,7 @@ def program_from_json(
             describes them, in the fake mode of the program.
         constants: The same for constant tensors and for buffers that no state dict has. None: a
             `MissingObject` for each object of a C++ class, for the caller to replace.
+        trust: Also take operators that do more than compute, such as those that open files.
     Returns:
         A validated program without example inputs; each node has a fake value in `meta["val"]`, with the
         symbols, ranges and hints of the original.
@@ -86,7 +91,7 @@ def program_from_json(
     """
     try:
         with collection_paused():
-            return _Reading().program(document, state_dict, constants)
+            return _Reading().program(document, state_dict, constants, Operators(trust=trust))
     except DocumentError:
         raise
     except Exception as error:  # what only torch finds out, when it puts the checked parts together
@@ -95,7 +100,11 @@ def program_from_json(
 
 class _Reading:
     def program(
-        self, document: Any, state_dict: Mapping[str, Any] | None, constants: Mapping[str, Any] | None
+        self,
+        document: Any,
+        state_dict: Mapping[str, Any] | None,
+        constants: Mapping[str, Any] | None,
+        operators: Operators,
     ) -> ExportedProgram:
         owner = mapping(document)
         field(owner, "schema_version", check_version)
@@ -103,7 +112,6 @@ class _Reading:
         dialects = field(owner, "verifiers", lambda v: items(v, _dialect), ["ATEN"])
         guards = field(owner, "guards_code", lambda v: items(v, lambda g: checked_guard(text(g))), [])
         table = SymbolTable(ranges)
-        operators = Operators()
         shared = Shared(ValueDecoder(table), operators, MetadataDecoder(operators.remembered_function))
         self._literal = ArgumentDecoder({}, operators, _no_graph).read
         graph_module = field(owner, "graph_module", mapping)

@@ -17,7 +17,7 @@ from fakexport.program.output_names import leaf_names
 from fakexport.program.tensor_spec import Spelling
 
 from .argument_decoder import read_object
-from .operator_lookup import Operators, is_of_a_library
+from .operator_lookup import Operators, is_of_a_library, reach_of
 from .program_decoder import check_version, read_range
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
@@ -38,6 +38,8 @@ class ProgramOutline:
         library_operators: Names of the operators that torch does not have, sorted.
         library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
         missing_operators: Operator name to the reason why this process cannot call it.
+        refused_operators: Operator name to what it does other than compute, for those that only a trusted
+            program may call, or hand to another operator; sorted by name.
         inputs: What the caller passes, in order.
         outputs: What the program returns, preceded by the buffers and inputs that it changes.
         range_constraints: Symbol to range, sorted by name.
@@ -49,6 +51,7 @@ class ProgramOutline:
     library_operators: tuple[str, ...]
     library_classes: tuple[str, ...]
     missing_operators: Mapping[str, str]
+    refused_operators: Mapping[str, str]
     inputs: tuple[ValueSummary, ...]
     outputs: tuple[ValueSummary, ...]
     range_constraints: Mapping[str, SymbolRange]
@@ -73,6 +76,7 @@ def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) ->
     inputs = field(signature, "input_specs", lambda v: items(v, values.input))
     outputs = field(signature, "output_specs", lambda v: items(v, values.output))
     operators = Counter(_targets(graph, 0))
+    called = sorted({*operators, *_operator_arguments(graph)})
     classes = set(field(signature, "input_specs", lambda v: filter(None, items(v, _class))))
     return ProgramOutline(
         torch_version=field(owner, "torch_version", lambda v: optional(v, lambda t: text(t, 100)), None),
@@ -81,6 +85,7 @@ def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) ->
         library_operators=tuple(_short(name) for name in sorted(operators) if is_of_a_library(name)),
         library_classes=tuple(sorted(classes)),
         missing_operators=dict(_missing(operators, modules)),
+        refused_operators={_short(name): reason for name in called if (reason := reach_of(name))},
         inputs=tuple(value for value in inputs if value is not None),
         outputs=tuple(_named(outputs, _structure_names(module))),
         range_constraints=dict(sorted(ranges.items())),
@@ -200,8 +205,21 @@ def _targets(graph: Any, depth: int) -> Iterator[str]:
                 yield from _targets(field(mapping(content), "graph", mapping), depth + 1)
 
 
+def _operator_arguments(graph: Any) -> Iterator[str]:
+    """The operators that are arguments of others, such as of `auto_functionalized`, which calls them."""
+    pending = [graph]
+    while pending:
+        value = pending.pop()
+        if type(value) is dict:
+            if type(name := value.get("as_operator")) is str:
+                yield text(name, 1000)
+            pending += value.values()
+        elif type(value) is list:
+            pending += value
+
+
 def _missing(operators: Mapping[str, int], modules: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    known = Operators(modules)
+    known = Operators(modules, trust=True)
     for name in sorted(operators):
         try:
             known.target(name)
