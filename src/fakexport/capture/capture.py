@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._torch.foreign_fakes import foreign_fakes_join_the_trace
 from fakexport._torch.guard_locations import Guard, guards_of_error
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
@@ -111,6 +112,7 @@ def traced(
         name_user_frames(is_user_code),
         tracing or nullcontext(),
         plain_forward(module, args, kwargs),
+        foreign_fakes_join_the_trace(),
         # TorchDynamo reads a field that only generated code sets.
         nullcontext() if strict else lazy_graph_modules(),
     ):

@@ -165,7 +165,8 @@ def _own_copy(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         once = [slice(0, 1) if stride == 0 else slice(None) for stride in like.stride()]
         elements = value[tuple(once)]  # An expanded dimension has one place to write to.
         memory.as_strided(elements.shape, like.stride()).copy_(elements)
-        return memory.as_strided(like.shape, like.stride())
+        # Not a view: autograd forbids in-place writes, with gradients, to a view made without them.
+        return memory.new_empty(0).set_(memory.untyped_storage(), 0, like.shape, like.stride())
 
 
 def _held_bytes(tensor: torch.Tensor) -> int:

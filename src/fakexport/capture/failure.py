@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fakexport.diagnostics import Span, with_columns
-from fakexport.program.source_span import is_user_code
+from fakexport.program.source_span import is_own_code, is_user_code
 
 __all__ = ["CaptureFailure", "GuardFact", "span_of_frame", "user_spans"]
 
@@ -87,7 +87,7 @@ _FRAME_IN_TEXT = re.compile(r'File "(?P<path>[^"\n]+)", line (?P<line>\d+), in (
 def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
     """User frames that torch wrote into a message: strict export raises far away from the user's code."""
     for error in errors:
-        found = [m for m in _FRAME_IN_TEXT.finditer(f"{error}\n") if is_user_code(m["path"])]
+        found = [m for trace in str(error).split("\n\n") for m in _frames_of_the_model(trace)]
         if found:
             return tuple(
                 Span(m["path"], int(m["line"]), function=m["function"], origin="stack_trace") for m in found
@@ -96,6 +96,13 @@ def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
     return tuple(
         span_of_frame(frame) for frame in frames if frame is not None and is_user_code(frame.filename)
     )
+
+
+def _frames_of_the_model(trace: str) -> Iterator[re.Match[str]]:
+    """The user frames of one stack trace; those outside of our own frames belong to who called fakexport."""
+    frames = list(_FRAME_IN_TEXT.finditer(f"{trace}\n"))
+    own = max((index for index, m in enumerate(frames) if is_own_code(m["path"])), default=-1)
+    return (frame for frame in frames[own + 1 :] if is_user_code(frame["path"]))
 
 
 def user_spans(error: BaseException) -> tuple[Span, ...]:

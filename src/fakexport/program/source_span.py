@@ -21,12 +21,17 @@ _TYPED_BY_PEOPLE = ("<stdin>", "<ipython-input")
 
 # A program may have been exported on another machine, so installed copies are known by their folders too.
 _FOREIGN_LIBRARY = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\](?:torch|fakexport)[/\\]"
+    # The last three are what the command line is made of: they call fakexport, and no model calls them.
+    r"[/\\](?:site|dist)-packages[/\\](?:torch|fakexport|typer|click|rich)[/\\]"
     r"|[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages[/\\])"
     # An archive has paths of installed packages from the package on.
     r"|^(?:torch|fakexport|lib/python3\.\d+)/",
     re.IGNORECASE,
 )
+
+
+# The script that starts the command line.
+_COMMAND = re.compile(r"[/\\](?:bin|Scripts)[/\\]fakexport[^/\\]*$", re.IGNORECASE)
 
 
 def _own_folders() -> tuple[str, ...]:
@@ -35,6 +40,7 @@ def _own_folders() -> tuple[str, ...]:
 
 
 _OWN_FOLDERS = _own_folders()
+_OWN_PACKAGE = _OWN_FOLDERS[1]
 _STANDARD_LIBRARY = f"{sysconfig.get_paths()['stdlib']}/"
 
 
@@ -63,10 +69,15 @@ def span_of_trace(trace: str | None) -> Span | None:
     return None
 
 
+def is_own_code(path: str) -> bool:
+    """Whether a file of a stack trace is one of fakexport, as installed here."""
+    return path.startswith(_OWN_PACKAGE)
+
+
 def is_user_code(path: str) -> bool:
     """Whether a file of a stack trace was written by the author of the model or of a model library."""
     if path.startswith("<"):
         return path.startswith(_TYPED_BY_PEOPLE)
-    if path.startswith(_OWN_FOLDERS) or _FOREIGN_LIBRARY.search(path):
+    if path.startswith(_OWN_FOLDERS) or _FOREIGN_LIBRARY.search(path) or _COMMAND.search(path):
         return False
     return not (path.startswith(_STANDARD_LIBRARY) and "-packages" not in path)
