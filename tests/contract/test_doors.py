@@ -13,16 +13,17 @@ TIERS = (
     {"capture", "program"},
     {"sources", "fake"},
     {"devices"},
-    {"_torch", "documents"},
+    {"_torch", "documents", "files"},
 )
-# Within one tier: the conductor and the benchmark hand on to their reports, a capture returns a program, and
-# weights are bound to what an archive holds.
+# Within one tier: the conductor and the benchmark hand on to their reports, a capture returns a program,
+# weights are bound to what an archive holds, and a path in an error is escaped like the text of a document.
 SIDE_DOORS = {
     ("check", "report"),
     ("deploy", "report"),
     ("capture", "program"),
     ("rules", "diagnostics"),
     ("archive", "weights"),
+    ("files", "documents"),
 }
 # Open to every room but `_torch`; they import nothing but each other, as SIDE_DOORS has it.
 COMMON_ROOMS = {"diagnostics", "rules"}

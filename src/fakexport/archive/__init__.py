@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         describe,
         describe_bundle,
     )
-    from .error import ArchiveError, ArchiveWriteError
+    from .error import ArchiveError
     from .facts import Facts
     from .loading import LoadedArchive, load, load_archive
     from .manifest import Manifest
@@ -32,7 +32,6 @@ __all__ = [
     "ArchiveDescription",
     "ArchiveDifference",
     "ArchiveError",
-    "ArchiveWriteError",
     "Bundle",
     "BundleDescription",
     "BundleManifest",
@@ -76,7 +75,6 @@ _HOMES = {
     "WeightDifference": "archive_difference",
     "diff_archives": "archive_difference",
     "ArchiveError": "error",
-    "ArchiveWriteError": "error",
     "LoadedArchive": "loading",
     "Manifest": "manifest",
     "StoredConstant": "description",

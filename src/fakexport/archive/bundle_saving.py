@@ -56,7 +56,7 @@ def save_bundle(
     Raises:
         ValueError, TypeError: as for `Bundle` and `save`; `about` of an unknown method; prefixes beside a
             `Bundle`.
-        ArchiveWriteError: the file cannot be written; what was there before is there still.
+        FileWriteError: the file cannot be written; what was there before is there still.
 
     Example:
         >>> import torch

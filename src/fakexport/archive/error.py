@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.escaping import escaped
 
-__all__ = ["ArchiveError", "ArchiveWriteError", "faults_named"]
+__all__ = ["ArchiveError", "faults_named"]
 
 
 class ArchiveError(ValueError):
@@ -31,16 +31,6 @@ class ArchiveError(ValueError):
         self.is_trust_missing = is_trust_missing
         line = f"{self.path}: {where}: {what}" if where else f"{self.path}: {what}"
         super().__init__(escaped(line))
-
-
-class ArchiveWriteError(OSError):
-    """A file was not written; what stood at its path before still stands there. The text is one line."""
-
-    def __init__(self, path: str | os.PathLike[str], cause: OSError) -> None:
-        super().__init__(cause.errno, cause.strerror or str(cause), os.fspath(path))
-
-    def __str__(self) -> str:
-        return escaped(f"cannot write {self.filename}: {self.strerror}")
 
 
 @contextmanager

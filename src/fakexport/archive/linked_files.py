@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
 import torch
 
 from fakexport._torch.real_execution import real_execution
-from fakexport.weights import CheckpointError, Entry, MappedFile, read_header
+from fakexport.files import open_below
+from fakexport.weights import CheckpointError, Entry, MappedFile, read_header_of
 
-from .container.limits import MIB, Limits
+from .container.limits import Limits
 from .error import ArchiveError
 from .manifest import Location, TensorEntry
 
@@ -60,19 +59,16 @@ class _LinkedFile:
     def __init__(self, archive: str, name: str) -> None:
         self._archive = archive
         self._name = name
-        path = Path(archive).resolve().parent / name
         try:
-            if not stat.S_ISREG(os.lstat(path).st_mode) or path.resolve(strict=True) != path:
-                raise self.error("is not a regular file at this place; symbolic links are not followed")
-            with path.open("rb") as file:
-                self.header_bytes = int.from_bytes(file.read(8), "little")
-            self._entries = read_header(path).entries
-            self._memory = MappedFile(path, path.stat().st_size)
+            # One descriptor: what is hashed is what is loaded, whatever stands at the path by then.
+            self._file = open_below(Path(archive).resolve().parent, name)
+            self.header_bytes = int.from_bytes(self._file.read_at(0, 8), "little")
+            self._entries = read_header_of(self._file).entries
         except CheckpointError as error:
             raise self.error(str(error)) from error
         except OSError as error:
             raise self.error(f"the weights are linked to it: {error.strerror or error}") from error
-        self._path = path
+        self._memory = MappedFile(self._file)
 
     def error(self, what: str) -> ArchiveError:
         return ArchiveError(self._archive, what, self._name)
@@ -102,19 +98,9 @@ class _LinkedFile:
         """Reads a weight through, in small steps, and refuses it if a bit is not as it was linked."""
         digest = hashlib.sha256()
         try:
-            for piece in _read(self._path, location):
+            for piece in self._file.pieces(location.offset, location.length):
                 digest.update(piece)
         except OSError as error:
             raise self.error(f"`{entry.name}` cannot be read: {error.strerror or error}") from error
         if digest.hexdigest() != location.sha256:
             raise self.error(f"has another `{entry.name}` than it had when it was linked: its sha256 differs")
-
-
-def _read(path: Path, location: Location) -> Iterator[bytes]:
-    """Not through the mapping, which would count as memory of the process."""
-    left = location.length
-    with path.open("rb", buffering=0) as file:
-        file.seek(location.offset)
-        while left and (piece := file.read(min(left, MIB))):
-            left -= len(piece)
-            yield piece

@@ -90,7 +90,7 @@ def save(
             leads out of the folder, or none to be made; a topology that nobody knows; or the program has
             what the format cannot say.
         TypeError: no program; `save_bundle` writes several.
-        ArchiveWriteError: the file cannot be written; what was there before is there still.
+        FileWriteError: the file cannot be written; what was there before is there still.
 
     Example:
         >>> from fakexport.capture import export

@@ -85,7 +85,7 @@ def bench_command(
     is_text = format_ == "text"
     write_output(render_bench(report, width=output_width()) if is_text else render_bench_json(report))
     if chart is not None and chart_format is not None:
-        from fakexport.archive.container.new_file import new_file
+        from fakexport.files import new_file
         from fakexport.report import render_bench_chart
 
         drawn = render_bench_chart(report, format_=chart_format)

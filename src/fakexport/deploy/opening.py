@@ -8,6 +8,7 @@ from typing import Literal
 
 from fakexport.archive import ArchiveError
 from fakexport.archive.container.reader import read_container
+from fakexport.files import open_regular
 from fakexport.weights import CheckpointSource
 
 from .artifact import Artifact, DeployError
@@ -25,8 +26,8 @@ def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
     Raises:
         OSError: it cannot be read.
     """
-    with Path(path).open("rb") as file:
-        start = file.read(8)
+    with open_regular(path) as file:
+        start = file.read_at(0, 8)
     if start[4:8] == _EXECUTORCH_MARK:
         return "executorch"
     if Path(path).suffix == ".onnx":

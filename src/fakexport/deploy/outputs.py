@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from fakexport.archive.container.new_file import new_file
+from fakexport.files import new_file
 
 __all__ = ["write_outputs"]
 
@@ -19,7 +19,7 @@ def write_outputs(path: str | os.PathLike[str], outputs: Mapping[str, torch.Tens
         path: The file; one that is there is replaced when the new one is complete.
         outputs: Tensors by name, on any device. Those that share memory are written each for itself.
     Raises:
-        ArchiveWriteError: it cannot be written; what was there before is there still.
+        FileWriteError: it cannot be written; what was there before is there still.
         ModuleNotFoundError: safetensors is not installed.
     """
     from safetensors.torch import save

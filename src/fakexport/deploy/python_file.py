@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
-from fakexport.archive.container.new_file import new_file
+from fakexport.files import new_file
 from fakexport.program.python_source import PythonSource, source
 
 __all__ = ["write_source"]
@@ -25,7 +25,7 @@ def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> Pyth
     Raises:
         SourceError: the program has no Python text.
         ValueError: the file would be called `.safetensors`.
-        ArchiveWriteError: it cannot be written.
+        FileWriteError: it cannot be written.
 
     Example:
         >>> import torch; from fakexport.capture import export

@@ -20,8 +20,8 @@ from typing import IO
 import torch
 
 from fakexport._torch.real_execution import real_execution
-from fakexport.archive.container.new_file import new_file
 from fakexport.fake import is_fake, value_of
+from fakexport.files import new_file
 from fakexport.weights import CheckpointError, CheckpointSource, first_file, read_header
 from fakexport.weights.expectation import Weight
 from fakexport.weights.safetensors_header import DTYPES
@@ -114,7 +114,7 @@ class FileLayout:
 
         Raises:
             DeployError: something else is there: a checkpoint, perhaps.
-            ArchiveWriteError: it cannot be written; what was there before is there still.
+            FileWriteError: it cannot be written; what was there before is there still.
         """
         if path.exists() and not self.is_that_of(path):
             raise DeployError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,9 @@ import torch
 from torch import nn
 
 from fakexport.devices import Topology, emulated_topology
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.json_text import parse_json
+from fakexport.files import read_file
 
 from .balance import balanced_map
 from .module_tensors import slots
@@ -19,6 +21,7 @@ from .module_tensors import slots
 __all__ = ["DeviceMap", "Placement", "check_device", "covering_entry", "resolve"]
 
 BALANCED = "balanced"
+_MOST_BYTES = 16 << 20
 
 Device = str | int | torch.device
 
@@ -48,7 +51,7 @@ class DeviceMap:
             The map. Devices without an index get index 0.
         Raises:
             ValueError: no device, an empty or repeated path, broken JSON. One line.
-            FileNotFoundError: the JSON file does not exist.
+            OSError: the JSON file does not exist, or is not a regular file of at most 16 MiB.
 
         Example:
             >>> dict(DeviceMap.parse("fc1=cpu,fc2=cuda").entries)
@@ -208,8 +211,8 @@ def _read_pairs(text: str) -> dict[str, str]:
 
 def _read_json(path: Path) -> dict[str, Device]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        value = parse_json(read_file(path, most_bytes=_MOST_BYTES))
+    except DocumentError as error:
         raise ValueError(f"device map {path}: broken JSON: {error}") from None
     if not isinstance(value, dict) or not value:
         raise ValueError(f"device map {path}: expected an object of module path -> device")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from fakexport.files import open_regular
 from fakexport.sources.python_file import import_file, import_module, importable
 from fakexport.sources.source_error import SourceError
 
@@ -27,7 +28,7 @@ def load_operator_library(library: str) -> None:
         SourceError: there is no such file or module, or it cannot be loaded here.
     """
     path = Path(library)
-    if not path.is_file():
+    if not _is_file(path):
         if "/" in library or path.suffix in _FILES or not _MODULE.fullmatch(library):
             raise SourceError(f"{library}: no such file")
         with importable(Path.cwd()):
@@ -37,6 +38,21 @@ def load_operator_library(library: str) -> None:
             import_file(path)
     else:
         _load_native(path)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether the path is of a file; a folder may be a package of Python.
+
+    Raises:
+        SourceError: it is of something else, or cannot be read.
+    """
+    try:
+        open_regular(path).close()
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from error
+    return True
 
 
 def _load_native(path: Path) -> None:

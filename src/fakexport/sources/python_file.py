@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from fakexport.files import read_file
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line
 
 __all__ = ["import_file", "import_module", "importable"]
 
 _OWNER = "__fakexport_folder__"
+_MOST_BYTES = 64 << 20
 
 
 def import_file(path: Path) -> ModuleType:
@@ -28,12 +30,9 @@ def import_file(path: Path) -> ModuleType:
     Args:
         path: A Python file.
     Raises:
-        SourceError: No such file, or it raises: names the exception and the user's line.
+        SourceError: No such file, something else than a file, or it raises: names the exception and the
+            user's line.
     """
-    if not path.is_file():
-        siblings = path.parent.glob("*.py") if path.parent.is_dir() else ()
-        near = did_you_mean(path.name, (sibling.name for sibling in siblings))
-        raise SourceError(f"no such file: {path}{near}")
     digest = hashlib.sha256(_content(path)).hexdigest()[:8]
     name = f"fakexport_source_{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path.absolute())
@@ -70,9 +69,13 @@ def import_module(name: str, hint: str = "") -> ModuleType:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, most_bytes=_MOST_BYTES)
+    except FileNotFoundError as error:
+        siblings = path.parent.glob("*.py") if path.parent.is_dir() else ()
+        near = did_you_mean(path.name, (sibling.name for sibling in siblings))
+        raise SourceError(f"no such file: {path}{near}") from error
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {first_line(error)}") from error
+        raise SourceError(f"{path}: {error.strerror or error}") from error
 
 
 def _place(error: BaseException, path: Path) -> str:

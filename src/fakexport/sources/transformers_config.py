@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fakexport.files import read_file
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line
 
 __all__ = ["config_from_file", "default_config", "leave_out_quantization", "set_use_cache"]
+
+_MOST_BYTES = 16 << 20
 
 
 def default_config(model_type: str) -> Any:
@@ -74,7 +77,7 @@ def set_use_cache(config: Any, use_cache: bool) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(read_file(path, most_bytes=_MOST_BYTES).decode())
     except FileNotFoundError as error:
         near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.json")))
         raise SourceError(f"no such file: {path}{near}") from error
@@ -82,7 +85,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise SourceError(
             f"{path} is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         ) from error
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"{path} cannot be read: {first_line(error)}") from error
     if not isinstance(settings, dict):
         raise SourceError(f"{path} is no model config: it holds a {type(settings).__name__}, not an object")

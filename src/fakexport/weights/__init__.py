@@ -6,7 +6,7 @@ from fakexport.weights.expectation import ModelNotBuilt, dtype_named
 from fakexport.weights.hub_recipes import recipes_of
 from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.opening import first_file, open_checkpoint
-from fakexport.weights.safetensors_header import read_header
+from fakexport.weights.safetensors_header import read_header, read_header_of
 from fakexport.weights.verification import CheckpointSource, verify_weights
 from fakexport.weights.weights_report import WeightFinding, WeightsReport
 from fakexport.weights.weights_warning import WeightsWarning, warn_of
@@ -29,6 +29,7 @@ __all__ = [
     "first_file",
     "open_checkpoint",
     "read_header",
+    "read_header_of",
     "recipes_of",
     "verify_weights",
     "warn_of",

@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 import torch
 
+from fakexport.files import open_regular
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.mapped_file import MappedFile
-from fakexport.weights.safetensors_header import read_header
+from fakexport.weights.safetensors_header import read_header_of
 from fakexport.weights.shard_index import read_index
 from fakexport.weights.torch_file import entries_of, load_torch_file, shared_names
 
@@ -113,8 +114,8 @@ class _Opened:
         return self._add_safetensors(path) if path.name.endswith(_SAFETENSORS) else self._add_torch(path)
 
     def _add_safetensors(self, path: Path) -> list[str]:
-        header = read_header(path)
-        mapped = MappedFile(path, path.stat().st_size)
+        file = open_regular(path)
+        header, mapped = read_header_of(file), MappedFile(file)
         self._take(path, header.entries, lambda name: mapped.tensor(name, header.entries[name]))
         self.metadata.update(header.metadata)
         return list(header.entries)

@@ -17,9 +17,10 @@ import torch
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 from fakexport.documents.typed_json import mapping
+from fakexport.files import RegularFile, open_regular
 from fakexport.weights.checkpoint import CheckpointError, Entry
 
-__all__ = ["DTYPES", "MAX_HEADER_BYTES", "Header", "read_header"]
+__all__ = ["DTYPES", "MAX_HEADER_BYTES", "Header", "read_header", "read_header_of"]
 
 MAX_HEADER_BYTES = 100_000_000
 """Upstream's own limit."""
@@ -68,18 +69,22 @@ def read_header(path: Path) -> Header:
         CheckpointError: the file breaks a rule of the format; one line.
         OSError: the file cannot be opened.
     """
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if size < _LENGTH_BYTES:
-            raise _refused(path, f"it has {size} bytes, too few for a header")
-        if length > MAX_HEADER_BYTES:
-            raise _refused(path, f"its header claims {length:,} bytes, more than {MAX_HEADER_BYTES:,}")
-        start = _LENGTH_BYTES + length
-        if start > size:
-            raise _refused(path, f"its header claims {length:,} bytes, the file has {size:,}")
-        text = file.read(length)
+    with open_regular(path) as file:
+        return read_header_of(file)
+
+
+def read_header_of(file: RegularFile) -> Header:
+    """The same of a file that is open already, and stays open."""
+    path, size = Path(file.path), file.size
+    length = int.from_bytes(file.read_at(0, _LENGTH_BYTES), "little")
+    if size < _LENGTH_BYTES:
+        raise _refused(path, f"it has {size} bytes, too few for a header")
+    if length > MAX_HEADER_BYTES:
+        raise _refused(path, f"its header claims {length:,} bytes, more than {MAX_HEADER_BYTES:,}")
+    start = _LENGTH_BYTES + length
+    if start > size:
+        raise _refused(path, f"its header claims {length:,} bytes, the file has {size:,}")
+    text = file.read_at(_LENGTH_BYTES, length)
     if not text.startswith(b"{"):
         raise _refused(path, "its header does not start with {")
     try:

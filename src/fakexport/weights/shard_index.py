@@ -8,6 +8,7 @@ from typing import Any
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 from fakexport.documents.typed_json import mapping
+from fakexport.files import read_file
 from fakexport.weights.checkpoint import CheckpointError
 
 __all__ = ["MAX_INDEX_BYTES", "read_index"]
@@ -25,10 +26,9 @@ def read_index(path: Path, *, suffixes: tuple[str, ...]) -> dict[str, list[str]]
         CheckpointError: the index is refused, or a shard is not there; one line.
         OSError: the index cannot be opened.
     """
-    if (size := path.stat().st_size) > MAX_INDEX_BYTES:
-        raise _refused(path, f"it has {size:,} bytes, more than {MAX_INDEX_BYTES:,}")
+    text = read_file(path, most_bytes=MAX_INDEX_BYTES)
     try:
-        fields = mapping(parse_json(path.read_bytes()))
+        fields = mapping(parse_json(text))
     except DocumentError as error:
         raise _refused(path, str(error)) from error
     names = fields.get("weight_map")

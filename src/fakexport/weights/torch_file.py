@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fakexport.files import open_regular
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.weights.checkpoint import CheckpointError, Entry
 
@@ -25,7 +26,8 @@ def load_torch_file(path: Path) -> dict[str, torch.Tensor]:
         CheckpointError: the file is refused, or holds no tensors by name; one line.
     """
     try:
-        loaded = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
+        with open_regular(path) as file:
+            loaded = torch.load(file.same_file, weights_only=True, mmap=True, map_location="cpu")
     except OSError:
         raise
     except pickle.UnpicklingError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fakexport as fe
@@ -18,7 +18,7 @@ from fakexport.archive import ArchiveError, load_archive, save
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import Limits, read_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, write_described
-from fakexport.archive.linked_files import linked_tensors
+from fakexport.archive.linked_files import _LinkedFile, linked_tensors
 from fakexport.archive.manifest import Manifest
 from fakexport.weights import open_checkpoint
 
@@ -205,10 +205,10 @@ def link_of_its_folder(file: Path) -> None:
     [
         (truncated, "its data ends at"),
         (emptied, "too few for a header"),
-        (pipe, "is not a regular file at this place"),
-        (folder, "is not a regular file at this place"),
-        (symbolic_link, "is not a regular file at this place; symbolic links are not followed"),
-        (link_of_its_folder, "is not a regular file at this place; symbolic links are not followed"),
+        (pipe, "is a named pipe, not a regular file"),
+        (folder, "is a directory, not a regular file"),
+        (symbolic_link, "is a symbolic link, not a regular file"),
+        (link_of_its_folder, "is or is behind a symbolic link"),
     ],
 )
 def test_a_spoiled_file_is_refused_in_one_line(
@@ -220,6 +220,24 @@ def test_a_spoiled_file_is_refused_in_one_line(
 
     assert found.startswith(f"{FILE}: ")
     assert message in found
+
+
+def test_what_is_loaded_is_what_is_hashed_also_if_the_file_is_exchanged_in_between(
+    linked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = linked.parent / FILE
+    good = file.rename(file.with_name("good"))
+    save_file({name: tensor + 1 for name, tensor in load_file(good).items()}, file)
+
+    def check_after_exchange(linked_file: object, *arguments: object) -> None:
+        if good.exists():
+            good.replace(file)
+        check(linked_file, *arguments)
+
+    check = _LinkedFile.check
+    monkeypatch.setattr(_LinkedFile, "check", check_after_exchange)
+
+    assert "its sha256 differs" in refusal(linked)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import torch
 
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.container.writer import FileSlice, Streamed, write_container
-from fakexport.archive.error import ArchiveWriteError
+from fakexport.files import FileWriteError
 
 RECORDS = {
     "models/model.json": b'{"nodes": [' + b'"aten.linear", ' * 1000 + b'""]}',
@@ -113,7 +113,7 @@ def test_weights_are_streamed_from_files_and_pieces(tmp_path):
 def test_a_source_of_another_length_leaves_the_old_file(tmp_path, length):
     (tmp_path / "a.pt2").write_bytes(b"old")
 
-    with pytest.raises(ArchiveWriteError, match="were announced"):
+    with pytest.raises(FileWriteError, match="were announced"):
         write_container(tmp_path / "a.pt2", {"extra/x": Streamed(length, [b"abc"])})
 
     assert (tmp_path / "a.pt2").read_bytes() == b"old"
@@ -173,7 +173,7 @@ def test_the_mode_follows_the_umask(tmp_path):
 
 
 def test_a_missing_folder_is_one_clear_line(tmp_path):
-    with pytest.raises(ArchiveWriteError) as caught:
+    with pytest.raises(FileWriteError) as caught:
         write_container(tmp_path / "nowhere" / "a.pt2", RECORDS)
 
     assert caught.value.errno == errno.ENOENT
@@ -183,7 +183,7 @@ def test_a_missing_folder_is_one_clear_line(tmp_path):
 def test_a_folder_at_the_path_stays(tmp_path):
     (tmp_path / "a.pt2").mkdir()
 
-    with pytest.raises(ArchiveWriteError, match="Is a directory"):
+    with pytest.raises(FileWriteError, match="is a directory, not a regular file"):
         write_container(tmp_path / "a.pt2", RECORDS)
 
     assert names_in(tmp_path) == ["a.pt2"]
@@ -191,11 +191,11 @@ def test_a_folder_at_the_path_stays(tmp_path):
 
 WRITE = """
 import sys
-from fakexport.archive.error import ArchiveWriteError
+from fakexport.files import FileWriteError
 from fakexport.archive.container.writer import Streamed, write_container
 try:
     write_container(PATH, {"extra/x": Streamed(BYTES, (b"x" * 65536 for _ in range(BYTES // 65536)))})
-except ArchiveWriteError as error:
+except FileWriteError as error:
     print(error.errno, error)
     sys.exit(2)
 """

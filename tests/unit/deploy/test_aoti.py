@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import stat
+import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -343,17 +345,39 @@ def test_an_entry_of_the_cache_is_used_as_long_as_it_is_whole(cache: Path, tmp_p
     key = entry.name.removesuffix(".aoti.pt2")
     content = bytearray(entry.read_bytes())
 
-    assert PackageCache(cache, key).package == entry
+    def taken(folder: Path) -> bytes | None:
+        package = PackageCache(folder, key).taken(Path(tempfile.mkdtemp(dir=tmp_path)))
+        return None if package is None else package.read_bytes()
+
+    other = tmp_path / "other"
+    other.mkdir()
+
+    assert taken(cache) == entry.read_bytes()
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (cache, entry)] == [0o700, 0o600]
 
     content[len(content) // 2] ^= 1
-    (tmp_path / entry.name).write_bytes(content)
-    assert PackageCache(tmp_path, key).package is None
-    (tmp_path / entry.name).write_bytes(content[:100])
-    assert PackageCache(tmp_path, key).package is None
-    assert PackageCache(tmp_path / "nowhere", key).package is None
-    (tmp_path / entry.name).write_bytes(entry.read_bytes())
-    with_metadata(tmp_path / entry.name, {"place": "elsewhere"})  # as another version of fakexport may say
-    assert PackageCache(tmp_path, key).package is None
+    (other / entry.name).write_bytes(content)
+    assert taken(other) is None
+    (other / entry.name).write_bytes(content[:100])
+    assert taken(other) is None
+    assert taken(tmp_path / "nowhere") is None
+    (other / entry.name).write_bytes(entry.read_bytes())
+    with_metadata(other / entry.name, {"place": "elsewhere"})  # as another version of fakexport may say
+    assert taken(other) is None
+
+
+@pytest.mark.usefixtures("unbound")
+def test_an_entry_of_the_cache_that_others_can_write_to_is_refused(cache: Path, tmp_path: Path) -> None:
+    (entry,) = cache.iterdir()
+    planted = tmp_path / "other" / entry.name
+    planted.parent.mkdir(mode=0o700)
+    shutil.copyfile(entry, planted)
+    planted.chmod(0o666)
+
+    with pytest.raises(DeployError, match=r"can be written by everyone .* delete the file"):
+        PackageCache(planted.parent, entry.name.removesuffix(".aoti.pt2")).taken(tmp_path)
+
+    assert list(tmp_path.iterdir()) == [planted.parent]
 
 
 def test_the_key_of_the_cache_tells_programs_values_and_machines_apart() -> None:

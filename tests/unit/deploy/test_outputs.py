@@ -13,8 +13,8 @@ import torch
 
 safetensors = pytest.importorskip("safetensors.torch")
 
-from fakexport.archive import ArchiveWriteError  # noqa: E402  (needs no safetensors)
 from fakexport.deploy import write_outputs  # noqa: E402
+from fakexport.files import FileWriteError  # noqa: E402  (needs no safetensors)
 
 
 def test_outputs_that_share_memory_are_written_each_for_itself(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_a_size_limit_leaves_the_old_file(tmp_path: Path) -> None:
     )
 
     assert process.returncode == 1, signal.Signals(-process.returncode) if process.returncode < 0 else ""
-    assert "ArchiveWriteError: cannot write" in process.stderr
+    assert "FileWriteError: cannot write" in process.stderr
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveWriteError, match=r"cannot write .*: No such file or directory"):
+    with pytest.raises(FileWriteError, match=r"cannot write .*: No such file or directory"):
         write_outputs(tmp_path / "no" / "out.safetensors", {"x": torch.zeros(2)})

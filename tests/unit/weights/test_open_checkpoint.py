@@ -161,6 +161,19 @@ def test_a_file_that_has_changed_since_is_noticed(tmp_path):
         checkpoint.tensor("a")
 
 
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_file_that_is_exchanged_after_it_was_opened_is_not_read(tmp_path, suffix):
+    save = save_file if suffix == "safetensors" else torch.save
+    path, other = tmp_path / f"model.{suffix}", tmp_path / "other"
+    save({"weight": torch.zeros(8)}, path)
+    save({"weight": torch.ones(8)}, other)
+    opened = open_checkpoint(path)
+
+    other.replace(path)
+
+    assert torch.equal(opened.tensor("weight"), torch.zeros(8))
+
+
 def test_shared_memory_is_kept_and_told(tmp_path):
     weight = torch.ones(4, 2)
     torch.save({"embed": weight, "head": weight, "view": weight[0]}, tmp_path / "model.pt")

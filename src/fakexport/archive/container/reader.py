@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import stat
 import zlib
 from collections.abc import Iterator, Mapping
-from io import FileIO
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +25,7 @@ from fakexport.archive.container.limits import MIB, Limits
 from fakexport.archive.error import ArchiveError
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
+from fakexport.files import RegularFile, open_regular
 
 __all__ = ["Container", "Limits", "read_container"]
 
@@ -44,11 +43,11 @@ class Container:
         entries: The records by name, in the order of the file.
     """
 
-    def __init__(self, path: str, file: FileIO, limits: Limits) -> None:
+    def __init__(self, path: str, file: RegularFile, limits: Limits) -> None:
         self.path = path
         self.limits = limits
         self._file = file
-        self._size = os.fstat(file.fileno()).st_size
+        self._size = file.size
         self._map: mmap.mmap | None = None
         self._digests: Mapping[str, str] = {}
         entries = read_entries(path, self._read_at, self._size, limits)
@@ -109,7 +108,7 @@ class Container:
         """
         offset, length = self.extent(name)
         if self._map is None:
-            self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY)
+            self._map = self._file.mapped()
         return memoryview(self._map)[offset : offset + length]
 
     def verify(self, name: str) -> str:
@@ -173,10 +172,7 @@ class Container:
         return pieces if entry.method == STORED else inflate(pieces, entry.size)
 
     def _read_at(self, offset: int, length: int) -> bytes:
-        if offset + length > self._size:
-            raise self._error(f"is truncated: bytes {offset} to {offset + length} are not there")
-        self._file.seek(offset)
-        text = self._file.read(length)
+        text = self._file.read_at(offset, length) if offset + length <= self._size else b""
         if len(text) != length:
             raise self._error(f"is truncated: bytes {offset} to {offset + length} are not there")
         return text
@@ -199,14 +195,11 @@ def read_container(
         The open container; the caller closes it. Contents are checked when they are read, or by `verify`.
     Raises:
         ArchiveError: The file is refused.
-        OSError: It is not there, or may not be read.
+        OSError: It is not there, may not be read, or is not a regular file.
     """
-    name = os.fspath(path)
-    file = FileIO(name, opener=_open_plainly)
+    file = open_regular(path)
     try:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ArchiveError(name, "is not a regular file")
-        container = Container(name, file, limits or Limits())
+        container = Container(file.path, file, limits or Limits())
         _check_layout(container)
         if not trust:
             _check_trust(container)
@@ -214,11 +207,6 @@ def read_container(
         file.close()
         raise
     return container
-
-
-def _open_plainly(path: str, flags: int) -> int:
-    """Opens without waiting for whoever writes to a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
 
 
 def _check_layout(container: Container) -> None:

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedWriter
-from pathlib import Path
 
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.framing import (
@@ -22,9 +21,8 @@ from fakexport.archive.container.framing import (
     end_records,
     local_header,
 )
-from fakexport.archive.container.limits import MIB
-from fakexport.archive.container.new_file import new_file
 from fakexport.archive.container.record_name import fault_of_name, fault_of_names
+from fakexport.files import new_file, open_regular
 
 __all__ = ["Content", "Digest", "FileSlice", "Streamed", "write_container"]
 
@@ -100,7 +98,7 @@ def write_container(
         A digest of every record, in the order of the file.
     Raises:
         ValueError: A name that no archive may have, or two that readers would confuse.
-        ArchiveWriteError: The file could not be written, or a source gave another length than announced;
+        FileWriteError: The file could not be written, or a source gave another length than announced;
             what stood at `path` still does.
     """
     contents: dict[str, Content] = {**FRAME_RECORDS, **records}
@@ -194,12 +192,8 @@ def _pieces(content: Content) -> Iterator[bytes | memoryview]:
 
 
 def _read(piece: FileSlice) -> Iterator[bytes]:
-    left = piece.length
-    with Path(piece.path).open("rb") as file:
-        file.seek(piece.offset)
-        while left and (content := file.read(min(left, MIB))):
-            left -= len(content)
-            yield content
+    with open_regular(piece.path) as file:
+        yield from file.pieces(piece.offset, piece.length)
 
 
 def _check_names(folder: str, names: list[str]) -> None:

@@ -21,9 +21,9 @@ from torch.fx import GraphModule
 from fakexport._torch.inductor import AotiPackage, compile_graph
 from fakexport._torch.pytree import tree_unflatten
 from fakexport.archive.container.limits import MIB
-from fakexport.archive.container.new_file import new_file
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.payload import names_by_tensor
+from fakexport.files import new_file
 from fakexport.program import library_classes, library_modules, library_operators
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
@@ -69,17 +69,18 @@ def compile_aoti(
             are in the package in any case.
         target: The devices to compile for, `H100`: a program for the CPU is retargeted first. Default: those
             of the program. They must be here.
-        cache: A folder that keeps packages, by everything that the code depends on. Who can write to it can
-            have code run, as with the packages themselves.
+        cache: A folder that keeps packages, by everything that the code depends on. Its code is run, so it
+            is refused if others own it or can write to it; one that is not there is made for this user alone.
         report: Is told what is being done.
     Returns:
         What was written.
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
-        DeployError: no C++ compiler, a device or a folder that is not here, a full disk, a program that can
-            only be run on the examples, another safetensors file in the place of the weights.
+        DeployError: others can write to the cache; no C++ compiler, a device or a folder that is not here, a
+            full disk, a program that can only be run on the examples, another safetensors file where the
+            weights go.
         UnboundProgram: the weights are to be inside, and there are none.
-        ArchiveWriteError: a file cannot be written; what was there before is there still.
+        FileWriteError: a file cannot be written; what was there before is there still.
         ValueError: the path does not end in `.pt2`, an input of the program is no tensor, or its archive's
             format cannot say what the program has.
 
@@ -105,7 +106,7 @@ def compile_aoti(
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
         kept = None if cache is None else PackageCache(Path(cache), job.key)
-        package = None if kept is None else kept.package
+        package = None if kept is None else kept.taken(Path(folder))
         is_cached = package is not None
         if package is None:
             package = job.compiled(Path(folder))

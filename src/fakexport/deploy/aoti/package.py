@@ -45,7 +45,7 @@ def write_package(
         metadata: None for a package that is only looked into.
         more: Records of ours by name: `PROGRAM` and `CONSTANTS`.
     Raises:
-        ArchiveWriteError: it cannot be written; what was there before is there still.
+        FileWriteError: it cannot be written; what was there before is there still.
     """
     records: dict[str, Content] = {}
     for file in files:

@@ -10,11 +10,19 @@ from pathlib import Path
 
 import torch
 
-from fakexport.archive import ArchiveError, ArchiveWriteError
+from fakexport.archive import ArchiveError
 from fakexport.archive.container.limits import MIB
-from fakexport.archive.container.new_file import new_file
 from fakexport.archive.container.reader import read_container
+from fakexport.files import (
+    PrivateFolderError,
+    fault_of_owner,
+    make_private_folder,
+    new_file,
+    open_regular,
+    private_folder,
+)
 
+from ..artifact import DeployError
 from ..weights_file import raw_chunks
 from .package import read_metadata, verify_package
 
@@ -41,34 +49,52 @@ def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping
 
 
 class PackageCache:
-    """The entry of a key in a folder of packages.
+    """The entry of a key in a folder of packages, whose code is run: nobody else may have written either.
 
     Args:
         folder: It is made when something is kept in it.
         key: As `cache_key` gives it.
+    Raises:
+        DeployError: others can write to the folder; one line, with the repair.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        self._folder = folder
-        self._path = folder / f"{key}.aoti.pt2"
-
-    @property
-    def package(self) -> Path | None:
-        """The entry, if there is one, it is as it was written, and this fakexport would open it."""
         try:
-            with read_container(self._path, trust=True) as package:
+            self._folder = private_folder(folder)
+        except PrivateFolderError as error:
+            raise DeployError(f"the cache keeps code that is run: {error}") from None
+        self._path = self._folder / f"{key}.aoti.pt2"
+
+    def taken(self, folder: Path) -> Path | None:
+        """A copy of the entry, if there is one, it is as it was written, and this fakexport would open it.
+
+        It is the copy that is checked: nothing that happens to the entry meanwhile changes what is used.
+
+        Args:
+            folder: Where the copy goes; nobody else can write there.
+        Raises:
+            DeployError: there is one that others could have written.
+        """
+        copy = folder / "cached.pt2"
+        try:
+            with open_regular(self._path) as entry:
+                if (fault := fault_of_owner(entry.status)) is not None:
+                    raise DeployError(f"{self._path} {fault}, and its code would be run: delete the file")
+                with copy.open("xb") as target:
+                    target.writelines(entry.pieces())
+            with read_container(copy, trust=True) as package:
                 read_metadata(package)
                 verify_package(package)
         except (ArchiveError, OSError):
             return None
-        return self._path
+        return copy
 
     def keep(self, package: Path) -> str | None:
         """Makes a copy the entry; if that cannot be done, why, as a sentence."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with new_file(self._path) as target, package.open("rb") as source:
+            make_private_folder(self._folder)
+            with new_file(self._path, mode=0o600) as target, package.open("rb") as source:
                 shutil.copyfileobj(source, target, MIB)
-        except (ArchiveWriteError, OSError) as error:
+        except (OSError, PrivateFolderError) as error:
             return f"not kept in the cache: {error}"
         return None

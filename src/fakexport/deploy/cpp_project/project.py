@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
-from fakexport.archive import ArchiveWriteError
+from fakexport.files import FileWriteError
 
 from ..aoti import compile_aoti
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
@@ -47,7 +47,7 @@ def write_cpp_project(
     Raises:
         DeployError: something is in the folder already, or `compile_aoti` refuses the program.
         CompileFailure: Inductor cannot compile the program, or it calls operators of Python.
-        ArchiveWriteError: it cannot be written. On any error nothing is there that was not there before.
+        FileWriteError: it cannot be written. On any error nothing is there that was not there before.
 
     Example:
         >>> import torch; from fakexport.capture import export
@@ -67,7 +67,7 @@ def write_cpp_project(
             compiled = compile_aoti(program, new / _PACKAGE, weights="beside", cache=cache, report=report)
             new.replace(target)
     except OSError as error:  # Its file is in the folder that is gone.
-        raise ArchiveWriteError(target, error) from error
+        raise FileWriteError(target, error) from error
     files = tuple(sorted(path for path in target.rglob("*") if path.is_file()))
     return dataclasses.replace(
         compiled,

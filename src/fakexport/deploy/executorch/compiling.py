@@ -15,8 +15,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from fakexport._torch.attention_layout import functional_program
 from fakexport._torch.symbolic_numbers import keep_ranges, pending_symbols_dropped
-from fakexport.archive.container.new_file import new_file
 from fakexport.diagnostics import Diagnostic
+from fakexport.files import new_file
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.weightless import UnboundProgram, unbound_names
 
@@ -64,7 +64,7 @@ def compile_executorch(
         CompileFailure: FE801 for all that ExecuTorch cannot run.
         UnboundProgram: the program has no weights.
         DeployError: the program is for other devices, or takes what no file can say.
-        ArchiveWriteError: it cannot be written; what was there before is there still.
+        FileWriteError: it cannot be written; what was there before is there still.
         ModuleNotFoundError: ExecuTorch is not installed.
     Reports:
         FE801

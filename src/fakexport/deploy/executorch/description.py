@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 from fakexport.documents.typed_json import entries, field, items, mapping, one_of, record, text
+from fakexport.files import RegularFile
 
 from ..artifact import DeployError
 from ..signature import Signature
@@ -100,27 +99,27 @@ def write_checked(file: BinaryIO, content: bytes) -> None:
     file.write(view[place + len(_UNKNOWN) :])
 
 
-def described(path: str | os.PathLike[str]) -> Description:
+def described(file: RegularFile) -> Description:
     """Reads the description of a .pte file and checks the file against its checksum. Nothing of it runs.
 
     Raises:
         DeployError: it is no .pte file, not one of ours, or damaged.
         OSError: it cannot be read.
     """
-    with Path(path).open("rb") as file:
-        if file.read(8)[4:] != _MARK:
-            raise DeployError(f"{path} is no program of ExecuTorch")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            start = content.find(_START)
-            if start < 0:
-                raise DeployError(
-                    f"{path} was not written by `fakexport compile`, or is cut off: nothing says what it is"
-                )
-            place = start + len(_START)
-            if content[place : place + len(_UNKNOWN)] != _checksum(content, place).encode():
-                raise DeployError(f"{path} is damaged: its content does not have its checksum")
-            size = int.from_bytes(content[start - _STRING_LENGTH_BYTES : start], "little")
-            document = content[start : start + size]
+    path = file.path
+    if file.read_at(0, 8)[4:] != _MARK:
+        raise DeployError(f"{path} is no program of ExecuTorch")
+    with file.mapped() as content:
+        start = content.find(_START)
+        if start < 0:
+            raise DeployError(
+                f"{path} was not written by `fakexport compile`, or is cut off: nothing says what it is"
+            )
+        place = start + len(_START)
+        if content[place : place + len(_UNKNOWN)] != _checksum(content, place).encode():
+            raise DeployError(f"{path} is damaged: its content does not have its checksum")
+        size = int.from_bytes(content[start - _STRING_LENGTH_BYTES : start], "little")
+        document = content[start : start + size]
     try:
         return Description.from_json(parse_json(document))
     except DocumentError as error:

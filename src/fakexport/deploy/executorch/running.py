@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from fakexport.files import open_regular
 from fakexport.weights import CheckpointSource
 
 from ..artifact import Artifact, DeployError
@@ -41,7 +41,8 @@ def open_executorch(path: str | os.PathLike[str], *, checkpoint: CheckpointSourc
     """
     if checkpoint is not None:
         raise DeployError(f"{path} has its weights inside; it takes no checkpoint")
-    description = described(path)
+    file = open_regular(path)
+    description = described(file)
     with native_log():  # What other packages log when they are imported is no reason of a failure.
         from executorch.runtime import Runtime
 
@@ -49,7 +50,7 @@ def open_executorch(path: str | os.PathLike[str], *, checkpoint: CheckpointSourc
     _refuse_missing_backend(path, description, runtime)
     with native_log() as log:
         try:
-            program = runtime.load_program(Path(path))
+            program = runtime.load_program(file.same_file)
             method = program.load_method(_FORWARD)
         except RuntimeError as error:
             failure: RuntimeError | None = error

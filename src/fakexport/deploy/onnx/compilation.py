@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.archive.container.new_file import new_file
+from fakexport.files import new_file
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.retargeting.retarget import retarget
 from fakexport.program.weightless import unbound_names
@@ -60,7 +60,7 @@ def compile_onnx(
         DeployError: the exporter or the checker fails; the model is too large; another safetensors file has
             the place of the weights.
         RetargetError: a program of another device cannot run on the CPU.
-        ArchiveWriteError: a file cannot be written; what was there before is there still.
+        FileWriteError: a file cannot be written; what was there before is there still.
         ValueError: the path does not end in `.onnx`; an input is no tensor.
         ModuleNotFoundError: onnx or onnxscript is not installed.
     Reports:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fakexport.documents.document_error import DocumentError
+from fakexport.files import read_file
 from fakexport.weights import CheckpointSource, open_checkpoint
 from fakexport.weights.binding import fitting_weights
 from fakexport.weights.expectation import ExpectedWeights
@@ -87,9 +88,7 @@ def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     import onnxruntime
 
     file = Path(path)
-    if file.stat().st_size > LARGEST_BYTES:
-        raise DeployError(f"{file} has more than 2 GiB, more than an ONNX file can have")
-    content = file.read_bytes()
+    content = read_file(file, most_bytes=LARGEST_BYTES)
     model = read_model(content, str(file))
     description = _description(model, file)
     options = onnxruntime.SessionOptions()

@@ -1,36 +1,53 @@
-"""Writing a file so that it is there as a whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
 from io import BufferedWriter
 from pathlib import Path
 
-from fakexport.archive.error import ArchiveWriteError
+from fakexport.documents.escaping import escaped
 
-__all__ = ["new_file"]
+from .regular_file import kind_of
+
+__all__ = ["FileWriteError", "new_file"]
 
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
+class FileWriteError(OSError):
+    """A file was not written; what stood at its path before still stands there. The text is one line."""
+
+    def __init__(self, path: str | os.PathLike[str], cause: OSError) -> None:
+        super().__init__(cause.errno, cause.strerror or str(cause), os.fspath(path))
+
+    def __str__(self) -> str:
+        return escaped(f"cannot write {self.filename}: {self.strerror}")
+
+
 @contextlib.contextmanager
-def new_file(path: str | os.PathLike[str]) -> Iterator[BufferedWriter]:
+def new_file(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[BufferedWriter]:
     """A file to write to, which takes the place of `path` when the block ends without an error.
 
     It has no name until then where the system allows that, so that even a killed process leaves nothing;
-    elsewhere it is called `.NAME.XXXXXXXX.tmp` and removed on any error. The folder must exist. The mode of
-    the file follows the umask; what stood at `path`, a symbolic link too, is replaced.
+    elsewhere it is called `.NAME.XXXXXXXX.tmp` and removed on any error. The folder must exist. What stood at
+    `path`, a symbolic link too, is replaced, unless it is a device, a pipe or a directory.
 
+    Args:
+        path: The file.
+        mode: Its permissions, less those that the umask takes away.
     Raises:
-        ArchiveWriteError: It could not be written; `path` is as it was.
+        FileWriteError: It could not be written; `path` is as it was.
     """
     target = Path(path)
-    named = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.tmp")
     try:
-        descriptor, is_named = _create(named)
+        _check_replaceable(target)
+        named = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.tmp")
+        descriptor, is_named = _create(named, mode)
         try:
             with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor is no path)
                 yield file
@@ -45,20 +62,29 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[BufferedWriter]:
             if is_named:
                 named.unlink(missing_ok=True)
         _sync_folder(target.parent)
-    except ArchiveWriteError:
+    except FileWriteError:
         raise
     except OSError as error:
-        raise ArchiveWriteError(path, error) from error
+        raise FileWriteError(path, error) from error
 
 
-def _create(named: Path) -> tuple[int, bool]:
+def _check_replaceable(target: Path) -> None:
+    """Refuses what another file must not take the place of: as root, `/dev/null` would be gone."""
+    if not target.name:
+        raise IsADirectoryError(errno.EISDIR, "is a directory, not the name of a file")
+    with contextlib.suppress(FileNotFoundError):
+        if (kind := kind_of(target.stat().st_mode)) is not None:
+            raise OSError(errno.EEXIST, f"is {kind}, not a regular file")
+
+
+def _create(named: Path, mode: int) -> tuple[int, bool]:
     """A descriptor of a new file in the folder, and whether the file has its temporary name already."""
     unnamed = getattr(os, "O_TMPFILE", 0)
     if unnamed and _DESCRIPTORS.is_dir():
         with contextlib.suppress(IsADirectoryError, PermissionError, NotImplementedError, OSError):
-            return os.open(named.parent, unnamed | os.O_RDWR, 0o666), False
+            return os.open(named.parent, unnamed | os.O_RDWR, mode), False
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
-    return os.open(named, flags, 0o666), True
+    return os.open(named, flags, mode), True
 
 
 def _name(descriptor: int, named: Path) -> None:

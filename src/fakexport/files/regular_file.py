@@ -1,0 +1,200 @@
+"""The one way to open a file that someone else may have made, or may exchange at any time.
+
+What stands at a path may be a pipe that no one writes to, a device without an end, or another file a moment
+later. So a path is opened once, without waiting; what it is, its size and its content are then asked of that
+descriptor, by whoever checks the file and by whoever uses it.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+__all__ = ["RegularFile", "kind_of", "open_below", "open_regular", "read_file"]
+
+_PIECE_BYTES = 1 << 20
+# Python's `mmap` names it from 3.12 on. Without it, Linux refuses a private mapping larger than its memory.
+_LINUX_NORESERVE = 0x4000
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+}
+
+
+class RegularFile:
+    """A regular file, open for reading; `open_regular` makes it. Its last user closes it, or `with`.
+
+    Args:
+        path: As the caller named it, for messages.
+        descriptor: Owned by this object from now on.
+        status: Of the descriptor.
+    """
+
+    def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
+        self.path = path
+        self.status = status
+        self._descriptor = descriptor
+        self._close = weakref.finalize(self, os.close, descriptor)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file when it was opened."""
+        return self.status.st_size
+
+    @property
+    def same_file(self) -> Path:
+        """A path for libraries that open files themselves: on Linux that of this very file, while it is open.
+
+        Elsewhere it is the path that was opened, where another file may be by now.
+        """
+        link = Path("/proc/self/fd", str(self._descriptor))
+        return link if sys.platform == "linux" and link.exists() else Path(self.path)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """The bytes from `offset` on; fewer only where the file ends.
+
+        Raises:
+            OSError: they cannot be read, or not without waiting for them.
+        """
+        pieces = []
+        try:
+            while length > 0 and (piece := os.pread(self._descriptor, length, offset)):
+                pieces.append(piece)
+                offset, length = offset + len(piece), length - len(piece)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def pieces(self, offset: int = 0, length: int = sys.maxsize) -> Iterator[bytes]:
+        """The same in steps, not through a mapping, whose pages would count as memory of the process."""
+        while length > 0 and (piece := self.read_at(offset, min(length, _PIECE_BYTES))):
+            yield piece
+            offset, length = offset + len(piece), length - len(piece)
+
+    def read(self, most_bytes: int) -> bytes:
+        """The content as a whole. The size is not trusted: some files have more to read than they say.
+
+        Raises:
+            OSError: it has more than `most_bytes`, or cannot be read.
+        """
+        content = bytearray()
+        for piece in () if self.size > most_bytes else self.pieces(0, most_bytes + 1):
+            content += piece
+        if self.size > most_bytes or len(content) > most_bytes:
+            raise OSError(errno.EFBIG, f"has more than {most_bytes:,} bytes", self.path)
+        return bytes(content)
+
+    def mapped(self) -> mmap.mmap:
+        """The content as memory, private to this process: no byte is read before it is used.
+
+        The mapping lasts as long as it is used, also when the file is closed.
+
+        Raises:
+            OSError: it cannot be mapped, or has another size than when it was opened.
+            ValueError: the file is empty.
+        """
+        size = os.fstat(self._descriptor).st_size
+        if size != self.size:
+            raise OSError(
+                errno.ESTALE, f"has {size:,} bytes now, and had {self.size:,} when it was opened", self.path
+            )
+        if sys.platform == "linux":
+            flags = mmap.MAP_PRIVATE | _LINUX_NORESERVE
+            return mmap.mmap(self._descriptor, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        return mmap.mmap(self._descriptor, size, access=mmap.ACCESS_COPY)
+
+    def close(self) -> None:
+        """Closes the file; nothing can be read of it then. Mappings stay."""
+        self._close()
+        self._descriptor = -1  # The number may be that of another file by the next read.
+
+    def __enter__(self) -> RegularFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_regular(path: str | os.PathLike[str]) -> RegularFile:
+    """Opens a regular file for reading, through links, without waiting and without a side effect on others.
+
+    Raises:
+        OSError: there is no such file, it may not be read, or it is a directory, a named pipe, a device or a
+            socket. Names the path.
+    """
+    name = os.fspath(path)
+    _check_regular(name, Path(name).stat())  # Opening a device or a pipe may already do something to it.
+    return _opened(name, os.open(name, _FLAGS))
+
+
+def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
+    """Opens a regular file at a place below a folder, following no symbolic link on the way from there.
+
+    Args:
+        folder: An existing folder.
+        name: Names separated by `/`, none of them `..` or empty.
+    Raises:
+        OSError: as `open_regular`; a link on the way, and a step that leaves the folder, are errors too.
+    """
+    path = os.path.join(folder, name)  # noqa: PTH118 (for messages, as it was named)
+    *folders, last = name.split("/")
+    if any(step in ("", ".", "..") for step in (*folders, last)):
+        raise OSError(errno.EINVAL, "does not lie below its folder", path)
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for step in folders:
+            below = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = below
+        _check_regular(path, os.stat(last, dir_fd=at, follow_symlinks=False))
+        return _opened(path, os.open(last, _FLAGS | os.O_NOFOLLOW, dir_fd=at))
+    except OSError as error:
+        reason = "is or is behind a symbolic link" if error.errno in (errno.ELOOP, errno.ENOTDIR) else None
+        raise OSError(error.errno, reason or error.strerror, path) from error
+    finally:
+        os.close(at)
+
+
+def read_file(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        OSError: as `open_regular`; or it has more than `most_bytes`.
+    """
+    with open_regular(path) as file:
+        return file.read(most_bytes)
+
+
+def kind_of(mode: int) -> str | None:
+    """`a named pipe`, for the mode of something that is not a regular file; None for one that is."""
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def _check_regular(path: str, status: os.stat_result) -> None:
+    if (kind := kind_of(status.st_mode)) is not None:
+        code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+        raise OSError(code, f"is {kind}, not a regular file", path)
+
+
+def _opened(path: str, descriptor: int) -> RegularFile:
+    try:
+        status = os.fstat(descriptor)
+        _check_regular(path, status)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return RegularFile(path, descriptor, status)
