@@ -25,6 +25,7 @@ __all__ = [
     "DIALECTS",
     "as_parameter",
     "assemble",
+    "check_guards",
     "fake_of",
     "guards_code",
     "leaf_spec",
@@ -42,6 +43,17 @@ DIALECTS = ("ATEN", "TRAINING")
 def guards_code(program: ExportedProgram) -> list[str]:
     """The conditions on inputs that `program.module()` checks, as Python expressions."""
     return list(program._guards_code)
+
+
+def check_guards(module: torch.nn.Module, leaves: Sequence[Any]) -> None:
+    """Checks the flat inputs of a call as `program.module()` does, without calling it.
+
+    Raises:
+        AssertionError: names the condition that they do not fulfil.
+    """
+    guards = getattr(module, "_guards_fn", None)
+    if guards is not None:
+        guards(*leaves)
 
 
 def plain_meta(sizes: Sequence[Any], strides: Sequence[Any], offset: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._sympy import functions
 from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch.utils._traceback import CapturedTraceback
 
@@ -28,6 +29,7 @@ from .pytree import tree_leaves
 __all__ = [
     "SymbolTable",
     "expression_of",
+    "expression_python",
     "finite_bound",
     "has_unbacked_symbols",
     "hint_of",
@@ -160,6 +162,11 @@ def keep_ranges(program: ExportedProgram) -> None:
 def hint_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
     """The value that the number had in the example inputs, or None."""
     return number.node.hint
+
+
+def expression_python(expression: Any) -> str:
+    """An expression as torch prints it into guards; symbols stand for themselves."""
+    return str(PythonPrinter().doprint(expression))
 
 
 def finite_bound(bound: Any) -> int | None:

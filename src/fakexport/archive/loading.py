@@ -18,6 +18,7 @@ from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.program import WeightlessProgram
 from fakexport.program.origin import remember_prefix, remember_recipes
+from fakexport.program.stand_in_inputs import give_stand_in_inputs
 
 from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
@@ -129,6 +130,7 @@ def _trusted(path: str | os.PathLike[str], method: str | None, check_weights: bo
             raise
     check_method(path, methods, method)
     program = load_with_torch(path) if method is None else load_all_with_torch(path)[method]
+    give_stand_in_inputs(program)
     return LoadedArchive(WeightlessProgram.of(program), describe_trusted(program), (TRUSTED,))
 
 
@@ -182,6 +184,7 @@ def read_program(
     with faults_named(container.path, names.constants):
         put_constants(container, program, manifest, constants, trust=trust)
     made = WeightlessProgram.of(program)
+    give_stand_in_inputs(made)
     remember_recipes(made, manifest.recipes)
     return made
 

@@ -28,6 +28,7 @@ from .manifest import Manifest, WeightsKind
 from .method_records import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG, MethodRecords
 from .payload import UNBOUND, Payload, constants_payload, weights_payload
 from .portable_text import portable
+from .sample_inputs import sample_inputs_record
 
 __all__ = [
     "CONSTANTS_CONFIG",
@@ -68,7 +69,8 @@ def save(
     `load` opens it. What was converted, merged or moved to another device is written into the archive.
 
     Args:
-        program: Not changed. Its example inputs are not written.
+        program: Not changed. Its example inputs are not written: zeros are, for stock torch, and only with
+            weights.
         path: The file; one that is there is replaced.
         source: What the program was exported from, `hf:config.json`, `model.py:factory`. This and the
             following are for the manifest alone. Absolute paths are shortened.
@@ -88,7 +90,7 @@ def save(
     Raises:
         ValueError: some weights are real and some fake; bound weights with unbound constants; a link that
             leads out of the folder, or none to be made; a topology that nobody knows; or the program has
-            what the format cannot say.
+            what the format cannot say, such as a condition on inputs that nothing could check.
         TypeError: no program; `save_bundle` writes several.
         FileWriteError: the file cannot be written; what was there before is there still.
 
@@ -151,7 +153,7 @@ def program_records(
         names.model: model,
         names.weights: _json({"config": weights.config}),
         names.constants: _json({"config": constants.config}),
-        names.sample_inputs: b"",  # Stock torch wants the record; empty, it stands for no inputs.
+        names.sample_inputs: sample_inputs_record(program),
         **weights.records,
         **constants.records,
     }

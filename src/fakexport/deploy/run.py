@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
 
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
+from fakexport.program.stand_in_inputs import checked_module
 
 from .artifact import DeployError
 from .signature import Signature
@@ -48,7 +49,7 @@ class LoadedProgram:
 
     def __init__(self, program: ExportedProgram, *, is_compiled: bool = False) -> None:
         self._is_compiled = is_compiled
-        module = program.module()  # Refuses first, before anything is moved to a device.
+        module = checked_module(program)  # Refuses first, before anything is moved to a device.
         self._module: Any = torch.compile(module) if is_compiled else module
         self._layout = _Layout.of(program)
 

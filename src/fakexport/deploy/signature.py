@@ -14,6 +14,15 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from fakexport.documents.typed_json import boolean, field, integer, items, mapping, optional, record, text
 from fakexport.program import SymbolRange
+from fakexport.program.conditions import (
+    Condition,
+    Operation,
+    Question,
+    conditions_from_json,
+    conditions_of,
+    conditions_to_json,
+)
+from fakexport.program.linear_size import linear_size
 from fakexport.program.output_names import output_names
 from fakexport.program.symbol_range import symbol_ranges
 from fakexport.program.tensor_spec import Spelling, plain_name
@@ -89,6 +98,8 @@ class Signature:
     Args:
         inputs: In the order of the flat call. Inputs that are no tensors are fixed in the program.
         outputs: In the order of the returned leaves.
+        conditions: What the sizes must fulfil besides: what branches, divisions and comparisons of the model
+            came to while it was traced.
 
     Example:
         >>> from fakexport.capture import export
@@ -100,13 +111,14 @@ class Signature:
 
     inputs: tuple[InputTensor, ...]
     outputs: tuple[OutputTensor, ...]
+    conditions: tuple[Condition, ...] = ()
 
     @classmethod
     def of(cls, program: ExportedProgram) -> Signature:
         """The signature of a program, with or without weights.
 
         Raises:
-            ValueError: an input is neither a tensor nor a constant.
+            ValueError: an input is neither a tensor nor a constant, or a condition cannot be checked.
         """
         nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
         ranges = symbol_ranges(program, Spelling())
@@ -122,10 +134,12 @@ class Signature:
             OutputTensor(name, isinstance(spec.arg, TensorArgument))
             for name, spec in zip(output_names(program), specs, strict=True)
         )
-        return cls(tuple(inputs), outputs)
+        shapes = {tensor.name: tensor.shape for tensor in inputs}
+        conditions = (found for found in conditions_of(program) if not _is_in_shapes(found, shapes))
+        return cls(tuple(inputs), outputs, tuple(conditions))
 
     def check(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Refuses a call before anything runs: names, dtypes, sizes against each other and the ranges.
+        """Refuses a call before anything runs: names, dtypes, sizes, ranges and conditions.
 
         Raises:
             UnsuitableInputs: the first thing that does not fit, in one line.
@@ -148,6 +162,16 @@ class Signature:
                 )
             for index, (size, dimension) in enumerate(zip(given.shape, wanted.shape, strict=True)):
                 self._check_size(f"`{wanted.name}` has {size} in dimension {index}", size, dimension, sizes)
+        self._check_conditions(inputs)
+
+    def _check_conditions(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        def answer(question: Question) -> int | float | bool:
+            return _answer(question, inputs[question.input])
+
+        for condition in self.conditions:
+            if not condition.holds(answer):
+                found = " and ".join(_found(asked, answer(asked)) for asked in condition.questions)
+                raise UnsuitableInputs(f"{found}, and the program needs {condition}")
 
     def _check_size(
         self, found: str, size: int, dimension: Dimension, sizes: dict[str, tuple[int, str]]
@@ -183,6 +207,7 @@ class Signature:
                 for tensor in self.inputs
             ],
             "outputs": [{"name": leaf.name, "is_tensor": leaf.is_tensor} for leaf in self.outputs],
+            "conditions": conditions_to_json(self.conditions),
         }
 
     @classmethod
@@ -193,9 +218,12 @@ class Signature:
             DocumentError: it is something else.
         """
         owner = mapping(value)
+        inputs = field(owner, "inputs", lambda found: tuple(items(found, _input_from_json)))
+        ranks = {tensor.name: len(tensor.shape) for tensor in inputs}
         return cls(
-            field(owner, "inputs", lambda found: tuple(items(found, _input_from_json))),
+            inputs,
             field(owner, "outputs", lambda found: tuple(items(found, _output_from_json))),
+            field(owner, "conditions", lambda found: conditions_from_json(found, ranks)),
         )
 
 
@@ -211,12 +239,9 @@ def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
     expression = sympy.sympify(size.node.expr)
     if expression.is_Integer:
         return Dimension(plus=int(expression))
-    symbols = list(expression.free_symbols)
-    if len(symbols) == 1:
-        times, plus = expression.diff(symbols[0]), expression.subs(symbols[0], 0)
-        if times.is_Integer and plus.is_Integer and times > 0:
-            lower, upper = _checked_range(ranges.get(str(expression)))
-            return Dimension(symbols[0].name, int(times), int(plus), lower, upper)
+    if (linear := linear_size(expression)) is not None:
+        lower, upper = _checked_range(ranges.get(str(expression)))
+        return Dimension(*linear, lower, upper)
     return Dimension(is_checked=False)
 
 
@@ -230,6 +255,38 @@ def _checked_range(bounds: SymbolRange | None) -> tuple[int | None, int | None]:
         return None, None
     is_checked = bounds.lower is not None and bounds.lower > 2
     return bounds.lower if is_checked else None, bounds.upper
+
+
+def _is_in_shapes(condition: Condition, shapes: Mapping[str, tuple[Dimension, ...]]) -> bool:
+    """Whether it only says that two sizes are equal which have the same symbol."""
+    match condition.check:
+        case Operation("==", (Question(one, "size", i), Question(other, "size", j))):
+            first, second = shapes[one][i], shapes[other][j]
+            return first.is_checked and first == second
+    return False
+
+
+def _answer(question: Question, tensor: torch.Tensor) -> int | float | bool:
+    match question.kind:
+        case "size":
+            return int(tensor.shape[question.dim])
+        case "stride":
+            return int(tensor.stride(question.dim))
+        case "offset":
+            return int(tensor.storage_offset())
+    value: int | float | bool = tensor.item()
+    return value
+
+
+def _found(question: Question, value: float) -> str:
+    match question.kind:
+        case "size":
+            return f"`{question.input}` has {value} in dimension {question.dim}"
+        case "stride":
+            return f"`{question.input}` has the stride {value} in dimension {question.dim}"
+        case "offset":
+            return f"`{question.input}` begins at element {value} of its storage"
+    return f"`{question.input}` is {value}"
 
 
 def _size_to_json(size: Dimension) -> Any:

@@ -73,6 +73,7 @@ def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[st
     yield "dtype", [manifest.dtype or ""] * bool(manifest.dtype)
     yield "dynamic", [manifest.dynamic_shapes or ""] * bool(manifest.dynamic_shapes)
     yield "ranges", [_range(symbol, bounds) for symbol, bounds in program.range_constraints.items()]
+    yield "conditions", list(program.conditions)
     yield "not checked", list(manifest.skipped_checks)
     yield "inputs", _values(program.inputs)
     yield "outputs", _values(program.outputs)

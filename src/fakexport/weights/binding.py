@@ -19,6 +19,7 @@ from fakexport.program.origin import inherit_origin, remembered_recipes
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.retargeting.retarget import retarget
+from fakexport.program.stand_in_inputs import give_stand_in_inputs
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.weightless import example_inputs_of
 from fakexport.weights.bound_devices import move_to_here
@@ -79,8 +80,8 @@ def bind(
         check_finite: Whether to look through the weights for NaN and infinity, which reads all data.
             Default: yes up to 1 GiB.
     Returns:
-        A new program, which runs. Its example inputs are zeros, in place of the fake ones: who compiles or
-        saves it needs real ones.
+        A new program, which runs, and whose `module()` checks each call against the conditions of the trace.
+        Its example inputs are zeros, in place of the fake ones, or of those that an archive does not have.
     Raises:
         BindError: the checkpoint does not fit; `report` has everything, with causes.
         CheckpointError: no checkpoint, or one that is refused.
@@ -198,6 +199,7 @@ def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:
         },
         example_inputs=_zero_inputs(program),
     )
+    give_stand_in_inputs(bound)
     inherit_origin(bound, program)
     return bound
 

@@ -48,6 +48,7 @@ _FUNCTIONS_OF = {
 _QUESTIONS = frozenset(("size", "stride", "storage_offset", "item"))
 _ATTRIBUTES = frozenset(("shape",))
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_LARGEST_POWER = 16
 # A key is copied into a string literal of the code that torch generates.
 _KEY = re.compile(r"[A-Za-z0-9_.:/ -]*", re.ASCII)
 
@@ -89,10 +90,11 @@ class _Reader:
             was_power = is_power
 
     def _power(self, *, is_tower: bool) -> None:
-        """`9**9**9` would keep the first call of the program busy for ever."""
+        """`9**9**9` would keep the first call of the program busy for ever; a root, `** 0.5`, is harmless."""
         self._powers += 1
+        self._tokens.accept("-")
         kind, text = self._tokens.peek()
-        if is_tower or self._powers > 4 or kind != "number" or not text.isdecimal() or int(text[:9]) > 16:
+        if is_tower or self._powers > 4 or kind != "number" or not float(text[:40]) <= _LARGEST_POWER:
             raise DocumentError("a condition with large powers")
 
     def _atom(self, depth: int) -> None:

@@ -26,9 +26,12 @@ from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.program_schema import SCHEMA_VERSION, aten_version
 from fakexport._torch.symbolic_numbers import finite_bound
 from fakexport.documents.collection_pause import collection_paused
+from fakexport.documents.document_error import DocumentError
+from fakexport.program.conditions import UnreadableCondition, conditions_of
 
 from .argument_encoder import ArgumentEncoder, object_json
 from .graph_encoder import GraphEncoder
+from .guard_text import checked_guard
 from .node_metadata import MetadataEncoder, custom_json
 from .source_path import SourcePaths
 from .tree_spec import tree_spec_to_text
@@ -86,8 +89,24 @@ def _document(program: ExportedProgram, paths: SourcePaths) -> Json:
         "schema_version": {"major": SCHEMA_VERSION[0], "minor": SCHEMA_VERSION[1]},
         "verifiers": [verifier.dialect for verifier in program.verifiers],
         "torch_version": str(torch.__version__),
-        "guards_code": guards_code(program),
+        "guards_code": _guards(program),
     }
+
+
+def _guards(program: ExportedProgram) -> list[str]:
+    """The conditions on inputs as torch has them, which `load` takes and every path can check.
+
+    Raises:
+        ValueError: names the first that cannot be stored.
+    """
+    guards = guards_code(program)
+    for guard in guards:
+        try:
+            checked_guard(guard)
+        except DocumentError as error:
+            raise UnreadableCondition(guard, str(error)) from error
+    conditions_of(program)
+    return guards
 
 
 def _no_graph(module: Any) -> Json:

@@ -17,6 +17,7 @@ from fakexport.program.output_names import leaf_names
 from fakexport.program.tensor_spec import Spelling
 
 from .argument_decoder import read_object
+from .condition_outline import stated_conditions
 from .operator_lookup import Operators, is_of_a_library, reach_of
 from .program_decoder import check_version, read_range
 from .tree_spec import tree_spec_from_text
@@ -43,6 +44,7 @@ class ProgramOutline:
         inputs: What the caller passes, in order.
         outputs: What the program returns, preceded by the buffers and inputs that it changes.
         range_constraints: Symbol to range, sorted by name.
+        conditions: What sizes of inputs must fulfil besides, as text: `x.shape[1] % 2 == 0`.
     """
 
     torch_version: str | None
@@ -55,6 +57,7 @@ class ProgramOutline:
     inputs: tuple[ValueSummary, ...]
     outputs: tuple[ValueSummary, ...]
     range_constraints: Mapping[str, SymbolRange]
+    conditions: tuple[str, ...]
 
 
 def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) -> ProgramOutline:
@@ -77,6 +80,7 @@ def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) ->
     outputs = field(signature, "output_specs", lambda v: items(v, values.output))
     operators = Counter(_targets(graph, 0))
     called = sorted({*operators, *_operator_arguments(graph)})
+    given = tuple(value for value in inputs if value is not None)
     classes = set(field(signature, "input_specs", lambda v: filter(None, items(v, _class))))
     return ProgramOutline(
         torch_version=field(owner, "torch_version", lambda v: optional(v, lambda t: text(t, 100)), None),
@@ -86,9 +90,10 @@ def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) ->
         library_classes=tuple(sorted(classes)),
         missing_operators=dict(_missing(operators, modules)),
         refused_operators={_short(name): reason for name in called if (reason := reach_of(name))},
-        inputs=tuple(value for value in inputs if value is not None),
+        inputs=given,
         outputs=tuple(_named(outputs, _structure_names(module))),
         range_constraints=dict(sorted(ranges.items())),
+        conditions=stated_conditions(owner, module, given),
     )
 
 

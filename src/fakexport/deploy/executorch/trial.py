@@ -17,6 +17,7 @@ from fakexport._torch.symbolic_numbers import expression_of, hint_of
 from fakexport.diagnostics import Diagnostic
 from fakexport.fake import is_fake
 from fakexport.program.operator_name import target_name
+from fakexport.program.stand_in_inputs import has_stand_in_inputs
 from fakexport.program.weightless import example_inputs_of
 
 from .backend import Backend
@@ -35,7 +36,7 @@ def trial_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], bool]:
     Returns:
         The example inputs where they are real, and True; else zeros of the example's sizes, and False.
     """
-    examples = example_inputs_of(program)
+    examples = None if has_stand_in_inputs(program) else example_inputs_of(program)
     leaves = [] if examples is None else tree_leaves(examples)
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}

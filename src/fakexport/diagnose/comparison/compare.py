@@ -9,11 +9,14 @@ from typing import Any
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._torch.program_assembly import check_guards
+from fakexport._torch.pytree import tree_leaves
 from fakexport.program.operator_name import operator_name
 from fakexport.program.output_names import output_names
 from fakexport.program.python_source.regions import used_values
 from fakexport.program.python_source.values import Operation
 from fakexport.program.source_span import source_span
+from fakexport.program.stand_in_inputs import checked_module
 
 from .comparison import Comparison, ModuleComparison, OutputComparison, Place
 from .eager_run import eager_run, reference_run
@@ -47,7 +50,8 @@ def compare(
     Raises:
         UnboundProgram: the program has no weights.
         SourceError: it holds what cannot be run operation by operation.
-        ValueError: the outputs of the two have another number of leaves.
+        ValueError: the conditions of the program exclude these inputs; or the outputs of the two have another
+            number of leaves.
         Exception: what the model or the program raises.
 
     Example:
@@ -57,8 +61,8 @@ def compare(
         >>> compare(model, program, (torch.rand(3, 4),)).is_identical
         True
     """
-    program.module()  # Refuses a program without weights.
     kwargs = dict(kwargs or {})
+    _check_call(program, args, kwargs)
     eager, expected = eager_run(module, args, kwargs)
     exact, exact_outputs, assumptions = _reference(module, args, kwargs)
     ours = program_run(program, args, kwargs)
@@ -79,6 +83,16 @@ def compare(
         first_divergence=first(lambda error: error.is_close),
         assumptions=assumptions,
     )
+
+
+def _check_call(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuses a program without weights, and a call that its conditions exclude, as the program would."""
+    module = checked_module(program)
+    named = {name: kwargs[name] for name in program.call_spec.in_spec.child(1).context if name in kwargs}
+    try:
+        check_guards(module, tree_leaves((tuple(args), named)))
+    except AssertionError as error:
+        raise ValueError(f"the program was not exported for these inputs: {error}") from None
 
 
 def _reference(

@@ -12,10 +12,9 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
-from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.symbolic_numbers import expression_of, finite_bound
+from fakexport.program.conditions import UnreadableCondition, conditions_of, expression_text
 
-from .guard_text import guard_text
 from .literal_text import literal_text
 from .method_text import MethodText
 from .names import MODULE_NAMES, Names, base_name, comment_text, identifier
@@ -70,7 +69,7 @@ def input_text(program: ExportedProgram, values: Mapping[str, Value], text: Meth
     defaults = {leaf.text: _default(leaf.spec) for leaf in found if isinstance(leaf.spec, ConstantArgument)}
     return InputText(
         _parameters([own[name] for name in given], [own[name] for name in keywords.context], defaults),
-        [*unpacking.lines, *_checks(program, found, own)],
+        [*unpacking.lines, *dict.fromkeys(_checks(program, found))],
     )
 
 
@@ -129,7 +128,7 @@ class _Unpacking:
         self.lines.append(f"{leaf.text} = {text}")
 
 
-def _checks(program: ExportedProgram, leaves: list[_Leaf], names: Mapping[str, str]) -> Iterator[str]:
+def _checks(program: ExportedProgram, leaves: list[_Leaf]) -> Iterator[str]:
     symbols = dict(_symbols(leaves))
     for leaf in leaves:
         if isinstance(leaf.spec, ConstantArgument):
@@ -140,9 +139,14 @@ def _checks(program: ExportedProgram, leaves: list[_Leaf], names: Mapping[str, s
     for symbol, bounds in program.range_constraints.items():
         if symbol in symbols:
             yield from _range_check(symbols[symbol], bounds)
-    for guard in guards_code(program):
-        text = guard_text(guard, names)
-        yield f"assert {text}" if text is not None else f"# not checked here: {comment_text(guard)}"
+    places = {leaf.node.name: leaf.text for leaf in leaves}
+    try:
+        conditions = conditions_of(program)
+    except UnreadableCondition as error:
+        yield f"# not checked here: {comment_text(str(error))}"
+        return
+    for condition in conditions:
+        yield f"assert {expression_text(condition.check, places)}"
 
 
 def _symbols(leaves: list[_Leaf]) -> Iterator[tuple[Any, str]]:
@@ -170,10 +174,8 @@ def _shape_checks(name: str, value: torch.Tensor, symbols: Mapping[Any, str]) ->
         if isinstance(size, int):
             yield f"assert {place} == {size}"
             continue
-        text = _size_text(expression_of(size), symbols)
-        if text is None:
-            yield f"# not checked here: {place} is {comment_text(str(size))}"
-        elif text != place:
+        text = _size_text(expression_of(size), symbols)  # Another formula is a condition of its own.
+        if text is not None and text != place:
             yield f"assert {place} == {text}"
 
 

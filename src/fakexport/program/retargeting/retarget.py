@@ -30,6 +30,7 @@ from fakexport.program.retargeting.device_move import ModuleMove, Move, parse_mo
 from fakexport.program.retargeting.findings import failures, layout_notes, unproven_text
 from fakexport.program.retargeting.moved_tensors import MovedTensors
 from fakexport.program.retargeting.rerun import Rerun
+from fakexport.program.stand_in_inputs import give_stand_in_inputs, has_stand_in_inputs
 from fakexport.program.weightless import WeightlessProgram, example_inputs_of
 
 __all__ = [
@@ -157,6 +158,7 @@ def retargeted(
     inherit_origin(made, program)
     if isinstance(program, WeightlessProgram):  # It refuses to run, and so does this one.
         made = WeightlessProgram.of(made)
+    give_stand_in_inputs(made)
     return Retargeted(
         made,
         devices=devices_of_program(made),
@@ -280,7 +282,7 @@ def _placeholder(before: Any, spec: InputSpec, tensor: Any, move: Move, first: s
 def _example_inputs(
     program: ExportedProgram, move: Move, tensors: MovedTensors
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    inputs = example_inputs_of(program)
+    inputs = None if has_stand_in_inputs(program) else example_inputs_of(program)
     if inputs is None:
         return None
     first = _path_of_inputs(program)

@@ -11,7 +11,6 @@ from torch.export import export
 from torch.utils import _pytree as pytree
 
 from fakexport.program import SourceError, source
-from fakexport.program.python_source.guard_text import guard_text
 from fakexport.program.python_source.names import comment_text, identifier
 
 ROWS = torch.ones(4, 8)
@@ -122,35 +121,14 @@ def test_keys_of_inputs_and_outputs_and_strings_are_literals(payload):
     harmless(source(program).text)
 
 
-@pytest.mark.parametrize(
-    "guard",
-    [
-        "PWNED()",
-        "L['x'].size()[PWNED()]",
-        "L['x'].__class__",
-        "L['x'].size(PWNED())[0] > 0",
-        "max(PWNED(), 1)",
-        "(lambda: PWNED())()",
-        "[PWNED() for _ in (1,)]",
-        "L['y'].size()[0] > 0",
-        "L['x'].size()[0] > 0\nPWNED()",
-        "__import__('os')",
-        "(yield)",
-        "x := 3",
-        "(" * 400 + "1" + ")" * 400,
-        "1 +" * 5000 + "1",
-    ],
-)
-def test_a_guard_that_does_more_than_compare_sizes_is_not_written(guard):
-    assert guard_text(guard, {"x": "x"}) is None
+def test_a_guard_that_does_more_than_compare_sizes_is_a_comment():
+    program = program_of()
+    program._guards_code.append("PWNED()\nPWNED()")
 
+    text = source(program).text
 
-def test_a_guard_is_written_in_the_words_of_the_file():
-    guard = "(L['d']['k'][0].size()[1] * 2) % L['x'].size()[0] == 0 and max(3, L['n']) < 9"
-
-    text = guard_text(guard, {"d": "d", "x": "x_", "n": "n"})
-
-    assert text == "d['k'][0].shape[1] * 2 % x_.shape[0] == 0 and max(3, n) < 9"
+    harmless(text)
+    assert "# not checked here: the condition `PWNED()" in text
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)

@@ -275,6 +275,7 @@ class Parser {
 
 bool Value::boolean() const { return expect<bool>(held_, "true or false"); }
 std::int64_t Value::integer() const { return expect<std::int64_t>(held_, "an integer"); }
+double Value::real() const { return expect<double>(held_, "a number with a fraction"); }
 const std::string& Value::text() const { return expect<std::string>(held_, "a string"); }
 const Array& Value::array() const { return expect<Array>(held_, "a list"); }
 const Object& Value::object() const { return expect<Object>(held_, "an object"); }

@@ -28,11 +28,14 @@ class Value {
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(held_); }
   bool is_object() const { return std::holds_alternative<Object>(held_); }
+  bool is_boolean() const { return std::holds_alternative<bool>(held_); }
+  bool is_real() const { return std::holds_alternative<double>(held_); }
   bool is_integer() const { return std::holds_alternative<std::int64_t>(held_); }
 
   // Each throws Fault where the value is something else.
   bool boolean() const;
   std::int64_t integer() const;
+  double real() const;
   const std::string& text() const;
   const Array& array() const;
   const Object& object() const;

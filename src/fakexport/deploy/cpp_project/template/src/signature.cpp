@@ -92,6 +92,9 @@ Signature Signature::of(const json::Value& value) {
   for (const json::Value& leaf : value.at("outputs").array()) {
     found.outputs.push_back({leaf.at("name").text(), leaf.at("is_tensor").boolean()});
   }
+  for (const json::Value& condition : value.at("conditions").array()) {
+    found.conditions.push_back(Condition::of(condition));
+  }
   return found;
 }
 
@@ -122,6 +125,7 @@ void Signature::check(const TensorsByName& given) const {
       sizes.check("`" + wanted.name + "` has " + std::to_string(size) + place, size, wanted.shape[i]);
     }
   }
+  for (const Condition& condition : conditions) condition.require(given);
 }
 
 }  // namespace runner

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "condition.hpp"
 #include "json.hpp"
 #include "tensor.hpp"
 
@@ -37,11 +38,12 @@ struct OutputLeaf {
 struct Signature {
   std::vector<InputTensor> inputs;  // In the order of the call.
   std::vector<OutputLeaf> outputs;  // In the order of what is returned.
+  std::vector<Condition> conditions;
 
   static Signature of(const json::Value& value);
 
-  // Refuses a call before anything runs: names, dtypes, sizes against each other and against the ranges. The
-  // Fault says the first thing that does not fit, in the words of `fakexport run`.
+  // Refuses a call before anything runs: names, dtypes, sizes against each other and against the ranges, and the
+  // conditions. The Fault says the first thing that does not fit, in the words of `fakexport run`.
   void check(const TensorsByName& given) const;
 };
 

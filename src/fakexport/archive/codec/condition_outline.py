@@ -1,0 +1,71 @@
+"""The conditions on inputs that a document of a program states, as text, without the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import field, identifier, items, mapping, optional, sequence, text
+from fakexport.program import ValueSummary
+from fakexport.program.conditions import InputLeaf, UnreadableCondition, input_leaves, read_condition
+
+from .tree_spec import tree_spec_from_text
+
+__all__ = ["stated_conditions"]
+
+_SHOWN = 500
+
+
+def stated_conditions(
+    document: dict[str, Any], module: dict[str, Any], inputs: Sequence[ValueSummary]
+) -> tuple[str, ...]:
+    """`x.shape[1] % 2 == 0` for each, as `program.conditions` words them; in torch's words where it cannot.
+
+    Args:
+        document, module: The program, and the module in it.
+        inputs: What the caller passes.
+    """
+    guards = field(document, "guards_code", lambda value: items(value, text), [])
+    try:
+        leaves = _leaves(module, inputs)
+    except (DocumentError, ValueError):  # Containers of a library, which are not read: nor is the program.
+        leaves = ()
+    found = (_words(guard, leaves) for guard in guards)
+    return tuple(dict.fromkeys(words for words in found if words))
+
+
+def _words(guard: str, leaves: Sequence[InputLeaf]) -> str:
+    try:
+        condition = read_condition(guard, leaves)
+    except UnreadableCondition:
+        return guard[:_SHOWN]
+    return "" if condition is None else str(condition)
+
+
+def _leaves(module: dict[str, Any], inputs: Sequence[ValueSummary]) -> tuple[InputLeaf, ...]:
+    calls = field(module, "module_call_graph", sequence)
+    signature = field(mapping(calls[0] if calls else None), "signature", mapping)
+    names = field(signature, "forward_arg_names", lambda v: optional(v, lambda n: items(n, identifier)), None)
+    structure = field(signature, "in_spec", tree_spec_from_text)
+    leaves = [(value.name, *_rank_and_constant(value)) for value in inputs]
+    return input_leaves(structure, names or (), leaves)
+
+
+def _rank_and_constant(value: ValueSummary) -> tuple[int | None, Any]:
+    """A constant number keeps its value as text, which is all that the summary of an input has."""
+    if value.shape is not None:
+        return len(value.shape), ...
+    is_constant = not value.node
+    return None, _number(value) if is_constant else ...
+
+
+def _number(value: ValueSummary) -> Any:
+    match value.dtype:
+        case "int":
+            return int(value.value or "")
+        case "float":
+            return float(value.value or "")
+        case "bool":
+            return value.value == "True"
+    return value.value

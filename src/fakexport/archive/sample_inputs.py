@@ -1,0 +1,27 @@
+"""Example inputs in an archive for stock torch, which checks no conditions on inputs without them."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport.program.stand_in_inputs import stand_in_inputs
+from fakexport.program.weightless import unbound_names
+
+__all__ = ["sample_inputs_record"]
+
+
+def sample_inputs_record(program: ExportedProgram) -> bytes:
+    """The record of a program with weights: zeros of one element each, in plain containers.
+
+    It is a pickle, for `torch.export.load` alone, which reads it without running code (`weights_only`);
+    fakexport never reads it. It has no value of the real example inputs. Empty for a program without weights,
+    which stock torch cannot run.
+    """
+    if unbound_names(program):
+        return b""
+    content = io.BytesIO()
+    torch.save(stand_in_inputs(program, device="cpu"), content)
+    return content.getvalue()

@@ -1,0 +1,23 @@
+"""What the trace of a program took for granted about its inputs, as values that every path checks."""
+
+from .condition import Condition, conditions_from_json, conditions_to_json
+from .expression import Expression, Operation, Question, expression_text
+from .input_leaves import InputLeaf, input_leaves
+from .reading import UnreadableCondition, read_condition
+from .reliance import conditions_of, conditions_of_guards
+
+__all__ = [
+    "Condition",
+    "Expression",
+    "InputLeaf",
+    "Operation",
+    "Question",
+    "UnreadableCondition",
+    "conditions_from_json",
+    "conditions_of",
+    "conditions_of_guards",
+    "conditions_to_json",
+    "expression_text",
+    "input_leaves",
+    "read_condition",
+]

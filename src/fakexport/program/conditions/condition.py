@@ -1,0 +1,118 @@
+"""One condition on the inputs of a call, and how it is written into files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import field, integer, items, mapping, one_of, sequence, text
+
+from .expression import ARITY, Expression, Kind, Operation, Question, evaluated, expression_text, questions_in
+
+__all__ = ["MAX_DEPTH", "Condition", "conditions_from_json", "conditions_to_json", "depth_of"]
+
+MAX_DEPTH = 40
+"""Levels of one condition: the C++ program reads JSON of 64 levels at most."""
+
+_MAX_CONDITIONS = 100_000
+_KINDS: tuple[Kind, ...] = ("size", "stride", "offset", "value")
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must be true of the inputs of a call, or the program's results are wrong.
+
+    Args:
+        check: A tree whose value is true or false.
+
+    Example:
+        >>> even = Condition(Operation("==", (Operation("%", (Question("x", "size", 1), 2)), 0)))
+        >>> str(even), even.holds(lambda question: 17)
+        ('x.shape[1] % 2 == 0', False)
+    """
+
+    check: Expression
+
+    def __str__(self) -> str:
+        return expression_text(self.check)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What it asks of the inputs, each once, from left to right."""
+        return tuple(dict.fromkeys(questions_in(self.check)))
+
+    def holds(self, answer: Callable[[Question], int | float | bool]) -> bool:
+        """Whether a call fulfils it; one that cannot be computed, such as a division by zero, does not."""
+        try:
+            return bool(evaluated(self.check, answer))
+        except (ArithmeticError, ValueError, TypeError):
+            return False
+
+
+def conditions_to_json(conditions: tuple[Condition, ...]) -> list[dict[str, Any]]:
+    """As plain data; `conditions_from_json` reads it, and so does the C++ program."""
+    return [{"text": str(condition), "check": _to_json(condition.check)} for condition in conditions]
+
+
+def conditions_from_json(value: Any, ranks: Mapping[str, int]) -> tuple[Condition, ...]:
+    """What `conditions_to_json` returned, read from an untrusted file.
+
+    Args:
+        value: The parsed JSON.
+        ranks: Number of dimensions of each input, by name.
+    Raises:
+        DocumentError: it is something else, or asks for an input or a dimension that is not there.
+    """
+    return tuple(items(value, lambda found: _condition(found, ranks), _MAX_CONDITIONS))
+
+
+def depth_of(expression: Expression) -> int:
+    """Levels of operations."""
+    if not isinstance(expression, Operation):
+        return 0
+    return 1 + max(map(depth_of, expression.operands))
+
+
+def _condition(value: Any, ranks: Mapping[str, int]) -> Condition:
+    owner = mapping(value)
+    field(owner, "text", text)
+    return Condition(field(owner, "check", lambda found: _from_json(found, ranks, 0)))
+
+
+def _to_json(expression: Expression) -> Any:
+    match expression:
+        case Question(name, kind, dim):
+            return {"input": name, "ask": kind, "dim": dim}
+        case Operation(sign, operands):
+            return [sign, *map(_to_json, operands)]
+    return expression
+
+
+def _from_json(value: Any, ranks: Mapping[str, int], depth: int) -> Expression:
+    if depth > MAX_DEPTH:
+        raise DocumentError(f"a condition more than {MAX_DEPTH} levels deep")
+    if isinstance(value, dict):
+        return _question(value, ranks)
+    if isinstance(value, list):
+        return _operation(sequence(value, 10_001), ranks, depth)
+    if type(value) not in (int, float, bool) or not abs(value) <= _LARGEST:
+        raise DocumentError("expected a number in a condition")
+    return cast("int | float | bool", value)
+
+
+def _question(owner: dict[str, Any], ranks: Mapping[str, int]) -> Question:
+    name = field(owner, "input", one_of(ranks, "input of the program"))
+    kind = field(owner, "ask", one_of(_KINDS, "question about an input"))
+    highest = ranks[name] - 1 if kind in ("size", "stride") else 0
+    return Question(name, cast("Kind", kind), field(owner, "dim", lambda dim: integer(dim, 0, highest)))
+
+
+def _operation(parts: list[Any], ranks: Mapping[str, int], depth: int) -> Operation:
+    sign = one_of(ARITY, "operation of a condition")(parts[0] if parts else None)
+    fewest, most = ARITY[sign]
+    if not fewest <= len(parts) - 1 <= most:
+        raise DocumentError(f"{sign!r} of {len(parts) - 1} operands")
+    return Operation(sign, tuple(_from_json(part, ranks, depth + 1) for part in parts[1:]))

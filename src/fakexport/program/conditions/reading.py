@@ -1,0 +1,215 @@
+"""A guard as torch prints it, read into a tree: parsed, never evaluated.
+
+`L['x'].size()[1] % 2 == 0` is Python text. What is not in the small language of guards is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .condition import MAX_DEPTH, Condition, depth_of
+from .expression import Expression, Kind, Operation, Question, evaluated, questions_in
+from .input_leaves import InputLeaf, Path, leaf_at
+
+__all__ = ["UnreadableCondition", "read_condition", "read_expression"]
+
+_MAX_LENGTH = 20_000
+_LARGEST = 2**63 - 1
+_BINARY: Mapping[type[ast.AST], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+    ast.Is: "==", ast.IsNot: "!=",
+}  # fmt: skip
+_FUNCTIONS = {
+    "sym_float": "float", "sym_int": "int", "_sym_sqrt": "sqrt", "sym_max": "max", "sym_min": "min",
+    "sym_not": "not", "sym_ite": "if",
+}  # fmt: skip
+_IN_MATH = frozenset(
+    ("acos", "asin", "atan", "ceil", "cos", "cosh", "exp", "floor", "log", "log2", "sin", "sinh", "sqrt")
+) | {"tan", "tanh", "trunc"}
+_PLAIN = frozenset(("max", "min", "abs", "round", "float", "int"))
+_METHODS: Mapping[str, Kind] = {"size": "size", "stride": "stride"}
+
+
+class UnreadableCondition(ValueError):
+    """A condition on inputs is not in the language that fakexport stores and checks.
+
+    Args:
+        text: As torch prints it.
+        reason: What is not understood.
+    """
+
+    def __init__(self, text: str, reason: str) -> None:
+        shown = text if len(text) <= 200 else f"{text[:200]}..."
+        super().__init__(f"the condition `{shown}` on the inputs cannot be checked by fakexport: {reason}")
+
+
+class _Unreadable(Exception):
+    """What is not understood, as text."""
+
+
+def read_condition(text: str, leaves: Sequence[InputLeaf]) -> Condition | None:
+    """The condition that a guard stands for; None where it speaks of nothing that a call can change.
+
+    Args:
+        text: The guard; not to be trusted.
+        leaves: Of the program's inputs.
+    Raises:
+        UnreadableCondition: it is no such text, or asks for more than sizes, strides and numbers of inputs.
+    """
+    expression = read_expression(text, leaves)
+    return Condition(expression) if any(questions_in(expression)) else None
+
+
+def read_expression(
+    text: str, leaves: Sequence[InputLeaf], symbols: Mapping[str, Expression] | None = None
+) -> Expression:
+    """The tree of a text, as for `read_condition`, in which `symbols` may stand for themselves."""
+    try:
+        if len(text) > _MAX_LENGTH:
+            raise _Unreadable(f"it has {len(text):,} characters")
+        found = _Reading(leaves, symbols or {}).expression(ast.parse(text.strip(), mode="eval").body)
+        if depth_of(found) > MAX_DEPTH:
+            raise _Unreadable(f"it is more than {MAX_DEPTH} levels deep")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnreadableCondition(text, "it is not Python text that can be parsed") from error
+    except _Unreadable as error:
+        raise UnreadableCondition(text, str(error)) from None
+    return found
+
+
+class _Reading:
+    def __init__(self, leaves: Sequence[InputLeaf], symbols: Mapping[str, Expression]) -> None:
+        self._leaves = leaves
+        self._symbols = symbols
+
+    def expression(self, node: ast.AST) -> Expression:
+        match node:
+            case ast.Constant(value=bool() | int() | float() as value):
+                return _number(value)
+            case ast.Name(id=name) if name in self._symbols:
+                return self._symbols[name]
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.expression(operand)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return _negative(self.expression(operand))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return Operation("not", (self.expression(operand),))
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _BINARY:
+                return _chained(_BINARY[type(sign)], self.expression(left), self.expression(right))
+            case ast.BoolOp(op=sign, values=values):
+                parts = tuple(map(self.expression, values))
+                return Operation("and" if isinstance(sign, ast.And) else "or", parts)
+            case ast.Compare(left=left, ops=signs, comparators=others):
+                return self._comparison(left, signs, others)
+            case ast.IfExp(test=test, body=body, orelse=other):
+                return Operation("if", tuple(map(self.expression, (test, body, other))))
+            case ast.Attribute(value=ast.Name(id="math"), attr="inf"):
+                return _LARGEST  # No size is beyond it.
+            case ast.Call(func=function, args=args, keywords=[]):
+                return self._call(function, args)
+        return self._question(node)
+
+    def _comparison(self, left: ast.AST, signs: list[ast.cmpop], others: list[ast.expr]) -> Expression:
+        """`a < b < c` is `a < b and b < c`."""
+        if not all(type(sign) in _BINARY for sign in signs):
+            raise _Unreadable("a comparison of something else than numbers")
+        operands = [self.expression(node) for node in (left, *others)]
+        pairs = zip(signs, operands, operands[1:], strict=False)
+        parts = tuple(Operation(_BINARY[type(sign)], (one, other)) for sign, one, other in pairs)
+        return parts[0] if len(parts) == 1 else Operation("and", parts)
+
+    def _call(self, function: ast.AST, args: list[ast.expr]) -> Expression:
+        match function:
+            case ast.Name(id=name) if name in _PLAIN:
+                sign = name
+            case ast.Attribute(value=ast.Name(id="math"), attr=name) if name in _IN_MATH:
+                sign = name
+            case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _FUNCTIONS:
+                sign = _FUNCTIONS[name]
+            case ast.Attribute(value=owner, attr="storage_offset") if not args:
+                return self._of_tensor(owner, "offset", 0)
+            case ast.Attribute(value=owner, attr="item") if not args:
+                return self._of_leaf(*self._leaf(owner), "value", 0)
+            case _:
+                raise _Unreadable("a function that guards do not call")
+        if sign == "round" and len(args) != 1:
+            raise _Unreadable("a number rounded to decimal places")
+        return Operation(sign, tuple(map(self.expression, args)))
+
+    def _question(self, node: ast.AST) -> Expression:
+        """`L['x'].size()[1]`, `L['x'].shape[1]`, `L['n']`."""
+        match node:
+            case ast.Subscript(
+                value=ast.Call(func=ast.Attribute(value=owner, attr=attr), args=[], keywords=[]),
+                slice=ast.Constant(value=int(dim)),
+            ) if attr in _METHODS:
+                return self._of_tensor(owner, _METHODS[attr], dim)
+            case ast.Subscript(
+                value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=int(dim))
+            ):
+                return self._of_tensor(owner, "size", dim)
+            case ast.Subscript():
+                return self._of_leaf(*self._leaf(node), "value", 0)
+        raise _Unreadable("a part that guards do not have")
+
+    def _of_tensor(self, owner: ast.AST, kind: Kind, dim: int) -> Expression:
+        leaf, rest = self._leaf(owner)
+        if rest or leaf.rank is None or (kind != "offset" and not 0 <= dim < leaf.rank):
+            raise _Unreadable(f"the input `{leaf.name}` has no such {kind}")
+        return Question(leaf.name, kind, dim)
+
+    def _of_leaf(self, leaf: InputLeaf, rest: Path, kind: Kind, dim: int) -> Expression:
+        if rest:
+            raise _Unreadable(f"a part of the input `{leaf.name}`")
+        if leaf.constant is not ...:
+            if type(leaf.constant) not in (int, float, bool):
+                raise _Unreadable(f"the input `{leaf.name}` is not a number")
+            return _number(leaf.constant)
+        return Question(leaf.name, kind, dim)
+
+    def _leaf(self, node: ast.AST) -> tuple[InputLeaf, Path]:
+        path = _path(node)
+        found = leaf_at(self._leaves, path)
+        if found is None:
+            raise _Unreadable(f"no input of the program is `{'.'.join(map(str, path))[:80]}`")
+        return found
+
+
+def _path(node: ast.AST) -> Path:
+    match node:
+        case ast.Subscript(value=ast.Name(id="L"), slice=ast.Constant(value=str(name))):
+            return (name,)
+        case ast.Subscript(value=owner, slice=ast.Constant(value=int() | str() as key)):
+            return (*_path(owner), key)
+        case ast.Attribute(value=owner, attr=name):
+            return (*_path(owner), name)
+    raise _Unreadable("a part that guards do not have")
+
+
+def _number(value: Any) -> Expression:
+    if not isinstance(value, bool) and not abs(value) <= _LARGEST:
+        raise _Unreadable("a number beyond all sizes")
+    return value if isinstance(value, (bool, int)) else float(value)
+
+
+def _negative(operand: Expression) -> Expression:
+    if type(operand) in (int, float):
+        return -operand  # type: ignore[operator]
+    return Operation("neg", (operand,))
+
+
+def _chained(sign: str, left: Expression, right: Expression) -> Expression:
+    """`a + b + c` as one operation: it may have many parts, and a tree has few levels."""
+    if sign == "**" and (type(right) not in (int, float) or not abs(evaluated(right, _no_answer)) <= 64):
+        raise _Unreadable("a large power")
+    if isinstance(left, Operation) and left.sign == sign and sign in ("+", "*"):
+        return Operation(sign, (*left.operands, right))
+    return Operation(sign, (left, right))
+
+
+def _no_answer(question: Question) -> int:
+    raise ValueError(f"{question} is not a number")

@@ -1,0 +1,101 @@
+"""Every condition that the trace of a program relied on, beyond what its input shapes show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from fakexport._torch.program_assembly import guards_code
+from fakexport._torch.symbolic_numbers import expression_of, expression_python
+from fakexport.program.linear_size import linear_size
+
+from .condition import Condition
+from .expression import Expression, Operation, Question
+from .input_leaves import InputLeaf, input_leaves
+from .reading import read_condition, read_expression
+
+__all__ = ["conditions_of", "conditions_of_guards", "leaves_of"]
+
+
+def conditions_of(program: ExportedProgram) -> tuple[Condition, ...]:
+    """The conditions on the inputs of a program, each once, in the order of the trace.
+
+    These are torch's guards (branches, divisibility, relations between sizes), and the sizes of inputs that
+    follow from others by a formula. Ranges, and sizes that are symbols of the inputs or linear in one, are in
+    the shapes of the inputs, which `deploy.Signature` checks as well.
+
+    Raises:
+        UnreadableCondition: fakexport has no words for one.
+    """
+    leaves = leaves_of(program)
+    return tuple(
+        dict.fromkeys((*conditions_of_guards(guards_code(program), leaves), *_formulas(program, leaves)))
+    )
+
+
+def conditions_of_guards(guards: Iterable[str], leaves: Sequence[InputLeaf]) -> tuple[Condition, ...]:
+    """The conditions in guards as torch prints them, each once; those that no call can break left out.
+
+    Raises:
+        UnreadableCondition: fakexport has no words for one.
+    """
+    read = (read_condition(guard, leaves) for guard in guards)
+    return tuple(dict.fromkeys(condition for condition in read if condition is not None))
+
+
+def leaves_of(program: ExportedProgram) -> tuple[InputLeaf, ...]:
+    """What the caller of a program passes."""
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    found = [
+        (spec.arg.name, *_rank_and_constant(spec.arg, values.get(spec.arg.name)))
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    entry = next((entry for entry in program.module_call_graph if entry.fqn == ""), None)
+    names = (entry.signature.forward_arg_names if entry and entry.signature else None) or ()
+    return input_leaves(program.call_spec.in_spec, names, found)
+
+
+def _rank_and_constant(argument: Any, value: Any) -> tuple[int | None, Any]:
+    if isinstance(argument, ConstantArgument):
+        return None, argument.value
+    return (value.dim() if isinstance(value, torch.Tensor) else None), ...
+
+
+def _formulas(program: ExportedProgram, leaves: Sequence[InputLeaf]) -> Iterator[Condition]:
+    """`y.shape[0] == x.shape[0] * x.shape[1]`, for every size that is not linear in one symbol."""
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    sizes: list[tuple[Question, Any]] = []
+    for leaf in leaves:
+        value = values.get(leaf.name)
+        if isinstance(value, torch.SymInt):
+            sizes.append((Question(leaf.name, "value"), expression_of(value)))
+        if isinstance(value, torch.Tensor):
+            for dim, size in enumerate(cast("tuple[int | torch.SymInt, ...]", value.shape)):
+                if isinstance(size, torch.SymInt):
+                    sizes.append((Question(leaf.name, "size", dim), expression_of(size)))
+    symbols = _solved(sizes)
+    for question, expression in sizes:
+        names = {symbol.name for symbol in expression.free_symbols}
+        if names and names <= symbols.keys() and (len(names) > 1 or linear_size(expression) is None):
+            right = read_expression(expression_python(expression), leaves, symbols)
+            yield Condition(Operation("==", (question, right)))
+
+
+def _solved(sizes: Sequence[tuple[Question, Any]]) -> dict[str, Expression]:
+    """What each symbol is, read off the first size that is the symbol, or else linear in it."""
+    found: dict[str, Expression] = {}
+    for question, expression in sizes:
+        if isinstance(expression, sympy.Symbol):
+            found.setdefault(expression.name, question)
+    for question, expression in sizes:
+        if (linear := linear_size(expression)) is not None:
+            name, times, plus = linear
+            rest: Expression = question if plus == 0 else Operation("-", (question, plus))
+            found.setdefault(name, rest if times == 1 else Operation("//", (rest, times)))
+    return found

@@ -1,0 +1,89 @@
+"""Example inputs for a program that has none, without which torch checks no condition on its inputs.
+
+`ExportedProgram.module()` installs the guards of a program only where it has example inputs, of which it
+reads the structure (`torch/export/_unlift.py`, seen on torch 2.11 to 2.13). A loaded program has none.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from fakexport._torch.pytree import tree_unflatten
+from fakexport._torch.real_execution import real_execution
+from fakexport._torch.symbolic_numbers import hint_of
+from fakexport.devices.presence import exists_here
+
+from .weightless import unbound_names
+
+__all__ = ["checked_module", "give_stand_in_inputs", "has_stand_in_inputs", "stand_in_inputs"]
+
+_SMALLEST = 2
+_GIVEN: weakref.WeakSet[ExportedProgram] = weakref.WeakSet()
+
+
+def give_stand_in_inputs(program: ExportedProgram) -> None:
+    """Gives a program with weights example inputs where it has none, so that `module()` checks its calls."""
+    if unbound_names(program) or program.example_inputs is not None:
+        return
+    program.example_inputs = stand_in_inputs(program)
+    _GIVEN.add(program)
+
+
+def checked_module(program: ExportedProgram) -> Any:
+    """`program.module()`, which checks its calls also where the program has no example inputs.
+
+    Raises:
+        UnboundProgram: the program has no weights.
+    """
+    if program.example_inputs is None:
+        program = copy.copy(program)
+        program.example_inputs = stand_in_inputs(program)
+    return program.module()
+
+
+def has_stand_in_inputs(program: ExportedProgram) -> bool:
+    """Whether its example inputs are not what it was exported with."""
+    return program in _GIVEN
+
+
+def stand_in_inputs(
+    program: ExportedProgram, device: str | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Zeros in the structure of the inputs, of the sizes that they had, which take no memory.
+
+    Args:
+        program: Not changed.
+        device: Of all of them. Default: that of each input, or the CPU where it is not on this machine.
+    """
+    values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
+    leaves = [
+        spec.arg.value if isinstance(spec.arg, ConstantArgument) else _zero(values[spec.arg.name], device)
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
+    return args, kwargs
+
+
+def _zero(value: Any, device: str | None) -> Any:
+    if isinstance(value, torch.Tensor):
+        here = value.device if exists_here(value.device) else "cpu"
+        with real_execution():
+            one = torch.zeros((), dtype=value.dtype, device=device or here)
+            return one.expand([_size(size) for size in value.shape])
+    if isinstance(value, torch.SymInt):
+        return _size(value)
+    return hint_of(value) if isinstance(value, (torch.SymFloat, torch.SymBool)) else value
+
+
+def _size(size: int | torch.SymInt) -> int:
+    if isinstance(size, int):
+        return size
+    hint = hint_of(size)
+    return _SMALLEST if hint is None else int(hint)
