@@ -186,6 +186,48 @@ def test_nothing_but_a_file_is_replaced(command, folder, capsys) -> None:
     assert not any(faults), "\n".join(filter(None, faults))
 
 
+@pytest.mark.parametrize("command", sorted(WRITING))
+def test_no_name_at_all_is_one_line_and_exit_code_2(command, folder, capsys) -> None:
+    before = sorted(folder.iterdir())
+
+    code = main([word if "X" not in word else "" for word in command.split()])
+
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.endswith("...")]
+    assert code == 2
+    assert len(said) == 1
+    assert said[0].startswith("error: ")
+    assert "FE001" not in said[0]
+    assert sorted(folder.iterdir()) == before
+
+
+DEEP = b"[" * 200_000
+SAFETENSORS = (len(DEEP) + 1).to_bytes(8, "little") + b"{" + DEEP
+
+
+@pytest.mark.parametrize(
+    ("command", "content"),
+    [
+        ("check m.py:factory --device-map X.json", DEEP),
+        ("inspect m.py:factory --device-map X.json", b'{"a":' * 100_000),
+        ("check hf:X.json", DEEP),
+        ("check hf:X.json", b'{"model_type": "gpt2", "a":' + b"[" * 900 + b"]" * 900 + b"}"),
+        ("verify-weights p.pt2 X.safetensors.index.json", DEEP),
+        ("verify-weights p.pt2 X.safetensors", SAFETENSORS),
+        ("run b.pt2 --inputs X.safetensors", SAFETENSORS),
+        ("bind p.pt2 X.bin.index.json -o out.pt2", b'{"weight_map":' * 100_000),
+    ],
+)
+def test_deep_json_is_one_line_and_exit_code_2(command, content, folder, capsys) -> None:
+    placed(command, folder).write_bytes(content)
+
+    code = main(command.replace("X", "x").split())
+
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.endswith("...")]
+    assert code == 2
+    assert len(said) == 1
+    assert said[0].startswith("error: ")
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_a_cache_that_others_can_write_to_is_refused_before_anything_is_compiled(folder, capsys) -> None:
     (folder / "cache").mkdir()

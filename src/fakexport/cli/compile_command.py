@@ -12,7 +12,7 @@ import typer
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import Archive, BoundDevices, Debug, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import write_error_line, write_output
+from fakexport.cli.streams import write_error_line, write_note, write_output
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -95,7 +95,7 @@ def compile_command(
         write_output(render_diagnostics(failed))
         raise typer.Exit(1)
     for note in made.notes:
-        write_error_line(f"note: {note}")
+        write_note(note)
     taken = "from the cache" if made.is_cached else f"in {made.seconds:.1f} s"
     write_output(f"{made.path}: {made.size_bytes:,} bytes, {taken}\n")
 

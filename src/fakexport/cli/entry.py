@@ -7,14 +7,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import typer
 
 from fakexport.cli.app import app
 from fakexport.cli.options import DEBUG
-from fakexport.cli.streams import abandon_output, tolerate_any_text, write_error_line
+from fakexport.cli.streams import flush_output, standard_streams, write_error_line
 
 __all__ = ["main"]
 
@@ -35,13 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reader of stdout has gone, 143 terminated.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    tolerate_any_text()
+    with standard_streams():
+        return _exit_code(given)
+
+
+def _exit_code(given: list[str]) -> int:
     try:
         with _terminable():
             code = _run(given)
-        sys.stdout.flush()
+        flush_output()
     except BrokenPipeError:
-        abandon_output()
         return _READER_GONE
     except _Terminated:
         write_error_line("error: terminated")
@@ -51,7 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except (Exception, SystemExit) as error:
         # Read from the arguments as they came: an error of parsing them is shown with its traceback too.
-        _show_fault(error, given, is_debug=DEBUG in given)
+        try:
+            _show_fault(error, given, is_debug=DEBUG in given)
+        except MemoryError:  # There was no room for the modules that word a fault either.
+            write_error_line("error: out of memory")
+        with suppress(OSError):
+            flush_output()
         return _USAGE
     return code
 

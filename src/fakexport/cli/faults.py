@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import errno
 import importlib.metadata
 import platform
 import shlex
@@ -23,6 +24,22 @@ __all__ = ["internal_fault", "usage_fault"]
 # Typer has carried its own copy of click since 0.22, and names this class only as a base.
 _CLICK_EXCEPTION = typer.BadParameter.__mro__[2]
 _RAISE = dis.opmap["RAISE_VARARGS"]
+# Which the system may say at any time, also of a file without a name.
+_OF_THE_SYSTEM = frozenset(
+    (
+        errno.EBADF,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EROFS,
+    )
+)
+# What the dynamic loader says where there is no room for a library, which Python raises as an ImportError.
+_NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
 _OWN, _COMMAND_LINE = "fakexport.", "fakexport.cli."
 
 
@@ -46,7 +63,9 @@ def usage_fault(error: BaseException) -> str | None:
         return missing
     if isinstance(error, OSError) and error.filename is not None:
         return _one_line(f"{error.filename}: {error.strerror}")
-    if isinstance(error, MemoryError):
+    if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
+        return _one_line(error.strerror or str(error))
+    if isinstance(error, MemoryError) or _is_library_too_large(error):
         return "out of memory"
     if isinstance(error, SystemExit):
         return f"the model's code ended the program: sys.exit({error.code!r})"
@@ -96,6 +115,10 @@ def _typer_message(error: BaseException) -> str:
     command = "fakexport" if context is None else context.command_path
     message = str(getattr(error, "format_message", error.__str__)())
     return f"{message.rstrip('.')}; see `{command} --help`"
+
+
+def _is_library_too_large(error: BaseException) -> bool:
+    return isinstance(error, (ImportError, OSError)) and any(said in str(error) for said in _NO_ROOM)
 
 
 def _is_raised_on_purpose(error: BaseException) -> bool:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from fakexport.cli.streams import write_leniently
+from fakexport.documents.escaping import escaped
+
 if TYPE_CHECKING:
     from fakexport.report import Progress
 
@@ -36,18 +39,16 @@ def lines_on_stderr(*, is_shown: bool) -> Iterator[Callable[[str], None] | None]
     stream = sys.stderr
     is_live = stream.isatty()
     try:
-        yield lambda step: _show(stream, f"{step} ...", is_live=is_live)
+        yield lambda step: _show(stream, f"{escaped(step)} ...", is_live=is_live)
     finally:
         if is_live:
-            stream.write(_BACK_AND_CLEAR)
-            stream.flush()
+            write_leniently(stream, _BACK_AND_CLEAR)
 
 
 def _show(stream: TextIO, text: str, *, is_live: bool) -> None:
     if is_live:  # a longer line would wrap, and could not be taken back
         text = f"{_BACK_AND_CLEAR}{text[: shutil.get_terminal_size().columns - 1]}"
-    stream.write(text if is_live else f"{text}\n")
-    stream.flush()
+    write_leniently(stream, text if is_live else f"{text}\n")
 
 
 def _step_text(progress: Progress) -> str:

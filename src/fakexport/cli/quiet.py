@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
-from fakexport.cli.streams import write_error_line
+from fakexport.cli.address_space import check_address_space
+from fakexport.cli.streams import write_error_line, write_leniently
 from fakexport.documents.escaping import escaped
 
 __all__ = ["quiet"]
@@ -31,7 +32,10 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
 
     Args:
         is_debug: Drop nothing; stdout still goes to stderr.
+    Raises:
+        LittleMemoryError: there is no room for these libraries.
     """
+    check_address_space()
     if is_debug:
         with redirect_stdout(sys.stderr):
             yield
@@ -70,7 +74,7 @@ class _WithoutLibraries(io.TextIOBase):
         frame = inspect.currentframe()
         caller = None if frame is None else frame.f_back
         name = "" if caller is None else str(caller.f_globals.get("__name__", ""))
-        return len(text) if name.partition(".")[0] in _LIBRARIES else self._stream.write(text)
+        return len(text) if name.partition(".")[0] in _LIBRARIES else write_leniently(self._stream, text)
 
     def flush(self) -> None:
         self._stream.flush()

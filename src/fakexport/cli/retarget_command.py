@@ -10,7 +10,7 @@ import typer
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import write_error_line, write_output
+from fakexport.cli.streams import write_note, write_output
 
 __all__ = ["retarget_command"]
 
@@ -66,5 +66,5 @@ def retarget_command(
         write_output(render_diagnostics(failed))
         raise typer.Exit(1)
     for sentence in (*made.unproven, *made.notes):
-        write_error_line(f"note: {sentence}")
+        write_note(sentence)
     write_output(f"{output}: {output.stat().st_size:,} bytes, on {', '.join(made.devices)}\n")

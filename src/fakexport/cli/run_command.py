@@ -11,6 +11,7 @@ from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import Archive, BoundDevices, Debug, Inputs, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
+from fakexport.documents.escaping import escaped
 
 if TYPE_CHECKING:
     from fakexport.deploy import Artifact
@@ -80,7 +81,7 @@ def run_command(
         write_error_line(f"latency     {latency_text(timed.latency_s)}")
     for name, tensor in timed.outputs.items():
         shape = ", ".join(map(str, tensor.shape))
-        write_output(f"{name}  {str(tensor.dtype).removeprefix('torch.')}[{shape}]\n")
+        write_output(f"{escaped(name)}  {str(tensor.dtype).removeprefix('torch.')}[{shape}]\n")
 
 
 def _opened(

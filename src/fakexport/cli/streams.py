@@ -2,24 +2,74 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO, cast
 
-__all__ = ["abandon_output", "output_width", "tolerate_any_text", "write_error_line", "write_output"]
+from fakexport.documents.escaping import escaped
+
+__all__ = [
+    "OutputError",
+    "flush_output",
+    "output_width",
+    "standard_streams",
+    "write_error_line",
+    "write_leniently",
+    "write_note",
+    "write_output",
+]
 
 _WIDTH_OF_A_FILE = 100
 
 
+class OutputError(OSError):
+    """What was to be printed could not be. One line."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(f"cannot write to stdout: {cause.strerror or cause}")
+
+
 def write_output(text: str) -> None:
-    """Writes data to stdout as it is."""
-    sys.stdout.write(text)
+    """Writes text to stdout; what does not print is escaped, since some of it comes from a model or a file.
+
+    Raises:
+        BrokenPipeError: the reader has gone.
+        OutputError: the disk is full, or stdout is closed.
+    """
+    with _output_faults():
+        sys.stdout.write(_shown(text))
+
+
+def flush_output() -> None:
+    """Writes what is left; raises as `write_output` does."""
+    with _output_faults():
+        sys.stdout.flush()
 
 
 def write_error_line(text: str) -> None:
-    """Writes text and a line end to stderr."""
-    sys.stderr.write(f"{text}\n")
+    """Writes text, escaped in the same way, and a line end to stderr, as far as that is possible."""
+    write_leniently(sys.stderr, f"{_shown(text)}\n")
+
+
+def write_leniently(stream: TextIO, text: str) -> int:
+    """Writes text to stderr, or to nowhere if that fails: there is no one to tell, and the work goes on."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:
+        _abandon(stream)
+    return len(text)
+
+
+def write_note(sentence: str) -> None:
+    """Writes `note: SENTENCE` to stderr, as one line whatever is in it."""
+    write_error_line(f"note: {escaped(sentence)}")
 
 
 def output_width() -> int:
@@ -27,13 +77,60 @@ def output_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_OF_A_FILE
 
 
-def tolerate_any_text() -> None:
-    """Lets both streams escape what their encoding does not have, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+@contextmanager
+def standard_streams() -> Iterator[None]:
+    """Makes both streams usable in the block: one that is closed is there, and no file gets its number.
+
+    What a stream's encoding does not have is escaped, instead of failing.
+    """
+    before = sys.stdout, sys.stderr
+    _occupy_closed_descriptors()
+    sys.stdout = cast("TextIO", _Closed()) if sys.stdout is None else sys.stdout
+    with Path(os.devnull).open("w") as nowhere:
+        sys.stderr = nowhere if sys.stderr is None else sys.stderr
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
 
 
-def abandon_output() -> None:
-    """Points stdout to nowhere after its reader has gone, so that the interpreter exits without a word."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+class _Closed(io.TextIOBase):
+    """In place of a stdout that is closed, which Python has as None."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
+@contextmanager
+def _output_faults() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _abandon(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OutputError(error) from error
+
+
+def _abandon(stream: TextIO) -> None:
+    """Points a stream to nowhere: the interpreter writes what is left when it ends, and would fail again."""
+    with suppress(OSError, ValueError):
+        number, nowhere = stream.fileno(), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+
+
+def _occupy_closed_descriptors() -> None:
+    """Else the next file that is opened gets the number of a stream, and what libraries write there."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _shown(text: str) -> str:
+    return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.split("\n"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fakexport.diagnostics.diagnostic import Diagnostic
+from fakexport.diagnostics.text import printable_lines
 
 _COMMAND = {"error": "error", "warning": "warning", "note": "notice"}
 
@@ -17,7 +18,7 @@ def render_github(diagnostic: Diagnostic) -> str:
         diagnostic: The finding. Without a place the annotation belongs to the whole run.
     Returns:
         `::error file=model.py,line=3,col=8,title=FE201::...`, all values escaped, so that no text of
-        a model can end the command or start another one.
+        a model can end the command or start another one; what does not print is shown as an escape.
     Source: https://docs.github.com/actions/reference/workflow-commands-for-github-actions and
         `escapeData`, `escapeProperty` of @actions/core.
     """
@@ -49,7 +50,8 @@ def _body(diagnostic: Diagnostic) -> str:
 
 
 def _escape_data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    lines = (printable_lines(line) for line in text.replace("%", "%25").split("\r"))
+    return "%0D".join(lines).replace("\n", "%0A")
 
 
 def _escape_property(text: str) -> str:

@@ -13,7 +13,9 @@ ReadSource = Callable[[str, int], str | None]
 
 _MIN_NUMBER_WIDTH = 3
 _TAB = " " * 4
-_DIRECTION_MARKS = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# Controls, formats (marks of writing direction, what is invisible), surrogates, what has no meaning, and the
+# separators of lines and paragraphs.
+_UNSAFE = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
 def source_line(path: str, line: int) -> str | None:
@@ -165,13 +167,19 @@ def _flat(text: str) -> str:
     return _printable(text.replace("\t", _TAB))
 
 
-def _printable(text: str) -> str:
-    return "".join(_escaped(character) if _is_unsafe(character) else character for character in text)
+def _printable(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(_escaped(character) if _is_unsafe(character) else character for character in line)
+
+
+def printable_lines(text: str) -> str:
+    """The text, whose lines stay lines, with escapes for all that could steer a terminal or hide text."""
+    return "\n".join(map(_printable, text.split("\n")))
 
 
 def _is_unsafe(character: str) -> bool:
-    is_control = unicodedata.category(character) == "Cc" and character != "\t"
-    return is_control or character in _DIRECTION_MARKS
+    return character != "\t" and unicodedata.category(character) in _UNSAFE
 
 
 def _escaped(character: str) -> str:

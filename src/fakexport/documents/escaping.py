@@ -10,4 +10,6 @@ def escaped(text: str) -> str:
 
     Control characters, line ends and marks of writing direction are shown as Python escapes.
     """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

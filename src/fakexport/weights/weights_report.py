@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from fakexport.diagnostics import Diagnostic, Fix, Severity
+from fakexport.documents.escaping import escaped
 from fakexport.rules import rule
 from fakexport.weights.likely_cause import Cause
 from fakexport.weights.name_folding import fold_names
@@ -53,10 +54,10 @@ class WeightFinding:
         """The likely cause with its names, folded."""
         if self.cause is None:
             return None
-        return self.cause.text.replace("{}", ", ".join(_shortened(fold_names(self.cause.names))))
+        return self.cause.text.replace("{}", ", ".join(_folded(self.cause.names)))
 
     def _notes(self) -> Iterator[str]:
-        names = "\n".join(_shortened(fold_names(self.names)))
+        names = "\n".join(_folded(self.names))
         if self.expected is None and self.found is None:
             yield names
         elif self.expected is None:
@@ -113,7 +114,9 @@ class WeightsReport:
         return f"{count} of {self.weights} weights do not fit: {listed}"
 
 
-def _shortened(lines: list[str]) -> list[str]:
+def _folded(names: Iterable[str]) -> list[str]:
+    """Lines for people: names are text of whoever wrote the file, and may hold line ends."""
+    lines = [escaped(line) for line in fold_names(names)]
     if len(lines) <= _LINES:
         return lines
     return [*lines[:_LINES], f"and {len(lines) - _LINES} more"]

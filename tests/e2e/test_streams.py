@@ -1,0 +1,80 @@
+"""What a shell may have done to the streams, and to memory: one line and the right exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux")
+
+MODEL = """
+import torch
+
+class Loud(torch.nn.Linear):
+    def forward(self, x):
+        print("forward")
+        return super().forward(x)
+
+def factory():
+    return Loud(4, 2).eval(), (torch.zeros(3, 4),)
+"""
+LITTLE = "error: out of memory: the address space is limited to"
+FULL = "error: cannot write to stdout: No space left on device\n"
+
+
+def shell(line: str, folder: Path) -> tuple[int, str, str]:
+    """Runs a line in which FE is fakexport."""
+    command = line.replace("FE", f"{sys.executable} -m fakexport")
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("FE devices >/dev/full", 2, FULL),
+        ("FE --version >/dev/full", 2, FULL),
+        ("FE --help >/dev/full", 2, "error: No space left on device\n"),
+        ("FE devices >&-", 2, "error: cannot write to stdout: it is closed\n"),
+        ("FE devices >&- 2>&- <&-", 2, ""),
+        ("FE devices 2>&- >/dev/null", 0, ""),
+        ("FE devices H10 2>&-", 2, ""),
+        ("FE devices H10 2>/dev/full", 2, ""),
+        ("FE devices | true", 0, ""),
+        ("FE 2>/dev/full", 2, ""),
+        (
+            "ulimit -v 300000; FE check m.py:factory",
+            2,
+            LITTLE,
+        ),
+        (
+            "ulimit -v 614400; FE inspect m.py:factory",
+            2,
+            LITTLE,
+        ),
+    ],
+)
+def test_a_fault_of_the_streams_is_one_line_and_exit_code_2(
+    line: str, code: int, said: str, tmp_path: Path
+) -> None:
+    found = shell(line, tmp_path)
+
+    assert (found[0], found[1]) == (code, "")
+    assert found[2].startswith(said)
+    assert found[2].count("\n") == bool(said)
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_a_verdict_does_not_depend_on_stderr(stderr: str, tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(MODEL)
+
+    code, said, _ = shell(f"FE export m.py:factory -o a.pt2 {stderr} && FE inspect a.pt2", tmp_path)
+
+    assert code == 0
+    assert "1 of 1 target exports; 0 errors" in said
+    assert "a.pt2" in said
