@@ -11,7 +11,7 @@ Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,11 +77,23 @@ def _dispatch_without_device_constants(
 _stock_dispatch = FakeTensorMode._dispatch_impl
 
 
-def constants_stay_on_cpu() -> Patches:
-    """The context in which constant folding never executes on a virtual device."""
+def constants_stay_on_cpu(check_device: Callable[[torch.device], None] = lambda device: None) -> Patches:
+    """The context in which constant folding never executes on a virtual device.
+
+    Args:
+        check_device: Called with each device that an operator on fakes names; may raise. What fake mode
+            remembers from the block was checked when it was computed.
+    """
+
+    def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.device):
+                check_device(value)
+        return _dispatch_without_device_constants(mode, func, types, args, kwargs)
+
     return Patches(
         {
             (proxy_tensor, "unset_fake_temporarily"): _unset_fake_on_cpu,
-            (FakeTensorMode, "_dispatch_impl"): _dispatch_without_device_constants,
+            (FakeTensorMode, "_dispatch_impl"): dispatch,
         }
     )

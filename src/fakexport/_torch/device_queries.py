@@ -23,6 +23,7 @@ import torch.cuda
 import torch.mps
 import torch.xpu
 
+from .absent_devices import AbsentDevice, absence
 from .active_modes import active_fake_mode
 from .patching import Patches
 from .virtual_streams import VirtualEvent, VirtualStream
@@ -60,10 +61,17 @@ class _CurrentDevice(threading.local):
 
 
 class Backend:
-    """The query API of one device type. Method names are the names they replace."""
+    """The query API of one device type. Method names are the names they replace.
 
-    def __init__(self, device_type: str, devices: Sequence[DeviceAnswers]) -> None:
+    Args:
+        device_type: `cuda`, `xpu` or `mps`.
+        devices: By index.
+        present: All devices that exist, as text, for the error about one that does not.
+    """
+
+    def __init__(self, device_type: str, devices: Sequence[DeviceAnswers], present: str = "cpu") -> None:
         self.device_type = device_type
+        self._present = present
         self._devices = tuple(devices)
         self._properties = [_properties_of(device) for device in self._devices]
         self._thread = _CurrentDevice()
@@ -76,12 +84,17 @@ class Backend:
 
     def _index(self, device: Any = None) -> int:
         if not self._devices:
-            raise RuntimeError(f"No {self.device_type.upper()} devices are available in this topology")
+            raise self._absent(self.device_type, f"No {self.device_type.upper()} devices are available")
         index = self._asked_index(device)
         if not 0 <= index < len(self._devices):
-            # What the driver answers, here with the same type and first line.
-            raise torch.AcceleratorError(f"{self.device_type.upper()} error: invalid device ordinal")
+            # What the driver says first, here with the same type.
+            raise self._absent(
+                f"{self.device_type}:{index}", f"{self.device_type.upper()} error: invalid device ordinal"
+            )
         return index
+
+    def _absent(self, device: str, question: str) -> AbsentDevice:
+        return AbsentDevice(f"{question}: {absence(device, self._present)}")
 
     def _asked_index(self, device: Any) -> int:
         if isinstance(device, int):
@@ -99,7 +112,7 @@ class Backend:
         """The index for a question that `torch.cuda` checks itself, before it asks the driver."""
         index = self._asked_index(device)
         if self._devices and not 0 <= index < len(self._devices):
-            raise AssertionError("Invalid device id")
+            raise self._absent(f"{self.device_type}:{index}", "Invalid device id")
         return self._index(index)
 
     def _of(self, device: Any = None) -> DeviceAnswers:

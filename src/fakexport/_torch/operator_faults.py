@@ -1,7 +1,7 @@
 """Going on where an operator cannot be traced: a plausible result, or its tensors on one device.
 
 `FakeTensorMode.dispatch` is where every operator of a trace ends, those inside of a decomposition included.
-In this context its errors of four kinds are told to somebody, who may let the trace go on. Seen on torch 2.11
+In this context its errors of five kinds are told to somebody, who may let the trace go on. Seen on torch 2.11
 to 2.13.
 
 Source: `torch/_subclasses/fake_tensor.py:FakeTensorMode.dispatch, _dispatch_impl, _find_common_device`;
@@ -20,17 +20,19 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from .absent_devices import AbsentDevice
 from .patching import Patches
 
 __all__ = ["OperatorFault", "traced_past_faults"]
 
-FaultKind = Literal["kernel", "shape", "value", "devices"]
+FaultKind = Literal["kernel", "shape", "value", "devices", "absent"]
 
 _BY_CLASS: dict[type[BaseException], FaultKind] = {
     fake_tensor.UnsupportedOperatorException: "kernel",
     fake_tensor.UnsupportedFakeTensorException: "kernel",
     fake_tensor.DynamicOutputShapeException: "shape",
     fake_tensor.DataDependentOutputException: "value",
+    AbsentDevice: "absent",
 }
 _BY_TEXT: tuple[tuple[re.Pattern[str], FaultKind], ...] = (
     (re.compile(r"There was no fake impl registered|with Meta tensors|from the 'Meta' backend"), "kernel"),
@@ -45,8 +47,8 @@ class OperatorFault:
     """An operator that cannot be traced.
 
     Args:
-        kind: It has no fake kernel; the shape or the value of its result depends on data; or its tensors are
-            on different devices.
+        kind: It has no fake kernel; the shape or the value of its result depends on data; its tensors are
+            on different devices; or it names a device that does not exist.
         operator: `acme::scale`.
         remedy: What stands in: `a result like its first tensor`, `other on cuda:0`.
         error: What stock torch raises.
@@ -81,8 +83,14 @@ def traced_past_faults(
             kwargs = kwargs or {}
             device = _common_device(func, args, kwargs)
             remedy = _moved(func, args, kwargs, device) if kind == "devices" else _result_text(func)
+            if isinstance(error, AbsentDevice):
+                device = error.instead
+                remedy = f"a result on {device} instead of {error.device}"
             if not may_go_on(OperatorFault(kind, func._schema.name, remedy, error)):
                 raise
+        if kind == "absent":
+            named = tree_map_only(torch.device, lambda _: device, (args, kwargs))
+            return dispatch(mode, func, classes, *named)
         if kind != "devices":
             return _plausible_result(mode, func, args, kwargs)
         with mode:

@@ -32,7 +32,7 @@ _HIP_VERSION = "7.0"
 _PRIVATE = ("_lazy_init", "_lazy_call", "_exchange_device", "_maybe_exchange_device")
 
 
-def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]]) -> Patches:
+def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]], present: str = "cpu") -> Patches:
     """The context in which torch answers for exactly these devices.
 
     A type that is not in `devices` answers that it has none, whatever this machine really has: the
@@ -41,10 +41,11 @@ def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]]) -> Patches:
     Args:
         devices: Device type (`cuda`, `xpu`, `mps`) to its devices in index order. The first type that
             has any is what `torch.accelerator` speaks of.
+        present: All devices that exist, as text, for the error about one that does not.
     """
-    cuda = Backend("cuda", devices.get("cuda", ()))
-    xpu = Backend("xpu", devices.get("xpu", ()))
-    mps = MpsBackend("mps", devices.get("mps", ()))
+    cuda = Backend("cuda", devices.get("cuda", ()), present)
+    xpu = Backend("xpu", devices.get("xpu", ()), present)
+    mps = MpsBackend("mps", devices.get("mps", ()), present)
     chosen = next((b for b in (cuda, xpu, mps) if b.is_available()), None)
     replacements: dict[tuple[Any, str], Any] = {
         **_replacements(cuda, torch.cuda, _PRIVATE),

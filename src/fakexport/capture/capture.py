@@ -22,6 +22,7 @@ from fakexport.fake import remember_value
 from fakexport.program.origin import remember_origin
 from fakexport.program.source_span import is_user_code
 
+from .absent_devices import drop_refused_nodes, failure_of_absent_device
 from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
@@ -87,6 +88,9 @@ def capture(
             remember_value(program.constants[name], value)
     except Exception as error:
         return Captured(None, failure_of(error))
+    drop_refused_nodes(program)
+    if (absent := failure_of_absent_device(program)) is not None:
+        return Captured(None, absent)
     remember_origin(program, module)
     return Captured(program, None, recover_constants(program), tuple(effects))
 

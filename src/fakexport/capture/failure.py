@@ -93,6 +93,7 @@ def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
                 Span(m["path"], int(m["line"]), function=m["function"], origin="stack_trace") for m in found
             )
     frames = [getattr(error, "innermost_user_frame_summary", None) for error in errors]
+    frames += [frame for error in errors for frame in getattr(error, "real_stack", None) or ()]
     return tuple(
         span_of_frame(frame) for frame in frames if frame is not None and is_user_code(frame.filename)
     )

@@ -85,8 +85,8 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that returns no module.
     Reports:
-        FE001, FE101, FE102, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE601 to FE603,
-        FE901 to FE907.
+        FE001, FE101, FE102, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505,
+        FE601 to FE603, FE901 to FE907.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), targets=["cpu", "H100"])
@@ -209,7 +209,7 @@ def _check_target(request: _Request, target: Target, announce: Callable[[Step], 
             if captured.program is None or captured.recovered is None:
                 assert captured.failure is not None
                 assert explored is not None
-                found = diagnose_failure(captured.failure, explored)
+                found = diagnose_failure(captured.failure, explored, topology=target.topology)
                 return failed(*found, notes=tuple(diagnose_assumptions(explored)))
             with clock.running("analyse", "analyse"):
                 summary = summarise(captured.program)
@@ -230,7 +230,7 @@ def _check_target(request: _Request, target: Target, announce: Callable[[Step], 
         verdict = replace(verdict, timings=_timings(request, clock))
         return verdict, _of_target(target, findings.diagnostics)
     except FactoryFailed as error:
-        return failed(diagnose_build(error.__cause__ or error))
+        return failed(diagnose_build(error.__cause__ or error, topology=target.topology))
     except (ValueError, TypeError) as error:
         if clock.stage != "analyse":
             raise  # Placement, inputs and dynamic dimensions say in one line what does not fit.

@@ -8,6 +8,7 @@ from types import TracebackType
 
 import torch
 
+from fakexport._torch.absent_devices import ALWAYS_THERE, AbsentDevice
 from fakexport._torch.attention_backend import AttentionDevice
 from fakexport._torch.constant_propagation import constants_stay_on_cpu
 from fakexport._torch.device_guard import VirtualGuards
@@ -39,7 +40,8 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
     Works on a CPU-only wheel, on a CUDA wheel without a driver, and on a machine with a real device of
     another kind. It may be nested, entered again, and left by an exception; afterwards every patched
     name of torch is the original object again. Real tensors on a virtual device fail as they do without
-    emulation. It patches the process, so other threads see the virtual devices as well. A backward pass
+    emulation; an operator on fakes that names a device which the topology lacks raises an `AcceleratorError`
+    that is also an `AssertionError`, so that code which catches what torch raises goes on. It patches the process, so other threads see the virtual devices as well. A backward pass
     over fakes runs on Linux (x86-64, Arm64); on macOS it raises what stock torch raises.
 
     Args:
@@ -66,10 +68,10 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
     def __enter__(self) -> Topology:
         with _lock, ExitStack() as stack:
             stack.enter_context(VirtualGuards(_VIRTUAL_TYPES))
-            stack.enter_context(query_patches(_answers(self.topology)))
+            stack.enter_context(query_patches(_answers(self.topology), self.topology.present))
             stack.enter_context(own_dispatch_cache())
             stack.enter_context(avoid_device_init())
-            stack.enter_context(constants_stay_on_cpu())
+            stack.enter_context(constants_stay_on_cpu(_refuse_absent))
             stack.enter_context(fallback_kernels_on_cpu())
             stack.enter_context(new_tensors_stay())
             if not _active:  # Registered once: torch warns where a registration replaces another.
@@ -92,6 +94,14 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
 def emulated_topology() -> Topology | None:
     """The topology of the innermost `emulate` block that this process is in, or None."""
     return _active[-1] if _active else None
+
+
+def _refuse_absent(device: torch.device) -> None:
+    """Raise where the innermost topology lacks a device, as the real machine would."""
+    topology = emulated_topology()
+    if device.type in ALWAYS_THERE or topology is None or topology.has_device(str(device)):
+        return
+    raise AbsentDevice.named(device, topology.present, instead=topology.default_device)
 
 
 def _attention_device(device: torch.device) -> AttentionDevice | None:

@@ -97,6 +97,11 @@ class Topology:
         return tuple(device.name for device in self.devices)
 
     @property
+    def present(self) -> str:
+        """The devices that exist, the host included: `cpu, cuda:0..cuda:7`."""
+        return _ranges(self.devices)
+
+    @property
     def accelerators(self) -> tuple[VirtualDevice, ...]:
         """The listed devices without the host."""
         return tuple(device for device in self.devices if device.type != "cpu")
@@ -126,7 +131,7 @@ class Topology:
         """
         found = self._find(name)
         if found is None:
-            raise ValueError(f"topology {self.spec!r} has no device {name!r}: it has {_ranges(self.devices)}")
+            raise ValueError(f"topology {self.spec!r} has no device {name!r}: it has {self.present}")
         return found
 
     def has_device(self, name: str) -> bool:

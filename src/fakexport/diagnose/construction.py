@@ -1,8 +1,10 @@
-"""From a failed construction to a diagnostic: FE101, FE102."""
+"""From a failed construction to a diagnostic: FE101, FE102, FE505."""
 
 from __future__ import annotations
 
 from fakexport.capture import user_spans
+from fakexport.devices import Topology
+from fakexport.diagnose.devices import absent_device_in_constructor
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Span
 from fakexport.fake import UnreplayableRead
@@ -11,13 +13,15 @@ from fakexport.rules import rule
 __all__ = ["diagnose_build"]
 
 
-def diagnose_build(error: BaseException) -> Diagnostic:
+def diagnose_build(error: BaseException, *, topology: Topology | None = None) -> Diagnostic:
     """The diagnostic of a constructor that raised.
 
     Args:
         error: What the factory raised, with its traceback.
+        topology: The target, if there is one.
     Reports:
-        FE101 where a value was read that cannot be computed without data, else FE102.
+        FE101 where a value was read that cannot be computed without data, FE505 where a device does not
+        exist, else FE102.
     """
     spans = user_spans(error)
     read = _unreplayable(error)
@@ -26,6 +30,9 @@ def diagnose_build(error: BaseException) -> Diagnostic:
             labels=labels_at(_last(user_spans(read)) or _last(spans), "this value is read"),
             notes=tuple(str(read).splitlines()),
         )
+    absent = absent_device_in_constructor(error, _last(spans), topology)
+    if absent is not None:
+        return absent
     return rule("FE102").diagnostic(
         labels=labels_at(_last(spans), type(error).__name__),
         notes=(f"{type(error).__name__}: {error}",),

@@ -13,6 +13,7 @@ from fakexport.diagnose.data_dependence import (
     data_dependent_value,
     tensor_leaves_torch,
 )
+from fakexport.diagnose.devices import absent_device
 from fakexport.diagnose.dimensions import (
     dims_must_be_equal,
     dynamic_dims_specialised,
@@ -25,6 +26,7 @@ from fakexport.diagnose.operators import (
     tensors_on_different_devices,
     unsupported_python,
 )
+from fakexport.devices import Topology
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
@@ -34,7 +36,7 @@ Detector = Callable[[CaptureFailure], Diagnostic | tuple[Diagnostic, ...] | None
 
 
 def diagnose_failure(
-    failure: CaptureFailure, exploration: Exploration | None = None
+    failure: CaptureFailure, exploration: Exploration | None = None, *, topology: Topology | None = None
 ) -> tuple[Diagnostic, ...]:
     """The diagnostics of a capture that failed: what stopped it, then what else is in its way.
 
@@ -42,12 +44,14 @@ def diagnose_failure(
         failure: The failure of the capture.
         exploration: What was found by going on after it. A problem that was found after assumptions names
             them, since it may follow from them.
+        topology: The target, if there is one.
     Reports:
-        FE201, FE203 to FE206, FE301 to FE304, FE401, FE404, FE502 where their marks are found, else FE202.
+        FE201, FE203 to FE206, FE301 to FE304, FE401, FE404, FE502, FE505 where their marks are found, else
+        FE202.
     """
-    found = list(_diagnosed(failure))
+    found = list(_diagnosed(failure, topology))
     for problem in exploration.problems if exploration else ():
-        for diagnostic in _with_assumptions(_diagnosed(problem.failure), problem):
+        for diagnostic in _with_assumptions(_diagnosed(problem.failure, topology), problem):
             same = next((i for i, known in enumerate(found) if _is_same(known, diagnostic)), None)
             if same is None:
                 found.append(diagnostic)
@@ -64,7 +68,9 @@ def diagnose_assumptions(exploration: Exploration) -> Iterator[str]:
         yield "the model could not be traced to its end even so: problems behind the last one are not found"
 
 
-def _diagnosed(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
+def _diagnosed(failure: CaptureFailure, topology: Topology | None) -> tuple[Diagnostic, ...]:
+    if (absent := absent_device(failure, topology)) is not None:
+        return (absent,)
     for detector in _DETECTORS:
         found = detector(failure)
         if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from fakexport.rules import (
+    absent_device,
     attribute_changed,
     broken_tie,
     burned_in_device,
@@ -78,6 +79,7 @@ _MODULES = (
     tensors_on_different_devices,
     weights_exceed_memory,
     missing_device_kernel,
+    absent_device,
     constant_from_parameter,
     constant_from_draw,
     constant_not_computed,

@@ -74,7 +74,9 @@ def failure() -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [nothing, lambda: export_on("cuda"), failure], ids=["empty", "export", "failing"]
+    "block",
+    [nothing, lambda: export_on(emulated_topology().default_device), failure],
+    ids=["empty", "export", "failing"],
 )
 @pytest.mark.parametrize("spec", ["cpu", "8xH100", "xpu", "mps", "MI300X", "cpu+H100+xpu"])
 def test_every_name_of_torch_is_the_original_object_afterwards(spec: str, block: Callable[[], object]):

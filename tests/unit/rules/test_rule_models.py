@@ -35,7 +35,10 @@ SAYS = {
     "FE404": "__obj_flatten__",
     "FE502": "at least two devices",
 }
-failing = [known for known in all_rules() if known.fails_on in ("build", "capture")]
+# Stock torch exports FE505, for a machine that does not have the device.
+failing = [
+    known for known in all_rules() if known.fails_on in ("build", "capture") and known.code != "FE505"
+]
 by_code = pytest.mark.parametrize("known", failing, ids=lambda known: known.code)
 
 
@@ -125,6 +128,20 @@ def test_weights_that_exceed_the_memory_are_a_warning_because_the_model_exports(
         sizes.append(sum(p.numel() * p.element_size() for p in program.parameters()))
 
     assert sizes[0] > 80 * GIB > sizes[1]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 3, reason="has the device")
+def test_an_absent_device_is_exported_by_stock_torch_and_cannot_be_used(tmp_path: Path) -> None:
+    known = rule("FE505")
+    path = tmp_path / "model.py"
+    module, args = build(known.failing_model or "", path)
+
+    program = export(module, args, known)
+
+    assert "cuda:3" in str(program.graph)
+    with pytest.raises((RuntimeError, AssertionError)) as caught:
+        module(*args)
+    assert innermost_line_of_the_model(caught.value, path) == marked_line(known)
 
 
 def constants(source: str, path: Path, known: Rule) -> list[dict[str, Any]]:

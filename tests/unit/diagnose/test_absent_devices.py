@@ -1,0 +1,166 @@
+"""A device that the target does not have is an error at the line that names it, wherever the name comes from."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import fakexport as fe
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        {constructor}
+
+    def forward(self, x):
+        {forward}
+
+
+def factory():
+    return Model(), (torch.zeros(2, 4),)
+"""
+IN_FORWARD = [
+    ("H100", "return self.linear(x) + torch.ones(4, device='cuda:3').to(x.device)"),
+    ("cpu", "return self.linear(x) + torch.ones(4, device='cuda').to(x.device)"),
+    ("M2-Ultra", "return self.linear(x).cuda().to(x.device)"),
+    ("cpu", "return self.linear(x).cuda().cpu()"),
+    ("H100", "return self.linear(x).cuda(1).to(x.device)"),
+    ("H100", "return self.linear(x).to(1).to(x.device)"),
+    ("H100", "return self.linear(x).to(torch.device('mps')).to(x.device)"),
+    ("cpu", "return self.linear(x) + torch.tensor([1.0], device='cuda').to(x.device)"),
+    ("H100", "return self.linear(x) + torch.tensor(1.0, device='cuda:3').to(x.device)"),
+    ("H100", "return self.linear(x) + x.new_zeros(4, device='cuda:2').to(x.device)"),
+    ("H100", "return self.linear(x) + torch.zeros(4, device=torch.device(2)).to(x.device)"),
+    ("H100", "return self.linear(x).to('xpu').to(x.device)"),
+    ("8xH100", "return self.linear(x).to('cuda:8').to(x.device)"),
+    ("cpu", "return self.linear(x) if torch.Generator(device='cuda') else x"),
+    ("H100", "torch.cuda.set_device(3); return self.linear(x)"),
+    ("H100", "return self.linear(x) * torch.cuda.get_device_properties(3).major"),
+    ("cpu", "return self.linear(x) * torch.cuda.get_device_capability()[0]"),
+]
+IN_CONSTRUCTOR = [
+    ("cpu", "self.linear.to('cuda')"),
+    ("M2-Ultra", "self.linear.cuda()"),
+    ("H100", "self.shift = torch.ones(4, device='cuda:3')"),
+    ("cpu", "self.generator = torch.Generator(device='cuda')"),
+]
+HARMLESS = [
+    ("cpu", "return self.linear(x.cuda()) if torch.cuda.is_available() else self.linear(x)"),
+    ("H100", "return self.linear(x.to(torch.cuda.device_count() - 1))"),
+    ("cpu", "return self.linear(x) if torch.device('cuda:3').type == 'cuda' else x"),
+    ("H100", "return self.linear(x) + torch.zeros(4, device='meta').shape[0]"),
+    ("4xH100", "return self.linear(x) + torch.ones(4, device='cuda:3').to(x.device)"),
+]
+
+
+def checked(folder, target, *, forward="return self.linear(x)", constructor="pass", strict=False):
+    path = folder / "model.py"
+    path.write_text(MODEL.format(forward=forward, constructor=constructor))
+    report = fe.check(f"{path}:factory", targets=[target], strict=strict)
+    line = 13 if forward != "return self.linear(x)" else 10
+    return report, line
+
+
+def assert_error_at(report, line):
+    (diagnostic,) = report.diagnostics
+    assert (diagnostic.code, diagnostic.severity) == ("FE505", "error")
+    assert diagnostic.primary.span.line == line
+    assert not report.is_clean
+    assert not report.verdicts[0].is_exportable
+
+
+@pytest.mark.parametrize(("target", "forward"), IN_FORWARD)
+def test_a_device_that_forward_names(target, forward, tmp_path):
+    report, line = checked(tmp_path, target, forward=forward)
+
+    assert_error_at(report, line)
+
+
+@pytest.mark.parametrize(("target", "constructor"), IN_CONSTRUCTOR)
+def test_a_device_that_the_constructor_names(target, constructor, tmp_path):
+    report, line = checked(tmp_path, target, constructor=constructor)
+
+    assert_error_at(report, line)
+
+
+@pytest.mark.parametrize(("target", "forward"), IN_FORWARD[:3])
+def test_a_device_in_strict_mode(target, forward, tmp_path):
+    report, line = checked(tmp_path, target, forward=forward, strict=True)
+
+    assert_error_at(report, line)
+
+
+@pytest.mark.parametrize(("target", "forward"), HARMLESS)
+def test_a_device_that_is_only_asked_about_or_exists(target, forward, tmp_path):
+    report, _ = checked(tmp_path, target, forward=forward)
+
+    assert report.diagnostics == ()
+    assert report.is_clean
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "AssertionError", "torch.AcceleratorError"])
+def test_a_model_that_catches_the_error_goes_on_as_on_that_machine(error, tmp_path):
+    forward = textwrap.dedent(f"""
+        try:
+            x = x.cuda()
+        except {error}:
+            x = x * 3
+        return self.linear(x)
+    """).strip()
+    report, _ = checked(tmp_path, "cpu", forward=textwrap.indent(forward, " " * 8).strip())
+
+    assert report.diagnostics == ()
+    assert report.verdicts[0].summary.devices == ("cpu",)
+    assert "aten.mul.Tensor" in report.verdicts[0].summary.operators
+    assert "cuda" not in str(report.verdicts[0].program.graph)  # stock torch keeps the move that raised
+
+
+def test_the_target_that_the_fix_names_has_the_device(tmp_path):
+    forward = "return self.linear(x) + torch.ones(4, device='cuda:3').to(x.device)"
+    report, _ = checked(tmp_path, "T4", forward=forward)
+    target = report.diagnostics[0].fix.message.partition("--target ")[2].strip("`")
+
+    repaired, _ = checked(tmp_path, target, forward=forward)
+
+    assert target == "4xT4"
+    assert repaired.is_clean
+
+
+def test_every_line_is_found_at_once(tmp_path):
+    forward = "a = torch.ones(4, device='cuda:3')\n        return self.linear(x) + a.to('xpu').to(x.device)"
+
+    report, _ = checked(tmp_path, "H100", forward=forward)
+
+    assert [(d.code, d.primary.span.line) for d in report.diagnostics] == [("FE505", 13), ("FE505", 14)]
+
+
+class Next(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+def test_an_input_beyond_the_topology_is_refused():
+    with FakeTensorMode():
+        x = torch.zeros(2, device="cuda:3")
+
+    with pytest.raises(RuntimeError, match=r"device cuda:3 does not exist on this target: it has cpu, cuda:0"):
+        fe.export(Next(), (x,), topology="H100")
+
+
+def test_operators_on_fakes_are_refused_in_an_emulated_block():
+    with fe.emulate("H100"), FakeTensorMode():
+        assert torch.ones(2, device="cuda").device == torch.device("cuda:0")
+        with pytest.raises(torch.AcceleratorError, match="cuda:3 does not exist"):
+            torch.ones(2, device="cuda:3")
+        with pytest.raises(AssertionError, match="xpu does not exist"):
+            torch.ones(2).to("xpu")
