@@ -249,3 +249,23 @@ def test_a_reader_that_leaves_is_no_error_of_ours():
 
     assert err == ""
     assert process.returncode == 141
+
+
+def test_a_device_that_the_target_does_not_have(run, tmp_path):
+    path = tmp_path / "moved.py"
+    path.write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "\n"
+        "def factory():\n"
+        "    model = nn.Linear(4, 4)\n"
+        "    model.to('cuda')\n"
+        "    return model, (torch.zeros(2, 4),)\n"
+    )
+
+    code, out, _ = run("check", f"{path}:factory", "--target", "cpu", "--target", "M2-Ultra")
+
+    assert code == 1
+    assert "error[FE505]: the target does not have this device" in out
+    assert "moved.py:6" in out
+    assert "cuda does not exist on this target" in out

@@ -14,7 +14,7 @@ ALWAYS_THERE = ("cpu", "meta")
 """Device types that every machine has."""
 
 
-class AbsentDevice(torch.AcceleratorError, AssertionError):  # type: ignore[misc]
+class AbsentDevice(torch.AcceleratorError, AssertionError):
     """A model names a device that the topology does not have.
 
     A CUDA build raises an `AcceleratorError`, a CPU-only wheel an `AssertionError`: a model that catches
