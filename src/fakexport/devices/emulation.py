@@ -41,8 +41,9 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
     another kind. It may be nested, entered again, and left by an exception; afterwards every patched
     name of torch is the original object again. Real tensors on a virtual device fail as they do without
     emulation; an operator on fakes that names a device which the topology lacks raises an `AcceleratorError`
-    that is also an `AssertionError`, so that code which catches what torch raises goes on. It patches the process, so other threads see the virtual devices as well. A backward pass
-    over fakes runs on Linux (x86-64, Arm64); on macOS it raises what stock torch raises.
+    that is also an `AssertionError`, as on that machine. It patches the process, so other threads see the
+    virtual devices as well. A backward pass over fakes runs on Linux (x86-64, Arm64); on macOS it raises what
+    stock torch raises.
 
     Args:
         topology: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`, ..., or a `Topology`.

@@ -13,7 +13,9 @@ from fakexport.rules import rule
 
 __all__ = ["absent_device", "absent_device_in_constructor"]
 
-_ABSENT = re.compile(r"device (?P<device>[\w:]+) does not exist on this target: it has (?P<present>[\w:., ]+\w)")
+_ABSENT = re.compile(
+    r"device (?P<device>[\w:]+) does not exist on this target: it has (?P<present>[\w:., ]+\w)"
+)
 # `torch.Generator(device=...)` asks C++ code that no emulation answers.
 _NO_GENERATOR = re.compile(r"Cannot get (?P<type>CUDA|XPU|MPS) generator without")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from fakexport.capture import CaptureFailure, Exploration, Problem
+from fakexport.devices import Topology
 from fakexport.diagnose.data_dependence import (
     data_dependent_branch,
     data_dependent_shape,
@@ -26,7 +27,6 @@ from fakexport.diagnose.operators import (
     tensors_on_different_devices,
     unsupported_python,
 )
-from fakexport.devices import Topology
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 

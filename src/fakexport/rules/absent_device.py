@@ -10,9 +10,9 @@ RULE = Rule(
     why="""
 A hard-coded device (`device="cuda:3"`, `.to("cuda")`, `.cuda()`, `torch.device("mps")`, a
 `torch.Generator(device="cuda")`) exists on some machines only. On a machine without it the line raises
-`CUDA error: invalid device ordinal`, or `Torch not compiled with CUDA enabled` where there is no GPU at all. A
-fake tensor could be put on any device, so an export without this check would succeed and give a program that
-no machine of the target can run. Questions such as `torch.cuda.is_available()` and
+`CUDA error: invalid device ordinal`, or `Torch not compiled with CUDA enabled` where there is no GPU at
+all. A fake tensor can be put on any device, so without this check the export would succeed and produce a
+program that no machine of the target can run. Questions such as `torch.cuda.is_available()` and
 `torch.cuda.device_count()` are answered from the target, and an error that the model catches
 (`except (RuntimeError, AssertionError)`) takes the same path as on that machine.
 """,

@@ -36,9 +36,7 @@ SAYS = {
     "FE502": "at least two devices",
 }
 # Stock torch exports FE505, for a machine that does not have the device.
-failing = [
-    known for known in all_rules() if known.fails_on in ("build", "capture") and known.code != "FE505"
-]
+failing = [known for known in all_rules() if known.fails_on in ("build", "capture") and known.code != "FE505"]
 by_code = pytest.mark.parametrize("known", failing, ids=lambda known: known.code)
 
 
