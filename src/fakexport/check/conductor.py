@@ -30,7 +30,9 @@ from fakexport.diagnose import (
     diagnose_build,
     diagnose_failure,
     diagnose_internal_fault,
+    diagnose_omitted_inputs,
     diagnose_program,
+    unused_note,
 )
 from fakexport.diagnostics import Diagnostic, fold
 from fakexport.fake import Built, build, install_transfers
@@ -85,7 +87,7 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that returns no module.
     Reports:
-        FE001, FE101, FE102, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505,
+        FE001, FE101, FE102, FE104, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505,
         FE601 to FE603, FE901 to FE907.
 
     Example:
@@ -209,11 +211,16 @@ def _check_target(request: _Request, target: Target, announce: Callable[[Step], 
             if captured.program is None or captured.recovered is None:
                 assert captured.failure is not None
                 assert explored is not None
+                omitted = diagnose_omitted_inputs(None, built.module, inputs)
                 found = diagnose_failure(captured.failure, explored, topology=target.topology)
-                return failed(*found, notes=tuple(diagnose_assumptions(explored)))
+                return failed(*omitted, *found, notes=tuple(diagnose_assumptions(explored)))
             with clock.running("analyse", "analyse"):
                 summary = summarise(captured.program)
                 findings = diagnose_program(captured, summary, target.topology, request.dynamic)
+                omitted = diagnose_omitted_inputs(captured.program, built.module, inputs)
+                # Anyone who names the inputs of a library's model chooses what of it runs: a note is enough.
+                is_chosen = bool(request.inputs) and request.source.kind != "python"
+                unused = unused_note(captured.program, built.module) if is_chosen else ()
                 verdict = replace(
                     verdict,
                     target=replace(
@@ -223,12 +230,12 @@ def _check_target(request: _Request, target: Target, announce: Callable[[Step], 
                     summary=summary,
                     transfers=transfers(captured.program),
                     recovered=captured.recovered,
-                    notes=built.notes + findings.notes,
+                    notes=built.notes + unused + findings.notes,
                     placement=built.placement.device_map,
                     program=captured.program,
                 )
         verdict = replace(verdict, timings=_timings(request, clock))
-        return verdict, _of_target(target, findings.diagnostics)
+        return verdict, _of_target(target, (*omitted, *findings.diagnostics))
     except FactoryFailed as error:
         return failed(diagnose_build(error.__cause__ or error, topology=target.topology))
     except (ValueError, TypeError) as error:

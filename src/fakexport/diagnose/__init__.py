@@ -3,6 +3,7 @@
 from fakexport.diagnose.construction import diagnose_build
 from fakexport.diagnose.failure import diagnose_assumptions, diagnose_failure
 from fakexport.diagnose.internal_fault import diagnose_internal_fault
+from fakexport.diagnose.omitted_inputs import diagnose_omitted_inputs, unused_note
 from fakexport.diagnose.program import diagnose_program
 
 __all__ = [
@@ -10,5 +11,7 @@ __all__ = [
     "diagnose_build",
     "diagnose_failure",
     "diagnose_internal_fault",
+    "diagnose_omitted_inputs",
     "diagnose_program",
+    "unused_note",
 ]

@@ -40,6 +40,7 @@ from fakexport.program.symbol_range import SymbolRange
 from fakexport.program.tensor_spec import TensorSpec
 from fakexport.program.training_mode import TrainingOperator, training_operators
 from fakexport.program.transfers import Transfer, transfers
+from fakexport.program.unused_parameters import UnusedParameters, unused_parameters
 from fakexport.program.walk import Visit, walk
 from fakexport.program.weightless import UnboundProgram, WeightlessProgram
 
@@ -70,6 +71,7 @@ __all__ = [
     "TrainingOperator",
     "Transfer",
     "UnboundProgram",
+    "UnusedParameters",
     "ValueSummary",
     "Visit",
     "WeightlessProgram",
@@ -95,6 +97,7 @@ __all__ = [
     "summary_of",
     "training_operators",
     "transfers",
+    "unused_parameters",
     "walk",
     "written_inputs",
 ]

@@ -18,6 +18,9 @@ __all__ = ["Report", "Stage", "TargetDifference", "TargetSpec", "Timings", "Verd
 
 Stage = Literal["build", "capture", "analyse"]
 
+# Warnings after which a program is not that of the model which was asked for.
+_NOT_THE_MODEL = frozenset({"FE104"})
+
 
 @dataclass(frozen=True)
 class TargetSpec:
@@ -117,7 +120,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Every target exports and no diagnostic is an error."""
+        """Every target exports all of the model (no FE104) and no diagnostic is an error."""
         return all(v.is_exportable for v in self.verdicts) and not any(
-            d.severity == "error" for d in self.diagnostics
+            d.severity == "error" or d.code in _NOT_THE_MODEL for d in self.diagnostics
         )

@@ -8,7 +8,7 @@ import torch
 
 from fakexport.sources.input_request import InputRequest
 
-__all__ = ["flattened_patches", "image", "video"]
+__all__ = ["flattened_patches", "height_and_width", "image", "video"]
 
 USUAL_SIZE = 224
 FRAMES = 2
@@ -26,13 +26,13 @@ def image(request: InputRequest) -> torch.Tensor:
     if request.config.model_type in _VIDEO_TYPES:
         return video(request)
     pair = (2,) if request.config.model_type in _PAIR_TYPES else ()
-    return request.floats(request.batch, *pair, _channels(request), *_height_and_width(request))
+    return request.floats(request.batch, *pair, _channels(request), *height_and_width(request))
 
 
 def video(request: InputRequest) -> torch.Tensor:
     """Returns frames of shape `[batch, frames, channels, height, width]`."""
     frames = request.setting("num_frames", "frames_per_clip", default=FRAMES)
-    return request.floats(request.batch, frames, _channels(request), *_height_and_width(request))
+    return request.floats(request.batch, frames, _channels(request), *height_and_width(request))
 
 
 def flattened_patches(request: InputRequest) -> torch.Tensor:
@@ -46,7 +46,8 @@ def _channels(request: InputRequest) -> int:
     return int(channels)
 
 
-def _height_and_width(request: InputRequest) -> tuple[int, int]:
+def height_and_width(request: InputRequest) -> tuple[int, int]:
+    """Returns the size of an image in pixels: that of the config, else 224 x 224."""
     size: Any = request.setting("image_size", "input_size", "img_size", "crop_size", default=USUAL_SIZE)
     if isinstance(size, dict):
         size = (size.get("height", USUAL_SIZE), size.get("width", USUAL_SIZE))

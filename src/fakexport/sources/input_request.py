@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["InputRequest"]
+__all__ = ["InputRequest", "Underivable"]
 
 # Configs inside a config. The text part stands last: sizes of images and sounds are asked for by name.
 _PARTS = (
@@ -27,6 +27,10 @@ _PARTS = (
     "decoder",
     "text_encoder",
 )
+
+
+class Underivable(Exception):
+    """An input cannot be told from the config; the message is a clause that says why."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,10 @@ class InputRequest:
     def ids(self, *shape: int, value: int = 0) -> torch.Tensor:
         """Returns an int64 tensor of one value."""
         return torch.full(shape, value, device=self.device, dtype=torch.long)
+
+    def values(self, real: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor with the values of a real one."""
+        return torch.tensor(real.tolist(), device=self.device, dtype=real.dtype)
 
 
 def _with_parts(config: Any) -> Iterator[Any]:

@@ -29,6 +29,15 @@ class InputSpec:
     dtype: torch.dtype
     shape: tuple[int, ...]
 
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor) -> InputSpec:
+        """The spec of a tensor of this name."""
+        return cls(name, tensor.dtype, tuple(tensor.shape))
+
+    def __str__(self) -> str:
+        sizes = ",".join(str(size) for size in self.shape)
+        return f"{self.name}={str(self.dtype).removeprefix('torch.')}[{sizes}]"
+
 
 def parse_input_spec(text: str) -> InputSpec:
     """Reads `NAME=DTYPE[DIMS]`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import torch
 
 from fakexport.sources.audio_inputs import features, waveform
+from fakexport.sources.image_grids import GRID, image_grid_inputs
 from fakexport.sources.image_inputs import image
-from fakexport.sources.input_request import InputRequest
+from fakexport.sources.input_request import InputRequest, Underivable
+from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import first_line
 
 __all__ = ["with_other_modalities"]
@@ -57,26 +60,26 @@ _GEOMETRY = frozenset(
     }
 )
 
+# What a model is given to look at or to listen to. Other optional inputs leave no part of it out.
+_IMAGES = re.compile(r"\w*pixel_values\w*")
+_SOUNDS = re.compile(r"(input|audio|speech)_(features|values)|audio_codes")
 
-class _Underivable(Exception):
-    """Why a modality's input cannot be told from the config."""
 
-
-def with_other_modalities(
-    request: InputRequest, inputs: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the inputs with those of the other modalities, and a sentence for each that is left out.
+def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> ExampleInputs:
+    """Returns the inputs with those of the other modalities, and names those that are omitted.
 
     A model with placeholder tokens gets as many of them as the modality's encoder, run here once, gives
-    features. Where it needs more than the one input for that (a grid of patches, sizes of tiles), it gets
-    text alone.
+    features; one that takes a grid of patches gets the image with its grid. Where more inputs are needed
+    (sizes of tiles), it gets text alone.
 
     Args:
         request: Of a model.
         inputs: The required ones and those of text, among them `input_ids` if the model takes text.
+    Returns:
+        Keyword inputs in no particular order.
     """
     found = dict(inputs)
-    left_out = []
+    omitted, notes = {}, []
     for modality in _MODALITIES:
         if "input_ids" not in found or modality.name not in request.parameters:
             continue
@@ -85,13 +88,21 @@ def with_other_modalities(
             found[modality.name] = value
             continue
         try:
-            found |= _in_place_of_tokens(request, modality, value, found["input_ids"])
-        except _Underivable as reason:
+            if modality.name == "pixel_values" and GRID in request.parameters:
+                with_grid, note = image_grid_inputs(request, found["input_ids"], _token(request, modality))
+                found |= with_grid
+                notes.append(note)
+            else:
+                found |= _in_place_of_tokens(request, modality, value, found["input_ids"])
+        except Underivable as reason:
             if modality.name not in found:
-                left_out.append(
-                    f"{modality.name} left out, {reason}: give all inputs with --input to have it"
-                )
-    return found, tuple(left_out)
+                omitted[modality.name] = str(reason)
+    for is_content in (_IMAGES.fullmatch, _SOUNDS.fullmatch):
+        names = [name for name in request.parameters if is_content(name)]
+        # One input of a kind is enough: images and videos go through one tower.
+        if names and not {*names, "inputs"} & {*found, *omitted}:
+            omitted[names[0]] = "no rule says what shape it has"
+    return ExampleInputs(kwargs=found, assumptions=tuple(notes), omitted=omitted)
 
 
 def _in_place_of_tokens(
@@ -99,15 +110,20 @@ def _in_place_of_tokens(
 ) -> dict[str, torch.Tensor]:
     """The modality's input, and text that begins with the tokens that it is put in the place of."""
     if not _has_placeholders(request, modality):
-        raise _Underivable("since it comes with other inputs that say where it lies")
-    tokens = (getattr(request.config, name, None) for name in modality.token)
-    token = next((token for token in tokens if isinstance(token, int)), None)
-    if token is None:
-        raise _Underivable("since the config names no placeholder token for it")
+        raise Underivable("it comes with other inputs that say where it lies")
+    token = _token(request, modality)
     placeholders = request.ids(request.batch, _tokens_per_row(request, modality, value), value=token)
     ids = torch.cat([placeholders, text], dim=1)
     mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in request.parameters else {}
     return {modality.name: value, "input_ids": ids, **mask}
+
+
+def _token(request: InputRequest, modality: _Modality) -> int:
+    tokens = (getattr(request.config, name, None) for name in modality.token)
+    token = next((token for token in tokens if isinstance(token, int)), None)
+    if token is None:
+        raise Underivable("the config names no placeholder token for it")
+    return token
 
 
 def _has_placeholders(request: InputRequest, modality: _Modality) -> bool:
@@ -121,15 +137,15 @@ def _needs_geometry(request: InputRequest, modality: _Modality) -> bool:
 def _tokens_per_row(request: InputRequest, modality: _Modality, value: torch.Tensor) -> int:
     encode = getattr(request.module, modality.encode, None)
     if encode is None:
-        raise _Underivable(f"since the model has no {modality.encode}")
+        raise Underivable(f"the model has no {modality.encode}")
     try:
         with torch.no_grad():
             encoded = encode(value, **_settings_of(encode, request))
     except Exception as error:  # whatever a model raises that wants another shape, or more inputs
-        raise _Underivable(f"since {modality.encode} raised {first_line(error)}") from error
+        raise Underivable(f"{modality.encode} raised {first_line(error)}") from error
     count = sum(part.numel() // part.shape[-1] for part in _tensors(_features(encoded)))
     if count == 0 or count % request.batch:
-        raise _Underivable(f"since {modality.encode} gave {count} features for {request.batch} rows")
+        raise Underivable(f"{modality.encode} gave {count} features for {request.batch} rows")
     return count // request.batch
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fakexport.sources.python_factory import python_source
 from fakexport.sources.source import FORMS, Source
 from fakexport.sources.source_error import SourceError
 from fakexport.sources.timm_models import timm_source
-from fakexport.sources.transformers_source import transformers_source
+from fakexport.sources.transformers_source import HUB_ID, how_to_download, transformers_source
 
 __all__ = ["resolve"]
 
@@ -27,12 +29,12 @@ def resolve(spec: str, *, use_cache: bool = False) -> Source:
             attribute that is missing or not callable, broken JSON, an unknown model type or class.
 
     Example:
-        >>> resolve("hf:gpt2").assumptions
-        ('hf:gpt2 names no class: GPT2LMHeadModel assumed',)
+        >>> resolve("hf:gpt2").assumptions[-1]
+        'hf:gpt2 names no class: GPT2LMHeadModel assumed'
     """
     form, colon, name = spec.partition(":")
     if not colon:
-        raise SourceError(f"{spec!r} is not a source: write {' | '.join(FORMS)}")
+        raise SourceError(_without_form(spec))
     if form == "hf":
         return transformers_source(spec, name, use_cache=use_cache)
     if form == "timm":
@@ -40,3 +42,11 @@ def resolve(spec: str, *, use_cache: bool = False) -> Source:
     if form.isidentifier() and not name.replace(".", "").isidentifier():
         raise SourceError(f"{spec!r} is not a source: write {' | '.join(FORMS)}")
     return python_source(spec)
+
+
+def _without_form(spec: str) -> str:
+    if (Path(spec) / "config.json").is_file():
+        return f"{spec!r} is not a source: write hf:{spec} for the model of its config.json"
+    if HUB_ID.fullmatch(spec) and not spec.endswith(".py") and not Path(spec).exists():
+        return f"{spec!r} is not a source. {how_to_download(spec)}"
+    return f"{spec!r} is not a source: write {' | '.join(FORMS)}"

@@ -31,12 +31,15 @@ class ExampleInputs:
     Args:
         args: Positional arguments.
         kwargs: Keyword arguments, in the order in which the program takes them.
-        assumptions: Sentences that name what was left out and how to give it, for the report.
+        assumptions: Sentences that name what was chosen for these inputs, for the report.
+        omitted: Inputs that `forward` takes and that could not be derived: name -> a clause that says why.
+            Without them a part of the model may not run.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
+    omitted: Mapping[str, str] = field(default_factory=dict)
 
 
 def no_patches(module: nn.Module, inputs: ExampleInputs) -> AbstractContextManager[None]:

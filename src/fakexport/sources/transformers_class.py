@@ -60,7 +60,8 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
     Args:
         config: A config of transformers.
         class_name: An auto class or a model class; None: the first of the config's `architectures` that
-            transformers has, else the first of `AUTO_CLASSES` that takes this type.
+            transformers has, else the first of `AUTO_CLASSES` that takes this type, if there is one that
+            takes no other.
         place: The source, for messages.
     Raises:
         SourceError: transformers has no class of that name, or none for this config, or it takes another.
@@ -72,8 +73,10 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
         found = _class(str(name))
         if found is not None and _takes(found, config):
             return found, None
-    autos = (_from_auto(auto_class, config) for auto_class in AUTO_CLASSES)
-    found = next((auto for auto in autos if auto is not None), None) or _own_class(config)
+    autos = [auto for name in AUTO_CLASSES if (auto := _from_auto(name, config)) is not None]
+    # Of a composite type a class may be registered that takes but a part of it, or one of a related type.
+    found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
+    found = found or next(iter(autos), None)
     if found is None:
         raise SourceError(f"{place}: no class of transformers takes {config.model_type!r}")
     missing = f"transformers has no {architectures[0]}" if architectures else f"{place} names no class"
@@ -146,7 +149,10 @@ def _own_class(config: Any) -> Any:
 
 
 def _is_for(model_class: Any, config: Any) -> bool:
-    is_fitting = getattr(model_class, "config_class", None) is type(config)
+    try:
+        is_fitting = getattr(model_class, "config_class", None) is type(config)
+    except ImportError:  # a stand-in for a class whose dependency is missing
+        return False
     return is_fitting and not model_class.__name__.endswith("PreTrainedModel")
 
 

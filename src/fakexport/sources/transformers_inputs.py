@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -24,8 +25,8 @@ __all__ = ["derive_inputs"]
 def derive_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
     """Returns keyword inputs of one forward pass: a batch of 2, and 16 tokens of text.
 
-    Every modality's main input is among them, and nothing that the module can do without. No input's value
-    has a meaning.
+    Every modality's main input is among them, and nothing that the module can do without. Values have a
+    meaning where the module takes sizes, positions or masks.
 
     Args:
         module: A model of transformers.
@@ -39,9 +40,10 @@ def derive_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> 
     own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
     request = InputRequest(module, device, dtype or own)
     inputs = {name: _derived(name, request) for name in _wanted(request)}
-    inputs, assumptions = with_other_modalities(request, inputs)
-    ordered = {name: inputs[name] for name in request.parameters if name in inputs}
-    return ExampleInputs(kwargs=ordered, assumptions=assumptions)
+    found = with_other_modalities(request, inputs)
+    named = [name for name in request.parameters if name in found.kwargs]
+    in_order = dict.fromkeys([*named, *found.kwargs])
+    return replace(found, kwargs={name: found.kwargs[name] for name in in_order})
 
 
 def _wanted(request: InputRequest) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,10 @@ from fakexport.sources.transformers_config import (
 )
 from fakexport.sources.transformers_inputs import derive_inputs
 
-__all__ = ["transformers_source"]
+__all__ = ["HUB_ID", "how_to_download", "transformers_source"]
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""The name of a model on the hub: `Qwen/Qwen2.5-7B`."""
 
 
 def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Source:
@@ -33,7 +37,7 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
 
     Args:
         spec: The whole spec, for messages.
-        name: `MODEL_TYPE[:CLASS]` or `path/to/config.json[:CLASS]`.
+        name: `MODEL_TYPE[:CLASS]`, `path/to/config.json[:CLASS]` or `path/to/folder[:CLASS]`.
         use_cache: Whether language models return a key-value cache.
     Raises:
         SourceError: transformers is missing; as `transformers_config` and `transformers_class` say.
@@ -63,7 +67,20 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
         example_inputs=derive_inputs,
         tracing=_patched,
         dtype=dtype if isinstance(dtype, torch.dtype) else None,
-        assumptions=tuple(sentence for sentence in (_folder_left(model), assumed, left_out) if sentence),
+        assumptions=tuple(sentence for sentence in (_library_default(model), assumed, left_out) if sentence),
+    )
+
+
+def how_to_download(hub_id: str) -> str:
+    """Returns how to get the config of a model on the hub, and what to pass then.
+
+    Args:
+        hub_id: `Qwen/Qwen2.5-7B`.
+    """
+    folder = hub_id.rpartition("/")[2]
+    return (
+        f"fakexport never downloads weights: run `hf download {hub_id} config.json --local-dir {folder}` "
+        f"and pass hf:{folder}/config.json"
     )
 
 
@@ -79,22 +96,27 @@ def _check_installed(spec: str) -> None:
 
 
 def _config(model: str) -> Any:
-    path = Path(model)
-    is_path = "/" in model  # a folder named like a model type is meant as ./llama only
-    if model.endswith(".json") or (is_path and path.is_dir()):
-        return config_from_file(path)
-    if is_path:
-        raise SourceError(
-            f"nothing is downloaded from the hub: save the config.json of {model} and write hf:PATH"
-        )
-    return default_config(model)
+    if not _is_path(model):
+        return default_config(model)
+    if not model.endswith(".json") and not Path(model).is_dir():
+        raise SourceError(how_to_download(model) if HUB_ID.fullmatch(model) else f"no such folder: {model}")
+    return config_from_file(Path(model))
 
 
-def _folder_left(model: str) -> str | None:
-    """That a folder of a model is not what was taken, since it is called like a model type."""
-    if "/" in model or not (Path(model) / "config.json").is_file():
+def _is_path(model: str) -> bool:
+    """Whether a file or folder is meant: one that is called like a model type is meant as `./llama` only."""
+    from transformers import CONFIG_MAPPING
+
+    return "/" in model or model.endswith(".json") or (model not in CONFIG_MAPPING and Path(model).is_dir())
+
+
+def _library_default(model: str) -> str | None:
+    """That no published model was taken, and no folder that is called like a model type."""
+    if _is_path(model):
         return None
-    return f"hf:{model} is transformers' own configuration of that type: the folder is hf:./{model}"
+    text = f"hf:{model} is transformers' default configuration of that type, not a published model"
+    is_folder = (Path(model) / "config.json").is_file()
+    return text + (f"; the folder is hf:./{model}" if is_folder else "")
 
 
 def _import_export_patches() -> None:

@@ -5,8 +5,21 @@ import json
 import pytest
 import torch
 
+from fakexport.fake import fake_mode
 from fakexport.sources import SourceError, resolve
-from tests.unit.sources.tiny_configs import TEXT, TINY
+from tests.architectures.architecture import Architecture
+from tests.unit.sources.tiny_configs import TINY
+
+# With positions in three dimensions; with windows; with a resampled table of positions.
+GRIDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+
+
+@pytest.fixture
+def grid_source(tmp_path):
+    """The source of a small model that takes a grid of patches."""
+    return lambda model_type: resolve(
+        Architecture(model_type, "AutoModelForImageTextToText", True).source(tmp_path)
+    )
 
 
 @pytest.fixture
@@ -69,15 +82,42 @@ def test_the_other_classes_of_a_type_have_inputs_of_their_own(tiny):
     assert shapes(inputs) == {"input_features": (2, 8, 40)}
 
 
-def test_an_image_whose_place_is_unknown_is_left_out_and_said_so(tmp_path):
-    path = tmp_path / "config.json"
-    text = {
-        **TEXT,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]},
-    }
-    vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 4}
-    path.write_text(json.dumps({"model_type": "qwen2_vl", "text_config": text, "vision_config": vision}))
-    source = resolve(f"hf:{path}")
+@pytest.mark.parametrize("model_type", GRIDS)
+def test_an_image_on_a_grid_is_computed_as_transformers_computes_it(grid_source, model_type):
+    source = grid_source(model_type)
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None)
+    inputs.kwargs["pixel_values"].normal_()
+
+    ids = inputs.kwargs["input_ids"]
+    names = ("input_ids", "attention_mask", "pixel_values", "image_grid_thw")
+    plain = {name: inputs.kwargs[name] for name in names}
+    with torch.no_grad():
+        derived = module(**inputs.kwargs).logits
+        expected = module(**plain, mm_token_type_ids=(ids == module.config.image_token_id).long()).logits
+
+    assert torch.equal(derived, expected)
+    assert inputs.omitted == {}
+    (sentence,) = inputs.assumptions
+    assert sentence.startswith("one image of ")
+
+
+def test_the_grid_keeps_its_values_in_a_fake_mode(grid_source):
+    source = grid_source("qwen2_vl")
+    real = source.example_inputs(source.factory(), "cpu", None)
+
+    with fake_mode("H100"):
+        with torch.device("cuda"):
+            module = source.factory()
+        inputs = source.example_inputs(module, "cuda", None)
+        values = {name: tensor.tolist() for name, tensor in inputs.kwargs.items() if "pixel" not in name}
+
+    assert values == {name: real.kwargs[name].tolist() for name in values}
+    assert {str(tensor.device) for tensor in inputs.kwargs.values()} == {"cuda:0"}
+
+
+def test_an_image_that_needs_more_than_a_grid_is_omitted_with_the_reason(tmp_path):
+    source = resolve(Architecture("llava_next", "AutoModelForImageTextToText", True).source(tmp_path))
     module = source.factory()
 
     inputs = source.example_inputs(module, "cpu", None)
@@ -85,9 +125,18 @@ def test_an_image_whose_place_is_unknown_is_left_out_and_said_so(tmp_path):
     with torch.no_grad():
         module(**inputs.kwargs)
     assert shapes(inputs) == {"input_ids": (2, 16), "attention_mask": (2, 16)}
-    (sentence,) = inputs.assumptions
-    assert sentence.startswith("pixel_values left out, since get_image_features raised ")
-    assert "\n" not in sentence
+    assert list(inputs.omitted) == ["pixel_values"]
+    assert inputs.omitted["pixel_values"].startswith("get_image_features raised TypeError: ")
+
+
+def test_one_input_of_a_kind_is_enough(tiny):
+    """A wav2vec2 has a parameter that it uses in training alone, and takes no other sound."""
+    for model_type in ("wav2vec2", "whisper", "clip", "llava", "perceiver"):
+        source = tiny(model_type)
+        with torch.device("meta"):
+            module = source.factory()
+
+        assert source.example_inputs(module, "meta", None).omitted == {}
 
 
 def test_an_input_that_no_config_tells_is_asked_for(tmp_path):

@@ -53,13 +53,19 @@ def build(spec: str, **options) -> torch.nn.Module:
         ("llama4", "Llama4ForConditionalGeneration"),
         ("detr", "DetrForObjectDetection"),
         ("clipseg_text_model", "CLIPSegTextModel"),
+        ("musicgen", "MusicgenForConditionalGeneration"),
+        ("shieldgemma2", "ShieldGemma2ForImageClassification"),
+        ("internlm3", "LlamaForCausalLM"),
     ],
 )
 def test_a_model_type_becomes_its_most_telling_class(model_type, class_name):
     source = resolve(f"hf:{model_type}")
 
     assert source.kind == "transformers"
-    assert source.assumptions == (f"hf:{model_type} names no class: {class_name} assumed",)
+    assert source.assumptions == (
+        f"hf:{model_type} is transformers' default configuration of that type, not a published model",
+        f"hf:{model_type} names no class: {class_name} assumed",
+    )
 
 
 def test_a_folder_that_is_called_like_a_model_type_is_not_passed_over_in_silence(tmp_path, monkeypatch):
@@ -68,7 +74,8 @@ def test_a_folder_that_is_called_like_a_model_type_is_not_passed_over_in_silence
     monkeypatch.chdir(tmp_path)
 
     assert resolve("hf:gpt2").assumptions[0] == (
-        "hf:gpt2 is transformers' own configuration of that type: the folder is hf:./gpt2"
+        "hf:gpt2 is transformers' default configuration of that type, not a published model; "
+        "the folder is hf:./gpt2"
     )
     assert not any("folder" in sentence for sentence in resolve("hf:./gpt2").assumptions)
 
@@ -86,7 +93,6 @@ def test_a_class_may_be_named(write, name):
 def test_an_auto_class_gives_what_it_has_for_the_type_though_it_is_anothers():
     source = resolve("hf:internlm3:AutoModelForCausalLM")
 
-    assert source.assumptions == ()
     with torch.device("meta"):
         assert type(source.factory()).__name__ == "LlamaForCausalLM"
 
@@ -246,9 +252,37 @@ def test_an_unknown_model_type_is_answered_with_the_nearest(name):
 def test_a_hub_id_is_not_downloaded():
     message = message_of("hf:meta-llama/Llama-3.1-8B")
 
-    assert message.startswith(
-        "nothing is downloaded from the hub: save the config.json of meta-llama/Llama-3.1-8B"
+    assert message == (
+        "fakexport never downloads weights: run `hf download meta-llama/Llama-3.1-8B config.json "
+        "--local-dir Llama-3.1-8B` and pass hf:Llama-3.1-8B/config.json"
     )
+
+
+def test_a_hub_id_without_its_form_is_answered_with_the_form():
+    message = message_of("Qwen/Qwen2.5-7B")
+
+    assert message == (
+        "'Qwen/Qwen2.5-7B' is not a source. fakexport never downloads weights: run `hf download "
+        "Qwen/Qwen2.5-7B config.json --local-dir Qwen2.5-7B` and pass hf:Qwen2.5-7B/config.json"
+    )
+
+
+@pytest.mark.parametrize("folder", ["checkpoint", "./checkpoint", "checkpoint/"])
+def test_a_folder_is_a_source_in_whichever_way_it_is_written(write, tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoint").mkdir()
+    write({"model_type": "llama", **TEXT}, name="checkpoint/config.json")
+
+    assert build(f"hf:{folder}:LlamaModel").config.hidden_size == TEXT["hidden_size"]
+    assert resolve(f"hf:{folder}").assumptions == (f"hf:{folder} names no class: LlamaForCausalLM assumed",)
+    assert message_of(folder) == (
+        f"{folder!r} is not a source: write hf:{folder} for the model of its config.json"
+    )
+
+
+@pytest.mark.parametrize("spec", ["models/llama.py", "nothing", "a/b/c"])
+def test_what_is_no_hub_id_gets_the_forms(spec):
+    assert message_of(spec).startswith(f"{spec!r} is not a source: write path/to/file.py:FACTORY | ")
 
 
 def test_an_unknown_class_is_answered_with_the_nearest():

@@ -1,0 +1,67 @@
+"""Parts of a model that its program lacks, because an input was not given: FE104."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.program import UnusedParameters, unused_parameters
+from fakexport.rules import rule
+from fakexport.sources import ExampleInputs, InputSpec
+
+__all__ = ["diagnose_omitted_inputs", "unused_note"]
+
+_MOST_MODULES = 4
+
+
+def diagnose_omitted_inputs(
+    program: ExportedProgram | None, module: nn.Module, inputs: ExampleInputs
+) -> tuple[Diagnostic, ...]:
+    """Whether the program lacks a part of the model, as an input of it was not derived.
+
+    An input without which the program still uses every parameter is not missed.
+
+    Args:
+        program: Exported from the module; None where that failed, which may come of the omitted input.
+        module: Of fake tensors.
+        inputs: What it was exported with.
+    Reports:
+        FE104, at most once.
+    """
+    if not inputs.omitted:
+        return ()
+    unused = None if program is None else unused_parameters(program, module)
+    if unused is not None and not unused.modules:
+        return ()
+    notes = [f"{name} is not given: {reason}" for name, reason in inputs.omitted.items()]
+    names = ", ".join(inputs.omitted)
+    lacks = f"the model may fail because it lacks {names}" if unused is None else _sentence(unused)
+    fix = "write a factory that returns the model and all of its inputs"
+    if unused is not None:
+        fix += f"; to check it without {names}, say so: {_options(inputs)}"
+    found = rule("FE104").diagnostic(
+        notes=(*notes, lacks), fix=Fix(fix), module_path=unused.modules[0] if unused else None
+    )
+    return (found,)
+
+
+def unused_note(program: ExportedProgram, module: nn.Module) -> tuple[str, ...]:
+    """A sentence about the parameters that the program does not use, where there are any."""
+    unused = unused_parameters(program, module)
+    return (_sentence(unused),) if unused.modules else ()
+
+
+def _sentence(unused: UnusedParameters) -> str:
+    named = ", ".join(unused.modules[:_MOST_MODULES])
+    more = len(unused.modules) - _MOST_MODULES
+    return (
+        f"the program does not use {unused.elements:,} of {unused.total_elements:,} parameters: {named}"
+        + (f" and {more:,} more modules" if more > 0 else "")
+    )
+
+
+def _options(inputs: ExampleInputs) -> str:
+    """The inputs that there are, as options of the command line."""
+    specs = (InputSpec.of(name, tensor) for name, tensor in inputs.kwargs.items())
+    return " ".join(f"--input '{spec}'" for spec in specs)

@@ -1,0 +1,115 @@
+"""A clean verdict is about all of the model: images included, or the report says what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import fakexport as fe
+from fakexport.cli import main
+from fakexport.sources import resolve
+from tests.architectures.architecture import Architecture
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command in this process; gives exit code and stdout."""
+
+    def run(*arguments: object) -> tuple[int, str]:
+        code = main([*map(str, arguments), "--no-progress"])
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def source_of(model_type: str, folder: Path) -> str:
+    return Architecture(model_type, "AutoModelForImageTextToText", True).source(folder)
+
+
+def test_qwen2_vl_exports_with_its_vision_tower_and_as_torch_exports_the_real_model(
+    run: Run, tmp_path: Path
+) -> None:
+    spec = source_of("qwen2_vl", tmp_path)
+    archive = tmp_path / "program.pt2"
+
+    code, text = run("export", spec, "-o", archive)
+    program = fe.load(archive)
+
+    assert code == 0, text
+    assert "1 of 1 target exports; 0 errors, 0 warnings" in text
+    source = resolve(spec)
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None)
+    with source.tracing(module, inputs):
+        real = torch.export.export(module, (), dict(inputs.kwargs))
+    assert [str(node.target) for node in program.graph.nodes] == [
+        str(node.target) for node in real.graph.nodes
+    ]
+    used = {spec.target for spec in real.graph_signature.input_specs if "visual" in (spec.target or "")}
+    assert len(used) > 20
+
+
+def test_a_bound_qwen2_vl_computes_what_eager_computes(run: Run, tmp_path: Path) -> None:
+    spec = source_of("qwen2_vl", tmp_path)
+    run("export", spec, "-o", tmp_path / "program.pt2")
+    source = resolve(spec)
+    module = source.factory()
+    inputs = dict(source.example_inputs(module, "cpu", None).kwargs)
+    inputs["pixel_values"].normal_()
+
+    bound = fe.bind(tmp_path / "program.pt2", dict(module.state_dict()))
+
+    with torch.no_grad():
+        torch.testing.assert_close(bound.module()(**inputs)["logits"], module(**inputs).logits)
+
+
+def test_a_model_without_its_vision_tower_is_not_clean_and_the_printed_fix_works(
+    run: Run, tmp_path: Path
+) -> None:
+    spec = source_of("llava_next", tmp_path)
+
+    code, text = run("check", spec, "--target", "cpu", "--target", "H100", "--format", "json")
+    report = json.loads(text)
+
+    (found,) = report["diagnostics"]
+    assert (code, report["is_clean"]) == (1, False)
+    assert (found["code"], found["severity"], found["targets"]) == ("FE104", "warning", ["cpu", "H100"])
+    assert found["notes"][0].startswith("pixel_values is not given: ")
+    lost, whole = map(int, re.findall(r"[0-9]+", found["notes"][1].replace(",", ""))[:2])
+    module = resolve(spec).factory()
+    gone = ("model.image_newline", "model.vision_tower", "model.multi_modal_projector")
+    assert whole == sum(parameter.numel() for parameter in module.parameters())
+    assert lost == sum(p.numel() for name, p in module.named_parameters() if name.startswith(gone))
+    assert found["notes"][1].endswith(f"parameters: {', '.join(gone)}")
+
+    options = shlex.split(found["fix"]["message"].partition("say so: ")[2])
+    code, text = run("check", spec, *options)
+
+    assert code == 0, text
+    assert "note: the program does not use" in text
+    assert "model.vision_tower" in text
+
+
+def test_a_failure_for_want_of_an_omitted_input_names_it(run: Run, tmp_path: Path) -> None:
+    spec = Architecture("siglip2", "AutoModel", True).source(tmp_path)
+
+    code, text = run("check", spec)
+
+    assert code == 1
+    assert "warning[FE104]: an input that the model uses was not derived" in text
+    assert "pixel_values is not given: it comes with other inputs that say where it lies" in text
+
+
+def test_a_bare_model_type_says_that_no_published_model_was_measured(run: Run) -> None:
+    code, text = run("check", "hf:gpt2")
+
+    assert code == 0
+    assert "note: hf:gpt2 is transformers' default configuration of that type, not a published model" in text
