@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .device_only import device_only_section
 from .explained import reason_of
 
 __all__ = ["read_results", "render", "way_of"]
@@ -81,7 +82,11 @@ def read_results(paths: Iterable[Path]) -> dict[Run, list[dict[str, Any]]]:
 def render(runs: dict[Run, list[dict[str, Any]]]) -> str:
     head = HEAD.format(torch=torch.__version__, python=platform.python_version())
     return "\n".join(
-        [head, *(section for run, outcomes in runs.items() for section in _sections(run, outcomes))]
+        [
+            head,
+            *(section for run, outcomes in runs.items() for section in _sections(run, outcomes)),
+            device_only_section(),
+        ]
     )
 
 

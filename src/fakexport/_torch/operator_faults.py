@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from .absent_devices import AbsentDevice
 from .patching import Patches
 
-__all__ = ["OperatorFault", "traced_past_faults"]
+__all__ = ["OperatorFault", "operators_counted", "traced_past_faults"]
 
 FaultKind = Literal["kernel", "shape", "value", "devices", "absent"]
 
@@ -98,6 +99,23 @@ def traced_past_faults(
         return stock(mode, func, classes, args, kwargs)
 
     return Patches({(FakeTensorMode, "dispatch"): dispatch})
+
+
+@contextmanager
+def operators_counted() -> Iterator[Callable[[], int]]:
+    """The context in which operators of fake modes are counted; gives what tells their number so far."""
+    stock = FakeTensorMode.dispatch
+    count = 0
+
+    def dispatch(
+        mode: FakeTensorMode, func: Any, classes: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        nonlocal count
+        count += 1
+        return stock(mode, func, classes, args, kwargs)
+
+    with Patches({(FakeTensorMode, "dispatch"): dispatch}):
+        yield lambda: count
 
 
 def _kind(error: RuntimeError) -> FaultKind | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-import traceback
 from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from fakexport.diagnostics import Span, with_columns
 from fakexport.program.source_span import is_user_code
 
-from .failure import span_of_frame
+from .failure import span_at
 
 __all__ = ["running_user_frames"]
 
@@ -37,17 +35,4 @@ def _inside(until: CodeType) -> Iterator[FrameType]:
 
 
 def _span(frame: FrameType) -> Span:
-    code = frame.f_code
-    line, end_line, column, end_column = next(
-        itertools.islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None)
-    )
-    summary = traceback.FrameSummary(
-        code.co_filename,
-        line or frame.f_lineno,
-        code.co_name,
-        lookup_line=False,
-        end_lineno=end_line,
-        colno=column,
-        end_colno=end_column,
-    )
-    return span_of_frame(summary)
+    return span_at(frame.f_code, frame.f_lasti, frame.f_lineno)

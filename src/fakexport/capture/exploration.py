@@ -25,7 +25,7 @@ from torch import nn
 
 from fakexport._torch.data_dependent_questions import Answer, Question, answered_questions
 from fakexport._torch.numpy_reads import answered_numpy_reads
-from fakexport._torch.operator_faults import OperatorFault, traced_past_faults
+from fakexport._torch.operator_faults import OperatorFault, operators_counted, traced_past_faults
 from fakexport._torch.trace_end import TraceFinished, ended_after_trace
 from fakexport.diagnostics import Span, source_text
 from fakexport.diagnostics.statement import is_loop_test, is_negated
@@ -37,13 +37,17 @@ from .failure import CaptureFailure
 
 __all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
 
-# Of the processor, so that a busy machine finds the same. Another trace, with a branch turned, is made only
-# while these are not used up.
+# How many traces are made, and how much work another one, with a branch turned, may follow: operators that
+# were traced, in multiples of what the failed capture had traced, or this many.
 MOST_TRACES = 3
-SECONDS_FOR_RETRIES = 15.0
-# A trace ends here: loops that the assumptions never end, sizes whose expressions grow without bound.
+MOST_WORK_BEFORE_ANOTHER = 2.0
+LITTLE_WORK = 3_000
+# A trace ends here: loops that the assumptions never end, models of a size that nobody waits for.
 MOST_ANSWERS = 2_000
-MOST_SECONDS = 120.0
+MOST_OPERATORS = 500_000
+# Sizes whose expressions grow without bound cost time and no operators: the one limit that is of the clock of
+# the processor.
+MOST_SECONDS = 60.0
 # As often a place may be passed with one answer: equal layers should be treated alike, a loop must end.
 _VISITS_ALIKE = 200
 
@@ -58,10 +62,13 @@ class Assumption:
     Args:
         text: A clause: "`x.sum() > 0` is False".
         span: The user's line.
+        is_branch: A branch was taken, as some input would take it. All else was made up: a number, a size, a
+            result, data.
     """
 
     text: str
     span: Span
+    is_branch: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,11 +96,13 @@ class Exploration:
         problems: In the order in which the trace met them first.
         assumptions: All that were made, in order.
         is_complete: The trace came to its end, so that no later problem is hidden.
+        limit: What ended the trace before that: "2,000 assumptions"; None where nothing did.
     """
 
     problems: tuple[Problem, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     is_complete: bool = False
+    limit: str | None = None
 
 
 def explore(
@@ -103,32 +112,35 @@ def explore(
     *,
     dynamic: DynamicDims | Any = None,
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
+    work: int = 0,
 ) -> Exploration:
     """What stands in the way of a capture, as far as that can be found with assumptions.
 
     Args:
         module, args, kwargs, dynamic: As for `capture`, which raised for a bad call.
         tracing: Makes the context that `capture` takes.
+        work: How many operators the capture traced before it failed.
     Returns:
-        The problems and assumptions of the trace that found most. The same model gives the same, unless the
-        traces take longer than `SECONDS_FOR_RETRIES`.
+        The problems and assumptions of the trace that found most. The same model gives the same, unless a
+        trace takes longer than `MOST_SECONDS`.
     """
     kwargs = dict(kwargs or {})
     shapes = torch_shapes(module, args, kwargs, dynamic)
-    start = time.thread_time()
+    enough = max(LITTLE_WORK, MOST_WORK_BEFORE_ANOTHER * work)
+    done = 0
     turned: frozenset[_Place] = frozenset()
     tried: list[Exploration] = []
     while len(tried) < MOST_TRACES:
-        trace = _Trace(turned, ends_at_s=start + MOST_SECONDS)
+        trace = _Trace(turned, ends_at_s=time.thread_time() + MOST_SECONDS)
         with (
             answered_questions(trace.answer),
-            traced_past_faults(trace.may_go_on, before_each=trace.check_time),
+            traced_past_faults(trace.may_go_on, before_each=trace.count),
             answered_numpy_reads(trace.may_read),
             ended_after_trace(),
         ):
             tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
-        is_late = time.thread_time() - start > SECONDS_FOR_RETRIES
-        if tried[-1].is_complete or is_late or trace.last_branch is None or trace.last_branch in turned:
+        done += trace.operators
+        if tried[-1].is_complete or done > enough or trace.last_branch is None or trace.last_branch in turned:
             break
         turned |= {trace.last_branch}
     return max(tried, key=_worth)
@@ -147,24 +159,29 @@ def capture_or_explore(
     dynamic: DynamicDims | Any = None,
     strict: bool = False,
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
+    on_failure: Callable[[CaptureFailure], None] | None = None,
 ) -> tuple[Captured, Exploration | None]:
     """What `capture` gives and, if that is a failure, what `explore` finds.
 
     Args:
         module, args, kwargs, dynamic, strict: As for `capture`.
         tracing: Makes the context that `capture` takes, for each trace.
+        on_failure: Called with the failure of the capture before anything is explored.
     Raises:
         TypeError, ValueError: as `capture`.
     """
     context = tracing() if tracing else None
-    captured = capture(module, args, kwargs, dynamic=dynamic, strict=strict, tracing=context)
+    with operators_counted() as work:
+        captured = capture(module, args, kwargs, dynamic=dynamic, strict=strict, tracing=context)
     if captured.failure is None:
         return captured, None
-    return captured, explore(module, args, kwargs, dynamic=dynamic, tracing=tracing)
+    if on_failure is not None:
+        on_failure(captured.failure)
+    return captured, explore(module, args, kwargs, dynamic=dynamic, tracing=tracing, work=work())
 
 
-class _Endless(BaseException):
-    """The trace has been at it for too long. Not an `Exception`: a model's `except` must not keep it."""
+class _Limited(BaseException):
+    """The trace has reached a limit. Not an `Exception`: a model's `except` must not keep it."""
 
 
 @dataclass
@@ -179,6 +196,7 @@ class _Trace:
     turned: frozenset[_Place]
     ends_at_s: float
     last_branch: _Place | None = None
+    operators: int = 0
     _problems: dict[Any, Problem] = field(default_factory=dict)
     _assumptions: dict[tuple[str, Span], Assumption] = field(default_factory=dict)
     # The frames are kept, so that no other one gets the identity of one that has ended.
@@ -197,21 +215,25 @@ class _Trace:
     ) -> Exploration:
         last: tuple[Problem, ...] = ()
         is_complete = False
+        limit = None
         try:
             traced(module, args, kwargs, shapes=shapes, strict=False, tracing=tracing)
         except TraceFinished:
             is_complete = True
-        except _Endless:
-            pass
+        except _Limited as reached:
+            limit = str(reached)
         except Exception as error:
             last = (Problem(failure_of(error), tuple(self._assumptions.values()), is_last=True),)
         problems = (*self._problems.values(), *last)
-        return Exploration(problems, tuple(self._assumptions.values()), is_complete)
+        return Exploration(problems, tuple(self._assumptions.values()), is_complete, limit)
 
-    def check_time(self) -> None:
-        """Ends a trace that takes too long."""
+    def count(self) -> None:
+        """Counts an operator, and ends a trace that takes too long."""
+        self.operators += 1
+        if self.operators > MOST_OPERATORS:
+            raise _Limited(f"{MOST_OPERATORS:,} operators")
         if time.thread_time() > self.ends_at_s:
-            raise _Endless
+            raise _Limited(f"{MOST_SECONDS:.0f} seconds of processor time")
 
     def answer(self, question: Question) -> Answer | None:
         """The answer to what only data can tell; None outside of the user's code."""
@@ -227,7 +249,8 @@ class _Trace:
         else:
             is_opposite = question.kind == "truth" and is_negated(span)
             clause = f"`{source_text(span) or question.expression}` is {not given if is_opposite else given}"
-        self._note(question.error, _place(span), frames, clause)
+        is_branch = question.kind == "truth" and not question.is_of_size
+        self._note(question.error, _place(span), frames, clause, is_branch=is_branch)
         return given
 
     def may_go_on(self, fault: OperatorFault) -> bool:
@@ -272,11 +295,17 @@ class _Trace:
     def _frames(self) -> list[tuple[FrameType, Span]]:
         self._answers += 1
         if self._answers > MOST_ANSWERS:
-            raise _Endless
+            raise _Limited(f"{MOST_ANSWERS:,} assumptions")
         return running_user_frames(_Trace.run.__code__)
 
     def _note(
-        self, error: BaseException, key: Any, frames: list[tuple[FrameType, Span]], assumed: str
+        self,
+        error: BaseException,
+        key: Any,
+        frames: list[tuple[FrameType, Span]],
+        assumed: str,
+        *,
+        is_branch: bool = False,
     ) -> None:
         """Keeps a problem; one that a frame has again, in a loop or of one line, is the same."""
         frame, span = frames[-1]
@@ -290,7 +319,7 @@ class _Trace:
             self._problems[key] = replace(known, count=known.count + 1)
         self._met[key, id(frame), span.line] = frame
         # Of equal layers once: they differ in the numbers of their symbols.
-        self._assumptions.setdefault((_SYMBOL.sub("u", assumed), span), Assumption(assumed, span))
+        self._assumptions.setdefault((_SYMBOL.sub("u", assumed), span), Assumption(assumed, span, is_branch))
 
 
 def _place(span: Span) -> _Place:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dis
+import itertools
 import linecache
 import re
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from types import CodeType, TracebackType
 
 from fakexport.diagnostics import Span, with_columns
 from fakexport.program.source_span import is_own_code, is_user_code
 
-__all__ = ["CaptureFailure", "GuardFact", "span_of_frame", "user_spans"]
+__all__ = ["CaptureFailure", "GuardFact", "span_at", "user_spans"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,14 @@ class CaptureFailure:
         """The innermost frame of user code, with columns where the source is at hand, or None."""
         return with_columns(self.spans[-1]) if self.spans else None
 
+    @property
+    def is_of_symbols(self) -> bool:
+        """Whether torch or sympy failed at symbolic numbers, below the user's code."""
+        if self.error is None or not _SYMBOLIC.search(" ".join((*self.error_types, *self.messages))):
+            return False
+        innermost = next(reversed(list(_code_of(self.error.__traceback__))), None)
+        return innermost is not None and not is_user_code(innermost)
+
     @classmethod
     def of(
         cls, error: BaseException, *, guards: tuple[GuardFact, ...] = (), spans: tuple[Span, ...] = ()
@@ -71,6 +82,16 @@ class CaptureFailure:
             guards=guards,
             error=error,
         )
+
+
+# A recursion is one of expressions that grow; sympy's errors name their own classes.
+_SYMBOLIC = re.compile(r"RecursionError|Sym(?:Int|Float|Bool)|sympy|relational|\b(?:u|zuf)\d+\b")
+
+
+def _code_of(traced: TracebackType | None) -> Iterator[str]:
+    while traced is not None:
+        yield traced.tb_frame.f_code.co_filename
+        traced = traced.tb_next
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -95,7 +116,7 @@ def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
     frames = [getattr(error, "innermost_user_frame_summary", None) for error in errors]
     frames += [frame for error in errors for frame in getattr(error, "real_stack", None) or ()]
     return tuple(
-        span_of_frame(frame) for frame in frames if frame is not None and is_user_code(frame.filename)
+        _span_of_summary(frame) for frame in frames if frame is not None and is_user_code(frame.filename)
     )
 
 
@@ -112,31 +133,62 @@ def user_spans(error: BaseException) -> tuple[Span, ...]:
     Frames of torch, of fakexport, of the standard library and of generated code are left out; model
     libraries such as transformers count as user code.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    return tuple(span_of_frame(frame) for frame in frames if frame.lineno and is_user_code(frame.filename))
+    return tuple(_spans(error))
 
 
-def span_of_frame(frame: traceback.FrameSummary) -> Span:
-    """The place of a frame, with columns where Python knows them."""
-    line = frame.lineno or 1
-    column, end_column = _columns(frame)
+def _spans(error: BaseException) -> Iterator[Span]:
+    traced = error.__traceback__
+    while traced is not None:
+        code = traced.tb_frame.f_code
+        if is_user_code(code.co_filename):
+            yield span_at(code, traced.tb_lasti, traced.tb_lineno)
+        traced = traced.tb_next
+
+
+def span_at(code: CodeType, instruction: int, line: int | None) -> Span:
+    """The place of an instruction, with columns where Python knows them.
+
+    A conditional jump has the place of the whole statement: of `if a is not None and b.any():` it does not
+    tell which operand was asked. What was computed last before it does.
+
+    Args:
+        code: Code of the frame.
+        instruction: `f_lasti` or `tb_lasti` of the frame.
+        line: The line, for code without columns.
+    """
+    index = instruction // 2 - _asks_for_truth(code, instruction)
+    start, end, column, end_column = next(
+        itertools.islice(code.co_positions(), max(index, 0), None), (None, None, None, None)
+    )
+    start = start or line or 1
     return Span(
-        path=frame.filename,
-        line=line,
-        column=column,
-        end_column=end_column,
-        function=frame.name,
+        code.co_filename,
+        start,
+        *_columns(code.co_filename, start, end, column, end_column),
+        function=code.co_name,
         origin="traceback",
     )
 
 
-def _columns(frame: traceback.FrameSummary) -> tuple[int | None, int | None]:
+def _asks_for_truth(code: CodeType, instruction: int) -> bool:
+    name = dis.opname[code.co_code[instruction]] if instruction >= 0 else ""
+    return name == "TO_BOOL" or ("JUMP" in name and ("IF_TRUE" in name or "IF_FALSE" in name))
+
+
+def _columns(
+    path: str, line: int, end_line: int | None, start: int | None, end: int | None
+) -> tuple[int | None, int | None]:
     """Columns from 1 in characters; Python reports bytes of UTF-8 from 0."""
-    if frame.colno is None or frame.end_colno is None or frame.lineno is None:
+    if start is None or end is None:
         return None, None
-    text = linecache.getline(frame.filename, frame.lineno).encode()
-    start = len(text[: frame.colno].decode(errors="replace")) + 1
-    if frame.end_lineno != frame.lineno:
-        return start, None
-    end = len(text[: frame.end_colno].decode(errors="replace")) + 1
-    return start, end if end > start else None
+    text = linecache.getline(path, line).encode()
+    column = len(text[:start].decode(errors="replace")) + 1
+    if end_line != line:
+        return column, None
+    end_column = len(text[:end].decode(errors="replace")) + 1
+    return column, end_column if end_column > column else None
+
+
+def _span_of_summary(frame: traceback.FrameSummary) -> Span:
+    """The line of a frame that torch kept; it has no columns."""
+    return Span(frame.filename, frame.lineno or 1, function=frame.name, origin="traceback")

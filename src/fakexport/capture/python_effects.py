@@ -9,7 +9,6 @@ import inspect
 import random
 import sys
 import textwrap
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fakexport.capture.failure import span_of_frame
+from fakexport.capture.failure import span_at
 from fakexport.diagnostics import Span
 from fakexport.program.source_span import is_user_code
 
@@ -136,19 +135,7 @@ def _caller(frame: FrameType | None) -> Span | None:
     """The call's place in user code; None where code of torch or of the standard library made the call."""
     if frame is None or not is_user_code(frame.f_code.co_filename):
         return None
-    code = frame.f_code
-    _, end_line, column, end_column = list(code.co_positions())[frame.f_lasti // 2]
-    return span_of_frame(
-        traceback.FrameSummary(
-            code.co_filename,
-            frame.f_lineno,
-            code.co_name,
-            lookup_line=False,
-            end_lineno=end_line,
-            colno=column,
-            end_colno=end_column,
-        )
-    )
+    return span_at(frame.f_code, frame.f_lasti, frame.f_lineno)
 
 
 def _draws(module: ModuleType) -> Iterator[str]:

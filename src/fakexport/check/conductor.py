@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ from fakexport.diagnose import (
     diagnose_internal_fault,
     diagnose_omitted_inputs,
     diagnose_program,
+    headline,
     unused_note,
 )
 from fakexport.diagnostics import Diagnostic, fold
@@ -108,8 +109,8 @@ def check(
     outcomes = []
     for index, target in enumerate(asked, start=1):
 
-        def step(step: Step, index: int = index, name: str = target.spec.name) -> None:
-            announce(Progress(index, len(asked), name, step))
+        def step(step: Step, finding: str = "", index: int = index, name: str = target.spec.name) -> None:
+            announce(Progress(index, len(asked), name, step, finding))
 
         outcomes.append(_check_target(request, target, step))
     verdicts = tuple(verdict for verdict, _ in outcomes)
@@ -163,11 +164,17 @@ class _Request:
     start_rss_bytes: int
 
 
+class Announce(Protocol):
+    """Tells the caller of `check` what is done now and, for `explore`, what was found."""
+
+    def __call__(self, step: Step, finding: str = "") -> None: ...
+
+
 @dataclass
 class _Clock:
     """The stage that runs, and the wall time of those that ran."""
 
-    announce: Callable[[Step], None]
+    announce: Announce
     stage: Stage = "build"
     seconds: dict[Stage, float] = field(default_factory=dict)
 
@@ -185,7 +192,7 @@ class _Clock:
 Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
 
 
-def _check_target(request: _Request, target: Target, announce: Callable[[Step], None]) -> Outcome:
+def _check_target(request: _Request, target: Target, announce: Announce) -> Outcome:
     """One target from construction to verdict. A bad call is raised, everything else is an outcome."""
     clock = _Clock(announce)
     verdict = Verdict(target.spec, False, None, None, (), _timings(request, clock))
@@ -207,6 +214,9 @@ def _check_target(request: _Request, target: Target, announce: Callable[[Step], 
                     dynamic=request.dynamic,
                     strict=request.is_strict,
                     tracing=lambda: request.source.tracing(built.module, inputs),
+                    on_failure=lambda failure: announce(
+                        "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
+                    ),
                 )
             if captured.program is None or captured.recovered is None:
                 assert captured.failure is not None

@@ -21,9 +21,16 @@ _BACK_AND_CLEAR = "\r\x1b[K"
 
 @contextmanager
 def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Gives what shows each step of a check, as `lines_on_stderr` does."""
+    """Gives what shows each step of a check, as `lines_on_stderr` does; a finding keeps its line."""
     with lines_on_stderr(is_shown=is_shown) as show:
-        yield None if show is None else lambda progress: show(_step_text(progress))
+        yield None if show is None else lambda progress: _show_progress(progress, show)
+
+
+def _show_progress(progress: Progress, show: Callable[[str], None]) -> None:
+    if progress.finding:
+        start = _BACK_AND_CLEAR if sys.stderr.isatty() else ""
+        write_leniently(sys.stderr, f"{start}{escaped(f'{_of_target(progress)}: {progress.finding}')}\n")
+    show(_step_text(progress))
 
 
 @contextmanager
@@ -53,5 +60,11 @@ def _show(stream: TextIO, text: str, *, is_live: bool) -> None:
 
 def _step_text(progress: Progress) -> str:
     """`[2/3] H100: trace`"""
-    what = "compare the targets" if progress.step == "compare" else f"{progress.target}: {progress.step}"
-    return f"[{progress.target_index}/{progress.target_count}] {what}"
+    if progress.step == "compare":
+        return f"[{progress.target_index}/{progress.target_count}] compare the targets"
+    step = "look for more problems" if progress.step == "explore" else progress.step
+    return f"{_of_target(progress)}: {step}"
+
+
+def _of_target(progress: Progress) -> str:
+    return f"[{progress.target_index}/{progress.target_count}] {progress.target}"

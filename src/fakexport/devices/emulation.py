@@ -13,6 +13,7 @@ from fakexport._torch.attention_backend import AttentionDevice
 from fakexport._torch.constant_propagation import constants_stay_on_cpu
 from fakexport._torch.device_guard import VirtualGuards
 from fakexport._torch.device_initialisation import avoid_device_init
+from fakexport._torch.device_operators import fake_device_operators
 from fakexport._torch.device_queries import DeviceAnswers
 from fakexport._torch.dispatch_cache import own_dispatch_cache
 from fakexport._torch.fallback_kernels import fallback_kernels_on_cpu
@@ -74,6 +75,7 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
             stack.enter_context(avoid_device_init())
             stack.enter_context(constants_stay_on_cpu(_refuse_absent))
             stack.enter_context(fallback_kernels_on_cpu())
+            stack.enter_context(fake_device_operators())
             stack.enter_context(new_tensors_stay())
             if not _active:  # Registered once: torch warns where a registration replaces another.
                 stack.enter_context(virtual_attention(_attention_device))

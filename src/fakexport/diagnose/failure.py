@@ -51,6 +51,8 @@ def diagnose_failure(
     """
     found = list(_diagnosed(failure, topology))
     for problem in exploration.problems if exploration else ():
+        if _follows_from_assumptions(problem) and absent_device(problem.failure, topology) is None:
+            continue
         for diagnostic in _with_assumptions(_diagnosed(problem.failure, topology), problem):
             same = next((i for i, known in enumerate(found) if _is_same(known, diagnostic)), None)
             if same is None:
@@ -61,11 +63,41 @@ def diagnose_failure(
 
 
 def diagnose_assumptions(exploration: Exploration) -> Iterator[str]:
-    """A sentence for each assumption that an exploration made."""
+    """A sentence for each assumption that an exploration made, and for what ended it."""
     for assumption in exploration.assumptions:
-        yield f"assumed, to find further problems, that {assumption.text} at {place_text(assumption.span)}"
-    if not exploration.is_complete:
-        yield "the model could not be traced to its end even so: problems behind the last one are not found"
+        where = place_text(assumption.span)
+        yield f"to keep looking for problems, assumed that {assumption.text} at {where}"
+    if exploration.limit is not None:
+        yield f"tracing stopped after {exploration.limit}; there may be more problems after that"
+        return
+    if exploration.is_complete:
+        return
+    last = exploration.problems[-1] if exploration.problems else None
+    if last is not None and _follows_from_assumptions(last):
+        failure = last.failure
+        at = f" at {place_text(failure.spans[-1])}" if failure.spans else ""
+        yield (
+            f"tracing stopped{at} with {failure.error_types[0]}, which follows from these assumptions and "
+            "not from the model; there may be more problems after it"
+        )
+    else:
+        yield "tracing stopped at the last problem; there may be more after it"
+
+
+def _follows_from_assumptions(problem: Problem) -> bool:
+    """Whether an error that ended a trace is of what had been assumed, and says nothing about the model.
+
+    What a line asks of data or of an operator is a fault by itself. Any other error is the model's own only
+    if its code ran as some input would have it: branches were taken, and nothing was made up.
+    """
+    if not problem.is_last or not problem.assumptions:
+        return False
+    failure = problem.failure
+    if failure.is_of_symbols and not any("DataDependent" in name for name in failure.error_types):
+        return True
+    if any(detector(failure) for detector in _DETECTORS):
+        return False
+    return any(not assumption.is_branch for assumption in problem.assumptions)
 
 
 def _diagnosed(failure: CaptureFailure, topology: Topology | None) -> tuple[Diagnostic, ...]:

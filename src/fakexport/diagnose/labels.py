@@ -6,9 +6,9 @@ import re
 from pathlib import PurePath
 
 from fakexport.capture import CaptureFailure
-from fakexport.diagnostics import Label, Span, with_columns
+from fakexport.diagnostics import Diagnostic, Label, Span, with_columns
 
-__all__ = ["labels_at", "labels_of", "place_text", "torch_says"]
+__all__ = ["headline", "labels_at", "labels_of", "place_text", "torch_says"]
 
 # What torch appends for its own developers; the user's next step is our fix.
 _FOR_DEVELOPERS = re.compile(
@@ -46,3 +46,9 @@ def torch_says(failure: CaptureFailure) -> tuple[str, ...]:
 def place_text(span: Span) -> str:
     """`model.py:8`."""
     return f"{PurePath(span.path).name}:{span.line}"
+
+
+def headline(diagnostic: Diagnostic) -> str:
+    """`error[FE201] at model.py:8: a branch depends on the values of a tensor`."""
+    place = f" at {place_text(diagnostic.primary.span)}" if diagnostic.primary else ""
+    return f"{diagnostic.severity}[{diagnostic.code}]{place}: {diagnostic.message}"

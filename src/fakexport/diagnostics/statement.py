@@ -20,9 +20,16 @@ def with_columns(span: Span) -> Span:
     `for` or `... if ... else ...`. The columns are then those of the condition, of what a `for` runs over, or
     of the value that the line's statement computes. Columns found this way change the origin to `source`.
 
+    Python jumps on `not x` without computing it: the place of `x` becomes that of `not x`.
+
     Returns:
         The span itself where its columns are right, or where the source is not at hand.
     """
+    for negation in _source(span.path).negations if span.column else ():
+        operand = negation.operand
+        if operand.lineno == span.line and _columns(span, operand) == (span.column, span.end_column):
+            start, end = _columns(replace(span, line=negation.lineno), negation)
+            return replace(span, line=negation.lineno, column=start, end_column=end)
     for node in _source(span.path).by_line.get(span.line, ()):
         part = _part(node)
         if part is not None and part.lineno == span.line and _is_all_of(node, span):

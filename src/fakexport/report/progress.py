@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 __all__ = ["Progress", "Step"]
 
-Step = Literal["build", "trace", "analyse", "compare"]
+Step = Literal["build", "trace", "explore", "analyse", "compare"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,10 @@ class Progress:
         target_index: Number of the target, from 1: `2` of 3. The last one for `compare`.
         target_count: Number of targets in this check.
         target: Name of the target, as in `TargetSpec.name`; the last one for `compare`, which is about all.
-        step: `build` makes the fake module and its inputs, `trace` captures the program, `analyse` reads
-            facts and findings off it, `compare` finds what differs between the targets.
+        step: `build` makes the fake module and its inputs, `trace` captures the program, `explore` looks for
+            further problems of a model that could not be captured, `analyse` reads facts and findings off the
+            program, `compare` finds what differs between the targets.
+        finding: For `explore`, what stopped the capture, on one line; "" for the other steps.
     Raises:
         ValueError: an index outside 1 to `target_count`, or an unknown step.
     """
@@ -28,6 +30,7 @@ class Progress:
     target_count: int
     target: str
     step: Step
+    finding: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.target_index <= self.target_count:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.operator_coverage.device_only import SECTION_TITLE, device_only_section, group_of
 from benchmarks.operator_coverage.explained import reason_of
 from benchmarks.operator_coverage.samples import dtypes_of, operators, samples_of
 from benchmarks.operator_coverage.table import read_results, render
+from fakexport._torch.device_operators import device_only_operators
 
 ROOT = Path(__file__).parents[3]
 NAMES = """
@@ -133,3 +135,12 @@ def test_an_abort_is_counted_and_ends_nothing_else(tmp_path):
     )
 
     assert sorted(done.stdout.splitlines()) == ["exp 0 aborted with SIGABRT", "sin 1"]
+
+
+def test_every_operator_that_only_a_device_runs_is_listed_with_what_becomes_of_it():
+    page = (ROOT / "docs" / "operators.md").read_text()
+
+    listed = page.partition(SECTION_TITLE)[2]
+
+    assert [name for name in device_only_operators() if group_of(name) is None] == []
+    assert device_only_section().partition(SECTION_TITLE)[2] == listed

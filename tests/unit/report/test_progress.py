@@ -12,5 +12,5 @@ def test_the_target_is_one_of_those_that_there_are(index):
 
 
 def test_an_unknown_step_is_refused():
-    with pytest.raises(ValueError, match="step must be one of build, trace, analyse, compare"):
+    with pytest.raises(ValueError, match="step must be one of build, trace, explore, analyse, compare"):
         Progress(1, 1, "cpu", "dance")
