@@ -53,7 +53,8 @@ def device_only_section() -> str:
 
 def _lines() -> Iterator[str]:
     names = sorted({*device_only_operators(), *operators_with_own_kernel()})
-    yield f"Of torch's own operators, {len(device_only_operators())} have neither a kernel for the CPU nor one"
+    count = len(device_only_operators())
+    yield f"Of torch's own operators, {count} have neither a kernel for the CPU nor one"
     yield "for fakes nor a composition of others: only a device runs them. Listed by the dispatcher's own"
     yield f"table (torch {torch.__version__}); a test fails when a new torch has others."
     yield ""

@@ -15,8 +15,8 @@ import fakexport as fe
 from fakexport.devices import emulate
 
 MOST_SAMPLES = 6
-# What a sample fails with for the CPU's sake: it reads a value that fake mode knows of the CPU alone, or mixes
-# weights on the device with a tensor that the loss makes on the CPU.
+# What a sample fails with for the CPU's sake: it reads a value that fake mode knows of the CPU alone, or its
+# arguments hold a tensor that stays there.
 OTHER_FAULTS = ("DataDependentOutputException", "FakeTensorDeviceMismatchError")
 DEVICES = {"H100": "cuda", "PVC-1550": "xpu", "M2-Ultra": "mps"}
 on_each_device = pytest.mark.parametrize("target", DEVICES)
