@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from .real_execution import real_execution
+from .wrapper_subclasses import inner_tensors, is_wrapper
 
 __all__ = [
     "NEEDS_VALUES",
@@ -70,18 +71,25 @@ def new_fake_mode() -> FakeTensorMode:
 
 
 def is_fake_tensor(value: object) -> bool:
-    """Whether `value` is a fake tensor, of whichever mode."""
-    return isinstance(value, FakeTensor)
+    """Whether `value` is a fake tensor, of whichever mode, or a wrapper with one inside."""
+    return isinstance(value, FakeTensor) or (
+        isinstance(value, torch.Tensor)
+        and is_wrapper(value)
+        and any(isinstance(inner, FakeTensor) for _, inner in inner_tensors(value))
+    )
 
 
 def is_fake_of(value: object, mode: FakeTensorMode) -> bool:
-    """Whether `value` is a fake tensor of this mode."""
+    """Whether `value` is a fake tensor of this mode, or a wrapper of nothing else."""
+    if isinstance(value, torch.Tensor) and is_wrapper(value):
+        return all(is_fake_of(inner, mode) for _, inner in inner_tensors(value))
     return isinstance(value, FakeTensor) and value.fake_mode is mode
 
 
 def mode_of(tensors: Iterable[torch.Tensor]) -> FakeTensorMode | None:
     """The mode of the first fake tensor, or None."""
-    return next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
+    plain = (inner for tensor in tensors for _, inner in inner_tensors(tensor))
+    return next((tensor.fake_mode for tensor in plain if isinstance(tensor, FakeTensor)), None)
 
 
 def meta_of(fake: torch.Tensor) -> torch.Tensor:

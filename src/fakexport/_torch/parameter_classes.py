@@ -22,7 +22,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from .active_modes import active_fake_mode
 from .patching import Patches
 
-__all__ = ["own_class", "parameters_keep_their_class", "real_parameter"]
+__all__ = ["fake_parameter", "own_class", "parameters_keep_their_class", "real_parameter"]
 
 _UninitializedTensorMixin: Any = vars(parameter)["UninitializedTensorMixin"]  # Not in torch's stubs.
 _OWN_CLASS = "_fakexport_own_class"
@@ -76,6 +76,14 @@ def own_class(fake: FakeTensor) -> type[torch.Tensor]:
     if known is not None:
         return known
     return nn.Parameter if isinstance(fake, nn.Parameter) else torch.Tensor
+
+
+def fake_parameter(cls: Any, fake: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A parameter of the class around this fake data; the constructor of the class is not called."""
+    made: torch.Tensor = nn.Parameter(fake, requires_grad)
+    if cls is not nn.Parameter and type(made) is FakeTensor:
+        made.__class__ = _fake_class(cls)
+    return made
 
 
 def real_parameter(cls: Any, value: torch.Tensor, requires_grad: bool) -> torch.Tensor:

@@ -133,6 +133,7 @@ def reassemble(
     state_dict: Mapping[str, Any],
     constants: Mapping[str, Any],
     example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None,
+    signature: ExportGraphSignature | None = None,
 ) -> ExportedProgram:
     """A program like the first one, with another graph and other tensors; validated.
 
@@ -143,7 +144,7 @@ def reassemble(
         made = ExportedProgram(
             root=graph_module,
             graph=graph_module.graph,
-            graph_signature=_copied(program.graph_signature),
+            graph_signature=_copied(program.graph_signature) if signature is None else signature,
             state_dict=dict(state_dict),
             range_constraints=dict(program.range_constraints),
             module_call_graph=[copy.copy(entry) for entry in program.module_call_graph],

@@ -18,7 +18,7 @@ from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.user_frames import name_user_frames
 from fakexport.diagnostics import Span
-from fakexport.fake import remember_value
+from fakexport.fake import SubclassNotKept, remember_value, unregistered_wrapper
 from fakexport.program.origin import remember_origin
 from fakexport.program.source_span import is_user_code
 
@@ -26,6 +26,7 @@ from .absent_devices import drop_refused_nodes, failure_of_absent_device
 from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
+from .flattening import flattened
 from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
 from .recovered import Recovered
@@ -83,11 +84,12 @@ def capture(
     try:
         with nullcontext(()) if strict else watch_forward(module) as effects:
             program = traced(module, args, kwargs, shapes=shapes, strict=strict, tracing=tracing)
+        program = flattened(program)
         hold_real_objects(program)
         for name, value in fold_lifted_moves(program).items():
             remember_value(program.constants[name], value)
     except Exception as error:
-        return Captured(None, failure_of(error))
+        return Captured(None, failure_of(_of_subclass(module, error) or error))
     drop_refused_nodes(program)
     if (absent := failure_of_absent_device(program)) is not None:
         return Captured(None, absent)
@@ -132,6 +134,24 @@ def torch_shapes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     """What `torch.export.export(dynamic_shapes=...)` takes; raises for a bad call, as `capture` says."""
     inputs = bound_inputs(module, args, kwargs)
     return as_torch_shapes(dynamic, inputs) if isinstance(dynamic, DynamicDims) else dynamic
+
+
+def _of_subclass(module: nn.Module, error: Exception) -> SubclassNotKept | None:
+    """The error that names the wrapper, where torch's says only that it met a strange tensor."""
+    is_unanswered = "Unable to cast NotImplemented to Tensor" in str(error)
+    held = unregistered_wrapper(module)
+    is_misplaced = isinstance(error, KeyError) or "from fake tensor input" in str(error)
+    if not is_unanswered and not (held is not None and is_misplaced):
+        return None
+    if held is not None:
+        reason = "torch.export traces wrappers that are parameters or buffers; register it as a buffer"
+        made = SubclassNotKept.of(*held, reason)
+    else:
+        made = SubclassNotKept(
+            "a tensor that forward makes", "tensor subclass", "torch.export cannot trace it"
+        )
+    made.__cause__ = error
+    return made
 
 
 def _guards(error: BaseException) -> tuple[GuardFact, ...]:

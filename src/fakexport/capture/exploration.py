@@ -29,6 +29,7 @@ from fakexport._torch.operator_faults import OperatorFault, operators_counted, t
 from fakexport._torch.trace_end import TraceFinished, ended_after_trace
 from fakexport.diagnostics import Span, source_text
 from fakexport.diagnostics.statement import is_loop_test, is_negated
+from fakexport.fake import SubclassNotKept
 
 from .call_site import running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced
@@ -177,6 +178,8 @@ def capture_or_explore(
         return captured, None
     if on_failure is not None:
         on_failure(captured.failure)
+    if isinstance(captured.failure.error, SubclassNotKept):
+        return captured, Exploration(is_complete=True)  # The trace itself came to its end.
     return captured, explore(module, args, kwargs, dynamic=dynamic, tracing=tracing, work=work())
 
 

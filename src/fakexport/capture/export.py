@@ -17,7 +17,7 @@ from fakexport.capture.capture import capture
 from fakexport.capture.dynamic_dims import parse_dynamic
 from fakexport.capture.recovered import UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
-from fakexport.fake import Built, build, install_transfers, is_fake
+from fakexport.fake import Built, build, check_input, install_transfers, is_fake
 
 __all__ = ["export"]
 
@@ -103,6 +103,7 @@ def _inputs(
     device = torch.device(built.placement.input_device)
 
     def fake(value: Any) -> Any:
+        check_input("an example input", value)
         is_real = isinstance(value, torch.Tensor) and not is_fake(value)
         return real_to_fake(built.mode, value, device) if is_real else value
 

@@ -36,7 +36,7 @@ from fakexport.diagnose import (
     unused_note,
 )
 from fakexport.diagnostics import Diagnostic, fold
-from fakexport.fake import Built, build, install_transfers
+from fakexport.fake import Built, SubclassNotKept, build, install_transfers
 from fakexport.program import ModuleSummary, diff, inspect_module, summarise, transfers
 from fakexport.report import Progress, Report, Stage, Step, TargetDifference, Timings, Verdict
 from fakexport.sources import (
@@ -88,7 +88,7 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that returns no module.
     Reports:
-        FE001, FE101, FE102, FE104, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505,
+        FE001, FE101 to FE104, FE201 to FE207, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505,
         FE601 to FE603, FE901 to FE907.
 
     Example:
@@ -248,6 +248,8 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
         return verdict, _of_target(target, (*omitted, *findings.diagnostics))
     except FactoryFailed as error:
         return failed(diagnose_build(error.__cause__ or error, topology=target.topology))
+    except SubclassNotKept as error:
+        return failed(diagnose_build(error))
     except (ValueError, TypeError) as error:
         if clock.stage != "analyse":
             raise  # Placement, inputs and dynamic dimensions say in one line what does not fit.

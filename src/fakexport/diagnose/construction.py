@@ -1,16 +1,18 @@
-"""From a failed construction to a diagnostic: FE101, FE102, FE505."""
+"""From a failed construction to a diagnostic: FE101 to FE103, FE505."""
 
 from __future__ import annotations
+
+import re
 
 from fakexport.capture import user_spans
 from fakexport.devices import Topology
 from fakexport.diagnose.devices import absent_device_in_constructor
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Span
-from fakexport.fake import UnreplayableRead
+from fakexport.fake import SubclassNotKept, UnreplayableRead
 from fakexport.rules import rule
 
-__all__ = ["diagnose_build"]
+__all__ = ["diagnose_build", "subclass_not_kept"]
 
 
 def diagnose_build(error: BaseException, *, topology: Topology | None = None) -> Diagnostic:
@@ -20,10 +22,14 @@ def diagnose_build(error: BaseException, *, topology: Topology | None = None) ->
         error: What the factory raised, with its traceback.
         topology: The target, if there is one.
     Reports:
-        FE101 where a value was read that cannot be computed without data, FE505 where a device does not
-        exist, else FE102.
+        FE101 where a value was read that cannot be computed without data, FE103 where a tensor subclass
+        cannot be kept, FE505 where a device does not exist, else FE102.
     """
     spans = user_spans(error)
+    if isinstance(error, SubclassNotKept):
+        return subclass_not_kept(error, spans)
+    if (refused := _REFUSED_CLASS.search(str(error))) is not None:
+        return subclass_not_kept(SubclassNotKept("a tensor", refused[1], _NO_DATA), spans)
     read = _unreplayable(error)
     if read is not None:
         return rule("FE101").diagnostic(
@@ -36,6 +42,18 @@ def diagnose_build(error: BaseException, *, topology: Topology | None = None) ->
     return rule("FE102").diagnostic(
         labels=labels_at(_last(spans), type(error).__name__),
         notes=(f"{type(error).__name__}: {error}",),
+    )
+
+
+_REFUSED_CLASS = re.compile(r"^Creating a new Tensor subclass (\w+) but the raw Tensor object is already ")
+_NO_DATA = "it is made of a tensor that exists already, and is not a wrapper with `__tensor_flatten__`"
+
+
+def subclass_not_kept(error: SubclassNotKept, spans: tuple[Span, ...] = ()) -> Diagnostic:
+    """FE103, which names the tensor, its class and the reason."""
+    return rule("FE103").diagnostic(
+        labels=labels_at(error.span or _last(spans), f"here: {error.class_name.rpartition('.')[2]}"),
+        notes=(str(error),),
     )
 
 

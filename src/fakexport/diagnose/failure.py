@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
+from fakexport.diagnose.construction import subclass_not_kept
 from fakexport.diagnose.data_dependence import (
     data_dependent_branch,
     data_dependent_shape,
@@ -28,6 +29,7 @@ from fakexport.diagnose.operators import (
     unsupported_python,
 )
 from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.fake import SubclassNotKept
 from fakexport.rules import rule
 
 __all__ = ["diagnose_assumptions", "diagnose_failure"]
@@ -46,9 +48,11 @@ def diagnose_failure(
             them, since it may follow from them.
         topology: The target, if there is one.
     Reports:
-        FE201, FE203 to FE206, FE301 to FE304, FE401, FE404, FE502, FE505 where their marks are found, else
-        FE202.
+        FE103, FE201, FE203 to FE206, FE301 to FE304, FE401, FE404, FE502, FE505 where their marks are found,
+        else FE202.
     """
+    if isinstance(failure.error, SubclassNotKept):
+        return (subclass_not_kept(failure.error, failure.spans),)
     found = list(_diagnosed(failure, topology))
     for problem in exploration.problems if exploration else ():
         if _follows_from_assumptions(problem) and absent_device(problem.failure, topology) is None:

@@ -9,6 +9,7 @@ from .placement import DeviceMap, Placement
 from .provenance import Dependence, DependenceKind, Provenance
 from .recording import Recording
 from .replay import UnreplayableRead
+from .subclasses import SubclassNotKept, check_input, unregistered_wrapper
 from .transfers import Transfers, install_transfers
 from .values import hand_on_value, remember_value, value_of, withhold_value
 
@@ -21,9 +22,11 @@ __all__ = [
     "Placement",
     "Provenance",
     "Recording",
+    "SubclassNotKept",
     "Transfers",
     "UnreplayableRead",
     "build",
+    "check_input",
     "deferred_init",
     "fake_mode",
     "hand_on_value",
@@ -35,6 +38,7 @@ __all__ = [
     "meta_like",
     "place",
     "remember_value",
+    "unregistered_wrapper",
     "value_of",
     "withhold_value",
 ]

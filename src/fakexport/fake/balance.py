@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.devices import Topology
 
 from .module_tensors import slots, tensor_slots
@@ -90,7 +91,7 @@ def _units(module: nn.Module, device_count: int) -> Iterator[_Unit]:
     def unit(path: str, tensors: list[torch.Tensor]) -> _Unit:
         fresh = {id(t): t for t in tensors if id(t) not in counted}
         counted.update(fresh)
-        return _Unit(path, frozenset(map(id, tensors)), sum(t.numel() * t.itemsize for t in fresh.values()))
+        return _Unit(path, frozenset(map(id, tensors)), sum(map(held_bytes, fresh.values())))
 
     yield from visit("", module, is_block=False)
 
@@ -106,4 +107,4 @@ def _is_split(part: nn.Module, is_block: bool, whole: set[str], share: float) ->
 
 def _bytes(part: nn.Module) -> int:
     tensors = {id(slot.tensor): slot.tensor for slot in slots(part) if slot.is_parameter}
-    return sum(t.numel() * t.itemsize for t in tensors.values())
+    return sum(map(held_bytes, tensors.values()))

@@ -13,14 +13,16 @@ from torch import nn
 
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, real_to_fake
 from fakexport._torch.pytree import tree_map
+from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.devices import emulated_topology
 
 from .adoption import LARGE_REAL_BYTES, adopt, foreign_tensors
 from .mode import fake_mode
-from .module_tensors import slots
+from .module_tensors import held_tensors, slots
 from .place import place, placement_as_made
 from .placement import DeviceMap, Placement, check_device
 from .recording import Recording, recording
+from .subclasses import check_class, check_input
 
 __all__ = ["Built", "build"]
 
@@ -78,6 +80,7 @@ def build(
         TypeError: the factory returns something else, or the module cannot be copied. One line.
         ValueError: the map does not fit the model or the topology, or `dtype` is not floating.
         UnreplayableRead: the constructor reads a value that cannot be computed.
+        SubclassNotKept: a tensor of the model, or an input, has a class that would be lost.
         Exception: whatever the factory raises.
 
     Example:
@@ -97,6 +100,8 @@ def build(
     with fake_mode() as mode, recording(mode) as recorded:
         with _defaults(device, dtype):
             module, args, kwargs = _made(factory)
+        for held in held_tensors(module):
+            check_class(held.path, held.tensor)
         notes = _real_notes(module)
         if foreign := foreign_tensors(module, mode):
             if wanted is None and all(slot.path in foreign for slot in slots(module)):
@@ -146,6 +151,7 @@ def _as_fakes(inputs: Any, mode: FakeTensorMode, target: torch.device) -> Any:
     """The example inputs as fakes; a real one, which no virtual device can hold, is put on `target`."""
 
     def fake(value: Any) -> Any:
+        check_input("an example input", value)
         is_real = isinstance(value, torch.Tensor) and not is_fake_tensor(value)
         return real_to_fake(mode, value, target) if is_real else value
 
@@ -164,10 +170,10 @@ def _moved(inputs: Any, default: torch.device, target: torch.device) -> Any:
 
 def _real_notes(module: nn.Module) -> list[str]:
     real = [
-        f"{slot.path} was made with {slot.tensor.nbytes:,} bytes of real data"
+        f"{slot.path} was made with {held_bytes(slot.tensor):,} bytes of real data"
         for slot in slots(module)
         if not is_fake_tensor(slot.tensor) and slot.tensor.device.type != "meta"
-        and slot.tensor.nbytes > LARGE_REAL_BYTES
+        and held_bytes(slot.tensor) > LARGE_REAL_BYTES
     ]  # fmt: skip
     return real
 

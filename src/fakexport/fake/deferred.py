@@ -12,6 +12,7 @@ from torch import nn
 from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.dispatch_observer import observe
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, new_fake_mode
+from fakexport._torch.wrapper_subclasses import inner_tensors
 from fakexport.devices import Topology, emulated_topology
 
 from .edits import note_edit, remember_memory
@@ -81,10 +82,12 @@ def is_deferred(obj: torch.Tensor | nn.Module) -> bool:
 
 
 def _tensors_of(value: object) -> Iterator[torch.Tensor]:
+    """The plain tensors of a value; of a wrapper, those inside of it."""
     if isinstance(value, torch.Tensor):
-        yield value
+        yield from (inner for _, inner in inner_tensors(value))
     elif isinstance(value, nn.Module):
-        yield from (held.tensor for held in held_tensors(value))
+        for held in held_tensors(value):
+            yield from _tensors_of(held.tensor)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors_of(item)

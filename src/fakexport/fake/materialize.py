@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
 
 from fakexport._torch.active_modes import active_fake_mode
-from fakexport._torch.fake_tensors import FakeTensor, hand_on_hooks, own_attributes
+from fakexport._torch.fake_tensors import FakeTensor, hand_on_hooks, is_fake_tensor, own_attributes
 from fakexport._torch.parameter_classes import own_class, real_parameter
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
 
 from .edits import edit_of
 from .history import Operation, Output, TensorRecord
 from .module_tensors import Held, held_tensors
 from .references import record_of
 from .replay import UnreplayableRead, replay, why_unreplayable
+from .subclasses import changed_inside
 
 __all__ = ["MaterializeError", "materialize_module", "materialize_tensor"]
 
@@ -54,8 +57,6 @@ def materialize_tensor(tensor: torch.Tensor, *, device: str | torch.device | Non
             the device does not exist here; or a fake mode is active.
     Source: torchdistx `materialize_tensor`.
     """
-    if not isinstance(tensor, FakeTensor):
-        return tensor
     target = None if device is None else torch.device(device)
     _check(tensor, "tensor", target)
     return _real(tensor, "tensor", target)
@@ -98,7 +99,7 @@ def materialize_module(
     wanted = [
         held
         for held in held_tensors(module, check_fn)
-        if isinstance(held.tensor, FakeTensor) and not (buffers_only and held.is_parameter)
+        if is_fake_tensor(held.tensor) and not (buffers_only and held.is_parameter)
     ]
     cuts = _cuts(wanted, shard_fn)
     for held in wanted:
@@ -120,7 +121,12 @@ def materialize_module(
 
 def _check(fake: torch.Tensor, name: str, device: torch.device | None) -> None:
     """Raises if the fake tensor cannot be materialised, as far as that can be told beforehand."""
-    assert isinstance(fake, FakeTensor)
+    if is_wrapper(fake):
+        for path, inner in inner_tensors(fake):
+            _check(inner, ".".join((name, *path)), device)
+        return
+    if not isinstance(fake, FakeTensor):
+        return
     if active_fake_mode() is not None:
         raise MaterializeError(name, "a fake mode is active, in which every tensor is fake; leave its block")
     if (edit := edit_of(fake)) is not None:
@@ -137,7 +143,22 @@ def _check(fake: torch.Tensor, name: str, device: torch.device | None) -> None:
 
 
 def _real(fake: torch.Tensor, name: str, device: torch.device | None) -> torch.Tensor:
-    assert isinstance(fake, FakeTensor)
+    """The real tensor; of a wrapper, the wrapper of the real ones, once as long as those are the same."""
+    if not is_wrapper(fake):
+        return _plain_real(fake, name, device) if isinstance(fake, FakeTensor) else fake
+    inner = [_real(tensor, name, device) for _, tensor in inner_tensors(fake)]
+    known: tuple[list[torch.Tensor], torch.Tensor] | None = vars(fake).get(_REAL)
+    if known is not None and all(map(operator.is_, known[0], inner)):
+        return known[1]
+    with real_execution():
+        remaining = iter(inner)
+        real = changed_inside(name, fake, lambda _: next(remaining))
+    vars(real).pop(_REAL, None)
+    vars(fake)[_REAL] = (inner, real)
+    return real
+
+
+def _plain_real(fake: FakeTensor, name: str, device: torch.device | None) -> torch.Tensor:
     target = device or fake.device
     record = record_of(fake)
     last_write = record.storage.last_write
@@ -233,6 +254,10 @@ def _cuts(
     cuts: dict[int, _Cut] = {}
     for held in wanted:
         index = shard_fn(held.path, held.tensor)
+        if is_wrapper(held.tensor):
+            if index is not None:
+                raise MaterializeError(held.path, f"a {type(held.tensor).__name__} cannot be cut")
+            continue
         first, index_of_first = asked.setdefault(id(held.tensor), (held.path, index))
         if index_of_first != index:
             raise MaterializeError(held.path, f"it is {first} too, and shard_fn cuts them differently")
@@ -246,7 +271,11 @@ def _cuts(
 
 def _when_made(held: Held) -> int:
     """When the tensor got its values: in this order, random numbers are drawn once."""
-    record = record_of(held.tensor)
+    return max(_plain_when_made(tensor) for _, tensor in inner_tensors(held.tensor))
+
+
+def _plain_when_made(tensor: torch.Tensor) -> int:
+    record = record_of(tensor)
     last = record.storage.last_write
     if last is not None:
         return last.number

@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 from fakexport._torch.fake_tensors import FakeTensor, mode_of, real_to_fake
+from fakexport._torch.wrapper_subclasses import is_wrapper
 from fakexport.devices import Topology
 
-from .module_tensors import Slot, slots
+from .module_tensors import Held, Slot, held_tensors, slots
 from .placement import DeviceMap, Placement, covering_entry, resolve
 from .recording import Recording, recording
+from .subclasses import SubclassNotKept, changed_inside
+from .values import hand_on_value
 
 __all__ = ["place", "placement_as_made"]
 
@@ -49,9 +52,12 @@ def place(
         if (mode := mode_of(slot.tensor for slot in slots(module))) is not None:
             stack.enter_context(mode)
             stack.enter_context(stack.enter_context(recording(mode)).paused())
-        for slot in slots(module):
-            _move(slot.tensor, torch.device(homes[id(slot.tensor)]))
-    tensor_devices = {slot.path: homes[id(slot.tensor)] for slot in slots(module)}
+        moved = _Moved()
+        registered = {id(slot.tensor) for slot in slots(module)}
+        for held in held_tensors(module):
+            if id(held.tensor) in registered:
+                held.put(moved.to(torch.device(homes[id(held.tensor)]), held))
+    tensor_devices = {slot.path: str(slot.tensor.device) for slot in slots(module)}
     used = _devices_in_use(entries, tensor_devices)
     return Placement(used, tensor_devices, _input_device(module, used, tensor_devices), notes)
 
@@ -68,8 +74,11 @@ def placement_as_made(module: nn.Module, recording: Recording, device: torch.dev
     """
     with recording.paused():
         for slot in slots(module):
-            if slot.tensor.device.type == "cpu" and recording.is_from_legacy_constructor(slot.tensor):
-                _move(slot.tensor, device)
+            tensor = slot.tensor
+            if is_wrapper(tensor) or tensor.device.type != "cpu":
+                continue
+            if recording.is_from_legacy_constructor(tensor):
+                _move(tensor, device)
     tensor_devices = {slot.path: str(slot.tensor.device) for slot in slots(module)}
     return Placement({}, tensor_devices, _input_device(module, {"": str(device)}, tensor_devices))
 
@@ -86,6 +95,42 @@ def _homes(held: Iterable[Slot], wanted: Mapping[str, str]) -> tuple[dict[int, s
                 f"{wanted[slot.path]}"
             )
     return {key: wanted[path] for key, path in first.items()}, tuple(notes)
+
+
+class _Moved:
+    """Wrappers on other devices, one for all names of a tied one; plain tensors move in place."""
+
+    def __init__(self) -> None:
+        self._wrappers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._inner: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def to(self, device: torch.device, held: Held) -> torch.Tensor:
+        """The tensor on the device: another one for a wrapper, else the same."""
+        tensor = held.tensor
+        if not is_wrapper(tensor):
+            _move(tensor, device)
+            return tensor
+        if id(tensor) not in self._wrappers:
+            self._wrappers[id(tensor)] = (tensor, self._wrapper(device, held.path, tensor))
+        return self._wrappers[id(tensor)][1]
+
+    def _wrapper(self, device: torch.device, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        # A wrapper says itself where it is: made again, and not changed, it says it of its new parts.
+        made = changed_inside(name, tensor, lambda inner: self._plain(inner, device))
+        if made.device != device:
+            reason = f"moved to {device}, it still says that it is on {made.device}"
+            raise SubclassNotKept.of(name, tensor, reason)
+        return made
+
+    def _plain(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """The tensor on the device; two wrappers of one inner tensor on two devices have a copy each."""
+        if tensor.device == device or not isinstance(tensor, FakeTensor):
+            return tensor
+        if (id(tensor), device) not in self._inner:
+            fake = real_to_fake(tensor.fake_mode, tensor, device)
+            hand_on_value(tensor, fake)
+            self._inner[id(tensor), device] = (tensor, fake)
+        return self._inner[id(tensor), device][1]
 
 
 def _move(tensor: torch.Tensor, device: torch.device) -> None:

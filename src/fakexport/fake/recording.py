@@ -13,6 +13,7 @@ from fakexport._torch.fake_methods import fake_methods
 from fakexport._torch.fake_tensors import NEEDS_VALUES, FakeTensor, FakeTensorMode, real_to_fake
 from fakexport._torch.operator_effects import Effects, effects_of
 from fakexport._torch.parameter_classes import parameters_keep_their_class
+from fakexport._torch.parametrizations import wrappers_can_be_unwrapped
 from fakexport._torch.random_words import Drawn, drawn_by
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.truncated_normal import truncated_normal_as_one_step
@@ -266,6 +267,7 @@ def recording(mode: FakeTensorMode, is_eager: bool = False) -> Iterator[Recordin
             fake_methods(mode, recorder.read, recorder.assigned),
             truncated_normal_as_one_step(mode, recorder.filled),
             parameters_keep_their_class(mode),
+            wrappers_can_be_unwrapped(mode),
             observed(mode, recorder),
         ):
             yield recorder

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from fakexport._torch.fake_tensors import FakeTensor
+from fakexport._torch.real_execution import real_execution
+from fakexport._torch.wrapper_subclasses import is_wrapper, rewrapped
 
 from .history import TensorRecord, Unknown
 from .references import made_from, record_of, set_record
@@ -21,6 +23,9 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         UnreplayableRead: its history is not known, cannot run here, or misses a change of its memory.
     """
+    if is_wrapper(tensor):
+        with real_execution():
+            return rewrapped(tensor, value_of)
     if not isinstance(tensor, FakeTensor):
         return tensor
     record = record_of(tensor)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.tensor_spec import plain_name
 
@@ -112,7 +113,8 @@ class _Inspection:
         own = _Own()
         for tensor_name, tensor in _registered(module):
             full_name = _join(path, tensor_name)
-            identity = id(tensor) if is_lazy(tensor) else tensor_identity(tensor)
+            is_whole = is_lazy(tensor) or is_wrapper(tensor)  # A wrapper has no memory of its own.
+            identity = id(tensor) if is_whole else tensor_identity(tensor)
             first_name = self._first_names.setdefault(identity, full_name)
             own.add(tensor_name, tensor, tied_to=None if first_name == full_name else first_name)
         return own
@@ -137,13 +139,17 @@ class _Own:
         self.structure: list[Hashable] = []
 
     def add(self, name: str, tensor: torch.Tensor, tied_to: str | None) -> None:
+        for path, inner in inner_tensors(tensor):  # A tensor subclass: what it holds, not what it stands for.
+            self._add_plain(".".join((name, *path)), inner, isinstance(tensor, nn.Parameter), tied_to)
+        if tied_to is not None:
+            self.tied_to.append(tied_to)
+
+    def _add_plain(self, name: str, tensor: torch.Tensor, is_parameter: bool, tied_to: str | None) -> None:
         shape = () if is_lazy(tensor) else tuple(tensor.shape)
         elements = 0 if is_lazy(tensor) else tensor.numel()
-        is_parameter = isinstance(tensor, nn.Parameter)
         self.structure.append((name, is_parameter, shape, tensor.dtype, tied_to))
         self.dtypes.add(plain_name(tensor.dtype))
         if tied_to is not None:
-            self.tied_to.append(tied_to)
             return
         self.bytes_per_device[str(tensor.device)] += elements * tensor.itemsize
         if is_parameter:

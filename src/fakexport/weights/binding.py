@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.fake import is_fake, value_of
 from fakexport.program.origin import inherit_origin, remembered_recipes
 from fakexport.program.program_copy import copied_graph
@@ -171,6 +172,7 @@ def _with_constants(
     """The checkpoint with the values of constants that the caller gives."""
     if not constants:
         return checkpoint
+    constants = flat_tensors(constants)
     for name in constants:
         if name not in expected.constants:
             known = ", ".join(expected.constants) or "none"

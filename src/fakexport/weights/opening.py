@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import torch
 
+from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.files import open_regular
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.mapped_file import MappedFile
@@ -38,7 +39,9 @@ def open_checkpoint(checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkp
     Args:
         checkpoint: A `.safetensors` file; a folder with such a file, or with shards and their index; a
             file that `torch.save` wrote (`.pt`, `.pth`, `.bin`), or a folder with one or with shards of
-            that kind; an index file; tensors by name, real or fake; a checkpoint that is open already.
+            that kind; an index file; tensors by name, real or fake, such as a
+            state dict (a tensor subclass stands for the tensors inside of it); a checkpoint that is open
+            already.
     Returns:
         The checkpoint. Tensors of files are mapped, those of a mapping are kept as they are.
     Raises:
@@ -72,7 +75,7 @@ def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise CheckpointError(f"a checkpoint is tensors by name; {name!r} is {type(tensor).__name__}")
-    kept = dict(tensors)
+    kept = flat_tensors(tensors)
     entries = MappingProxyType(entries_of(kept, None))
     return Checkpoint("a mapping", entries, kept.__getitem__, shared=shared_names(kept))
 

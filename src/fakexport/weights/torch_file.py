@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.files import open_regular
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.weights.checkpoint import CheckpointError, Entry
@@ -72,8 +73,5 @@ def _tensors(loaded: object) -> dict[str, torch.Tensor]:
     """The tensors by name; other values, such as an epoch or `_extra_state`, are left out."""
     if not isinstance(loaded, Mapping):
         return {}
-    return {
-        name: tensor.detach()
-        for name, tensor in loaded.items()
-        if isinstance(name, str) and isinstance(tensor, torch.Tensor)
-    }
+    found = {n: t for n, t in loaded.items() if isinstance(n, str) and isinstance(t, torch.Tensor)}
+    return {name: tensor.detach() for name, tensor in flat_tensors(found).items()}

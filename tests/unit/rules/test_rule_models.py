@@ -22,6 +22,7 @@ GIB = 2**30
 SAYS = {
     "FE101": "Could not run 'acme::calibrate'",
     "FE102": "embed_dim must be divisible by num_heads",
+    "FE103": "Unable to cast NotImplemented to Tensor",
     "FE201": "Could not guard on data-dependent expression",
     "FE202": "a and b must have same reduction dim",
     "FE203": "Could not extract specialized integer from data-dependent expression",
