@@ -13,7 +13,7 @@ __all__ = ["Holder", "Scaled", "calls", "quantized", "twice_quantized"]
 
 
 class Scaled(torch.Tensor):
-    """Integers and a scale, of two dtypes, that pass for a floating tensor. The integers may be a `Scaled`."""
+    """Integers and a scale, of two dtypes, that pass for a floating tensor. The integers may be one."""
 
     @staticmethod
     def __new__(cls, data: torch.Tensor, scale: torch.Tensor) -> Scaled:
