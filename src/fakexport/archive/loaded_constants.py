@@ -9,7 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
-from fakexport._torch.script_objects import is_class_of_torch, qualified_name
+from fakexport._torch.script_objects import class_of, is_class_of_torch, qualified_name
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import field
 from fakexport.fake import remember_value, withhold_value
@@ -19,7 +19,7 @@ from .container.contents import UNTRUSTED
 from .container.reader import Container
 from .error import ArchiveError, faults_named
 from .manifest import Manifest
-from .saved_object import read_saved_object
+from .saved_object import read_saved_object, refuse_unregistered_classes
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
 __all__ = ["put_constants"]
@@ -86,16 +86,18 @@ class _Reading:
     def _object(self, stored: StoredObject, missing: MissingObject) -> torch.ScriptObject:
         """The object, made by its class: of a library that is loaded, which the user chose."""
         container, record = self._container, f"data/constants/{stored.record}"
+        name = class_of(missing.qualified_name)
+        if is_class_of_torch(name) and not self._trust:
+            what = f"an object of torch's own class {name}, {UNTRUSTED}"
+            raise ArchiveError(container.path, what, record, is_trust_missing=True)
         with faults_named(container.path, record):
+            refuse_unregistered_classes([name])  # Before its state is read, which takes memory.
             found = read_saved_object(container.record(record), container.limits)
             self._state_bytes += found.state_bytes
             if self._state_bytes > container.limits.state_bytes:
                 raise DocumentError(f"the states of objects exceed {container.limits.state_bytes} bytes")
             if missing.qualified_name != qualified_name(found.class_name):
                 raise DocumentError("is an object of another class in the graph")
-            if is_class_of_torch(found.class_name) and not self._trust:
-                what = f"an object of torch's own class {found.class_name}, {UNTRUSTED}"
-                raise ArchiveError(container.path, what, record, is_trust_missing=True)
             return found.made()
 
 

@@ -13,8 +13,11 @@ __all__ = ["PickledState", "Storage", "StoredView", "read_pickled_state"]
 
 MOST_VALUES = 1_000_000
 """How many values a state may have, one that is there twice counted twice."""
+MOST_TENSORS = 10_000
+"""How many tensors: each takes about a kilobyte besides its storage."""
 
 _DEEPEST = 64
+_DIMENSIONS = 64
 _MARK = object()
 """A place on the stack."""
 _PROTOCOL, _STOP = b"\x80\x02", b"."
@@ -135,6 +138,7 @@ class _Reading:
     def __init__(self) -> None:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+        self._tensors = 0
         push = self._stack.append
         self._steps: dict[bytes, Callable[[Any], None]] = {
             b"c": self._global,
@@ -242,7 +246,11 @@ class _Reading:
         called, arguments = self._top(2)
         if not isinstance(called, _Global) or not isinstance(arguments, tuple):
             raise DocumentError("calls what is no function")
-        self._stack.append(_called(called, arguments))
+        made = _called(called, arguments)
+        self._tensors += isinstance(made, StoredView)
+        if self._tensors > MOST_TENSORS:
+            raise DocumentError(f"has more than {MOST_TENSORS:,} tensors")
+        self._stack.append(made)
 
     def _storage(self, _: Any) -> None:
         ((kind, of, record, device, _count),) = self._top(1)
@@ -273,10 +281,15 @@ def _called(called: _Global, arguments: tuple[Any, ...]) -> Any:
 
 
 def _view(storage: Storage, offset: Any, shape: Any, stride: Any, requires_grad: Any) -> StoredView:
-    numbers = (offset, *shape, *stride)
-    if len(shape) != len(stride) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
+    # A list would be copied for each tensor that refers to it; torch writes tuples, which are not.
+    if not (isinstance(shape, tuple) and isinstance(stride, tuple) and len(shape) == len(stride)):
         raise DocumentError("has a tensor with sizes that are none")
-    return StoredView(storage, offset, tuple(shape), tuple(stride), requires_grad is True)
+    if len(shape) > _DIMENSIONS:
+        raise DocumentError(f"has a tensor of more than {_DIMENSIONS} dimensions")
+    numbers = (offset, *shape, *stride)
+    if not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
+        raise DocumentError("has a tensor with sizes that are none")
+    return StoredView(storage, offset, shape, stride, requires_grad is True)
 
 
 def _refuse_too_many(state: Any) -> None:

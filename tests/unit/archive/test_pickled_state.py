@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import tracemalloc
 import zipfile
 from contextlib import suppress
 
@@ -164,6 +165,33 @@ def storage(device: bytes = b"cpu", record: bytes = b"0") -> bytes:
 )
 def test_a_tensor_that_is_none_is_refused(steps, reason):
     assert reason in refused(of_state(steps))
+
+
+def views(sizes: bytes, count: int) -> bytes:
+    """Tensors in one storage with the sizes and strides that these steps leave at place 2 of the memo."""
+    first = b"ctorch._utils\n_rebuild_tensor_v2\nq\x01(" + storage() + b"q\x00K\x00" + sizes
+    return first + b"h\x02\x89}tR" + b"h\x01(h\x00K\x00h\x02h\x02\x89}tR" * count
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "reason"),
+    [
+        (b"(" + b"K\x00" * 10_000 + b"tq\x02", 2_000, "more than 64 dimensions"),
+        (b"(" + b"K\x00" * 64 + b"tq\x02", 20_000, "more than 10,000 tensors"),
+        (b"](" + b"K\x00" * 10_000 + b"eq\x02", 2_000, "sizes that are none"),
+    ],
+    ids=["dimensions", "tensors", "list"],
+)
+def test_sizes_that_many_tensors_refer_to_take_no_memory(sizes, count, reason):
+    content = of_state(b"(" + views(sizes, count) + b"t")
+    tracemalloc.start()
+    try:
+        assert reason in refused(content)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 40 * len(content) + (4 << 20)
 
 
 def test_a_list_that_holds_itself_many_times_is_not_counted_out():
