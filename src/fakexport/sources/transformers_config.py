@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fakexport.files import read_file
+from fakexport.sources.config_limits import check_settings, nothing_downloaded
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line
 
 __all__ = ["config_from_file", "default_config", "leave_out_quantization", "set_use_cache"]
@@ -33,9 +34,11 @@ def config_from_file(path: Path) -> Any:
         path: `config.json`, or a folder that holds one. The code that an `auto_map` names is not loaded.
     Raises:
         SourceError: No such file; no JSON (with line and column); neither `model_type` nor
-            `architectures`; a type or class that transformers does not have; a value that it refuses.
+            `architectures`; a type or class that transformers does not have; a value that it refuses, or that
+            no published model comes near, see `check_settings`.
     """
     settings = _read(path / "config.json" if path.is_dir() else path)
+    check_settings(settings, str(path))
     settings.pop("auto_map", None)
     model_type = settings.pop("model_type", None)
     if model_type is not None:
@@ -115,6 +118,7 @@ def _class_of(architectures: list[str], path: Path) -> Any:
 
 def _config(config_class: Any, settings: dict[str, Any], place: str) -> Any:
     try:
-        return config_class.from_dict(settings)
+        with nothing_downloaded():
+            return config_class.from_dict(settings)
     except Exception as error:  # each config validates in its own way
         raise SourceError(f"{place}: {config_class.__name__} refuses it: {first_line(error)}") from error

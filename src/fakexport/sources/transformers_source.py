@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fakexport.sources.config_limits import within_limits
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, first_line
 from fakexport.sources.transformers_class import model_class_for, text_part
@@ -57,7 +58,10 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
 
     def construct() -> nn.Module:
         # Not the public AutoModel.from_config, which chooses the class by itself.
-        built: nn.Module = model_class._from_config(copy.deepcopy(config), dtype=torch.get_default_dtype())
+        with within_limits(spec):
+            built: nn.Module = model_class._from_config(
+                copy.deepcopy(config), dtype=torch.get_default_dtype()
+            )
         return built.eval()
 
     return Source(
