@@ -6,6 +6,7 @@ import copy
 import json
 import sys
 import time
+import tracemalloc
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,3 +246,47 @@ def test_another_schema_version_is_named(documents):
 def test_what_is_no_program_is_refused(document):
     with pytest.raises(DocumentError):
         read(document)
+
+
+def metadata_of_all(key: str, value: str) -> Any:
+    """The change that writes one text into the metadata of every node."""
+
+    def change(document: Any) -> None:
+        for node in document["graph_module"]["graph"]["nodes"]:
+            node["metadata"][key] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("custom", "[" + "[]," * 300_000 + "[]]", "the custom metadata may take more than 67,108,864 bytes"),
+        ("source_fn_stack", ";".join(["a,b"] * 240_000), "more than 1,000,000 modules and functions"),
+        ("torch_fn", ";".join(["ab"] * 320_000), "more than 1,000,000 modules and functions"),
+        ("nn_module_stack", ";".join(["a,b,c"] * 160_000), "more than 1,000,000 modules and functions"),
+    ],
+)
+def test_texts_in_metadata_that_become_many_values_are_refused(documents, key, value, reason):
+    tracemalloc.start()
+    try:
+        assert reason in refused(documents, metadata_of_all(key, value))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 400 << 20
+
+
+def test_the_custom_metadata_of_a_program_is_bounded_as_well(documents):
+    def change(document):
+        document["graph_module"]["metadata"]["custom"] = "[" + "[]," * 330_000 + "[]]"
+        metadata_of_all("custom", "[" + "[]," * 100_000 + "[]]")(document)
+
+    assert "the custom metadata may take more than" in refused(documents, change)
+
+
+def test_more_conditions_than_any_program_has_are_refused(documents):
+    message = refused(documents, lambda document: document.update(guards_code=["1 >= 0"] * 300_000))
+
+    assert message == "guards_code: a list of 300000 entries; at most 20000 are read"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from fakexport.archive.container.limits import Limits
-from fakexport.documents.json_text import _memory_bytes
+from fakexport.documents.json_text import memory_estimate
 from tests.unit.archive.forged_zip import Forged, Part
 
 CONFIG = b"model/data/weights/model_weights_config.json"
@@ -32,7 +32,7 @@ print(time.monotonic() - started, re.search(r"VmHWM:\\s+(\\d+) kB", status)[1])
 def config_of(unit: bytes) -> bytes:
     """A payload configuration of as many such values as the limits let through."""
     limits = Limits()
-    by_memory = (limits.json_memory_bytes - 10_000) // _memory_bytes(unit + b",")
+    by_memory = (limits.json_memory_bytes - 10_000) // memory_estimate(unit + b",")
     count = min(by_memory, (limits.json_bytes - 1000) // (len(unit) + 1))
     text = b'{"config":{"a":[' + b",".join([unit] * count) + b"]}}"
     return Forged([Part(CONFIG, text)]).bytes()

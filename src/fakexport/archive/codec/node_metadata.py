@@ -11,15 +11,20 @@ from torch.fx import Node
 
 from fakexport._torch.operator_registry import operator_text
 from fakexport.documents.document_error import DocumentError
+from fakexport.documents.json_text import memory_estimate
 from fakexport.documents.typed_json import named_items, text
 
 from .source_path import SourcePaths
 
-__all__ = ["GRAPH_NAMES", "MetadataDecoder", "MetadataEncoder", "custom_from_json", "custom_json"]
+__all__ = ["GRAPH_NAMES", "MetadataDecoder", "MetadataEncoder", "custom_json"]
 
 # The code that torch generates from a graph may carry these texts in comments, which a line break would end.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
 _MAX_MODULES = 1000
+_MOST_PARTS = 1_000_000
+"""How many modules and functions all nodes may name; a model of 10,000 nodes names 100,000."""
+_CUSTOM_BYTES = 64 << 20
+"""What the values of all `custom` texts of a program may take, which are JSON within JSON."""
 
 GRAPH_NAMES = "graph_names"
 """Our own key, which torch skips: names of the nodes for the graphs that a higher-order operator runs."""
@@ -75,12 +80,14 @@ class MetadataDecoder:
     def __init__(self, function: Callable[[str], Any]) -> None:
         self._function = function
         self._stacks: dict[str, dict[str, tuple[str, str]]] = {}
+        self._custom_bytes = 0
+        self._parts = 0
         self._readers: dict[str, Callable[[str], Any]] = {
             "stack_trace": str,
             "nn_module_stack": self._module_stack,
             "source_fn_stack": self._source_functions,
-            "torch_fn": lambda joined: tuple(joined.split(";")),
-            "custom": custom_from_json,
+            "torch_fn": lambda joined: tuple(self._split(joined)),
+            "custom": self.custom,
         }
 
     def read(self, value: Any) -> dict[str, Any]:
@@ -96,29 +103,45 @@ class MetadataDecoder:
                 raise error.within(key[:80]) from None
         return meta
 
+    def custom(self, written: str) -> Any:
+        """The value of a `custom` text, of a node or of the program.
+
+        Raises:
+            DocumentError: it is not JSON, or those that were read together take too much memory.
+        """
+        content = written.encode(errors="surrogatepass")
+        self._custom_bytes += memory_estimate(content)
+        if self._custom_bytes > _CUSTOM_BYTES:
+            raise DocumentError(f"the custom metadata may take more than {_CUSTOM_BYTES:,} bytes")
+        try:
+            return json.loads(written)
+        except (ValueError, RecursionError):
+            raise DocumentError("the text is no JSON that can be read") from None
+
+    def _split(self, joined: str) -> list[str]:
+        """The parts of a list; those of all nodes are counted before they are made."""
+        self._parts += 1 + joined.count(";")
+        if self._parts > _MOST_PARTS:
+            raise DocumentError(f"the nodes name more than {_MOST_PARTS:,} modules and functions")
+        return joined.split(";")
+
     def _module_stack(self, joined: str) -> dict[str, tuple[str, str]]:
+        entries = self._split(joined)
         stack = self._stacks.get(joined)
         if stack is None:
-            stack = self._stacks[joined] = dict(_module_entry(entry) for entry in joined.split(";"))
+            stack = self._stacks[joined] = dict(map(_module_entry, entries))
             if len(stack) > _MAX_MODULES:
                 raise DocumentError(f"a module within {len(stack)} modules")
         return dict(stack)
 
     def _source_functions(self, joined: str) -> list[tuple[str, Any]]:
         found = []
-        for entry in joined.split(";"):
+        for entry in self._split(joined):
             name, comma, function = entry.partition(",")
             if not comma:
                 raise DocumentError("expected pairs of a name and a function")
             found.append((name, self._function(function)))
         return found
-
-
-def custom_from_json(written: str) -> Any:
-    try:
-        return json.loads(written)
-    except (ValueError, RecursionError):
-        raise DocumentError("the text is no JSON that can be read") from None
 
 
 def _module_entry(entry: str) -> tuple[str, tuple[str, str]]:

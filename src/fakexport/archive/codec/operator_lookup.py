@@ -61,6 +61,7 @@ class Operators:
         self._modules = modules
         self._trust = trust
         self._known: dict[str, Any] = {}
+        self._remembered: dict[str, Any] = {}
 
     def target(self, name: str) -> Any:
         """The operator or function of this name.
@@ -82,10 +83,12 @@ class Operators:
 
         Only looks into modules that are loaded, and never runs a module's own attribute lookup.
         """
-        try:
-            return self.target(name)
-        except DocumentError:
-            return _loaded_name(name)
+        if name not in self._remembered:
+            try:
+                self._remembered[name] = self.target(name)
+            except DocumentError:
+                self._remembered[name] = _loaded_name(name)
+        return self._remembered[name]
 
 
 def reach_of(name: str) -> str | None:

@@ -44,12 +44,15 @@ from fakexport.documents.typed_json import (
 from .argument_decoder import ArgumentDecoder, output_name, read_object
 from .graph_decoder import GraphDecoder, Shared
 from .guard_text import checked_guard
-from .node_metadata import MetadataDecoder, custom_from_json
+from .node_metadata import MetadataDecoder
 from .operator_lookup import Operators
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
 
 __all__ = ["MissingObject", "check_version", "program_from_json", "read_range"]
+
+_MOST_GUARDS = 20_000
+_GUARD_CHARACTERS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class _Reading:
         field(owner, "schema_version", check_version)
         ranges = field(owner, "range_constraints", lambda v: entries(v, read_range))
         dialects = field(owner, "verifiers", lambda v: items(v, _dialect), ["ATEN"])
-        guards = field(owner, "guards_code", lambda v: items(v, lambda g: checked_guard(text(g))), [])
+        guards = field(owner, "guards_code", _guards, [])
         table = SymbolTable(ranges)
         shared = Shared(ValueDecoder(table), operators, MetadataDecoder(operators.remembered_function))
         self._literal = ArgumentDecoder({}, operators, _no_graph).read
@@ -140,7 +143,7 @@ class _Reading:
             module_call_graph=calls,
             dialects=dialects,
             guards=guards,
-            meta={"custom": custom_from_json(meta["custom"])} if "custom" in meta else {},
+            meta={"custom": shared.metadata.custom(meta["custom"])} if "custom" in meta else {},
         )
 
     def _signature(self, value: Any) -> ExportGraphSignature:
@@ -256,6 +259,14 @@ def read_range(value: Any) -> Any:
     if lower is not None and upper is not None and lower > upper:
         raise DocumentError(f"an empty range, from {lower} to {upper}")
     return value_range(lower, upper)
+
+
+def _guards(value: Any) -> list[str]:
+    """The conditions on the inputs: each is parsed again wherever it is checked or shown."""
+    guards = items(value, lambda guard: checked_guard(text(guard)), _MOST_GUARDS)
+    if sum(map(len, guards)) > _GUARD_CHARACTERS:
+        raise DocumentError(f"conditions of more than {_GUARD_CHARACTERS:,} characters together")
+    return guards
 
 
 def _dialect(value: Any) -> str:
