@@ -17,7 +17,7 @@ from .loading import read_program
 from .method_records import MethodRecords
 from .methods import NO_BUNDLE, read_methods, stored_methods, undescribed_bundle, weight_records
 from .sharing import unify
-from .stock_archive import has_fakes
+from .stock_archive import is_left_to_torch
 from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch
 
 __all__ = ["LoadedBundle", "load_bundle", "load_bundle_archive"]
@@ -47,8 +47,8 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool = False, check_weig
     Args:
         path: A `.pt2` file that `save_bundle` wrote; or `package_pt2` of torch, which shares nothing between
             its programs.
-        trust: As for `load`: hands a file with pickled records or native libraries to torch's `load_pt2`,
-            which runs what it says. `package_pt2` pickles the example inputs of programs that have some.
+        trust: As for `load`: hands a file with pickled weights or constants to torch's `load_pt2`, which runs
+            what it says. Pickled example inputs, which `package_pt2` writes, are never read.
         check_weights: As for `load`.
     Raises:
         ArchiveError: as for `load`; or the archive has one program and is no bundle.
@@ -90,7 +90,8 @@ def _trusted(path: str | os.PathLike[str], check_weights: bool) -> LoadedBundle:
         for name in container.names:
             container.verify(name)
         methods = stored_methods(container)
-        if MANIFEST in container.entries or has_fakes(container, map(MethodRecords, methods)):
+        records = map(MethodRecords, methods or [MethodRecords.method])
+        if MANIFEST in container.entries or not is_left_to_torch(container, records):
             return _loaded(container, check_weights, trust=True)
     if not methods:
         raise ArchiveError(path, NO_BUNDLE)

@@ -31,7 +31,7 @@ from .manifest import Location, Manifest, TensorEntry
 from .method_records import MethodRecords
 from .methods import check_method, read_methods, stored_methods, weight_records
 from .saved_object import refuse_unregistered_classes
-from .stock_archive import has_fakes
+from .stock_archive import is_left_to_torch
 from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch, load_with_torch
 
 __all__ = ["LoadedArchive", "load", "load_archive", "read_program"]
@@ -73,8 +73,10 @@ def load(
             hashes. Fake weights that torch saved are fakes, where `torch.export.load` would read zeros.
         method: Which program of a bundle; `load_bundle` gives all. An archive with one program has no name
             for it.
-        trust: Hands a file with pickled records or native libraries, or in the layout before torch 2.8, to
-            torch. That runs what the file says: only for files of your own.
+        trust: Open what can run any code, only for files that you built: programs with operators that do more
+            than compute; files with native libraries, which stay unread; and those with pickled weights or
+            constants, or in the layout before torch 2.8, which torch reads. Pickled example inputs need no
+            trust: they are never read.
         check_weights: Whether to read all weights through and compare their hashes, which takes as long as
             reading them. Without it weights that have changed, by damage or by whoever wrote to a linked
             file, are not noticed if their description still fits; everything else is checked as ever.
@@ -122,8 +124,7 @@ def _trusted(path: str | os.PathLike[str], method: str | None, check_weights: bo
                 container.verify(name)
             methods = stored_methods(container)
             records = map(MethodRecords, methods or [MethodRecords.method])
-            is_ours = MANIFEST in container.entries or has_fakes(container, records)
-            if is_ours:  # Of fakes torch would make zeros.
+            if MANIFEST in container.entries or not is_left_to_torch(container, records):
                 return _loaded(container, method, check_weights, trust=True)
     except ArchiveError as error:
         if not error.is_trust_missing:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fakexport.documents.collection_pause import collection_paused
 
 from .bundle_manifest import METHOD_NAME, MOST_METHODS, BundleManifest
+from .container.contents import is_sample_inputs
 from .container.reader import Container, read_container
 from .described_container import MANIFEST, read_manifest
 from .error import ArchiveError
@@ -18,6 +19,7 @@ from .stock_archive import stock_manifest
 
 __all__ = [
     "NO_BUNDLE",
+    "UNREAD_INPUTS",
     "Methods",
     "check_method",
     "methods_of",
@@ -27,6 +29,7 @@ __all__ = [
     "weight_records",
 ]
 
+UNREAD_INPUTS = "the example inputs are pickled and were not read"
 NO_BUNDLE = "has one program and is no bundle: `load` opens it"
 
 
@@ -169,12 +172,17 @@ def stored_methods(container: Container) -> tuple[str, ...]:
     return tuple(name.removeprefix("models/").removesuffix(".json") for name in models)
 
 
+def _unread(container: Container) -> Iterator[str]:
+    if any(is_sample_inputs(name) and container.size(name) for name in container.names):
+        yield UNREAD_INPUTS
+
+
 def _stock(container: Container) -> Methods:
     """What torch wrote: one program of the name `model`, or several of any name."""
     methods = stored_methods(container)
     if not methods:
         manifest, notes = stock_manifest(container, MethodRecords())
-        return Methods(container.path, manifest, False, notes)
+        return Methods(container.path, manifest, False, (*notes, *_unread(container)))
     manifests: dict[str, Manifest] = {}
     notes_of: dict[str, None] = {}
     for method in methods:
@@ -185,6 +193,7 @@ def _stock(container: Container) -> Methods:
             raise ArchiveError(container.path, f"more than {MOST_METHODS} programs")
         manifests[method], notes = stock_manifest(container, MethodRecords(method))
         notes_of |= dict.fromkeys(notes)
+    notes_of |= dict.fromkeys(_unread(container))
     return Methods(container.path, undescribed_bundle(manifests), False, tuple(notes_of))
 
 

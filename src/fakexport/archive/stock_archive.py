@@ -14,7 +14,7 @@ from .manifest import Location, Manifest, TensorEntry, UnboundName
 from .method_records import MethodRecords
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
-__all__ = ["NO_MANIFEST", "has_fakes", "stock_manifest"]
+__all__ = ["NO_MANIFEST", "is_left_to_torch", "stock_manifest"]
 
 NO_MANIFEST = "no manifest: the records are held to their CRC-32, and there are no hashes to check"
 _NO_DATA = "torch saved it from a fake program, without its data"
@@ -44,23 +44,24 @@ def stock_manifest(container: Container, names: MethodRecords) -> tuple[Manifest
     return manifest, tuple(_notes(len(without), len(lost)))
 
 
-def has_fakes(container: Container, methods: Iterable[MethodRecords]) -> bool:
-    """Whether `torch.export.load` would make zeros of tensors without data; it reads the rest as we do.
+def is_left_to_torch(container: Container, methods: Iterable[MethodRecords]) -> bool:
+    """Return whether only torch can read a trusted archive without a manifest: it has pickled tensors.
 
     Raises:
-        ArchiveError: some tensors have no data, and others are pickled: neither reader reads both.
+        ArchiveError: some tensors have no data, and others are pickled: neither reader reads both. Of tensors
+            without data, torch would make zeros.
     """
     found: list[tuple[str, _Stored]] = []
     for config in (config for names in methods for config in (names.weights, names.constants)):
         try:
             found += _stored(container, config).items()
         except ArchiveError:
-            continue  # No program: for torch to say.
+            return True  # No program, or a pickled constant that is not a tensor: for torch to say.
     without = [name for name, stored in found if not stored.has_data]
     pickled = [name for name, stored in found if stored.tensor.is_pickled]
     if without and pickled:
         raise ArchiveError(container.path, f"{without[0]} has no data, and {pickled[0]} is pickled")
-    return bool(without)
+    return bool(pickled)
 
 
 @dataclass(frozen=True)

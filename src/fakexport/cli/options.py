@@ -118,7 +118,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Open files with pickled records, native code or operators that reach outside the process. They "
+        help="Open files with pickled weights, native code or operators that reach outside the process. They "
         "can run any code: only for files you built.",
     ),
 ]

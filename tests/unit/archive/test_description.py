@@ -90,12 +90,13 @@ def test_an_archive_of_torch_is_marked(tmp_path: Path) -> None:
     assert {tied.name, *tied.aliases} == {"embed.weight", "head.weight"}
 
 
-def test_trust_shows_a_file_with_pickled_records_and_reads_none(tmp_path: Path) -> None:
+def test_pickled_example_inputs_are_described_and_not_read(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(nn.Linear(4, 2), (torch.ones(3, 4),)), tmp_path / "stock.pt2")
 
-    with pytest.raises(ArchiveError, match="pickled example inputs"):
-        describe(tmp_path / "stock.pt2")
-    assert describe(tmp_path / "stock.pt2", trust=True).records["data/sample_inputs/model.pt"] > 0
+    found = describe(tmp_path / "stock.pt2")
+
+    assert found.records["data/sample_inputs/model.pt"] > 0
+    assert "note: the example inputs are pickled and were not read" in render_archive(found)
 
 
 LIBRARY = """

@@ -135,11 +135,11 @@ def test_an_entry_that_is_no_plain_record(tmp_path, part, reason):
     ("forged", "reason"),
     [
         (Forged([GOOD], behind=b"x"), "does not end"),
-        (Forged([GOOD], behind=b"PK\5\6" + b"\0" * 18), "zip64"),
+        (Forged([GOOD], behind=b"PK\5\6" + b"\0" * 18), "does not end where"),
         (Forged([GOOD], comment=b"hi"), "does not end"),
         (Forged([GOOD], before_directory=b"hidden"), "lie between"),
         (Forged([GOOD], behind_directory=b"hidden"), "does not end where"),
-        (Forged([GOOD], with_zip64=False), "zip64"),
+        (Forged([GOOD], with_zip64=False), "needs what a plain zip does not have"),
         (Forged([GOOD], disk=1), "several disks"),
         (Forged([GOOD], count=4), "bytes follow the last entry"),
         (Forged([GOOD], count=6), "truncated"),
@@ -155,14 +155,6 @@ def test_an_entry_that_is_no_plain_record(tmp_path, part, reason):
 )
 def test_an_end_that_does_not_add_up(tmp_path, forged, reason):
     assert reason in refusal(tmp_path / "a.pt2", forged.bytes())
-
-
-def test_a_zip_of_another_program(tmp_path):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as zipped:
-        zipped.writestr("model/archive_format", "pt2")
-
-    assert "another program" in refusal(tmp_path / "a.pt2", content.getvalue())
 
 
 def test_the_layout_before_torch_2_8_is_named(tmp_path):
@@ -192,7 +184,6 @@ def test_a_torchscript_archive_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "reason"),
     [
-        (b"data/sample_inputs/model.pt", b"\x80\x02N.", "pickled example inputs"),
         (b"data/weights/model.pt", b"\x80\x02N.", "pickled record"),
         (b"data/weights/custom_obj_0", b"x", "pickled object"),
         (b"data/constants/custom_obj_0.pt", b"x", "pickled object"),

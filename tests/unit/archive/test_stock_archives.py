@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fakexport.archive import ArchiveError, describe, load_archive, methods_of
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.container.writer import write_container
+from fakexport.archive.method_records import MethodRecords
 from fakexport.archive.saving import WEIGHTS_CONFIG
 from fakexport.archive.stock_archive import NO_MANIFEST
 from fakexport.program import UnboundProgram, nodes_equal
@@ -146,16 +147,43 @@ def pickled(tmp_path: Path) -> Path:
     return path
 
 
-def test_pickled_example_inputs_need_trust(pickled: Path) -> None:
-    with pytest.raises(
-        ArchiveError, match="pickled example inputs, refused unless the file is trusted"
-    ) as no:
+def pickle_a_weight(path: Path, method: str, state: Mapping[str, torch.Tensor]) -> None:
+    """Makes the first weight of a program a record that torch unpickles."""
+    with read_container(path, trust=True) as container:
+        kept = {name: container.record(name) for name in container.names if name not in FRAME_RECORDS}
+    config = json.loads(kept[MethodRecords(method).weights])
+    name, entry = next(iter(config["config"].items()))
+    content = io.BytesIO()
+    torch.save(nn.Parameter(state[name].detach()), content)
+    entry["use_pickle"], entry["path_name"] = True, "weight_999"
+    kept[MethodRecords(method).weights] = json.dumps(config).encode()
+    write_container(path, {**kept, "data/weights/weight_999": content.getvalue()}, folder_name="model")
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_pickled_example_inputs_are_not_read(pickled: Path, trust: bool, monkeypatch) -> None:
+    by_torch = torch.export.load(pickled)
+    monkeypatch.setattr(torch, "load", lambda *args, **kwargs: pytest.fail("it was unpickled"))
+    monkeypatch.setattr(torch.export, "load", lambda *args, **kwargs: pytest.fail("torch read it"))
+
+    loaded = load_archive(pickled, trust=trust)
+
+    assert nodes_equal(loaded.program, by_torch) == ()
+    assert loaded.program.example_inputs is None
+    assert torch.equal(loaded.program.state_dict["weight"], by_torch.state_dict["weight"])
+    assert loaded.notes[-1] == "the example inputs are pickled and were not read"
+    assert describe(pickled).notes == loaded.notes
+
+
+def test_pickled_weights_need_trust(pickled: Path) -> None:
+    by_torch = torch.export.load(pickled)
+    pickle_a_weight(pickled, "model", by_torch.state_dict)
+    with pytest.raises(ArchiveError, match="is a pickled payload, refused unless the file is trusted") as no:
         fe.load(pickled)
     assert no.value.is_trust_missing
 
     trusted = load_archive(pickled, trust=True)
 
-    by_torch = torch.export.load(pickled)
     assert nodes_equal(trusted.program, by_torch) == ()
     assert torch.equal(trusted.program.example_inputs[0][0], torch.ones(3, 4))
     assert torch.equal(trusted.program.state_dict["weight"], by_torch.state_dict["weight"])

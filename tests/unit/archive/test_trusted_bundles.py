@@ -23,7 +23,7 @@ from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.container.writer import write_container
 from tests.unit.archive.bundles import IMAGE, PREFIXES, STATE, assert_gives, live, speller
-from tests.unit.archive.test_stock_archives import legacy
+from tests.unit.archive.test_stock_archives import legacy, pickle_a_weight
 
 NOTES = ("trusted: torch read it and ran what it says",)
 
@@ -52,7 +52,10 @@ def with_record(path: Path, name: str, to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pickled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return package(tmp_path_factory.mktemp("trusted") / "pickled.pt2", live(speller()))
+    programs = live(speller())
+    path = package(tmp_path_factory.mktemp("trusted") / "pickled.pt2", programs)
+    pickle_a_weight(path, "encode", programs["encode"].state_dict)
+    return path
 
 
 def test_torch_reads_all_programs_of_a_trusted_file(pickled: Path) -> None:

@@ -37,7 +37,7 @@ from fakexport.archive.container.limits import MIB, Limits
 from fakexport.archive.container.record_name import fault_of_name, fault_of_names
 from fakexport.archive.error import ArchiveError
 
-__all__ = ["read_entries"]
+__all__ = ["check_names", "check_sizes", "legacy_name", "read_entries"]
 
 ReadAt = Callable[[int, int], bytes]
 
@@ -84,8 +84,8 @@ def read_entries(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) ->
         raws.append(raw)
     if position != len(text):
         raise ArchiveError(path, f"{len(text) - position} bytes follow the last entry", "central directory")
-    _check_names(path, [raw.entry.name for raw in raws])
-    _check_sizes(path, [raw.entry for raw in raws], limits)
+    check_names(path, [raw.entry.name for raw in raws])
+    check_sizes(path, [raw.entry for raw in raws], limits)
     return _place(path, read_at, raws, directory, date)
 
 
@@ -103,7 +103,7 @@ def _read_end(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tu
     if end[-2:] != b"\0\0":
         raise ArchiveError(path, "has a comment", "end record")
     if (end_64[:4], locator[:4]) != _SIGNATURES[1:]:
-        legacy = _legacy_name(read_at, end, file_bytes)
+        legacy = legacy_name(read_at, end, file_bytes)
         if legacy:
             raise ArchiveError(path, f"{LEGACY} ({legacy}), {UNTRUSTED}", is_trust_missing=True)
         what = "has no zip64 end record: another program than torch or fakexport wrote it"
@@ -127,7 +127,7 @@ def _read_end(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tu
     return count, size, offset
 
 
-def _legacy_name(read_at: ReadAt, end: bytes, file_bytes: int) -> str | None:
+def legacy_name(read_at: ReadAt, end: bytes, file_bytes: int) -> str | None:
     """A record of the layout before torch 2.8, if the plain end record leads to one. For the message only."""
     *_, size, offset, _ = END.unpack(end)
     if offset + size > file_bytes:
@@ -196,7 +196,12 @@ def _check_kind(path: str, raw: _Raw) -> None:
         raise ArchiveError(path, "does not say that its name is UTF-8", name)
 
 
-def _check_names(path: str, names: list[str]) -> None:
+def check_names(path: str, names: list[str]) -> None:
+    """Refuse names outside of one folder, and those that stand for each other.
+
+    Raises:
+        ArchiveError: the first one.
+    """
     folder = names[0].partition("/")[0]
     for name in names:
         if "/" not in name:
@@ -207,7 +212,12 @@ def _check_names(path: str, names: list[str]) -> None:
         raise ArchiveError(path, found[1], found[0])
 
 
-def _check_sizes(path: str, entries: list[Entry], limits: Limits) -> None:
+def check_sizes(path: str, entries: list[Entry], limits: Limits) -> None:
+    """Refuse records that become larger than the limits let them.
+
+    Raises:
+        ArchiveError: the first one.
+    """
     inflated = 0
     for entry in entries:
         if entry.method == STORED:

@@ -13,6 +13,7 @@ __all__ = [
     "Refused",
     "is_object_record",
     "is_payload_config",
+    "is_sample_inputs",
     "legacy_layout",
     "refused_names",
 ]
@@ -31,7 +32,6 @@ LEGACY = "legacy layout, from before torch 2.8"
 _PAYLOAD_CONFIG = re.compile(r"data/(weights/.+_weights_config|constants/.+_constants_config)\.json")
 _OBJECT = re.compile(r"data/constants/custom_obj_[0-9]+")
 _SAMPLE_INPUTS = re.compile(r"data/sample_inputs/[^/]+\.pt")
-_MANIFEST = "extra/fakexport/manifest.json"
 _NATIVE = re.compile(r"so(\.[0-9.]+)?|dll|dylib|pyd|exe|o|a|lib|cubin|fatbin|hsaco|metallib|cpp|cu|py|pyc|sh")
 _PICKLED = re.compile(r"(pt|pth|pkl|pickle|bin|ckpt|joblib)")
 _KNOWN = re.compile(
@@ -73,25 +73,20 @@ def legacy_layout(names: Iterable[str]) -> Refused | None:
     return None
 
 
-def refused_names(sizes: Iterable[tuple[str, int]]) -> list[Refused]:
+def refused_names(names: Iterable[str]) -> list[Refused]:
     """The records that may run code when torch reads or runs them, and those of unknown purpose.
 
     Args:
-        sizes: Name without the folder, and size in bytes.
+        names: Without the folder.
     """
-    records = tuple(sizes)
-    # Of fakexport they are plain tensors, for stock torch; nothing here reads them.
-    is_own = any(name == _MANIFEST for name, _ in records)
     found = []
-    for name, size in records:
-        if is_own and _SAMPLE_INPUTS.fullmatch(name):
-            continue
-        if what := _danger(name, size):
+    for name in names:
+        if what := _danger(name):
             found.append(Refused(name, what))
     return found
 
 
-def _danger(name: str, size: int) -> str | None:
+def _danger(name: str) -> str | None:
     suffix = name.rpartition("/")[2].partition(".")[2].casefold()
     last = suffix.rpartition(".")[2]
     file = name.rpartition("/")[2]
@@ -99,8 +94,8 @@ def _danger(name: str, size: int) -> str | None:
         return "compiled code, which runs when it is loaded"
     if _NATIVE.fullmatch(suffix) or _NATIVE.fullmatch(last) or ".so." in name:
         return "native library or code"
-    if _SAMPLE_INPUTS.fullmatch(name):
-        return "pickled example inputs" if size else None
+    if is_sample_inputs(name):
+        return None  # Never read: torch pickles them, and no command needs them.
     if is_object_record(name):
         return None
     if file.startswith(("custom_obj_", "opaque_obj_")):
@@ -115,6 +110,11 @@ def _danger(name: str, size: int) -> str | None:
 def is_object_record(name: str) -> bool:
     """Whether the record is an object of a C++ class, which is a pickle and is read without unpickling."""
     return _OBJECT.fullmatch(name) is not None
+
+
+def is_sample_inputs(name: str) -> bool:
+    """Whether the record holds example inputs, which `torch.export.save` pickles; nothing here reads them."""
+    return _SAMPLE_INPUTS.fullmatch(name) is not None
 
 
 def is_payload_config(name: str) -> bool:

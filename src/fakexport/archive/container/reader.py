@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from fakexport.archive.container.central_directory import read_entries
 from fakexport.archive.container.contents import (
     FRAME_RECORDS,
     UNTRUSTED,
@@ -19,9 +18,10 @@ from fakexport.archive.container.contents import (
     legacy_layout,
     refused_names,
 )
-from fakexport.archive.container.framing import STORED, Entry
+from fakexport.archive.container.framing import ALIGNMENT, STORED, Entry
 from fakexport.archive.container.inflate import InflateError, inflate
 from fakexport.archive.container.limits import MIB, Limits
+from fakexport.archive.container.plain_zip import read_any_entries
 from fakexport.archive.error import ArchiveError
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
@@ -50,7 +50,7 @@ class Container:
         self._size = file.size
         self._map: mmap.mmap | None = None
         self._digests: Mapping[str, str] = {}
-        entries = read_entries(path, self._read_at, self._size, limits)
+        entries = read_any_entries(path, self._read_at, self._size, limits)
         self.folder = entries[0].name.partition("/")[0]
         self.entries: Mapping[str, Entry] = {entry.name.partition("/")[2]: entry for entry in entries}
 
@@ -101,11 +101,18 @@ class Container:
         return entry.data, entry.size
 
     def mapped(self, name: str) -> memoryview:
-        """A stored record as memory of the file: no byte is read before it is used, none is checked.
+        """A record as memory of the file: no byte is read before it is used, none is checked.
 
         Call `verify` first to have it checked. The memory is private: writing to it changes no file. It
-        stays valid after `close`, and lasts as long as the view does.
+        stays valid after `close`, and lasts as long as the view does. What another program than torch or
+        fakexport compressed, or did not align, is read and checked here.
         """
+        entry = self._entry(name)
+        if entry.method != STORED or entry.data % ALIGNMENT:
+            content = bytearray()
+            for chunk in self._checked_chunks(name, entry):
+                content += chunk
+            return memoryview(content)
         offset, length = self.extent(name)
         if self._map is None:
             self._map = self._file.mapped()
@@ -221,7 +228,7 @@ def _check_layout(container: Container) -> None:
 
 
 def _check_trust(container: Container) -> None:
-    refused = refused_names((name, entry.size) for name, entry in container.entries.items())
+    refused = refused_names(container.names)
     if refused:
         more = f" and {len(refused) - 1} more records" if len(refused) > 1 else ""
         what = f"{refused[0].what}{more}, {UNTRUSTED}"
