@@ -169,7 +169,7 @@ def test_pickled_example_inputs_are_not_read(pickled: Path, trust: bool, monkeyp
     loaded = load_archive(pickled, trust=trust)
 
     assert nodes_equal(loaded.program, by_torch) == ()
-    assert loaded.program.example_inputs is None
+    assert not loaded.program.example_inputs[0][0].any()  # Not the ones of the file: zeros of the same size.
     assert torch.equal(loaded.program.state_dict["weight"], by_torch.state_dict["weight"])
     assert loaded.notes[-1] == "the example inputs are pickled and were not read"
     assert describe(pickled).notes == loaded.notes
