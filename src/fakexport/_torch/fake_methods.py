@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from .active_modes import active_fake_mode
 from .fake_repr import describe_fake
 from .patching import Patches
 from .real_execution import real_execution
@@ -39,6 +40,7 @@ def fake_methods(
         data_assigned: Is told of `tensor.data = other` after it happened.
     """
     stock: dict[str, Any] = {name: getattr(FakeTensor, name) for name in _METHODS}
+    stock_deep_copy: Callable[..., Any] = torch.Tensor.__deepcopy__
     stock_swap: Callable[..., None] = torch.utils.swap_tensors
 
     def is_ours(value: object) -> bool:
@@ -74,6 +76,12 @@ def fake_methods(
     def deep_copy(self: FakeTensor, memo: dict[int, Any]) -> Any:
         return _deep_copy(self, memo) if is_ours(self) and self.is_leaf else stock["__deepcopy__"](self, memo)
 
+    def deep_copy_of_real(self: torch.Tensor, memo: dict[int, Any]) -> Any:
+        # Stock makes an empty tensor, which is a fake here, and sets the copied memory as its own.
+        if type(self) is torch.Tensor and self.is_leaf and active_fake_mode() is mode:
+            return _deep_copy(self, memo)
+        return stock_deep_copy(self, memo)
+
     def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
         # `Module._apply` wants `one` to hold what `other` holds and keep its identity. That needs no swap.
         if is_ours(one) and is_ours(other):
@@ -89,12 +97,13 @@ def fake_methods(
             (FakeTensor, "data"): property(lambda self: stock["data"].__get__(self), set_data),
             (FakeTensor, "cuda"): cuda,
             (FakeTensor, "__deepcopy__"): deep_copy,
+            (torch.Tensor, "__deepcopy__"): deep_copy_of_real,
             (torch.utils, "swap_tensors"): swap_tensors,
         }
     )
 
 
-def _deep_copy(fake: FakeTensor, memo: dict[int, Any]) -> Any:
+def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:
     """What `Tensor.__deepcopy__` makes of a leaf, without asking for a data pointer."""
     if id(fake) in memo:
         return memo[id(fake)]

@@ -1,4 +1,4 @@
-"""The functions that `torch.vmap` leaves in a program, and the levels that they open and close.
+"""The functions that `torch.vmap` leaves in a program, and the levels that `torch.func` opens and closes.
 
 `vmap` is no operator: a program has a function that opens a level, one that makes a batched tensor of a
 tensor, the operators of what is mapped, and then the two the other way round. Levels are a stack of the
@@ -9,13 +9,22 @@ Seen on torch 2.11 to 2.13. Source: `torch/_functorch/predispatch.py`; `torch/_e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch._functorch import predispatch
 
-__all__ = ["VMAP_LEVEL_STEPS", "vmap_levels_closed"]
+__all__ = [
+    "VMAP_LEVEL_STEPS",
+    "is_transformed",
+    "transform_levels_closed",
+    "want_gradient",
+    "with_other_memory",
+    "without_levels",
+]
+
+_functorch = torch._C._functorch
 
 VMAP_LEVEL_STEPS = frozenset(
     {
@@ -28,11 +37,49 @@ VMAP_LEVEL_STEPS = frozenset(
 
 
 @contextmanager
-def vmap_levels_closed() -> Iterator[None]:
-    """The context after which the levels are closed that were opened inside, however it was left."""
-    before = torch._C._functorch.maybe_current_level() or 0
+def transform_levels_closed() -> Iterator[None]:
+    """The context after which the levels are closed that were opened inside, however it was left.
+
+    Stock leaves levels open after some failed exports: in the same process, every later call is then taken
+    for one inside of the transform.
+    """
+    before = _functorch.get_dynamic_layer_stack_depth()
     try:
         yield
     finally:
-        while (torch._C._functorch.maybe_current_level() or 0) > before:
-            torch._C._functorch._vmap_decrement_nesting()
+        _functorch.pop_dynamic_layer_stack_and_undo_to_depth(before)
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether it is a tensor of a level of `torch.func`, around another one, even if the level is closed."""
+    return bool(_functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def without_levels(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor inside of all levels, which has the memory; the tensor itself if it is of none."""
+    while is_transformed(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def with_other_memory(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A tensor of the same levels of `vmap` around what `change` makes of the one inside."""
+    if not _functorch.is_batchedtensor(tensor):
+        return change(tensor)
+    inside = with_other_memory(_functorch.get_unwrapped(tensor), change)
+    batched: torch.Tensor = _functorch._add_batch_dim(
+        inside, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor)
+    )
+    return batched
+
+
+def want_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor.requires_grad_()`, which torch forbids on an open level, although a tensor of none is meant."""
+    if _functorch.maybe_current_level() is None:
+        return tensor.requires_grad_()
+    was_allowed = _functorch.get_inplace_requires_grad_allowed()
+    _functorch.set_inplace_requires_grad_allowed(True)
+    try:
+        return tensor.requires_grad_()
+    finally:
+        _functorch.set_inplace_requires_grad_allowed(was_allowed)

@@ -6,6 +6,7 @@ from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, parse_
 from fakexport.capture.exploration import Assumption, Exploration, Problem, capture_or_explore, explore
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, user_spans
+from fakexport.capture.lost_transforms import TransformLost
 from fakexport.capture.plain_forward import bound_inputs
 from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.recovered import Recovered, UnboundConstant, UnboundConstants
@@ -22,6 +23,7 @@ __all__ = [
     "Problem",
     "PythonEffect",
     "Recovered",
+    "TransformLost",
     "UnboundConstant",
     "UnboundConstants",
     "bound_inputs",

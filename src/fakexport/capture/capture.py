@@ -17,6 +17,7 @@ from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.user_frames import name_user_frames
+from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.diagnostics import Span
 from fakexport.fake import SubclassNotKept, remember_value, unregistered_wrapper
 from fakexport.program.origin import remember_origin
@@ -27,6 +28,7 @@ from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
+from .lost_transforms import TransformLost, refuse_lost_transforms
 from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
 from .recovered import Recovered
@@ -84,6 +86,7 @@ def capture(
     try:
         with nullcontext(()) if strict else watch_forward(module) as effects:
             program = traced(module, args, kwargs, shapes=shapes, strict=strict, tracing=tracing)
+        refuse_lost_transforms(program)
         program = flattened(program)
         hold_real_objects(program)
         for name, value in fold_lifted_moves(program).items():
@@ -119,6 +122,7 @@ def traced(
         tracing or nullcontext(),
         plain_forward(module, args, kwargs),
         foreign_fakes_join_the_trace(),
+        transform_levels_closed(),
         # TorchDynamo reads a field that only generated code sets.
         nullcontext() if strict else lazy_graph_modules(),
     ):
@@ -127,7 +131,8 @@ def traced(
 
 def failure_of(error: BaseException) -> CaptureFailure:
     """What an error of `traced` says, with the conditions on sizes that led to it."""
-    return CaptureFailure.of(error, guards=_guards(error))
+    spans = (error.span,) if isinstance(error, TransformLost) and error.span else ()
+    return CaptureFailure.of(error, guards=_guards(error), spans=spans)
 
 
 def torch_shapes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic: Any) -> Any:

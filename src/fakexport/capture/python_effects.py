@@ -26,7 +26,9 @@ __all__ = ["EffectKind", "PythonEffect", "PythonEffects", "watch_forward"]
 EffectKind = Literal["print", "random", "attribute"]
 
 _NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"})
-_OF_TORCH = frozenset({"_parameters", "_buffers", "_modules", "training", "forward"})
+_OF_TORCH = frozenset(
+    {"_parameters", "_buffers", "_modules", "training", "forward", "_flat_weights", "_flat_weight_refs"}
+)
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,8 @@ def _changed(root: nn.Module, before: dict[str, dict[str, Any]]) -> Iterator[tup
     """Path, name and module of each plain attribute that is not what it was."""
     after = _attributes(root)
     for path, module in root.named_modules():
+        if type(module).__module__.startswith("torch."):
+            continue  # What torch's own layers note down for themselves: `nn.LSTM` its flat weights.
         old, new = before.get(path, {}), after[path]
         for name in dict.fromkeys((*old, *new)):
             if not _is_same(old.get(name, _ABSENT), new.get(name, _ABSENT)):

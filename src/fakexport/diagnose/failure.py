@@ -26,6 +26,7 @@ from fakexport.diagnose.operators import (
     missing_fake_class,
     missing_fake_kernel,
     tensors_on_different_devices,
+    transform_lost,
     unsupported_python,
 )
 from fakexport.diagnostics import Diagnostic, Fix
@@ -48,8 +49,8 @@ def diagnose_failure(
             them, since it may follow from them.
         topology: The target, if there is one.
     Reports:
-        FE103, FE201, FE203 to FE206, FE301 to FE304, FE401, FE404, FE502, FE505 where their marks are found,
-        else FE202.
+        FE103, FE201, FE203 to FE206, FE210, FE301 to FE304, FE401, FE404, FE502, FE505 where their marks are
+        found, else FE202.
     """
     if isinstance(failure.error, SubclassNotKept):
         return (subclass_not_kept(failure.error, failure.spans),)
@@ -151,6 +152,7 @@ _DETECTORS: tuple[Detector, ...] = (
     data_dependent_value,
     data_dependent_branch,
     data_dependent_shape,
+    transform_lost,
     unsupported_python,
 )
 
@@ -164,8 +166,32 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
         fix = Fix(f"give the missing input with --input: {missing[1]}")
     elif unknown:
         fix = Fix(f"name the library that registers {unknown[1]}::{unknown[2]} with --library")
+    else:
+        fix = next((Fix(text) for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
         notes=torch_says(failure),
         fix=fix,
     )
+
+
+# What works on a real device, and that no virtual one has.
+_KNOWN_FIXES = (
+    (
+        re.compile(r"torch\._C' has no attribute '_(?:scatter|gather|broadcast)"),
+        "export the module inside of nn.DataParallel: `model.module`. torch.export traces one device's copy",
+    ),
+    (
+        re.compile(r"Cannot get \w+ generator|getNewGenerator\(\)"),
+        "leave out `generator=`, or pass the random numbers as an input: an ExportedProgram keeps no "
+        "torch.Generator that can be saved, and never seeds it again",
+    ),
+    (
+        re.compile(
+            r"Could not run 'aten::empty.memory_format' with arguments from the '(?:CUDA|XPU|MPS)'"
+            r"|SparseCsr(?:CPU|CUDA)"
+        ),
+        "keep the tensors dense for this device (`x @ y` in place of `torch.sparse.mm(x.to_sparse(), y)`): "
+        "no archive stores sparse tensors either",
+    ),
+)

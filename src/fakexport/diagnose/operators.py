@@ -1,11 +1,11 @@
-"""What a capture cannot run: FE206, FE401, FE404, FE502."""
+"""What a capture cannot run: FE206, FE210, FE401, FE404, FE502."""
 
 from __future__ import annotations
 
 import re
 
 from fakexport._torch.script_objects import held_script_object
-from fakexport.capture import CaptureFailure
+from fakexport.capture import CaptureFailure, TransformLost
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.skeleton import fake_class_skeleton, fake_kernel_skeleton
 from fakexport.diagnostics import Diagnostic, Fix, source_text
@@ -16,6 +16,7 @@ __all__ = [
     "missing_fake_class",
     "missing_fake_kernel",
     "tensors_on_different_devices",
+    "transform_lost",
     "unsupported_python",
 ]
 
@@ -29,6 +30,7 @@ _NO_FAKE_KERNEL = (
 )
 _NO_FAKE_CLASS = re.compile(r"registered a fake class|__obj_flatten__")
 _UNSUPPORTED = ("UnsupportedOperatorException", "UnsupportedFakeTensorException")
+_OF_A_LEVEL = "'Tensor' object has no attribute 'constant'"  # Fake mode, of a tensor of a transform's level.
 _DIFFERENT_DEVICES = re.compile(
     r"(?:found at least two devices, (?P<a>[\w:]+) and (?P<b>[\w:]+)"
     r"|Unhandled FakeTensor Device Propagation for (?P<op>[\w.]+), found two different devices "
@@ -76,6 +78,23 @@ def unsupported_python(failure: CaptureFailure) -> Diagnostic | None:
         labels=labels_of(failure, f"TorchDynamo cannot follow `{expression}`" if expression else "here"),
         notes=torch_says(failure),
         fix=Fix("export without --strict, or guard the line: `if not torch.compiler.is_exporting():`"),
+    )
+
+
+def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
+    """FE210: what a derivative of `torch.func` is taken of is unknown to the trace."""
+    is_lost = isinstance(failure.error, TransformLost) or any(
+        _OF_A_LEVEL in text for text in failure.messages
+    )
+    if not is_lost:
+        return None
+    return rule("FE210").diagnostic(
+        labels=labels_of(failure, "the input of the derivative is lost here"),
+        notes=torch_says(failure),
+        fix=Fix(
+            "compute it with torch.autograd: `torch.autograd.grad` in `torch.enable_grad()` on "
+            "`x.detach().requires_grad_()`, or `torch.autograd.functional.jacobian`; without --strict"
+        ),
     )
 
 

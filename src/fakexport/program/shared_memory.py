@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from fakexport._torch.operator_effects import effects_of
 from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import argument_values
+from fakexport._torch.vmap_steps import without_levels
 from fakexport.diagnostics import Span
 from fakexport.program.module_path import module_path
 from fakexport.program.operator_name import operator_name
@@ -131,4 +132,4 @@ def _memory(node: Node) -> StorageWeakRef | None:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    return StorageWeakRef(value.untyped_storage())
+    return StorageWeakRef(without_levels(value).untyped_storage())  # FlexAttention returns one of vmap.

@@ -23,6 +23,7 @@ from fakexport.program.retargeting.retarget import retarget
 from fakexport.program.stand_in_inputs import give_stand_in_inputs
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.weightless import example_inputs_of
+from fakexport.program.written_state import written_state
 from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
@@ -71,7 +72,7 @@ def bind(
     Args:
         program: A weight-less program, from `export`; it is not changed.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
-            shared with the bound program.
+            shared with the bound program, except those that it writes into: of these it has copies.
         device_map: For a program of devices that are not here: `{"cuda:0": "cpu"}`, or one device for all.
             The program is retargeted first, as `retarget` does it.
         dtype: Converts floating weights to what the program has. It must be that dtype: a graph in
@@ -192,18 +193,35 @@ def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:
     for name, old in program.state_dict.items():
         is_parameter = name in parameters or isinstance(old, nn.Parameter)
         state[name] = placed.weight(weights.tensors[name], old, is_parameter=is_parameter)
+    constants = {
+        name: placed.constant(old, weights.tensors.get(name)) for name, old in program.constants.items()
+    }
+    own = _own_copies({**state, **constants}, written_state(program))
     bound = reassemble(
         program,
         graph_module=copied_graph(program),
-        state_dict=state,
-        constants={
-            name: placed.constant(old, weights.tensors.get(name)) for name, old in program.constants.items()
-        },
+        state_dict={name: own.get(id(tensor), tensor) for name, tensor in state.items()},
+        constants={name: own.get(id(value), value) for name, value in constants.items()},
         example_inputs=_zero_inputs(program),
     )
     give_stand_in_inputs(bound)
     inherit_origin(bound, program)
     return bound
+
+
+def _own_copies(tensors: Mapping[str, Any], written: frozenset[str]) -> dict[int, torch.Tensor]:
+    """A copy of each tensor that the program writes into, by the identity of the caller's.
+
+    Nothing else is copied: memory is not doubled for what is only read.
+    """
+    shared = {id(tensor): tensor for name, tensor in tensors.items() if name in written}
+    return {key: _copy(tensor) for key, tensor in shared.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    copied = tensor.detach().clone()
+    is_parameter = isinstance(tensor, nn.Parameter)
+    return nn.Parameter(copied, requires_grad=tensor.requires_grad) if is_parameter else copied
 
 
 def _zero_inputs(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

@@ -88,7 +88,7 @@ def test_a_rule_is_found_by_code_and_by_name(known: Rule) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "nearest"),
-    [("FE210", "FE20"), ("data_dependant_branch", "FE201"), ("fe999", "FE"), ("", "FE")],
+    [("FE2100", "FE210"), ("data_dependant_branch", "FE201"), ("fe999", "FE"), ("", "FE")],
 )
 def test_an_unknown_rule_gets_the_nearest_codes_on_one_line(asked: str, nearest: str) -> None:
     with pytest.raises(ValueError, match="unknown rule") as caught:

@@ -17,6 +17,7 @@ from fakexport._torch.operator_schema import is_mutating
 from fakexport._torch.python_kernels import python_kernels
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import without_new_guards
+from fakexport._torch.vmap_steps import want_gradient
 from fakexport.program.retargeting.strict_devices import DeviceClash, device_clash
 from fakexport.program.retargeting.value_key import NO_KEY, ValueKeys, value_difference
 
@@ -133,7 +134,7 @@ class OperatorRuns:
                 if not isinstance(leaf, FakeTensor) or not (is_choosing or is_mutated or device):
                     return leaf
                 copied = fake_elsewhere(leaf, device or leaf.device)
-                return copied.requires_grad_(is_choosing and source in self.in_autograd)
+                return want_gradient(copied) if is_choosing and source in self.in_autograd else copied
 
             return tree_map(given, values[source])
 

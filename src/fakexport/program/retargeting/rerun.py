@@ -16,7 +16,12 @@ from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import is_changing_views
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.script_objects import is_fake_object
-from fakexport._torch.vmap_steps import VMAP_LEVEL_STEPS, vmap_levels_closed
+from fakexport._torch.vmap_steps import (
+    VMAP_LEVEL_STEPS,
+    transform_levels_closed,
+    want_gradient,
+    with_other_memory,
+)
 from fakexport.program.devices import device_of_literal
 from fakexport.program.module_path import module_path
 from fakexport.program.operator_name import operator_name
@@ -109,7 +114,7 @@ class Rerun:
             graph_module: Changed in place.
             inputs: New value of each placeholder.
         """
-        with strict_rules(self.mode), vmap_levels_closed():
+        with strict_rules(self.mode), transform_levels_closed():
             for node, value in inputs.items():
                 self._begin(node, value)
             self._run(graph_module, "")
@@ -218,7 +223,8 @@ class Rerun:
             before = node.meta.get("val")
             given = self._all(operand)
             if isinstance(before, FakeTensor) and isinstance(given, torch.Tensor):
-                value = fake_elsewhere(before, given.device).requires_grad_(before.requires_grad)
+                value: Any = fake_elsewhere(before, given.device)
+                value = want_gradient(value) if before.requires_grad else value
             else:
                 value = self._moved(before, path)
             self._begin(node, value)
@@ -266,17 +272,18 @@ class Rerun:
         if difference is not None:
             self.changes.append(Change(node, path, *difference))
         noted = fake_elsewhere(before if difference is None else now, now.device)
-        return noted.requires_grad_() if before.requires_grad else noted
+        return want_gradient(noted) if before.requires_grad else noted
 
     def _moved(self, value: Any, path: str) -> Any:
         """A value whose devices are replaced as the move says."""
 
+        def elsewhere(tensor: torch.Tensor) -> torch.Tensor:
+            if not isinstance(tensor, FakeTensor):
+                return tensor
+            return fake_elsewhere(tensor, self.move.of(tensor.device, path))
+
         def moved(leaf: Any) -> Any:
-            return (
-                fake_elsewhere(leaf, self.move.of(leaf.device, path))
-                if isinstance(leaf, FakeTensor)
-                else leaf
-            )
+            return with_other_memory(leaf, elsewhere) if isinstance(leaf, torch.Tensor) else leaf
 
         return tree_map(moved, value)
 
