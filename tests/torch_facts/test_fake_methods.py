@@ -86,3 +86,45 @@ def test_a_deep_copy_asks_for_no_data_pointer() -> None:
 
     assert copied.weight.fake_mode is mode
     assert isinstance(copied.weight, nn.Parameter)
+
+
+def test_stock_refuses_to_move_a_fake_module_away_from_the_meta_device() -> None:
+    with FakeTensorMode():
+        module = nn.Linear(2, 2, device="meta")
+        reference = weakref.ref(module.weight)
+
+        with pytest.raises(RuntimeError, match="Couldn't swap Linear"):
+            module.to_empty(device="cpu")
+
+    assert reference() is module.weight
+
+
+def test_a_fake_module_moves_away_from_the_meta_device() -> None:
+    mode = FakeTensorMode()
+    with mode, fake_methods(mode, _refuse, _ignore):
+        module = nn.Linear(2, 2, device="meta")
+        reference = weakref.ref(module.weight)
+
+        module.to_empty(device="cpu")
+
+        assert module(torch.ones(1, 2)).device.type == "cpu"
+
+    assert reference() is module.weight
+    assert isinstance(module.weight, nn.Parameter)
+
+
+def test_stock_cannot_copy_a_real_tensor_under_fake_mode() -> None:
+    with FakeTensorMode(), pytest.raises(RuntimeError, match="set the storage"):
+        copy.deepcopy(_REAL)
+
+
+def test_a_real_tensor_is_copied_as_a_fake() -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, fake_methods(mode, _refuse, _ignore):
+        copied = copy.deepcopy(_REAL)
+
+    assert type(copied).__name__ == "FakeTensor"
+    assert (copied.shape, copied.stride()) == (_REAL.shape, _REAL.stride())
+
+
+_REAL = torch.ones(2, 3).t()

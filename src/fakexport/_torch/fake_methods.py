@@ -83,11 +83,14 @@ def fake_methods(
         return stock_deep_copy(self, memo)
 
     def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
-        # `Module._apply` wants `one` to hold what `other` holds and keep its identity. That needs no swap.
-        if is_ours(one) and is_ours(other):
+        # `Module._apply` wants `one` to hold what `other` holds and keep its identity. That needs no swap,
+        # but from the meta device (`to_empty`, `skip_init`), where C++ refuses other data.
+        if not (is_ours(one) and is_ours(other)):
+            stock_swap(one, other)
+        elif one.is_meta == other.is_meta:
             one.data = other
         else:
-            stock_swap(one, other)
+            _swap_fakes(one, other)
 
     return Patches(
         {
@@ -101,6 +104,15 @@ def fake_methods(
             (torch.utils, "swap_tensors"): swap_tensors,
         }
     )
+
+
+def _swap_fakes(one: torch.Tensor, other: torch.Tensor) -> None:
+    """What stock does to swap two tensors, which refuses those that anything refers to weakly.
+
+    Fake mode itself does, to tell a view from its base. What refers to `one` means the module's parameter.
+    """
+    torch._C._swap_tensor_impl(one, other)
+    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
 
 
 def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:

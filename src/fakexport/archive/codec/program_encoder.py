@@ -32,6 +32,7 @@ from fakexport.program.conditions import UnreadableCondition, conditions_of
 from .argument_encoder import ArgumentEncoder, object_json
 from .graph_encoder import GraphEncoder
 from .guard_text import checked_guard
+from .index_calls import with_plain_indexing
 from .node_metadata import MetadataEncoder, custom_json
 from .source_path import SourcePaths
 from .tree_spec import tree_spec_to_text
@@ -64,7 +65,7 @@ def program_to_json(program: ExportedProgram, *, root: str | Path | None = None)
 def _document(program: ExportedProgram, paths: SourcePaths) -> Json:
     encoder = GraphEncoder(ValueEncoder(), MetadataEncoder(paths))
     literal = ArgumentEncoder(_no_graph).of
-    graph = encoder.encode(program.graph_module)
+    graph = encoder.encode(with_plain_indexing(program))
     signature = program.graph_signature
     custom = program.graph_module.meta.get("custom")
     return {

@@ -1,0 +1,46 @@
+"""Indexing under `torch.vmap`, which an export leaves as the call of a Python function by its name.
+
+With `TransformGetItemToIndex`, as FlexAttention and the masks of transformers use it, `x[i]` becomes
+`flat_apply` of an autograd function of torch whose arguments are described by a `TreeSpec`. No format has a
+place for that, stock `torch.export.save` included. What the function runs is `aten.index.Tensor`, which under
+the same levels of `vmap` gives the same bits.
+
+Seen on torch 2.13. Source: `torch/_dynamo/_trace_wrapped_higher_order_op.py:ModIndex`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from fakexport.program.operator_name import operator_name
+from fakexport.program.program_copy import copied_graph, graph_modules
+
+__all__ = ["with_plain_indexing"]
+
+_INDEX = "torch._dynamo._trace_wrapped_higher_order_op.ModIndex"
+
+
+def with_plain_indexing(program: ExportedProgram) -> GraphModule:
+    """The graph of a program with `aten.index.Tensor` for each such call; its own graph where it has none."""
+    if not any(map(_is_index_call, _nodes(program.graph_module))):
+        return program.graph_module
+    copied = copied_graph(program)
+    for node in filter(_is_index_call, _nodes(copied)):
+        described = node.args[:2]
+        node.target = torch.ops.aten.index.Tensor
+        node.args = (node.args[3], list(node.args[4:]))
+        for spec in described:
+            if isinstance(spec, Node) and not spec.users:
+                node.graph.erase_node(spec)
+    return copied
+
+
+def _nodes(root: GraphModule) -> list[Node]:
+    return [node for module in graph_modules(root) for node in module.graph.nodes]
+
+
+def _is_index_call(node: Node) -> bool:
+    is_call = node.op == "call_function" and operator_name(node).endswith("flat_apply")
+    return is_call and len(node.args) > 4 and node.args[2] == _INDEX
