@@ -24,8 +24,9 @@ _INDEX = "torch._dynamo._trace_wrapped_higher_order_op.ModIndex"
 
 def with_plain_indexing(program: ExportedProgram) -> GraphModule:
     """The graph of a program with `aten.index.Tensor` for each such call; its own graph where it has none."""
-    if not any(map(_is_index_call, _nodes(program.graph_module))):
-        return program.graph_module
+    graph_module: GraphModule = program.graph_module
+    if not any(map(_is_index_call, _nodes(graph_module))):
+        return graph_module
     copied = copied_graph(program)
     for node in filter(_is_index_call, _nodes(copied)):
         described = node.args[:2]
