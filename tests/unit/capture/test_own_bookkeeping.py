@@ -8,8 +8,11 @@ from torch import nn
 
 import fakexport as fe
 
-# torch's own, of what its LSTM notes down.
-pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")
+# torch's own: of what its LSTM notes down, and of a wheel without cuDNN.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning"),
+    pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN:UserWarning"),
+]
 
 
 class CountingLSTM(nn.LSTM):
