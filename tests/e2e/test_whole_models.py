@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 import fakexport as fe
 from fakexport.cli import main
 from fakexport.sources import resolve
 from tests.architectures.architecture import Architecture
+from tests.unit.sources.tiny_configs import TEXT
 
 Run = Callable[..., tuple[int, str]]
 
@@ -113,3 +116,69 @@ def test_a_bare_model_type_says_that_no_published_model_was_measured(run: Run) -
 
     assert code == 0
     assert "note: hf:gpt2 is transformers' default configuration of that type, not a published model" in text
+
+
+PRETRAINED = """
+from transformers import AutoModelForCausalLM
+import torch
+
+
+def factory():
+    model = AutoModelForCausalLM.from_pretrained({folder!r})
+    return model, (torch.ones(2, 8, dtype=torch.long),)
+
+
+def needs_arguments(folder):
+    return AutoModelForCausalLM.from_pretrained(folder)
+
+
+def misses_a_package():
+    import skimage
+"""
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Path:
+    """A file with a factory that loads a checkpoint folder."""
+    config = transformers.LlamaConfig(**TEXT, tie_word_embeddings=True)
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path / "checkpoint")
+    path = tmp_path / "model.py"
+    path.write_text(PRETRAINED.format(folder=str(tmp_path / "checkpoint")))
+    return path
+
+
+def test_a_factory_that_loads_a_checkpoint_gives_the_program_of_the_real_model(
+    run: Run, pretrained: Path, tmp_path: Path
+) -> None:
+    code, text = run("check", f"{pretrained}:factory", "--target", "H100", "--target", "cpu")
+    assert code == 0, text
+    code, text = run("export", f"{pretrained}:factory", "-o", tmp_path / "program.pt2")
+    assert code == 0, text
+
+    real = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")
+    ids = torch.ones(2, 8, dtype=torch.long)
+    program = fe.load(tmp_path / "program.pt2")
+    fe.export(real, (ids,))  # registers the cache with torch
+    stock = torch.export.export(real, (ids,))
+    assert [str(node.target) for node in program.graph.nodes] == [
+        str(node.target) for node in stock.graph.nodes
+    ]
+    bound = fe.bind(tmp_path / "program.pt2", tmp_path / "checkpoint")
+    with torch.no_grad():
+        torch.testing.assert_close(bound.module()(ids)["logits"], real(ids).logits)
+
+
+def test_a_bad_factory_is_one_line_or_a_finding_with_a_fix(
+    run: Run, pretrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()  # what transformers says while it saves
+    assert main(["check", f"{pretrained}:needs_arguments", "--no-progress"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: {pretrained}:needs_arguments needs arguments (folder), and a factory is called without any: "
+        "write a function that passes them"
+    ]
+
+    code, text = run("check", f"{pretrained}:misses_a_package")
+
+    assert code == 1
+    assert f"= fix: run `{sys.executable} -m pip install scikit-image`" in text

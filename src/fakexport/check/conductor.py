@@ -80,7 +80,7 @@ def check(
         inputs: Example inputs, such as `"pixel_values=float32[1,3,224,224]"`, in place of derived ones.
         dynamic_shapes: `"auto"`, or dimensions such as `"input_ids.1=2..4096"`.
         strict: Trace with TorchDynamo instead of running the Python code.
-        use_cache: Let a language model take and return its KV cache.
+        use_cache: Let a language model return the KV cache of what it was given; it takes none.
         on_progress: Called at the start of each step.
     Returns:
         One verdict per target in the order asked, the differences, and the diagnostics.

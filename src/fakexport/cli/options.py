@@ -90,7 +90,7 @@ Strict = Annotated[
     bool, typer.Option("--strict", help="Trace with TorchDynamo instead of running the Python code.")
 ]
 UseCache = Annotated[
-    bool, typer.Option("--use-cache", help="Let a language model take and return its KV cache.")
+    bool, typer.Option("--use-cache", help="Let a language model return its KV cache (it takes none).")
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]
 Libraries = Annotated[

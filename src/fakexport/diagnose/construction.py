@@ -8,9 +8,10 @@ from fakexport.capture import user_spans
 from fakexport.devices import Topology
 from fakexport.diagnose.devices import absent_device_in_constructor
 from fakexport.diagnose.labels import labels_at
-from fakexport.diagnostics import Diagnostic, Span
+from fakexport.diagnostics import Diagnostic, Fix, Span
 from fakexport.fake import SubclassNotKept, UnreplayableRead
 from fakexport.rules import rule
+from fakexport.sources import how_to_install
 
 __all__ = ["diagnose_build", "subclass_not_kept"]
 
@@ -39,9 +40,11 @@ def diagnose_build(error: BaseException, *, topology: Topology | None = None) ->
     absent = absent_device_in_constructor(error, _last(spans), topology)
     if absent is not None:
         return absent
+    install = how_to_install(error)
     return rule("FE102").diagnostic(
         labels=labels_at(_last(spans), type(error).__name__),
         notes=(f"{type(error).__name__}: {error}",),
+        fix=None if install is None else Fix(install),
     )
 
 

@@ -21,6 +21,7 @@ from .mode import fake_mode
 from .module_tensors import held_tensors, slots
 from .place import place, placement_as_made
 from .placement import DeviceMap, Placement, check_device
+from .pretrained_models import register_caches
 from .recording import Recording, recording
 from .subclasses import check_class, check_input
 
@@ -102,6 +103,7 @@ def build(
             module, args, kwargs = _made(factory)
         for held in held_tensors(module):
             check_class(held.path, held.tensor)
+        register_caches(module)
         notes = _real_notes(module)
         if foreign := foreign_tensors(module, mode):
             if wanted is None and all(slot.path in foreign for slot in slots(module)):

@@ -11,6 +11,8 @@ from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, meta_of, new_fake_mode
 from fakexport.devices import Topology, emulate
 
+from .checkpoint_reads import headers_alone
+from .pretrained_models import pretrained_models
 from .recording import recording
 
 __all__ = ["fake_mode", "is_fake", "meta_like"]
@@ -24,7 +26,8 @@ def fake_mode(topology: str | Topology | None = None, *, fake_cuda: bool = False
     `tensor(..., device='cuda:0', size=(10,), fake=True)` inside of the block (afterwards as torch prints it).
     Values that the block reads (`.item()`, `.tolist()`, `.numpy()`, `bool(t)`) are computed on the CPU
     from the recorded operations that made the tensor. `.to(...)`, `.half()` and `.cuda()` of a fake module
-    are reliable inside of the block. Inside of another block, that block's mode goes on.
+    are reliable inside of the block. Inside of another block, that block's mode goes on. Of safetensors files
+    that the block loads, also through transformers' `from_pretrained`, the headers are read and no weights.
 
     Args:
         topology: Virtual devices that exist in the block: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`.
@@ -46,7 +49,13 @@ def fake_mode(topology: str | Topology | None = None, *, fake_cuda: bool = False
     if fake_cuda and topology is None:
         topology = "8xH100"
     mode = active_fake_mode() or new_fake_mode()
-    with emulate(topology) if topology is not None else nullcontext(), mode, recording(mode):
+    with (
+        emulate(topology) if topology is not None else nullcontext(),
+        mode,
+        recording(mode),
+        headers_alone(),
+        pretrained_models(),
+    ):
         yield mode
 
 

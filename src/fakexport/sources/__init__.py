@@ -6,7 +6,7 @@ from fakexport.sources.inputs import inputs_from_specs
 from fakexport.sources.operator_library import load_operator_library
 from fakexport.sources.resolve import resolve
 from fakexport.sources.source import FORMS, ExampleInputs, Kind, Source, no_patches
-from fakexport.sources.source_error import SourceError
+from fakexport.sources.source_error import SourceError, how_to_install
 
 __all__ = [
     "FORMS",
@@ -16,6 +16,7 @@ __all__ = [
     "Source",
     "SourceError",
     "callable_source",
+    "how_to_install",
     "inputs_from_specs",
     "load_operator_library",
     "no_patches",

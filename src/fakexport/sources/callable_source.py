@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from fakexport.sources.python_factory import checked, no_inputs
+from fakexport.sources.python_factory import check_arguments, checked, no_inputs
 from fakexport.sources.source import Source
 
 __all__ = ["callable_source"]
@@ -20,10 +20,13 @@ def callable_source(factory: Callable[[], Any] | nn.Module) -> Source:
         factory: As `resolve` finds them in files; its name stands for the spec.
     Raises:
         TypeError: it is neither.
+        SourceError: it cannot be called without arguments.
     """
     if not callable(factory):
         raise TypeError(f"a source is a text, a factory or a module, not {type(factory).__name__}")
     name = getattr(factory, "__name__", type(factory).__name__)
+    if not isinstance(factory, nn.Module):
+        check_arguments(factory, name)
 
     def made() -> Any:
         return factory if isinstance(factory, nn.Module) else factory()

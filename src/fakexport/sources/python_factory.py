@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ from fakexport.sources.python_file import import_file, import_module, importable
 from fakexport.sources.source import FORMS, ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, did_you_mean
 
-__all__ = ["checked", "no_inputs", "python_source"]
+__all__ = ["check_arguments", "checked", "no_inputs", "python_source"]
 
 _A_SOURCE_IS = f"; a source is {' | '.join(FORMS)}"
 
@@ -28,7 +29,8 @@ def python_source(spec: str) -> Source:
     Args:
         spec: `path/to/file.py:FACTORY` or `package.module:FACTORY`; `FACTORY` may be dotted.
     Raises:
-        SourceError: No such file, package or attribute; the import raises; the attribute is not callable.
+        SourceError: No such file, package or attribute; the import raises; the attribute is not callable, or
+            not without arguments.
     """
     place, _, attribute = spec.rpartition(":")
     if not place or not attribute:
@@ -56,8 +58,32 @@ def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:
         raise SourceError(
             f"{place}:{path} is not a factory: it is of type {type(found).__name__}, not callable"
         )
+    check_arguments(found, f"{place}:{path}")
     factory: Callable[[], Any] = found
     return factory
+
+
+def check_arguments(factory: Callable[..., Any], name: str) -> None:
+    """Checks that a factory can be called without arguments.
+
+    Raises:
+        SourceError: it has required parameters, which are named.
+    """
+    if needed := _required(factory):
+        raise SourceError(
+            f"{name} needs arguments ({', '.join(needed)}), and a factory is called without any: write a "
+            "function that passes them"
+        )
+
+
+def _required(factory: Callable[..., Any]) -> list[str]:
+    """The parameters that a call has to give."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (ValueError, TypeError):  # written in C: the call will tell
+        return []
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in starred]
 
 
 def _factories(module: ModuleType) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fakexport.files import read_file
-from fakexport.sources.source_error import SourceError, did_you_mean, first_line
+from fakexport.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
 
 __all__ = ["import_file", "import_module", "importable"]
 
@@ -44,7 +44,11 @@ def import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise SourceError(f"{path} cannot be imported: {first_line(error)}{_place(error, path)}") from error
+        install = how_to_install(error)
+        raise SourceError(
+            f"{path} cannot be imported: {first_line(error)}{_place(error, path)}"
+            + (f"; {install}" if install else "")
+        ) from error
     return module
 
 

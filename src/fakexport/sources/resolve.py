@@ -21,7 +21,7 @@ def resolve(spec: str, *, use_cache: bool = False) -> Source:
 
     Args:
         spec: One of `FORMS`. A factory is any callable without arguments, an `nn.Module` class included.
-        use_cache: Whether a language model takes and returns a key-value cache. For `hf:` only.
+        use_cache: Whether a language model returns a key-value cache; it takes none. For `hf:` only.
     Returns:
         The source. Resolving one spec twice imports a Python file twice.
     Raises:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import difflib
+import shlex
+import sys
 from collections.abc import Iterable
 
-__all__ = ["SourceError", "did_you_mean", "first_line"]
+__all__ = ["SourceError", "did_you_mean", "first_line", "how_to_install"]
 
 LONGEST_LIST = 8
+
+# Packages of models whose name is that of their module, and those where it is not.
+_PACKAGES = {
+    **dict.fromkeys(("accelerate", "bitsandbytes", "diffusers", "einops", "kernels", "numpy", "optimum")),
+    **dict.fromkeys(("peft", "safetensors", "scipy", "sentencepiece", "tiktoken", "timm", "tokenizers")),
+    **dict.fromkeys(("torchao", "torchaudio", "torchvision", "transformers", "triton", "xformers")),
+    **dict.fromkeys(("flash_attn", "huggingface_hub", "mamba_ssm")),
+    "cv2": "opencv-python-headless",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 
 
 class SourceError(ValueError):
@@ -49,3 +64,25 @@ def first_line(error: BaseException) -> str:
     """
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def how_to_install(error: BaseException) -> str | None:
+    """Returns what makes a missing module importable, or None for another error.
+
+    A command is given for packages that are known: the name of a module may be anyone's on an index.
+
+    Args:
+        error: Any exception.
+    """
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    module = error.name.partition(".")[0]
+    if module in sys.modules:
+        return f"install a version of {module} that has {error.name}"
+    if module in _PACKAGES:
+        package = _PACKAGES[module] or module.replace("_", "-")
+        return f"run `{shlex.quote(sys.executable)} -m pip install {package}`"
+    return (
+        f"install the package that has the module {module!r} for {sys.executable}, or, if it is a file of "
+        "your own, put its folder on PYTHONPATH"
+    )

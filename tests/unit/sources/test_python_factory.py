@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport.sources import SourceError, resolve
+from fakexport.sources import SourceError, callable_source, resolve
 
 
 @pytest.fixture
@@ -270,3 +270,42 @@ def test_a_factory_without_inputs_asks_for_them(write):
         SourceError, match=r"returned no inputs: return \(module, args\), or name them with --input"
     ):
         source.example_inputs(source.factory(), "cpu", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "needed"),
+    [
+        ("def make(width, *rest, depth=1, **others): ...", "width"),
+        ("def make(*, width, depth): ...", "width, depth"),
+        ("from torch.nn import Linear as make", "in_features, out_features"),
+    ],
+)
+def test_a_factory_that_needs_arguments_is_a_bad_call(tmp_path, code, needed):
+    (tmp_path / "model.py").write_text(code)
+
+    with pytest.raises(SourceError) as caught:
+        resolve(f"{tmp_path}/model.py:make")
+
+    assert str(caught.value) == (
+        f"{tmp_path}/model.py:make needs arguments ({needed}), and a factory is called without any: "
+        "write a function that passes them"
+    )
+
+
+def test_a_callable_that_needs_arguments_is_a_bad_call():
+    with pytest.raises(SourceError, match=r"^<lambda> needs arguments \(width\), and a factory"):
+        callable_source(lambda width: torch.nn.Linear(width, 2))
+
+
+def test_a_module_that_is_missing_is_answered_with_what_makes_it_importable(tmp_path):
+    (tmp_path / "known.py").write_text("import skimage")
+    (tmp_path / "own.py").write_text("import layers_of_my_own")
+
+    with pytest.raises(SourceError) as known:
+        resolve(f"{tmp_path}/known.py:make")
+    with pytest.raises(SourceError) as own:
+        resolve(f"{tmp_path}/own.py:make")
+
+    assert str(known.value).endswith(f"; run `{sys.executable} -m pip install scikit-image`")
+    assert "pip" not in str(own.value)
+    assert str(own.value).endswith("if it is a file of your own, put its folder on PYTHONPATH")

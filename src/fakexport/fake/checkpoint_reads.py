@@ -1,0 +1,133 @@
+"""Checkpoints that a constructor loads: their headers are read, their weights become fakes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fakexport._torch.active_modes import active_fake_mode
+from fakexport._torch.fake_tensors import FakeTensorMode, real_to_fake
+from fakexport._torch.real_execution import real_execution
+
+from .values import withhold_value
+
+__all__ = ["headers_alone"]
+
+_NAME = "safe_open"
+_DTYPES = {
+    "BOOL": "bool",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "U8": "uint8",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+}
+
+
+@contextmanager
+def headers_alone() -> Iterator[None]:
+    """In this context `safetensors.safe_open` reads headers where a fake mode is active, in every module.
+
+    `transformers`, `safetensors.torch.load_file`, diffusers and timm all read through it. Threads without a
+    fake mode read weights as ever. A module that was imported in the block gets the real one back as well.
+    """
+    try:
+        import safetensors
+    except ImportError:
+        yield
+        return
+    real = safetensors.safe_open
+    stand_in = _opener(real)
+    _exchange(real, stand_in)
+    try:
+        yield
+    finally:
+        _exchange(stand_in, real)
+
+
+def _opener(real: Callable[..., Any]) -> Callable[..., Any]:
+    def safe_open(filename: Any, framework: str = "pt", device: Any = "cpu", **options: Any) -> Any:
+        mode = active_fake_mode()
+        if mode is None or framework not in ("pt", "torch", "pytorch"):
+            return real(filename, framework, device, **options)
+        # As NumPy's: torch's would map the whole file.
+        return _Headers(real(filename, "np"), mode, torch.empty(0, device=device).device)
+
+    return safe_open
+
+
+def _exchange(old: object, new: object) -> None:
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(_NAME) is old:
+            setattr(module, _NAME, new)
+
+
+class _Headers:
+    """An open file of safetensors whose tensors are fakes."""
+
+    def __init__(self, file: Any, mode: FakeTensorMode, device: torch.device) -> None:
+        self._file = file
+        self._mode = mode
+        self._device = device
+
+    def __enter__(self) -> _Headers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+
+    def keys(self) -> Any:
+        return self._file.keys()
+
+    def offset_keys(self) -> Any:
+        return self._file.offset_keys()
+
+    def metadata(self) -> Any:
+        return self._file.metadata()
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        return self.get_slice(name)[...]
+
+    def get_tensors(self) -> dict[str, torch.Tensor]:
+        return {name: self.get_tensor(name) for name in self.offset_keys()}
+
+    def get_slice(self, name: str) -> _Slice:
+        return _Slice(self._file.get_slice(name), name, self._mode, self._device)
+
+
+class _Slice:
+    """One entry: its shape and dtype, and a fake of it once it is indexed."""
+
+    def __init__(self, entry: Any, name: str, mode: FakeTensorMode, device: torch.device) -> None:
+        self.get_shape = entry.get_shape
+        self.get_dtype = entry.get_dtype
+        self._name = name
+        self._mode = mode
+        self._device = device
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        dtype = _DTYPES.get(self.get_dtype())
+        if dtype is None or not hasattr(torch, dtype):
+            raise TypeError(f"{self._name} is of dtype {self.get_dtype()}, which this torch does not have")
+        with real_execution():
+            meta = torch.empty(self.get_shape(), dtype=getattr(torch, dtype), device="meta")
+        whole = real_to_fake(self._mode, meta, self._device)
+        withhold_value(whole, f"{self._name} of a checkpoint, of which the header alone was read")
+        return whole if index is Ellipsis else whole[index]
