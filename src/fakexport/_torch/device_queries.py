@@ -182,7 +182,7 @@ class Backend:
         return 0
 
     max_memory_allocated = memory_reserved = max_memory_reserved = memory_allocated
-    memory_cached = max_memory_cached = device_memory_used = memory_usage = memory_allocated
+    memory_cached = max_memory_cached = device_memory_used = memory_allocated
 
     def memory_stats(self, device: Any = None) -> Mapping[str, int]:
         self._index(device)
@@ -193,6 +193,15 @@ class Backend:
     def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
         self._index(device)
         return {}
+
+    def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
+        return f"{self._device(device)} is virtual: nothing is allocated on it"
+
+    def memory_snapshot(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return []
+
+    def get_allocator_backend(self) -> str:
+        return "native"
 
     def get_per_process_memory_fraction(self, device: Any = None) -> float:
         self._index(device)
@@ -207,6 +216,18 @@ class Backend:
     set_per_process_memory_fraction = _lazy_call = _nothing
     manual_seed = manual_seed_all = seed = seed_all = _nothing
     set_rng_state = set_rng_state_all = set_sync_debug_mode = _nothing
+    _sleep = _record_memory_history = _nothing
+
+    def _refused(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise: the answer would be an address, a measurement or a recording of what does not run."""
+        raise RuntimeError(
+            f"not available on a virtual {self.device_type} device: nothing runs there. Guard the call: "
+            "`if not torch.compiler.is_exporting():`"
+        )
+
+    graph_pool_handle = make_graphed_callables = get_stream_from_external = current_blas_handle = _refused
+    caching_allocator_alloc = caching_allocator_delete = caching_allocator_enable = _dump_snapshot = _refused
+    utilization = temperature = power_draw = clock_rate = memory_usage = _refused
 
     def get_sync_debug_mode(self) -> int:
         return 0

@@ -29,7 +29,15 @@ __all__ = ["query_patches"]
 _CUDA_VERSION = "13.0"
 _HIP_VERSION = "7.0"
 
-_PRIVATE = ("_lazy_init", "_lazy_call", "_exchange_device", "_maybe_exchange_device")
+_PRIVATE = (
+    "_lazy_init",
+    "_lazy_call",
+    "_exchange_device",
+    "_maybe_exchange_device",
+    "_sleep",
+    "_record_memory_history",
+    "_dump_snapshot",
+)
 
 
 def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]], present: str = "cpu") -> Patches:
@@ -54,12 +62,22 @@ def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]], present: str =
         **_replacements(mps, torch.backends.mps),
         **_replacements(AcceleratorQueries(chosen), torch.accelerator),
         (torch, "get_device_module"): _device_module_answer(chosen),
+        **{(torch.cuda.nvtx, name): _no_marker for name in _MARKERS},
+        **{(torch.cuda.profiler, name): _no_marker for name in ("start", "stop", "init")},
     }
     if cuda.is_available():
         is_rocm = cuda._of(0).is_rocm
         replacements[torch.version, "cuda"] = None if is_rocm else torch.version.cuda or _CUDA_VERSION
         replacements[torch.version, "hip"] = (torch.version.hip or _HIP_VERSION) if is_rocm else None
     return Patches(replacements)
+
+
+# A wheel without CUDA has no such functions; a build with it writes marks into a profile that is not taken.
+_MARKERS = ("range_push", "range_pop", "range_start", "range_end", "mark")
+
+
+def _no_marker(*args: Any, **kwargs: Any) -> int:
+    return 0
 
 
 def _device_module_answer(chosen: Backend | None) -> Callable[..., ModuleType]:

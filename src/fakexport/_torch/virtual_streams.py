@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from .virtual_guard import DEVICE_TYPE_INDEX
+
 __all__ = ["VirtualEvent", "VirtualStream"]
 
 
@@ -26,7 +28,7 @@ class VirtualStream:
 
     priority = 0
     stream_id = 0
-    cuda_stream = 0
+    cuda_stream = native_handle = sycl_queue = 0
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
         self.device = type(self)._resolve(device)
@@ -40,6 +42,15 @@ class VirtualStream:
     @property
     def device_index(self) -> int:
         return self.device.index
+
+    @property
+    def device_type(self) -> int:
+        """Number of the device type, as `c10::DeviceType` has it."""
+        return DEVICE_TYPE_INDEX[self.device.type]
+
+    def is_capturing(self) -> bool:
+        """No: no graph of kernels is captured where none runs. Optimizers ask."""
+        return False
 
     def wait_event(self, event: VirtualEvent) -> None:
         """Return at once: every event has happened."""
@@ -70,13 +81,16 @@ class VirtualEvent:
     """Stands for `torch.cuda.Event`: has always happened, and took no time."""
 
     event_id = 0
-    cuda_event = 0
+    cuda_event = native_handle = sycl_event = 0
+    device: torch.device | None = None
+    """Where it was recorded last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take what `torch.cuda.Event` takes (timing, blocking, interprocess), without effect."""
 
     def record(self, stream: Any = None) -> None:
         """Return at once: there is no queue to mark."""
+        self.device = getattr(stream, "device", None)
 
     def wait(self, stream: Any = None) -> None:
         """Return at once: the event has happened."""
@@ -90,3 +104,12 @@ class VirtualEvent:
     def elapsed_time(self, end_event: VirtualEvent) -> float:
         """Milliseconds, as `torch.cuda.Event.elapsed_time` gives them: 0.0, since nothing runs."""
         return 0.0
+
+    def ipc_handle(self) -> bytes:
+        """Raise: another process cannot wait for what does not run."""
+        raise RuntimeError("an event of a virtual device cannot be shared with another process")
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> VirtualEvent:
+        """Raise, as `ipc_handle` does."""
+        raise RuntimeError("an event of a virtual device cannot be shared with another process")

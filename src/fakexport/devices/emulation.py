@@ -17,6 +17,7 @@ from fakexport._torch.device_operators import fake_device_operators
 from fakexport._torch.device_queries import DeviceAnswers
 from fakexport._torch.dispatch_cache import own_dispatch_cache
 from fakexport._torch.fallback_kernels import fallback_kernels_on_cpu
+from fakexport._torch.fused_optimizers import fused_optimizers
 from fakexport._torch.new_tensors import new_tensors_stay
 from fakexport._torch.query_patches import query_patches
 from fakexport._torch.virtual_accelerator import virtual_accelerator
@@ -79,6 +80,7 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
             stack.enter_context(new_tensors_stay())
             if not _active:  # Registered once: torch warns where a registration replaces another.
                 stack.enter_context(virtual_attention(_attention_device))
+                stack.enter_context(fused_optimizers())
             if self.topology.accelerators:
                 stack.enter_context(virtual_accelerator(self.topology.accelerators[0].type))
                 stack.enter_context(virtual_backward(self.topology.accelerators[0].type))
