@@ -1,30 +1,49 @@
-"""Attributes of torch's modules and classes can be set and put back as the very same objects."""
+"""Attributes of torch's modules and classes are replaced for a context, and are the very same objects afterwards."""
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fakexport._torch.patching import Patches
+from fakexport._torch.patching import Patches, in_force, original_of
+
+
+def answer(*args):
+    return "replaced"
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"),
-    [(torch.cuda, "is_available"), (FakeTensorMode, "avoid_device_init"), (torch.version, "cuda")],
+    ("owner", "name", "replacement", "read"),
+    [
+        (torch.cuda, "is_available", answer, torch.cuda.__getattribute__),
+        (torch.version, "cuda", "replaced", torch.version.__getattribute__),
+        (FakeTensorMode, "cache", {1: "replaced"}, lambda name: FakeTensorMode.cache.get(1)),
+        (
+            FakeTensorMode,
+            "avoid_device_init",
+            property(answer),
+            lambda name: FakeTensorMode().avoid_device_init,
+        ),
+        (torch.cuda, "Event", type("Event", (), {"name": "replaced"}), lambda name: torch.cuda.Event.name),
+    ],
+    ids=["function", "value", "dict", "property", "class"],
 )
-def test_the_original_object_comes_back(owner, name):
+def test_the_original_object_comes_back(owner, name, replacement, read):
     before = vars(owner)[name]
 
-    with Patches({(owner, name): "replaced"}):
-        inside = vars(owner)[name]
+    with Patches({(owner, name): replacement}):
+        found = read(name)
+        inside = found() if callable(found) else found
+        assert original_of(owner, name) is before
 
     assert inside == "replaced"
     assert vars(owner)[name] is before
+    assert type(torch.version) is type(torch)
 
 
 def test_it_comes_back_when_the_block_raises():
     before = torch.cuda.is_available
 
-    with pytest.raises(KeyError), Patches({(torch.cuda, "is_available"): "replaced"}):
+    with pytest.raises(KeyError), Patches({(torch.cuda, "is_available"): answer}):
         raise KeyError
 
     assert torch.cuda.is_available is before
@@ -41,8 +60,24 @@ def test_an_inherited_name_is_not_left_on_the_subclass():
     class Below(FakeTensorMode):
         pass
 
-    with Patches({(Below, "dispatch"): None}):
-        assert Below.dispatch is None
+    with Patches({(Below, "dispatch"): answer}):
+        assert Below().dispatch() == "replaced"
+        assert in_force(Below, "dispatch") is answer
 
     assert "dispatch" not in vars(Below)
     assert Below.dispatch is FakeTensorMode.dispatch
+
+
+def test_uses_that_overlap_may_end_in_any_order():
+    before = torch.cuda.is_available
+    first = Patches({(torch.cuda, "is_available"): lambda: 1})
+    second = Patches({(torch.cuda, "is_available"): lambda: 2})
+
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    after_first = torch.cuda.is_available()
+    second.__exit__(None, None, None)
+
+    assert after_first == 2
+    assert torch.cuda.is_available is before

@@ -14,8 +14,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from .context_stack import ContextStack
 from .device_guard import library_path
-from .method_table import MethodTable, method_positions, table_of
+from .method_table import MethodTable, method_of, method_positions, table_of
 
 __all__ = ["AcceleratorHooks", "accelerator_hooks", "only_accelerator"]
 
@@ -38,34 +39,48 @@ class AcceleratorHooks:
         get_hooks.restype = ctypes.c_void_p
         self._hooks: int = get_hooks()
         positions = method_positions(header, _BASE)
+        stock_is_built = method_of(self._hooks, positions["isBuilt"], _ASKS)
+        stock_has_context = method_of(self._hooks, positions["hasPrimaryContext"], _ASKS_OF_INDEX)
+        # C++ asks on the thread that uses the device: one that emulates none gets the truth.
+        self._answers: ContextStack[bool | None] = ContextStack(f"fakexport {device_type}")
+
+        def is_built(hooks: int) -> bool:
+            answer = self._answers.top(None)
+            return bool(stock_is_built(hooks)) if answer is None else answer
+
+        def has_context(hooks: int, index: int) -> bool:
+            # Otherwise the engine would ask the driver for its streams.
+            return self._answers.top(None) is None and bool(stock_has_context(hooks, index))
+
         self._table = MethodTable(
             self._hooks,
             len(positions) + 1,
             {
-                positions["isBuilt"]: _ASKS(lambda hooks: self._answers[-1]),
-                # Otherwise the engine would ask the driver for its streams.
-                positions["hasPrimaryContext"]: _ASKS_OF_INDEX(lambda hooks, index: False),
+                positions["isBuilt"]: _ASKS(is_built),
+                positions["hasPrimaryContext"]: _ASKS_OF_INDEX(has_context),
             },
         )
         self._lock = threading.Lock()
-        self._answers: list[bool] = []
+        self._users = 0
         self._stock_table = 0
 
     @contextmanager
     def answering(self, is_built: bool) -> Iterator[None]:
-        """The context in which torch says this of the type. It may be nested."""
+        """The context in which torch says this of the type. It may be nested, and overlap in threads."""
         with self._lock:
-            self._answers.append(is_built)
-            if len(self._answers) == 1:
+            self._users += 1
+            if self._users == 1:
                 self._stock_table = table_of(self._hooks)
                 self._put(self._table.address)
+        entry = self._answers.push(is_built)
         try:
             yield
         finally:
+            self._answers.close(entry)
             with self._lock:
-                if len(self._answers) == 1:
+                self._users -= 1
+                if self._users == 0:
                     self._put(self._stock_table)
-                self._answers.pop()
 
     def _put(self, table: int) -> None:
         ctypes.c_void_p.from_address(self._hooks).value = table

@@ -19,7 +19,7 @@ import sympy
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.utils._sympy.functions import Mod, PythonMod
 
-from .patching import Patches
+from .patching import Patches, in_force
 
 __all__ = ["Answer", "Question", "answered_questions"]
 
@@ -53,7 +53,7 @@ class Question:
 
 def answered_questions(answer: Callable[[Question], Answer | None]) -> Patches:
     """The context in which `answer` is asked before a trace fails; None lets it fail."""
-    stock = ShapeEnv.evaluate_expr
+    stock = in_force(ShapeEnv, "evaluate_expr")
 
     def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
         try:

@@ -12,15 +12,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import threading
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
 import torch
 
+from .patching import original_of
 from .virtual_guard import DEVICE_TYPE_INDEX, VirtualGuard
 
-__all__ = ["VirtualGuards", "guard_address", "library_path"]
+__all__ = ["VirtualGuards", "guard_address", "library_path", "real_device_count"]
 
 _REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 
@@ -48,10 +51,10 @@ def _virtual_guard(device_type: str) -> VirtualGuard:
 
 
 class VirtualGuards:
-    """Context manager: the given device types have guards that do nothing.
+    """Context manager: the given device types have guards that do nothing. Uses may overlap in threads.
 
-    On leaving, a guard that stood there before is put back. Where none stood, ours stays: a fake tensor
-    that outlives the block would otherwise abort the interpreter, and stock errors for real tensors on
+    When the last use ends, a guard that stood there before is put back. Where none stood, ours stays: a fake
+    tensor that outlives the block would otherwise abort the interpreter, and stock errors for real tensors on
     that device come from the missing kernels, not from the guard, so they do not change.
 
     Raises:
@@ -61,20 +64,37 @@ class VirtualGuards:
 
     def __init__(self, device_types: Iterable[str]) -> None:
         self._types = tuple(device_types)
-        self._previous: list[tuple[str, int | None]] = []
 
     def __enter__(self) -> None:
         guards = {device_type: _virtual_guard(device_type) for device_type in self._types}
-        registry = _registry()
-        for device_type, guard in guards.items():
-            self._previous.append((device_type, guard_address(device_type)))
-            registry[DEVICE_TYPE_INDEX[device_type]] = guard.address
+        with _lock:
+            registry = _registry()
+            for device_type, guard in guards.items():
+                if _uses[device_type] == 0:
+                    _previous[device_type] = guard_address(device_type)
+                    registry[DEVICE_TYPE_INDEX[device_type]] = guard.address
+                _uses[device_type] += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        registry = _registry()
-        while self._previous:
-            device_type, address = self._previous.pop()
-            if address is not None:
-                registry[DEVICE_TYPE_INDEX[device_type]] = address
+        with _lock:
+            registry = _registry()
+            for device_type in self._types:
+                _uses[device_type] -= 1
+                address = _previous[device_type]
+                if _uses[device_type] == 0 and address is not None:
+                    registry[DEVICE_TYPE_INDEX[device_type]] = address
+
+
+# The registry is one per process.
+_lock = threading.Lock()
+_uses: Counter[str] = Counter()
+_previous: dict[str, int | None] = {}
+
+
+def real_device_count(device_type: str) -> int:
+    """How many devices of a type this machine has, whatever is emulated."""
+    module = getattr(torch, device_type)
+    count: int = original_of(module, "device_count")() if guard_address(device_type) else 0
+    return count

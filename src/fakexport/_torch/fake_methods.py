@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .active_modes import active_fake_mode
 from .fake_repr import describe_fake
-from .patching import Patches
+from .patching import Patches, in_force
 from .real_execution import real_execution
 
 __all__ = ["fake_methods"]
@@ -39,9 +39,9 @@ def fake_methods(
         value_of: Gives the real value of a fake tensor, or raises; for `.numpy()` and `.tolist()`.
         data_assigned: Is told of `tensor.data = other` after it happened.
     """
-    stock: dict[str, Any] = {name: getattr(FakeTensor, name) for name in _METHODS}
-    stock_deep_copy: Callable[..., Any] = torch.Tensor.__deepcopy__
-    stock_swap: Callable[..., None] = torch.utils.swap_tensors
+    stock: dict[str, Any] = {name: in_force(FakeTensor, name) for name in _METHODS}
+    stock_deep_copy: Callable[..., Any] = in_force(torch.Tensor, "__deepcopy__")
+    stock_swap: Callable[..., None] = in_force(torch.utils, "swap_tensors")
 
     def is_ours(value: object) -> bool:
         return isinstance(value, FakeTensor) and value.fake_mode is mode

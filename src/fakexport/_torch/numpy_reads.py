@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from .patching import Patches
+from .patching import Patches, in_force
 
 __all__ = ["answered_numpy_reads"]
 
 
 def answered_numpy_reads(may_go_on: Callable[[Exception], bool]) -> Patches:
     """The context in which a refused `numpy()` gives ones of the right shape, if `may_go_on` says so."""
-    stock = torch.Tensor.numpy
+    stock = in_force(torch.Tensor, "numpy")
 
     def numpy(tensor: torch.Tensor, *, force: bool = False) -> Any:
         try:

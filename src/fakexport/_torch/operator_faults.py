@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from .absent_devices import AbsentDevice
-from .patching import Patches
+from .patching import Patches, in_force
 
 __all__ = ["OperatorFault", "operators_counted", "traced_past_faults"]
 
@@ -69,7 +69,7 @@ def traced_past_faults(
     Args:
         before_each: Called before every operator; may raise to end the trace.
     """
-    stock = FakeTensorMode.dispatch
+    stock = in_force(FakeTensorMode, "dispatch")
 
     def dispatch(
         mode: FakeTensorMode, func: Any, classes: Any, args: Sequence[Any] = (), kwargs: Any = None

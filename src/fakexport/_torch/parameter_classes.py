@@ -20,7 +20,7 @@ from torch.nn import parameter
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from .active_modes import active_fake_mode
-from .patching import Patches
+from .patching import Patches, in_force
 
 __all__ = ["fake_parameter", "own_class", "parameters_keep_their_class", "real_parameter"]
 
@@ -34,9 +34,9 @@ def parameters_keep_their_class(mode: FakeTensorMode) -> Patches:
     Args:
         mode: The active fake mode.
     """
-    stock_new = nn.Parameter.__new__
-    stock_uninitialized = UninitializedParameter.__new__
-    stock_uninitialized_buffer = UninitializedBuffer.__new__
+    stock_new = in_force(nn.Parameter, "__new__")
+    stock_uninitialized = in_force(UninitializedParameter, "__new__")
+    stock_uninitialized_buffer = in_force(UninitializedBuffer, "__new__")
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         made = stock_new(cls, data, requires_grad)

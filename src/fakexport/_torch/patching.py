@@ -1,42 +1,257 @@
-"""Reversible replacement of attributes of torch modules and classes."""
+"""Reversible replacement of attributes of torch's modules and classes, for one thread or asyncio task.
+
+An attribute is one per process, so what is put in its place asks which replacement holds in the context that
+uses it: the last one entered there, or the original. It is put in place by the first context that replaces
+the attribute and removed by the last, in whatever order they end. Seen on torch 2.11 to 2.13.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import TracebackType
+import threading
+from collections import UserDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["Patches"]
+import torch
 
-_ABSENT = object()
+from .context_stack import ContextStack, Entry
+
+__all__ = ["Patches", "in_force", "original_of", "traced_here"]
+
+_ABSENT: Any = object()
+_lock = threading.RLock()
 
 
 class Patches:
-    """Context manager that sets attributes on entry and restores the very same objects on exit.
+    """Context manager: in this thread or task, attributes have other values.
 
-    An attribute that did not exist is removed again. Nested uses restore in reverse order, also when the
-    block raises.
+    Afterwards, when no other context replaces an attribute, the very same object is there as before; one that
+    did not exist is removed again. Uses may be nested, overlap in several threads, and end in any order. A
+    thread that is started inside of the block sees the originals, unless it runs in a copy of the context
+    (`contextvars.copy_context().run`, as `asyncio` does it).
 
     Args:
-        replacements: `(owner, attribute name) -> replacement`.
+        replacements: `(owner, attribute name) -> replacement`: a function, class, property or static method;
+            a dict; of a module, any value.
     """
 
     def __init__(self, replacements: Mapping[tuple[Any, str], Any]) -> None:
         self._replacements = dict(replacements)
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._entered: list[list[tuple[_Switch, Entry[Any]]]] = []
 
     def __enter__(self) -> None:
-        for (owner, name), replacement in self._replacements.items():
-            # `vars` and not `getattr`: a property or an inherited attribute must come back as it was.
-            self._originals.append((owner, name, vars(owner).get(name, _ABSENT)))
-            setattr(owner, name, replacement)
+        with _lock:
+            entered: list[tuple[_Switch, Entry[Any]]] = []
+            self._entered.append(entered)
+            for (owner, name), replacement in self._replacements.items():
+                switch = _switches.get((owner, name)) or _Switch(owner, name)
+                _switches[owner, name] = switch
+                entered.append((switch, switch.turn(replacement)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        while self._originals:
-            owner, name, original = self._originals.pop()
-            if original is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+        with _lock:
+            for switch, entry in reversed(self._entered.pop()):
+                switch.turn_back(entry)
+
+
+def original_of(owner: Any, name: str) -> Any:
+    """What an owner itself has under a name while nothing is replaced; None if it has nothing."""
+    switch = _switches.get((owner, name))
+    found = vars(owner).get(name) if switch is None or not switch.is_in_place else switch.original
+    return None if found is _ABSENT else found
+
+
+def in_force(owner: Any, name: str) -> Any:
+    """What `owner.name` is in this context, without what chooses it: for a replacement that calls it.
+
+    The choice would be that replacement again.
+    """
+    switch = _switches.get((owner, name))
+    if switch is None or not switch.is_in_place:
+        return getattr(owner, name)
+    return switch.bound()
+
+
+@contextmanager
+def traced_here() -> Iterator[None]:
+    """The context in which TorchDynamo sees what holds in this thread, whatever other threads enter."""
+    global _tracing_thread
+    with _lock:
+        _tracing_thread = threading.get_ident()
+        for switch in _switches.values():
+            switch.traced = switch.bound() if switch.is_in_place else None
+    try:
+        yield
+    finally:
+        with _lock:
+            _tracing_thread = None
+            for switch in _switches.values():
+                switch.show_last()
+
+
+_tracing_thread: int | None = None
+
+
+class _Switch:
+    """One attribute: its original, and the replacements by context."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name = owner, name
+        self.original: Any = _ABSENT
+        self.is_in_place = False
+        self._stack: ContextStack[Any] = ContextStack(f"fakexport {name}")
+        self._open: list[Entry[Any]] = []
+        self.traced: Any = None
+
+    def turn(self, replacement: Any) -> Entry[Any]:
+        if not self._open:
+            # `vars` and not `getattr`: a property or an inherited attribute must come back as it was.
+            self.original = vars(self.owner).get(self.name, _ABSENT)
+            self._put(replacement)
+            self.is_in_place = True
+        entry = self._stack.push(replacement)
+        self._open.append(entry)
+        self.show_last()
+        return entry
+
+    def turn_back(self, entry: Entry[Any]) -> None:
+        self._stack.close(entry)
+        self._open.remove(entry)
+        self.show_last()
+        if not self._open:
+            self.is_in_place = False
+            self._remove()
+
+    def show_last(self) -> None:
+        """Lets TorchDynamo see the last replacement, unless another thread traces."""
+        if _tracing_thread in (None, threading.get_ident()):
+            value = self._open[-1].value if self._open else None
+            is_plain = isinstance(self.owner, ModuleType) or not hasattr(value, "__get__")
+            self.traced = value if is_plain else value.__get__(None, self.owner)
+
+    def value(self) -> Any:
+        """What holds in this context, as it stands in the owner."""
+        return self._stack.top(self.original)
+
+    def bound(self) -> Any:
+        """What holds in this context, as `owner.name` gives it."""
+        value = self.value()
+        if value is _ABSENT:
+            return next(
+                getattr(base, self.name) for base in self.owner.__mro__[1:] if hasattr(base, self.name)
+            )
+        is_bound = isinstance(self.owner, ModuleType) or not hasattr(value, "__get__")
+        return value if is_bound else value.__get__(None, self.owner)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        # TorchDynamo cannot trace the choice.
+        if torch.compiler.is_dynamo_compiling():
+            return self.traced(*args, **kwargs)
+        return self.bound()(*args, **kwargs)
+
+    def _put(self, replacement: Any) -> None:
+        if isinstance(self.owner, ModuleType) and not callable(replacement):
+            _choose_by_property(self)
+        else:
+            setattr(self.owner, self.name, _chooser(self, replacement))
+
+    def _remove(self) -> None:
+        if isinstance(self.owner, ModuleType) and isinstance(self.owner, _Chosen):
+            if _forget_property(self):
+                return
+        if self.original is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.original)
+
+
+_switches: dict[tuple[Any, str], _Switch] = {}
+
+
+def _chooser(switch: _Switch, replacement: Any) -> Any:
+    """What stands in the owner and hands on to what holds in the context."""
+    if isinstance(replacement, property):
+        return property(
+            lambda self: switch.bound().__get__(self), lambda self, value: switch.bound().__set__(self, value)
+        )
+    if isinstance(replacement, dict):
+        return _ChosenDict(switch)
+    if isinstance(replacement, type):
+        return _ChosenClass(replacement.__name__, (), {"_switch": switch})
+    inner = getattr(switch.original, "__wrapped__", None)
+    if isinstance(switch.owner, ModuleType) and inner is None:
+        return switch.call  # A method: TorchDynamo takes functions that look like torch's for operators.
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        return switch.call(*args, **kwargs)
+
+    if inner is not None:
+        choose.__wrapped__ = inner  # type: ignore[attr-defined] # TorchDynamo registers what is inside.
+
+    return staticmethod(choose) if isinstance(replacement, staticmethod) else choose
+
+
+class _ChosenDict(UserDict[Any, Any]):
+    """The dict that holds in the context."""
+
+    def __init__(self, switch: _Switch) -> None:
+        self._switch = switch
+
+    @property
+    def data(self) -> Any:
+        return self._switch.value()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._switch.value().get(key, default)
+
+
+class _ChosenClass(type):
+    """Stands for the class that holds in the context; instances of the original are instances too."""
+
+    _switch: _Switch
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._switch.value()(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, (cls._switch.value(), cls._switch.original))
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, (cls._switch.value(), cls._switch.original))
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls._switch.value(), name)
+
+
+class _Chosen:
+    """Marks the class of a module some of whose attributes are chosen by context."""
+
+
+def _choose_by_property(switch: _Switch) -> None:
+    """Lets a property of the module's class answer; what the module itself has stays as it is."""
+    module = switch.owner
+    if not isinstance(module, _Chosen):
+        module.__class__ = type(type(module).__name__, (_Chosen, type(module)), {})
+
+    def read(module: Any) -> Any:
+        return switch.value()
+
+    def write(module: Any, value: Any) -> None:
+        vars(module)[switch.name] = switch.original = value
+
+    setattr(type(module), switch.name, property(read, write))
+
+
+def _forget_property(switch: _Switch) -> bool:
+    """Takes the property away, and the class with the last one; says whether there was one."""
+    kind = type(switch.owner)
+    if switch.name not in vars(kind):
+        return False
+    delattr(kind, switch.name)
+    if not any(isinstance(value, property) for value in vars(kind).values()):
+        switch.owner.__class__ = kind.__bases__[1]
+    return True

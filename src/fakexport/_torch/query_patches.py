@@ -21,7 +21,7 @@ import torch.xpu
 
 from .accelerator_queries import AcceleratorQueries
 from .device_queries import Backend, DeviceAnswers, MpsBackend
-from .patching import Patches
+from .patching import Patches, original_of
 
 __all__ = ["query_patches"]
 
@@ -81,7 +81,7 @@ def _no_marker(*args: Any, **kwargs: Any) -> int:
 
 
 def _device_module_answer(chosen: Backend | None) -> Callable[..., ModuleType]:
-    original = torch.get_device_module
+    original = original_of(torch, "get_device_module")
 
     @functools.wraps(original.__wrapped__)  # The original is a cached function; Dynamo wants the one inside.
     def get_device_module(device: torch.device | str | None = None) -> ModuleType:
@@ -108,5 +108,5 @@ def _replacements(
         (owner, name): answered[name]
         for owner in (package, *below)
         for name in names
-        if vars(owner).get(name) is vars(package)[name]
+        if original_of(owner, name) is original_of(package, name)
     }

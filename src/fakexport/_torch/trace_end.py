@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.export import _trace
 
-from .patching import Patches
+from .patching import Patches, in_force
 
 __all__ = ["TraceFinished", "ended_after_trace"]
 
@@ -23,7 +23,7 @@ class TraceFinished(BaseException):
 
 def ended_after_trace() -> Patches:
     """The context in which a non-strict export raises `TraceFinished` once the dimensions are checked."""
-    stock = vars(_trace)["produce_guards_and_solve_constraints"]
+    stock = in_force(_trace, "produce_guards_and_solve_constraints")
 
     def produce_guards_and_solve_constraints(*args: Any, **kwargs: Any) -> None:
         stock(*args, **kwargs)

@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import init
 
-from .patching import Patches
+from .patching import Patches, in_force
 from .random_words import Drawn, drawn_by
 from .real_execution import real_execution
 
@@ -35,7 +35,7 @@ def truncated_normal_as_one_step(
         note: Is told the function that fills a real tensor, the fake tensor, the further arguments, and how
             much it draws if that can be told; returns whether it noted them. If not, the stock function runs.
     """
-    stock: Callable[..., torch.Tensor] = init._no_grad_trunc_normal_
+    stock: Callable[..., torch.Tensor] = in_force(init, "_no_grad_trunc_normal_")
 
     def fill(
         tensor: torch.Tensor, mean: float, std: float, a: float, b: float, generator: Any = None

@@ -22,7 +22,7 @@ from typing import Any
 from torch.export import _trace
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
-from .patching import Patches
+from .patching import Patches, in_force
 
 __all__ = ["name_user_frames"]
 
@@ -50,7 +50,7 @@ def _own_files() -> frozenset[str]:
 
 
 def _innermost(is_user_code: Callable[[str], bool]) -> Callable[..., Any]:
-    stock = ShapeEnv._get_stack_summary
+    stock = in_force(ShapeEnv, "_get_stack_summary")
 
     # Not `_get_user_frame`: torch also asks that one whether it stands in an `assert`, which decides what is
     # traced.

@@ -16,7 +16,7 @@ import torch
 import torch.autograd.graph
 
 from .accelerator_hooks import only_accelerator
-from .patching import Patches
+from .patching import Patches, original_of
 from .virtual_guard import has_streams
 
 __all__ = ["virtual_backward"]
@@ -29,7 +29,7 @@ def virtual_backward(device_type: str) -> Patches:
     """
     if not has_streams():
         return Patches({})
-    stock = torch.autograd.graph._engine_run_backward
+    stock = original_of(torch.autograd.graph, "_engine_run_backward")
 
     @functools.wraps(stock)
     def run_backward(*args: Any, **kwargs: Any) -> Any:

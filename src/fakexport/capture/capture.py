@@ -15,7 +15,9 @@ from fakexport._torch.foreign_fakes import foreign_fakes_join_the_trace
 from fakexport._torch.guard_locations import Guard, guards_of_error
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
+from fakexport._torch.patching import traced_here
 from fakexport._torch.script_objects import hold_real_objects
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.diagnostics import Span
@@ -53,6 +55,7 @@ class Captured:
     effects: tuple[PythonEffect, ...] = ()
 
 
+@one_at_a_time
 def capture(
     module: nn.Module,
     args: tuple[Any, ...],
@@ -124,7 +127,7 @@ def traced(
         foreign_fakes_join_the_trace(),
         transform_levels_closed(),
         # TorchDynamo reads a field that only generated code sets.
-        nullcontext() if strict else lazy_graph_modules(),
+        traced_here() if strict else lazy_graph_modules(),
     ):
         return torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
 

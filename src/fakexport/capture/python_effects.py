@@ -9,6 +9,7 @@ import inspect
 import random
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -122,8 +123,12 @@ def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
 def _watched(
     function: Callable[..., Any], kind: EffectKind, what: str, effects: PythonEffects, called: set[str]
 ) -> Callable[..., Any]:
+    own_thread = threading.get_ident()
+
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != own_thread:
+            return function(*args, **kwargs)
         called.add(what)
         span = _caller(sys._getframe(1))
         if span is not None:  # None: torch itself, on its own account

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import ExitStack
 from types import TracebackType
@@ -11,7 +12,8 @@ import torch
 from fakexport._torch.absent_devices import ALWAYS_THERE, AbsentDevice
 from fakexport._torch.attention_backend import AttentionDevice
 from fakexport._torch.constant_propagation import constants_stay_on_cpu
-from fakexport._torch.device_guard import VirtualGuards
+from fakexport._torch.context_stack import ContextStack
+from fakexport._torch.device_guard import VirtualGuards, real_device_count
 from fakexport._torch.device_initialisation import avoid_device_init
 from fakexport._torch.device_operators import fake_device_operators
 from fakexport._torch.device_queries import DeviceAnswers
@@ -31,8 +33,7 @@ __all__ = ["emulate", "emulated_topology"]
 
 _VIRTUAL_TYPES = ("cuda", "xpu", "mps")
 
-# Emulation is a property of the process (it patches torch), so the stack of topologies is one too.
-_active: list[Topology] = []
+_topologies: ContextStack[Topology | None] = ContextStack("fakexport topology")
 _lock = threading.RLock()
 
 
@@ -43,9 +44,12 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
     another kind. It may be nested, entered again, and left by an exception; afterwards every patched
     name of torch is the original object again. Real tensors on a virtual device fail as they do without
     emulation; an operator on fakes that names a device which the topology lacks raises an `AcceleratorError`
-    that is also an `AssertionError`, as on that machine. It patches the process, so other threads see the
-    virtual devices as well. A backward pass over fakes runs on Linux (x86-64, Arm64); on macOS it raises what
-    stock torch raises.
+    that is also an `AssertionError`, as on that machine. A backward pass over fakes runs on Linux (x86-64,
+    Arm64); on macOS it raises what stock torch raises.
+
+    The devices exist in this thread or asyncio task. Blocks of several may overlap, with a topology each, and
+    end in any order. A thread that is started in the block sees them in a copy of the context:
+    `Thread(target=contextvars.copy_context().run, args=(function,))`; `asyncio.to_thread` makes one.
 
     Args:
         topology: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`, ..., or a `Topology`.
@@ -66,11 +70,11 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
 
     def __init__(self, topology: str | Topology) -> None:
         self.topology = Topology.parse(topology) if isinstance(topology, str) else topology
-        self._stacks: list[ExitStack] = []
+        self._stacks: list[tuple[object, ExitStack]] = []
 
     def __enter__(self) -> Topology:
         with _lock, ExitStack() as stack:
-            stack.enter_context(VirtualGuards(_VIRTUAL_TYPES))
+            stack.enter_context(VirtualGuards(_types_to_guard(self.topology)))
             stack.enter_context(query_patches(_answers(self.topology), self.topology.present))
             stack.enter_context(own_dispatch_cache())
             stack.enter_context(avoid_device_init())
@@ -78,27 +82,71 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
             stack.enter_context(fallback_kernels_on_cpu())
             stack.enter_context(fake_device_operators())
             stack.enter_context(new_tensors_stay())
-            if not _active:  # Registered once: torch warns where a registration replaces another.
-                stack.enter_context(virtual_attention(_attention_device))
-                stack.enter_context(fused_optimizers())
+            stack.enter_context(_kernels)
             if self.topology.accelerators:
                 stack.enter_context(virtual_accelerator(self.topology.accelerators[0].type))
                 stack.enter_context(virtual_backward(self.topology.accelerators[0].type))
-            _active.append(self.topology)
-            stack.callback(_active.pop)
-            self._stacks.append(stack.pop_all())
+            stack.callback(_topologies.close, _topologies.push(self.topology))
+            self._stacks.append((_here(), stack.pop_all()))
         return self.topology
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with _lock:
-            self._stacks.pop().close()
+            # Other threads may have entered this object after this one did.
+            own = [index for index, (where, _) in enumerate(self._stacks) if where == _here()]
+            self._stacks.pop(own[-1] if own else -1)[1].close()
+
+
+class _Kernels:
+    """Context manager: the kernels that torch lacks for virtual devices are registered, once per process.
+
+    They look at the topology of the context that calls them. torch warns where a registration replaces another.
+    """
+
+    def __init__(self) -> None:
+        self._uses = 0
+        self._registered = ExitStack()
+
+    def __enter__(self) -> None:
+        if self._uses == 0:
+            self._registered.enter_context(virtual_attention(_attention_device))
+            self._registered.enter_context(fused_optimizers())
+        self._uses += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._uses -= 1
+        if self._uses == 0:
+            self._registered.close()
+
+
+_kernels = _Kernels()
+
+
+def _here() -> tuple[int, int]:
+    """The thread and the asyncio task that runs."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), id(task)
+
+
+def _types_to_guard(topology: Topology) -> list[str]:
+    """Device types whose guard must do nothing: those of which this machine has too few for the topology.
+
+    Where it has enough, the real guard stays, and real work in other threads does not meet ours.
+    """
+    real = {kind: real_device_count(kind) for kind in _VIRTUAL_TYPES}
+    return [kind for kind in _VIRTUAL_TYPES if not real[kind] or len(topology.devices_of(kind)) > real[kind]]
 
 
 def emulated_topology() -> Topology | None:
-    """The topology of the innermost `emulate` block that this process is in, or None."""
-    return _active[-1] if _active else None
+    """The topology of the innermost `emulate` block that this thread or task is in, or None."""
+    return _topologies.top(None)
 
 
 def _refuse_absent(device: torch.device) -> None:

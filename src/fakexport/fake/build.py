@@ -13,6 +13,7 @@ from torch import nn
 
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, real_to_fake
 from fakexport._torch.pytree import tree_map
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.devices import emulated_topology
 
@@ -53,6 +54,7 @@ class Built:
     notes: tuple[str, ...] = ()
 
 
+@one_at_a_time
 def build(
     factory: Callable[[], Any] | nn.Module,
     *,

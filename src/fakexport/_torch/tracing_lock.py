@@ -1,0 +1,29 @@
+"""One model at a time: torch traces with flags, caches and a default dtype that are one per process.
+
+Two stock `torch.export.export` calls in two threads fail with "pop empty mode stack". Seen on torch 2.11 to
+2.13.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+__all__ = ["one_at_a_time"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_lock = threading.RLock()
+
+
+def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
+    """Lets other threads wait while the function runs in one; that one may call it again inside."""
+
+    @functools.wraps(function)
+    def waits(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _lock:
+            return function(*args, **kwargs)
+
+    return waits
