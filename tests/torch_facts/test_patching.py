@@ -1,4 +1,4 @@
-"""Attributes of torch's modules and classes are replaced for a context, and are the very same objects afterwards."""
+"""Attributes of torch are replaced for a context, and are the very same objects afterwards."""
 
 import pytest
 import torch

@@ -129,7 +129,7 @@ class _Switch:
     def show_last(self) -> None:
         """Lets TorchDynamo see the last replacement, unless another thread traces."""
         if _tracing_thread in (None, threading.get_ident()):
-            value = self._open[-1].value if self._open else None
+            value: Any = self._open[-1].value if self._open else None
             is_plain = isinstance(self.owner, ModuleType) or not hasattr(value, "__get__")
             self.traced = value if is_plain else value.__get__(None, self.owner)
 
@@ -160,9 +160,8 @@ class _Switch:
             setattr(self.owner, self.name, _chooser(self, replacement))
 
     def _remove(self) -> None:
-        if isinstance(self.owner, ModuleType) and isinstance(self.owner, _Chosen):
-            if _forget_property(self):
-                return
+        if isinstance(self.owner, _Chosen) and _forget_property(self):
+            return
         if self.original is _ABSENT:
             delattr(self.owner, self.name)
         else:
@@ -202,7 +201,7 @@ class _ChosenDict(UserDict[Any, Any]):
         self._switch = switch
 
     @property
-    def data(self) -> Any:
+    def data(self) -> Any:  # type: ignore[override] # Chosen at each use.
         return self._switch.value()
 
     def get(self, key: Any, default: Any = None) -> Any:

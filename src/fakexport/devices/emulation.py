@@ -102,7 +102,8 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
 class _Kernels:
     """Context manager: the kernels that torch lacks for virtual devices are registered, once per process.
 
-    They look at the topology of the context that calls them. torch warns where a registration replaces another.
+    They look at the topology of the context that calls them. torch warns where a registration replaces
+    another.
     """
 
     def __init__(self) -> None:
