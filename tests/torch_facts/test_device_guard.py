@@ -1,11 +1,13 @@
 """Device guards: what stock torch does without one, and the C++ layout that ours are built from."""
 
+import ctypes
 import signal
+from pathlib import Path
 
 import pytest
 import torch
 
-from fakexport._torch import device_guard, method_table, virtual_guard
+from fakexport._torch import device_guard, guard_layout, method_table, virtual_guard
 from fakexport._torch.device_guard import VirtualGuards, guard_address
 from tests.torch_facts.stock_torch import run_stock
 
@@ -110,6 +112,65 @@ def test_another_layout_is_refused():
         virtual_guard.VirtualGuard("cuda", lambda device_type: guard_address("cpu"))
 
 
+@pytest.mark.parametrize("shift", [-1, 1, 2])
+def test_a_table_that_is_shifted_is_refused_and_nothing_is_called(shift):
+    positions = method_table.method_positions(virtual_guard._HEADER)
+    shifted = {name: position + shift for name, position in positions.items()}
+
+    with pytest.raises(OSError, match="lays its device guards out"):
+        guard_layout.check_layout(guard_address, shifted)
+
+
+def test_the_machine_code_of_the_guards_is_understood():
+    positions = method_table.method_positions(virtual_guard._HEADER)
+
+    found = guard_layout._read_methods(guard_address, positions)
+
+    assert found == guard_layout._expected()
+    assert found == guard_layout.call_methods(guard_address, positions)
+
+
+ARM = {
+    "00e09f52 c0035fd6": 0xFF00,  # mov w0, 0xff00; ret
+    "5f2403d5 010080d2 e01f8012 c0035fd6": 0xFFFFFF00,  # bti c; mov x1, 0; mov w0, -256; ret
+    "c0018052 c0035fd6": 14,  # mov w0, 14; ret
+    "fd7bbfa9 c0018052 c0035fd6": None,  # stp x29, x30, [sp, -16]!; ...
+}
+
+
+@pytest.mark.parametrize("code", ARM)
+def test_machine_code_of_arm_is_read(code):
+    padded = bytes.fromhex(code).ljust(24, b"\0")
+    words = [int.from_bytes(padded[at : at + 4], "little") for at in range(0, 24, 4)]
+
+    assert guard_layout._constant_on_arm(words) == ARM[code]
+
+
+@pytest.mark.slow
+def test_code_that_is_not_understood_is_called_in_a_process_of_its_own():
+    positions = method_table.method_positions(virtual_guard._HEADER)
+
+    assert guard_layout._called_elsewhere(positions) == guard_layout._expected()
+
+
+@pytest.mark.skipif(not virtual_guard.has_streams(), reason="no page of machine code on this machine")
+def test_the_page_of_machine_code_is_not_writable():
+    address = ctypes.cast(virtual_guard._stream_function(), ctypes.c_void_p).value
+    maps = Path("/proc/self/maps").read_text().splitlines()
+
+    (page,) = [line for line in maps if _low(line) <= address < _high(line)]
+
+    assert page.split()[1] == "r-xp"
+
+
+def _low(line):
+    return int(line.split()[0].split("-")[0], 16)
+
+
+def _high(line):
+    return int(line.split()[0].split("-")[1], 16)
+
+
 @pytest.mark.skipif(not virtual_guard.has_streams(), reason="no stream function for this machine")
 @pytest.mark.parametrize(("number", "index"), [(1, 0), (1, 7), (12, 127), (13, 1)])
 def test_our_stream_is_on_the_device_it_was_asked_for(number, index):
@@ -141,8 +202,29 @@ def test_a_declaration_is_read_whatever_its_type(tmp_path, monkeypatch):
 
 def test_where_no_page_may_be_run_there_are_no_streams_and_no_failure(monkeypatch):
     def forbidden():
-        raise PermissionError(13, "Permission denied")
+        raise PermissionError(13, "the system forbids it")
 
     monkeypatch.setattr(virtual_guard, "_stream_function", forbidden)
 
-    assert not virtual_guard.has_streams.__wrapped__()
+    assert virtual_guard.missing_streams.__wrapped__() == "the system forbids it"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not virtual_guard.has_streams(), reason="no page of machine code on this machine")
+def test_a_system_that_forbids_the_page_is_named_by_a_backward_pass():
+    # PR_SET_MDWE: the kernel refuses to make written memory executable, as systemd's setting does.
+    ended = run_stock(
+        "import ctypes, sys\n"
+        "from fakexport._torch.virtual_backward import virtual_backward\n"
+        "from fakexport._torch.device_guard import VirtualGuards\n"
+        "if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) != 0: sys.exit('too old a kernel')\n"
+        "try:\n"
+        "    with VirtualGuards(['cuda']), virtual_backward('cuda'), FakeTensorMode():\n"
+        "        x = torch.ones(2, device='cuda', requires_grad=True)\n"
+        "        (x * x).sum().backward()\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+
+    if "too old a kernel" in ended.error:
+        pytest.skip("the kernel has no PR_SET_MDWE")
+    assert "MemoryDenyWriteExecute" in ended.output

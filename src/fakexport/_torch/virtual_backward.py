@@ -17,7 +17,7 @@ import torch.autograd.graph
 
 from .accelerator_hooks import only_accelerator
 from .patching import Patches, original_of
-from .virtual_guard import has_streams
+from .virtual_guard import missing_streams
 
 __all__ = ["virtual_backward"]
 
@@ -25,14 +25,17 @@ __all__ = ["virtual_backward"]
 def virtual_backward(device_type: str) -> Patches:
     """The context in which `torch.autograd` runs backward passes over fakes of this device type.
 
-    Where guards have no streams (macOS), it changes nothing, and stock's error stands.
+    Where guards have no streams (macOS), stock's error stands, and says why.
     """
-    if not has_streams():
-        return Patches({})
     stock = original_of(torch.autograd.graph, "_engine_run_backward")
 
     @functools.wraps(stock)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if (reason := missing_streams()) is not None:
+            try:
+                return stock(*args, **kwargs)
+            except RuntimeError as error:
+                raise RuntimeError(f"{error} ({reason})") from error
         # In this thread: the engine has no thread for a device that does not exist.
         with only_accelerator(device_type), torch.autograd.set_multithreading_enabled(False):
             return stock(*args, **kwargs)

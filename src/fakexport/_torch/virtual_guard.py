@@ -19,12 +19,10 @@ from typing import Any
 
 import torch
 
-from .method_table import MethodTable, method_of, method_positions
+from .guard_layout import DEVICE_TYPE_INDEX, check_layout, packed_device
+from .method_table import MethodTable, method_positions
 
-__all__ = ["DEVICE_TYPE_INDEX", "VirtualGuard", "has_streams", "packed_device"]
-
-DEVICE_TYPE_INDEX = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13, "meta": 14}
-"""`c10::DeviceType` values; they are serialised in checkpoints, so torch cannot renumber them."""
+__all__ = ["DEVICE_TYPE_INDEX", "VirtualGuard", "has_streams", "missing_streams", "packed_device"]
 
 _HEADER = "c10/core/impl/DeviceGuardImplInterface.h"
 # The autograd engine keeps a stream for each index, and a fake may name any that a `DeviceIndex` can hold.
@@ -52,11 +50,6 @@ _GET_STREAM = {
 }
 
 
-def packed_device(type_index: int, device_index: int) -> int:
-    """A `c10::Device` as a function returns it: two signed bytes."""
-    return (device_index & 0xFF) << 8 | type_index
-
-
 class VirtualGuard:
     """The guard of one device type. C++ keeps its address, so it must live as long as the process.
 
@@ -73,8 +66,7 @@ class VirtualGuard:
 
     def __init__(self, device_type: str, guard_address: Callable[[str], int | None]) -> None:
         positions = method_positions(_HEADER)
-        for known in ("cpu", "meta"):
-            _check_layout(known, guard_address(known), positions)
+        check_layout(guard_address, positions)
         replaced: dict[str, Any] = {
             "getDevice": _DEVICE(lambda guard: _current_device(device_type)),
             "deviceCount": _COUNT(lambda guard: _MOST_DEVICES),
@@ -92,35 +84,21 @@ class VirtualGuard:
         self.address = ctypes.addressof(self._object)
 
 
-@functools.cache
 def has_streams() -> bool:
-    """Whether a guard can give streams on this machine; without them there is no backward pass.
+    """Whether a guard can give streams on this machine; without them there is no backward pass."""
+    return missing_streams() is None
 
-    Not on other processors, and not where the system forbids a page that is written and then run.
-    """
+
+@functools.cache
+def missing_streams() -> str | None:
+    """Why a guard can give no streams on this machine, as a sentence; None where it can."""
     if platform.system() != "Linux" or platform.machine() not in _GET_STREAM:
-        return False
+        return "a backward pass over fakes needs Linux on x86-64 or Arm64"
     try:
         _stream_function()
-    except OSError:
-        return False
-    return True
-
-
-def _check_layout(device_type: str, guard: int | None, positions: dict[str, int]) -> None:
-    """Ask a guard what we know it answers. It must be one that answers as no other does."""
-    assert guard is not None
-    number = DEVICE_TYPE_INDEX[device_type]
-    nowhere = packed_device(number, -1)
-    is_as_known = (
-        method_of(guard, positions["type"], _DEVICE)(guard) & 0xFF == number
-        and method_of(guard, positions["getDevice"], _DEVICE)(guard) == nowhere
-    )
-    if is_as_known and has_streams():
-        stream = method_of(guard, positions["getStream"], _STREAM)(guard, nowhere)
-        is_as_known = (stream.device, stream.id) == (nowhere, 0)
-    if not is_as_known:
-        raise OSError(f"torch {torch.__version__} lays its device guards out in a way that is not known here")
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def _current_device(device_type: str) -> int:
@@ -133,8 +111,48 @@ def _current_device(device_type: str) -> int:
 
 @functools.cache
 def _stream_function() -> Any:
-    page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    page.write(_GET_STREAM[platform.machine()])
-    function: Any = _STREAM(ctypes.addressof(ctypes.c_char.from_buffer(page)))
-    function.page = page  # lives as long as the function
+    """`getStream` of our guards, in a page that can be run and no longer written."""
+    page = _code_page(_GET_STREAM[platform.machine()])
+    function: Any = _STREAM(page)
     return function
+
+
+def _code_page(code: bytes) -> int:
+    """Address of a page with this machine code, never writable and executable at once; it is never freed.
+
+    Raises:
+        OSError: the system gives no such page; the message says who forbids it.
+    """
+    c = ctypes.CDLL(None, use_errno=True)
+    c.mmap.restype = ctypes.c_void_p
+    c.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    c.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    page = c.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
+    if page in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "no memory for a page of machine code")
+    ctypes.memmove(page, code, len(code))
+    _flush_instructions(page, len(code))
+    if c.mprotect(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
+        raise OSError(
+            ctypes.get_errno(),
+            "the system forbids memory that was written to be executed (SELinux `execmem`, systemd "
+            "`MemoryDenyWriteExecute`, or PaX): without it, backward passes over fakes are not available",
+        )
+    return int(page)
+
+
+def _flush_instructions(start: int, length: int) -> None:
+    """Lets the processor read what was written: Arm keeps instructions in a cache of their own.
+
+    Raises:
+        OSError: libgcc, which knows how, is not there or is another.
+    """
+    if platform.machine() == "aarch64":
+        library = ctypes.CDLL("libgcc_s.so.1")
+        if not hasattr(library, "__clear_cache"):
+            raise OSError("libgcc has no `__clear_cache`: machine code cannot be written on this system")
+        flush = library["__clear_cache"]
+        flush.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        flush.restype = None
+        flush(start, start + length)
