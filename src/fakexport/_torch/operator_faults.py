@@ -104,7 +104,7 @@ def traced_past_faults(
 @contextmanager
 def operators_counted() -> Iterator[Callable[[], int]]:
     """The context in which operators of fake modes are counted; gives what tells their number so far."""
-    stock = FakeTensorMode.dispatch
+    stock = in_force(FakeTensorMode, "dispatch")
     count = 0
 
     def dispatch(

@@ -17,7 +17,7 @@ import torch
 from torch.nn.utils.parametrize import ParametrizationList
 
 from .fake_tensors import FakeTensorMode, is_fake_of, meta_of
-from .patching import Patches
+from .patching import Patches, in_force
 from .real_execution import real_execution
 from .wrapper_subclasses import is_wrapper, rewrapped
 
@@ -30,7 +30,7 @@ def wrappers_can_be_unwrapped(mode: FakeTensorMode) -> Patches:
     Args:
         mode: The mode of the fakes that are meant.
     """
-    stock_init: Callable[..., None] = ParametrizationList.__init__
+    stock_init: Callable[..., None] = in_force(ParametrizationList, "__init__")
 
     def init(self: Any, modules: Iterable[Any], original: Any, unsafe: bool = False) -> None:
         modules = list(modules)
