@@ -53,12 +53,17 @@ class OperatorFault:
         operator: `acme::scale`.
         remedy: What stands in: `a result like its first tensor`, `other on cuda:0`.
         error: What stock torch raises.
+        overload: The operator itself.
+        args, kwargs: What it was called with: fake tensors, numbers.
     """
 
     kind: FaultKind
     operator: str
     remedy: str
     error: RuntimeError
+    overload: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
 
 def traced_past_faults(
@@ -87,7 +92,8 @@ def traced_past_faults(
             if isinstance(error, AbsentDevice):
                 device = error.instead
                 remedy = f"a result on {device} instead of {error.device}"
-            if not may_go_on(OperatorFault(kind, func._schema.name, remedy, error)):
+            fault = OperatorFault(kind, func._schema.name, remedy, error, func, tuple(args), kwargs)
+            if not may_go_on(fault):
                 raise
         if kind == "absent":
             named = tree_map_only(torch.device, lambda _: device, (args, kwargs))

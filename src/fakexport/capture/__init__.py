@@ -5,7 +5,7 @@ from fakexport.capture.constants import recover_constants
 from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, parse_dynamic
 from fakexport.capture.exploration import Assumption, Exploration, Problem, capture_or_explore, explore
 from fakexport.capture.export import export
-from fakexport.capture.failure import CaptureFailure, GuardFact, user_spans
+from fakexport.capture.failure import CaptureFailure, GuardFact, OperatorCall, user_spans
 from fakexport.capture.lost_transforms import TransformLost
 from fakexport.capture.plain_forward import bound_inputs
 from fakexport.capture.python_effects import PythonEffect
@@ -20,6 +20,7 @@ __all__ = [
     "DynamicDims",
     "Exploration",
     "GuardFact",
+    "OperatorCall",
     "Problem",
     "PythonEffect",
     "Recovered",

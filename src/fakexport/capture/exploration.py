@@ -35,7 +35,7 @@ from fakexport.fake import SubclassNotKept
 from .call_site import running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced
 from .dynamic_dims import DynamicDims
-from .failure import CaptureFailure
+from .failure import CaptureFailure, OperatorCall
 
 __all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
 
@@ -265,7 +265,14 @@ class _Trace:
             return False
         key = fault.operator if fault.kind == "kernel" else _place(frames[-1][1])
         verb = "gets" if fault.kind == "devices" else "gives"
-        self._note(fault.error, (fault.kind, key), frames, f"{fault.operator} {verb} {fault.remedy}")
+        call = OperatorCall(fault.operator, fault.overload, fault.args, fault.kwargs)
+        self._note(
+            fault.error,
+            (fault.kind, key),
+            frames,
+            f"{fault.operator} {verb} {fault.remedy}",
+            call=call if fault.kind == "kernel" else None,
+        )
         return True
 
     def may_read(self, error: Exception) -> bool:
@@ -311,15 +318,15 @@ class _Trace:
         assumed: str,
         *,
         is_branch: bool = False,
+        call: OperatorCall | None = None,
     ) -> None:
         """Keeps a problem; one that a frame has again, in a loop or of one line, is the same."""
         frame, span = frames[-1]
         known = self._problems.get(key)
         if known is None:
             spans = tuple(span for _, span in frames)
-            self._problems[key] = Problem(
-                CaptureFailure.of(error, spans=spans), tuple(self._assumptions.values())
-            )
+            failure = replace(CaptureFailure.of(error, spans=spans), call=call)
+            self._problems[key] = Problem(failure, tuple(self._assumptions.values()))
         elif (key, id(frame), span.line) not in self._met:
             self._problems[key] = replace(known, count=known.count + 1)
         self._met[key, id(frame), span.line] = frame

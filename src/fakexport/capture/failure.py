@@ -7,14 +7,15 @@ import itertools
 import linecache
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, TracebackType
+from typing import Any
 
 from fakexport.diagnostics import Span, with_columns
 from fakexport.program.source_span import is_own_code, is_user_code
 
-__all__ = ["CaptureFailure", "GuardFact", "span_at", "user_spans"]
+__all__ = ["CaptureFailure", "GuardFact", "OperatorCall", "span_at", "user_spans"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,22 @@ class GuardFact:
 
 
 @dataclass(frozen=True)
+class OperatorCall:
+    """The call of an operator that has no fake kernel.
+
+    Args:
+        operator: `acme::scale`.
+        overload: The operator itself.
+        args, kwargs: What it was called with: fake tensors, numbers.
+    """
+
+    operator: str
+    overload: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class CaptureFailure:
     """Why no program was captured.
 
@@ -42,6 +59,7 @@ class CaptureFailure:
         spans: Frames of user code in the traceback of the innermost error that has any, outermost first.
         guards: Conditions on sizes met before the failure.
         error: The error itself, for a debugger and for `--debug`; not part of any comparison.
+        call: The call of an operator without a fake kernel, where an exploration met it; neither.
     """
 
     error_types: tuple[str, ...]
@@ -49,6 +67,7 @@ class CaptureFailure:
     spans: tuple[Span, ...]
     guards: tuple[GuardFact, ...] = ()
     error: BaseException | None = field(default=None, repr=False, compare=False)
+    call: OperatorCall | None = field(default=None, repr=False, compare=False)
 
     @property
     def culprit(self) -> Span | None:

@@ -205,4 +205,6 @@ _PROPERTY_FIELDS = {
 
 def _properties(profile: DeviceProfile) -> dict[str, object]:
     values = {name: getattr(profile, field) for name, field in _PROPERTY_FIELDS.items()}
+    if profile.device_type == "xpu":  # Torch asks before it prints a tensor.
+        values["has_fp64"] = "float64" in profile.peak_flops
     return {name: value for name, value in values.items() if value is not None}

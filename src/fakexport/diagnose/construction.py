@@ -8,6 +8,7 @@ from fakexport.capture import user_spans
 from fakexport.devices import Topology
 from fakexport.diagnose.devices import absent_device_in_constructor
 from fakexport.diagnose.labels import labels_at
+from fakexport.diagnose.repairs import construction_repair
 from fakexport.diagnostics import Diagnostic, Fix, Span
 from fakexport.fake import SubclassNotKept, UnreplayableRead
 from fakexport.rules import rule
@@ -44,7 +45,7 @@ def diagnose_build(error: BaseException, *, topology: Topology | None = None) ->
     return rule("FE102").diagnostic(
         labels=labels_at(_last(spans), type(error).__name__),
         notes=(f"{type(error).__name__}: {error}",),
-        fix=None if install is None else Fix(install),
+        fix=Fix(install or construction_repair(f"{error}")),
     )
 
 

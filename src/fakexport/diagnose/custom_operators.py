@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,9 @@ from torch.fx import Node
 
 from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.operator_schema import is_python_operator
-from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport._torch.symbolic_numbers import hint_of
+from fakexport._torch.pytree import tree_map
 from fakexport.diagnose.labels import labels_at
+from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program.operator_name import operator_name
 from fakexport.program.walk import Visit, walk
@@ -23,7 +22,6 @@ from fakexport.rules import rule
 
 __all__ = ["ComparedOperators", "compare_custom_operators"]
 
-LARGEST_INPUT_BYTES = 64 * 2**20
 _NOT_CUSTOM = TORCH_NAMESPACES | {"torchvision"}  # Its kernels come from torch's own project.
 _MUTATED = "not defined as mutable but was mutated"
 
@@ -61,13 +59,9 @@ def compare_custom_operators(program: ExportedProgram) -> ComparedOperators:
         seen.add(name)
         try:
             diagnostics += _compared(name, visit)
-        except _NotComparable as error:
-            notes.append(f"the fake kernel of {name} was not held against its real one: {error}")
+        except NotComparable as error:
+            notes.append(f"the fake kernel of {name} was not compared with the real one: {error}")
     return ComparedOperators(tuple(diagnostics), tuple(notes))
-
-
-class _NotComparable(Exception):
-    """Why an operator cannot be run, as a clause."""
 
 
 def _custom_operator(visit: Visit) -> str | None:
@@ -80,8 +74,13 @@ def _custom_operator(visit: Visit) -> str | None:
 
 def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
     if not is_python_operator(name):
-        raise _NotComparable("it is not of `torch.library.custom_op`, and might crash on made-up data")
-    args, kwargs = _made_up(visit)
+        raise NotComparable("it is not of `torch.library.custom_op`, and might crash on made-up data")
+    args, kwargs = made_up_inputs(
+        tree_map(
+            lambda leaf: leaf.meta.get("val") if isinstance(leaf, Node) else leaf,
+            (visit.node.args, visit.node.kwargs),
+        )
+    )
     operator: Any = visit.node.target
     tests = ("test_schema", "test_faketensor")
     found = torch.library.opcheck(operator, args, kwargs, test_utils=tests, raise_exception=False)
@@ -94,7 +93,7 @@ def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
             module_path=visit.module_path or None,
         )
     elif mutated != "SUCCESS":
-        raise _NotComparable(f"on made-up data it raised {type(mutated).__name__}: {_first_line(mutated)}")
+        raise NotComparable(f"on made-up data it raised {type(mutated).__name__}: {_first_line(mutated)}")
     if type(mismatch).__name__ == "MetadataMismatchError":
         yield rule("FE402").diagnostic(
             labels=labels_at(visit.span, f"the kernels of {name} disagree"),
@@ -106,52 +105,3 @@ def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
 
 def _first_line(error: object) -> str:
     return next(iter(str(error).splitlines()), "")
-
-
-def _made_up(visit: Visit) -> tuple[Any, Any]:
-    """Real arguments like those of the node."""
-    described = tree_map(
-        lambda leaf: leaf.meta.get("val") if isinstance(leaf, Node) else leaf,
-        (visit.node.args, visit.node.kwargs),
-    )
-    leaves = tree_leaves(described)
-    sizes = [
-        number
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor)
-        for number in (*leaf.shape, *leaf.stride())
-    ]
-    numbers = [leaf for leaf in leaves if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool))]
-    if any(_number(number) is None for number in (*sizes, *numbers)):
-        raise _NotComparable("the size of an input depends on data")
-    total = sum(
-        math.prod(_number(n) for n in leaf.shape) * leaf.itemsize
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor)
-    )
-    if total > LARGEST_INPUT_BYTES:
-        raise _NotComparable(f"its inputs have more than {LARGEST_INPUT_BYTES // 2**20} MiB")
-    generator = torch.Generator().manual_seed(0)
-    real: tuple[Any, Any] = tree_map(
-        lambda leaf: _real(leaf, generator) if isinstance(leaf, torch.Tensor) else _on_cpu(_number(leaf)),
-        described,
-    )
-    return real
-
-
-def _number(value: Any) -> Any:
-    """A symbolic number's value in the example, None where only data tell it; all else as it is."""
-    return hint_of(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
-
-
-def _on_cpu(value: Any) -> Any:
-    return torch.device("cpu") if isinstance(value, torch.device) else value
-
-
-def _real(fake: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Drawn numbers, so that a change is seen; of integers zeros, which are indices of every table."""
-    sizes, strides = ([_number(n) for n in numbers] for numbers in (fake.shape, fake.stride()))
-    if not fake.is_floating_point():
-        return torch.zeros(sizes, dtype=fake.dtype)
-    drawn = torch.randn(sizes, generator=generator).to(fake.dtype)
-    return drawn if 0 in strides else torch.empty_strided(sizes, strides, dtype=fake.dtype).copy_(drawn)

@@ -6,6 +6,7 @@ import re
 
 from fakexport.capture import CaptureFailure
 from fakexport.diagnose.labels import labels_of, torch_says
+from fakexport.diagnose.repairs import branch_repair, number_repair, size_repair
 from fakexport.diagnostics import Diagnostic, Fix, source_text
 from fakexport.diagnostics.statement import is_loop_test, is_test
 from fakexport.rules import rule
@@ -33,7 +34,11 @@ _ASSERTED = re.compile(r"Data-dependent assertion|Failed to trace .* assert", re
 
 _NUMPY = re.compile(r"\.numpy\(\) is not supported for tensor subclasses|Can't call numpy\(\) on")
 # What a function says that is no operator and got a number of the trace: `f"{x.item():.2f}"`.
-_TRACED_NUMBER = re.compile(r"\bSym(?:Int|Float|Bool)\b")
+_TRACED_NUMBER = re.compile(
+    r"\bSym(?:Int|Float|Bool)\b|^'(?:u|zuf)\d+'$|type must be tuple of ints,\s?but got FakeTensor"
+    r"|maximum\(\) missing|minimum\(\) missing"
+)
+_REFUSALS = ("TypeError", "KeyError", "ValueError")
 
 
 def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
@@ -51,14 +56,14 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """FE203: Python needs a number."""
     reads_output = "DataDependentOutputException" in failure.error_types and not _is_test(failure)
     number = _found(_NUMBER, failure)
-    is_refused = failure.error_types[0] == "TypeError" and bool(_TRACED_NUMBER.search(failure.messages[0]))
+    is_refused = failure.error_types[0] in _REFUSALS and bool(_TRACED_NUMBER.search(failure.messages[0]))
     if not (reads_output or is_refused) and (number is None or number["sizes"] != "none"):
         return None
     expression = source_text(failure.culprit)
     return rule("FE203").diagnostic(
         labels=labels_of(failure, f"Python needs the value of `{expression}`" if expression else "here"),
         notes=torch_says(failure),
-        fix=Fix("use a number that is known before the data: a configuration value, or a shape"),
+        fix=Fix(number_repair(failure.culprit)),
     )
 
 
@@ -80,7 +85,7 @@ def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE201").diagnostic(
         labels=labels_of(failure, message),
         notes=torch_says(failure),
-        fix=Fix("compute both sides and choose with `torch.where`, or branch with `torch.cond`"),
+        fix=Fix(branch_repair(failure.culprit)),
     )
 
 
@@ -94,7 +99,7 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE301").diagnostic(
         labels=labels_of(failure, f"`{expression}` must know the size{asked}" if expression else "here"),
         notes=torch_says(failure),
-        fix=Fix("keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`"),
+        fix=Fix(size_repair(failure.culprit)),
     )
 
 

@@ -25,10 +25,12 @@ from fakexport.diagnose.labels import labels_of, place_text, torch_says
 from fakexport.diagnose.operators import (
     missing_fake_class,
     missing_fake_kernel,
+    module_moved,
     tensors_on_different_devices,
     transform_lost,
     unsupported_python,
 )
+from fakexport.diagnose.repairs import forward_repair
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.fake import SubclassNotKept
 from fakexport.rules import rule
@@ -49,8 +51,8 @@ def diagnose_failure(
             them, since it may follow from them.
         topology: The target, if there is one.
     Reports:
-        FE103, FE201, FE203 to FE206, FE210, FE301 to FE304, FE401, FE404, FE502, FE505 where their marks are
-        found, else FE202.
+        FE103, FE201, FE203 to FE206, FE208, FE210, FE301 to FE304, FE401, FE404, FE502, FE505 where their
+        marks are found, else FE202.
     """
     if isinstance(failure.error, SubclassNotKept):
         return (subclass_not_kept(failure.error, failure.spans),)
@@ -63,7 +65,9 @@ def diagnose_failure(
             if same is None:
                 found.append(diagnostic)
             else:
-                found[same] = replace(found[same], count=max(found[same].count, diagnostic.count))
+                known = found[same]
+                fix = diagnostic.fix if problem.failure.call is not None else known.fix
+                found[same] = replace(known, count=max(known.count, diagnostic.count), fix=fix)
     return tuple(found)
 
 
@@ -154,24 +158,17 @@ _DETECTORS: tuple[Detector, ...] = (
     data_dependent_shape,
     transform_lost,
     unsupported_python,
+    module_moved,
 )
 
 
 def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     """FE202, which passes on what torch or the model said."""
-    missing = re.search(r"missing \d+ required positional arguments?: (.+)", failure.messages[0])
-    unknown = re.search(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'", failure.messages[0])
-    fix = None
-    if missing:
-        fix = Fix(f"give the missing input with --input: {missing[1]}")
-    elif unknown:
-        fix = Fix(f"name the library that registers {unknown[1]}::{unknown[2]} with --library")
-    else:
-        fix = next((Fix(text) for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
+    known = next((text for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
         notes=torch_says(failure),
-        fix=fix,
+        fix=Fix(known or forward_repair(failure.messages[0])),
     )
 
 

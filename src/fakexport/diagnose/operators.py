@@ -1,4 +1,4 @@
-"""What a capture cannot run: FE206, FE210, FE401, FE404, FE502."""
+"""What a capture cannot run: FE206, FE208, FE210, FE401, FE404, FE502."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from fakexport._torch.script_objects import held_script_object
 from fakexport.capture import CaptureFailure, TransformLost
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
+from fakexport.diagnose.observed_results import observed_results
 from fakexport.diagnose.skeleton import fake_class_skeleton, fake_kernel_skeleton
 from fakexport.diagnostics import Diagnostic, Fix, source_text
 from fakexport.diagnostics.statement import attribute_span
@@ -15,6 +16,7 @@ from fakexport.rules import rule
 __all__ = [
     "missing_fake_class",
     "missing_fake_kernel",
+    "module_moved",
     "tensors_on_different_devices",
     "transform_lost",
     "unsupported_python",
@@ -48,9 +50,17 @@ def missing_fake_kernel(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE401").diagnostic(
         labels=labels_of(failure, f"{operator} has no fake kernel"),
         notes=(f"operator: {operator}",),
-        fix=Fix(f"register one, of the right shapes:\n{fake_kernel_skeleton(operator)}"),
+        fix=Fix(_registration(operator, None if failure.call is None else observed_results(failure.call))),
         fault="torch" if operator.startswith("aten::") else None,
     )
+
+
+def _registration(operator: str, results: str | None) -> str:
+    """What to register; where the results are not certain, what is printed raises until it is filled in."""
+    skeleton = fake_kernel_skeleton(operator, results)
+    if results is not None:
+        return f"register one; the real kernel, run on made-up data, gave these shapes:\n{skeleton}"
+    return f"register one, and fill in what it returns:\n{skeleton}"
 
 
 def missing_fake_class(failure: CaptureFailure) -> Diagnostic | None:
@@ -98,6 +108,21 @@ def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
     )
 
 
+def module_moved(failure: CaptureFailure) -> Diagnostic | None:
+    """FE208: `forward` casts or moves the weights of a module."""
+    if not any("Couldn't swap" in text for text in failure.messages):
+        return None
+    expression = source_text(failure.culprit)
+    return rule("FE208").diagnostic(
+        labels=labels_of(failure, f"`{expression}` replaces weights" if expression else "here"),
+        notes=torch_says(failure),
+        fix=Fix(
+            "make the module of that dtype and device in the constructor, and move what it is called with: "
+            "`self.norm(x.to(self.norm.weight.dtype))`"
+        ),
+    )
+
+
 def _qualified(name: str) -> str:
     """`acme::scale` of `acme.scale.default` and `acme::scale`."""
     parts = re.split(r"::|\.", name.strip().strip("'\""))
@@ -115,5 +140,5 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE502").diagnostic(
         labels=labels_of(failure, f"{what} tensors on {first} and on {second}"),
         notes=torch_says(failure),
-        fix=Fix(f"move one of them: `.to(other.device)`, or make it on {first} in the first place"),
+        fix=Fix("make it where the other one is, `device=x.device`, or move it: `.to(x.device)`"),
     )

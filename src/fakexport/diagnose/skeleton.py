@@ -25,18 +25,27 @@ _IN_CPP = {
 _RESULTS_IN_CPP = {"Tensor": "at::Tensor", "List[Tensor]": "std::vector<at::Tensor>"}
 
 
-def fake_kernel_skeleton(operator: str) -> str:
+def fake_kernel_skeleton(operator: str, results: str | None = None) -> str:
     """A fake kernel in Python and, for an operator of C++, a Meta kernel, made from its schema.
 
     Args:
         operator: `acme::scale`.
+        results: The expression of what it returns, where that is certain. Default: it raises, since a guessed
+            shape would make a program that is wrong.
     Returns:
-        Several lines. Each result is like the first tensor, which is a guess that the reader has to check.
+        Several lines.
     """
     schema = operator_schema(operator)
     if schema is None:
-        return f'@torch.library.register_fake("{operator}")\ndef _(x):\n    return torch.empty_like(x)'
-    return _in_python(schema) if schema.is_python else f"{_in_python(schema)}\nor in C++:\n{_in_cpp(schema)}"
+        return (
+            f'@torch.library.register_fake("{operator}")\ndef _(*args):\n    {_unfinished(operator, "...")}'
+        )
+    in_python = _in_python(schema, results)
+    return in_python if schema.is_python else f"{in_python}\nor in C++:\n{_in_cpp(schema)}"
+
+
+def _unfinished(operator: str, example: str) -> str:
+    return f'raise NotImplementedError("return what {operator} gives, such as {example}")'
 
 
 def fake_class_skeleton(class_name: str, methods: Sequence[tuple[str, str]]) -> str:
@@ -67,12 +76,16 @@ def _kind(result: str) -> str:
     return "None" if kind == "NoneType" else kind
 
 
-def _in_python(schema: OperatorSchema) -> str:
+def _in_python(schema: OperatorSchema, results: str | None) -> str:
     names = ", ".join(name for name, _ in schema.arguments)
-    empty = f"torch.empty_like({schema.first_tensor})" if schema.first_tensor else "torch.empty(...)"
-    values = {"Tensor": empty, "List[Tensor]": f"[{empty}]"}
-    results = ", ".join(values.get(kind, "...") for kind in schema.results) or "None"
-    return f'@torch.library.register_fake("{schema.name}")\ndef _({names}):\n    return {results}'
+    sizes = f"{schema.first_tensor}.new_empty(sizes)" if schema.first_tensor else "torch.empty(sizes)"
+    values = {"Tensor": sizes, "List[Tensor]": f"[{sizes}]"}
+    example = ", ".join(values.get(kind, kind) for kind in schema.results)
+    if not schema.results:
+        body = "return None"
+    else:
+        body = _unfinished(schema.name, example) if results is None else f"return {results}"
+    return f'@torch.library.register_fake("{schema.name}")\ndef _({names}):\n    {body}'
 
 
 def _in_cpp(schema: OperatorSchema) -> str:
@@ -80,11 +93,8 @@ def _in_cpp(schema: OperatorSchema) -> str:
     inputs = ", ".join(f"{_IN_CPP.get(kind, kind)} {argument}" for argument, kind in schema.arguments)
     kinds = [_RESULTS_IN_CPP.get(kind) or _IN_CPP.get(kind, kind) for kind in schema.results]
     result = kinds[0] if len(kinds) == 1 else f"std::tuple<{', '.join(kinds)}>" if kinds else "void"
-    empty = f"at::empty_like({schema.first_tensor})" if schema.first_tensor else "at::empty({...})"
-    values = {"Tensor": empty, "List[Tensor]": f"std::vector<at::Tensor>{{{empty}}}"}
-    results = ", ".join(values.get(kind, "{}") for kind in schema.results)
-    body = f"return {{{results}}};" if len(kinds) > 1 else f"return {results};" if kinds else ""
+    unfinished = f'TORCH_CHECK_NOT_IMPLEMENTED(false, "return what {schema.name} gives: at::empty(...)");'
     return (
-        f"{result} {name}_meta({inputs}) {{ {body} }}\n"
+        f"{result} {name}_meta({inputs}) {{ {unfinished if kinds else ''} }}\n"
         f'TORCH_LIBRARY_IMPL({namespace}, Meta, m) {{ m.impl("{name}", &{name}_meta); }}'
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fakexport.diagnostics.diagnostic import Span
 
-__all__ = ["attribute_span", "is_loop_test", "is_negated", "is_test", "with_columns"]
+__all__ = ["attribute_span", "condition_at", "is_loop_test", "is_negated", "is_test", "with_columns"]
 
 
 def with_columns(span: Span) -> Span:
@@ -56,6 +56,12 @@ def is_loop_test(span: Span) -> bool:
     """Whether the place is the condition of a `while`, or part of it."""
     conditions = _source(span.path).conditions
     return any(isinstance(node, ast.While) and _covers(node.test, span) for node in conditions)
+
+
+def condition_at(span: Span) -> ast.If | ast.IfExp | ast.While | ast.Assert | None:
+    """The innermost statement or expression whose condition the place is in."""
+    found = [node for node in _source(span.path).conditions if _covers(node.test, span)]
+    return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
 def is_negated(span: Span) -> bool:

@@ -191,13 +191,14 @@ def test_an_operator_gets_the_skeleton_of_its_schema():
     (diagnostic,) = checked(lambda x: torch.ops.findings.mix(x, [1])[0], torch.ones(2)).diagnostics
 
     assert diagnostic.fix.message.splitlines() == [
-        "register one, of the right shapes:",
+        "register one, and fill in what it returns:",
         '@torch.library.register_fake("findings::mix")',
         "def _(x, sizes, scale):",
-        "    return torch.empty_like(x), [torch.empty_like(x)]",
+        '    raise NotImplementedError("return what findings::mix gives, such as x.new_empty(sizes), '
+        '[x.new_empty(sizes)]")',
         "or in C++:",
         "std::tuple<at::Tensor, std::vector<at::Tensor>> mix_meta(const at::Tensor& x, at::IntArrayRef "
-        "sizes, std::optional<double> scale) { return {at::empty_like(x), "
-        "std::vector<at::Tensor>{at::empty_like(x)}}; }",
+        "sizes, std::optional<double> scale) { TORCH_CHECK_NOT_IMPLEMENTED(false, "
+        '"return what findings::mix gives: at::empty(...)"); }',
         'TORCH_LIBRARY_IMPL(findings, Meta, m) { m.impl("mix", &mix_meta); }',
     ]

@@ -29,6 +29,7 @@ SAYS = {
     "FE204": "Could not guard on data-dependent expression",
     "FE205": ".numpy() is not supported for tensor subclasses",
     "FE206": "Dynamo does not know how to trace the builtin `gc.collect.`",
+    "FE208": "Couldn't swap",
     "FE210": "'Tensor' object has no attribute 'constant'",
     "FE301": "Could not guard on data-dependent expression",
     "FE302": "your code specialized it to be a constant (4)",

@@ -1,0 +1,239 @@
+"""What to write in place of a line that asks for data: the text of a fix, made from the line itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from fakexport.diagnostics import Span, source_text
+from fakexport.diagnostics.statement import condition_at
+
+__all__ = ["branch_repair", "construction_repair", "forward_repair", "number_repair", "size_repair"]
+
+_EXPERTS = 'or, for the experts of transformers, set `"experts_implementation": "batched_mm"` in the config'
+_ITEM = (
+    "read it with `.item()` and not with `int()`, and tell its bounds: `n = {0}.item()`, "
+    "`torch._check(n >= 0)`, `torch._check(n <= limit)`; where Python must know it, as the index of a list, "
+    "compute all and pick one: `torch.stack(results)[{0}]`"
+)
+
+
+def branch_repair(span: Span | None) -> str:
+    """What to do about a condition on data."""
+    expression = _expression(span)
+    condition = None if span is None else condition_at(span)
+    match expression:
+        case ast.Call(func=ast.Attribute(attr="equal"), args=[first, second]):
+            return f"compare with `({_text(first)} == {_text(second)}).all()`, and choose with `torch.where`"
+        case ast.Call(func=ast.Attribute(attr="allclose"), args=[first, second]):
+            close = f"torch.isclose({_text(first)}, {_text(second)}).all()"
+            return f"compare with `{close}`, and choose with `torch.where`"
+        case ast.Call(func=ast.Name(id="sorted" | "max" | "min" | "any" | "all" as name), args=[value]):
+            method = "sort().values" if name == "sorted" else f"{name}()"
+            return f"use `{_text(value)}.{method}` in place of Python's `{name}`"
+        case ast.Call(func=ast.Name(id="bool"), args=[value]):
+            return f"keep the tensor `{_text(value)}`, without `bool`, and choose with `torch.where`"
+        case ast.Compare(left=value, ops=[ast.In() | ast.NotIn()], comparators=[items]):
+            listed = re.sub(r"^\((.*?),?\)$", r"[\1]", _text(items))
+            isin = f"torch.isin({_text(value)}, torch.tensor({listed}, device={_text(value)}.device))"
+            return f"ask with `{isin}`, and choose with `torch.where`"
+    if condition is not None and expression is not None:
+        return _statement_repair(condition, expression)
+    return "compute both sides and choose with `torch.where`, or branch with `torch.cond`"
+
+
+def _statement_repair(condition: ast.If | ast.IfExp | ast.While | ast.Assert, asked: ast.expr) -> str:
+    test = _text(condition.test)
+    match condition:
+        case ast.Assert():
+            return (
+                f"leave the check out of the export: `assert torch.compiler.is_exporting() or {_text(asked)}`"
+            )
+        case ast.If(body=[ast.Raise()], orelse=[]):
+            wrapped = f"({test})" if isinstance(condition.test, ast.BoolOp) else test
+            return f"leave the check out of the export: `if not torch.compiler.is_exporting() and {wrapped}:`"
+        case ast.IfExp():
+            chosen = f"torch.where({test}, {_text(condition.body)}, {_text(condition.orelse)})"
+            return (
+                f"compute both sides: `{chosen}`"
+                if condition.test is asked or test == _text(asked)
+                else _GENERAL
+            )
+        case ast.If(
+            body=[ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None))], orelse=[]
+        ):
+            return f"remove these lines: `{name}` is then always applied, also where it masks nothing"
+    mask = _mask(asked)
+    if mask is not None and isinstance(condition, ast.If) and not condition.orelse and test != _text(asked):
+        return (
+            f"leave `{_text(asked)}` out of the condition: `{mask}` is then always applied, which changes "
+            "nothing where it masks nothing"
+        )
+    return _GENERAL
+
+
+_GENERAL = "compute both sides and choose with `torch.where`, or branch with `torch.cond`"
+
+
+def number_repair(span: Span | None) -> str:
+    """What to do where Python needs a number."""
+    match _expression(span):
+        case ast.Call(func=ast.Name(id="range"), args=[*_, _]):
+            return (
+                "loop a fixed number of times, and keep what is done with `torch.where(i < steps, new, old)`"
+            )
+        case ast.Call(func=ast.Name(id="int" | "float"), args=[value]):
+            return _ITEM.format(_text(value))
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name)):
+            return f"compute it on the tensor, without `.item()`: `torch.{name}`"
+        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]):
+            return f"use `{_text(value)}.{name}().item()` in place of Python's `{name}`"
+        case ast.JoinedStr() | ast.FormattedValue():
+            return "leave the text out of the export: `if not torch.compiler.is_exporting():`"
+    return "use a number that is known before the data: a configuration value, or a shape"
+
+
+def size_repair(span: Span | None) -> str:
+    """What to do where a size must be known."""
+    expression = _expression(span)
+    condition = None if span is None else condition_at(span)
+    if (
+        isinstance(expression, ast.Call)
+        and isinstance(expression.func, ast.Name)
+        and expression.func.id == "len"
+    ):
+        return (
+            f"use `{_text(expression.args[0])}.shape[0]` in place of `len`, and tell what always holds "
+            "before it is asked: `torch._check(n > 2)`; or count with a sum and choose with `torch.where`"
+        )
+    if condition is not None:
+        opposite = (
+            _text(ast.UnaryOp(ast.Not(), condition.test)) if expression is None else _opposite(expression)
+        )
+        return f"if it is never so, say it before: `torch._check({opposite})`; else mask with `torch.where`"
+    if isinstance(expression, (ast.ListComp, ast.Name)):
+        loop = (
+            "loop over all that there can be, `for i in range(number):`, where one without rows adds nothing"
+        )
+        is_library = span is not None and "transformers" in span.path
+        return f"{loop}, {_EXPERTS}" if is_library else loop
+    return "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`"
+
+
+def _opposite(expression: ast.expr) -> str:
+    pairs: dict[type[ast.cmpop], ast.cmpop] = {
+        ast.Eq: ast.NotEq(),
+        ast.NotEq: ast.Eq(),
+        ast.Gt: ast.LtE(),
+        ast.GtE: ast.Lt(),
+        ast.Lt: ast.GtE(),
+        ast.LtE: ast.Gt(),
+    }
+    match expression:
+        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in pairs:
+            return _text(ast.Compare(left, [pairs[type(sign)]], [right]))
+    return f"not ({_text(expression)})"
+
+
+_Repair = Callable[[re.Match[str]], str]
+_FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
+    (
+        re.compile(r"forward\(\) missing \d+ required positional arguments?: (.+)"),
+        lambda m: f"give the missing input with --input: {m[1]}",
+    ),
+    (
+        re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'"),
+        lambda m: f"name the library that registers {m[1]}::{m[2]} with --library",
+    ),
+    (
+        re.compile(r"No module named '([\w.]+)'"),
+        lambda m: (
+            f"install the package that provides `{m[1]}` where fakexport runs, or do not import it here"
+        ),
+    ),
+    (
+        re.compile(r"same reduction dim, but got \[(?:.*, )?(\d+)\] X \[(\d+), \d+\]"),
+        lambda m: (
+            f"the input has {m[1]} features and the weight takes {m[2]}: make the layer for {m[1]} "
+            f"(`in_features={m[1]}`), or give an input whose last size is {m[2]}"
+        ),
+    ),
+    (
+        re.compile(r"expected input\[.*?\] to have (\d+) channels, but got (\d+) channels"),
+        lambda m: (
+            f"the input has {m[2]} channels and the weight takes {m[1]}: make the layer for {m[2]} "
+            f"(`in_channels={m[2]}`), or give an input of {m[1]} channels"
+        ),
+    ),
+    (
+        re.compile(r"shape '.*?' is invalid for input of size (\d+)"),
+        lambda m: f"ask for sizes whose product is {m[1]}; one of them may be -1, which is what is left",
+    ),
+    (
+        re.compile(r"Sizes of tensors must match except in dimension \S+ Expected (\d+) in dimension (\d+)"),
+        lambda m: f"make the tensors of size {m[1]} in dimension {m[2]}, as the first one is",
+    ),
+    (
+        re.compile(r"Attempting to broadcast a dimension of length \d+ at (-?\d+)!.*to (\[.*?\])", re.DOTALL),
+        lambda m: f"make the other tensor's size at {m[1]} that of {m[2]}, or 1",
+    ),
+    (
+        re.compile(r"'indices' to have one of the following scalar types: Long, Int"),
+        lambda m: "give indices of integers: `.long()` here, or an input of int64",
+    ),
+    (
+        re.compile(r"'(\w+)' object has no attribute '(\w+)'"),
+        lambda m: f"assign `self.{m[2]}` in the constructor of {m[1]}, or correct the name",
+    ),
+    (
+        re.compile(r"Cannot access data pointer"),
+        lambda m: (
+            "there is no memory while the model is traced: do this in the constructor, or compute with torch"
+        ),
+    ),
+    (
+        re.compile(r"DTensor"),
+        lambda m: (
+            "give the module before it is distributed: without `distribute_module` and `parallelize_module`"
+        ),
+    ),
+)
+_NONE = (
+    "no fix is known for this error: if eager mode raises it too, compare the shapes and dtypes at this line "
+    "with what the operator takes; if not, move the line out of `forward`"
+)
+_NONE_IN_CONSTRUCTOR = (
+    "no fix is known for this error: if plain Python raises it too, correct the arguments at this line; if "
+    "not, move what needs data into a method that is called when the weights are there"
+)
+
+
+def forward_repair(message: str) -> str:
+    """What to do about an error of `forward`, or that nothing is known."""
+    found = ((pattern.search(message), repair) for pattern, repair in _FORWARD)
+    return next((repair(match) for match, repair in found if match), _NONE)
+
+
+def construction_repair(message: str) -> str:
+    """What to do about an error of a constructor, or that nothing is known."""
+    found = forward_repair(message)
+    return _NONE_IN_CONSTRUCTOR if found == _NONE else found
+
+
+def _mask(asked: ast.expr) -> str | None:
+    match asked:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="any" | "all")):
+            return name
+    return None
+
+
+def _expression(span: Span | None) -> ast.expr | None:
+    try:
+        return ast.parse(source_text(span) or "", mode="eval").body
+    except SyntaxError:
+        return None
+
+
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node)

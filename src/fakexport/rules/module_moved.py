@@ -1,0 +1,56 @@
+"""FE208: `forward` casts or moves a module."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE208",
+    name="module_moved",
+    severity="error",
+    message="forward casts or moves the weights of a module",
+    why="""
+`module.to(...)`, `.float()`, `.half()` or `.cuda()` in `forward` replaces the weights of the module. A
+program has its weights outside of the graph, with the dtype and the device that they had before `forward`
+ran: nothing in the graph can replace them. Stock torch raises `Couldn't swap`.
+""",
+    how_to_repair="""
+Give the module its dtype and device in the constructor, and cast what it is called with:
+`self.norm(x.to(self.norm.weight.dtype))`. If the computation needs a higher precision than the weights
+have, cast the weights as tensors: `F.layer_norm(x.float(), shape, self.norm.weight.float())`.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x):
+        self.norm.to(x.dtype)  # <- FE208
+        return self.norm(x)
+
+
+def factory():
+    return Block(), (torch.randn(2, 4, dtype=torch.bfloat16),)
+""",
+    repaired_model="""
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x):
+        return self.norm(x.to(self.norm.weight.dtype))
+
+
+def factory():
+    return Block(), (torch.randn(2, 4, dtype=torch.bfloat16),)
+""",
+    fails_on="capture",
+)

@@ -1,0 +1,346 @@
+"""Failing models of many kinds, what the printed fix says, and the same model with the fix followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HEAD = """import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+"""
+MODEL = """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+{init}
+
+    def forward(self, {signature}):
+{body}
+
+
+def factory():
+    return Model(), ({args},)
+"""
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A model that fails, and its repair.
+
+    Args:
+        code: The rule.
+        fix: A part of the printed fix.
+        before, after: The body of `forward`, as it fails and with the fix followed.
+        args: Example inputs.
+        signature, init: Of `forward`; the body of the constructor.
+        init_after: The constructor with the fix followed, where the fix is there.
+        is_same: Whether both compute the same in eager mode; not where the failing one raises there as well.
+        target: What it is checked for.
+    """
+
+    code: str
+    fix: str
+    before: str
+    after: str
+    args: str = "torch.randn(4)"
+    signature: str = "x"
+    init: str = "pass"
+    init_after: str | None = None
+    is_same: bool = True
+    target: str = "cpu"
+
+    def source(self, *, repaired: bool) -> str:
+        init = self.init if not repaired or self.init_after is None else self.init_after
+        body = self.after if repaired else self.before
+        return HEAD + MODEL.format(
+            init=_indented(init), signature=self.signature, body=_indented(body), args=self.args
+        )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"        {line}" for line in text.strip().splitlines())
+
+
+LINEAR = "self.linear = nn.Linear({}, 6)"
+CORPUS = {
+    "branch with two returns": Failing(
+        "FE201",
+        "choose with `torch.where`",
+        "if x.sum() > 0:\n    return x + 1\nreturn x - 1",
+        "return torch.where(x.sum() > 0, x + 1, x - 1)",
+    ),
+    "mask that may be None": Failing(
+        "FE201",
+        "leave `mask.any()` out of the condition",
+        "if mask is not None and mask.any():\n    x = x.masked_fill(mask, 0.0)\nreturn x",
+        "if mask is not None:\n    x = x.masked_fill(mask, 0.0)\nreturn x",
+        "torch.randn(4), torch.zeros(4, dtype=torch.bool)",
+        "x, mask=None",
+    ),
+    "mask that is dropped": Failing(
+        "FE201",
+        "remove these lines: `mask` is then always applied",
+        "if mask.all():\n    mask = None\nreturn x if mask is None else x.masked_fill(~mask, 0.0)",
+        "return x if mask is None else x.masked_fill(~mask, 0.0)",
+        "torch.randn(4), torch.ones(4, dtype=torch.bool)",
+        "x, mask",
+    ),
+    "padding that is dropped": Failing(
+        "FE201",
+        "remove these lines: `padding` is then always applied",
+        "if not padding.any():\n    padding = None\n"
+        "return x if padding is None else x.masked_fill(padding, 0.0)",
+        "return x if padding is None else x.masked_fill(padding, 0.0)",
+        "torch.randn(4), torch.zeros(4, dtype=torch.bool)",
+        "x, padding",
+    ),
+    "assertion on values": Failing(
+        "FE201",
+        "`assert torch.compiler.is_exporting() or (x >= 0).all()`",
+        "assert (x >= 0).all(), 'negative'\nreturn x.sqrt()",
+        "assert torch.compiler.is_exporting() or (x >= 0).all(), 'negative'\nreturn x.sqrt()",
+        "torch.rand(4)",
+    ),
+    "check that raises": Failing(
+        "FE201",
+        "`if not torch.compiler.is_exporting() and torch.isnan(x).any():`",
+        "if torch.isnan(x).any():\n    raise ValueError('nan')\nreturn x * 2",
+        "if not torch.compiler.is_exporting() and torch.isnan(x).any():\n    raise ValueError('nan')\n"
+        "return x * 2",
+    ),
+    "conditional expression": Failing(
+        "FE201",
+        "`torch.where(x.mean() > 0, 2.0, 0.5)`",
+        "scale = 2.0 if x.mean() > 0 else 0.5\nreturn x * scale",
+        "scale = torch.where(x.mean() > 0, 2.0, 0.5)\nreturn x * scale",
+    ),
+    "torch.equal": Failing(
+        "FE201",
+        "compare with `(x == y).all()`",
+        "return x if torch.equal(x, y) else y * 2",
+        "return torch.where((x == y).all(), x, y * 2)",
+        "torch.randn(4), torch.randn(4)",
+        "x, y",
+    ),
+    "torch.allclose": Failing(
+        "FE201",
+        "`torch.isclose(x, torch.zeros_like(x)).all()`",
+        "if torch.allclose(x, torch.zeros_like(x)):\n    return x\nreturn x / 2",
+        "return torch.where(torch.isclose(x, torch.zeros_like(x)).all(), x, x / 2)",
+    ),
+    "bool of a tensor": Failing(
+        "FE201",
+        "keep the tensor `flag`, without `bool`",
+        "use = bool(flag)\nreturn x * 2 if use else x",
+        "use = flag\nreturn torch.where(use, x * 2, x)",
+        "torch.randn(4), torch.tensor(True)",
+        "x, flag",
+    ),
+    "one of several values": Failing(
+        "FE201",
+        "`torch.isin(token, torch.tensor([1, 2], device=token.device))`",
+        "if token in (1, 2):\n    return x * 2\nreturn x",
+        "return torch.where(torch.isin(token, torch.tensor([1, 2], device=token.device)), x * 2, x)",
+        "torch.randn(4), torch.tensor(1)",
+        "x, token",
+    ),
+    "sorted": Failing(
+        "FE201", "use `x.sort().values`", "return torch.stack(sorted(x))", "return x.sort().values"
+    ),
+    "while": Failing(
+        "FE204",
+        "run a fixed number of rounds with `torch.where`",
+        "while x.norm() > 1:\n    x = x / 2\nreturn x",
+        "for _ in range(8):\n    x = torch.where(x.norm() > 1, x / 2, x)\nreturn x",
+        "torch.ones(4) * 9",
+    ),
+    "number of rounds": Failing(
+        "FE203",
+        "loop a fixed number of times",
+        "for _ in range(steps.item()):\n    x = x * 0.5\nreturn x",
+        "for i in range(5):\n    x = torch.where(i < steps, x * 0.5, x)\nreturn x",
+        "torch.randn(4), torch.tensor(3)",
+        "x, steps",
+    ),
+    "index of a list of modules": Failing(
+        "FE203",
+        "compute all and pick one: `torch.stack(results)[which]`",
+        "return self.layers[int(which)](x)",
+        "results = [layer(x) for layer in self.layers]\nreturn torch.stack(results)[which]",
+        "torch.randn(2, 4), torch.tensor(1)",
+        "x, which",
+        "self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))",
+    ),
+    "greatest length": Failing(
+        "FE203",
+        "`n = lengths.max().item()`, `torch._check(n >= 0)`, `torch._check(n <= limit)`",
+        "n = int(lengths.max())\nreturn x[:, :n]",
+        "n = lengths.max().item()\ntorch._check(n >= 0)\ntorch._check(n <= x.shape[1])\nreturn x[:, :n]",
+        "torch.randn(2, 6), torch.tensor([3, 6])",
+        "x, lengths",
+    ),
+    "size of an interpolation": Failing(
+        "FE203",
+        "`n = size.max().item()`, `torch._check(n >= 0)`",
+        "n = int(size.max())\nreturn F.interpolate(x, size=(n, n))",
+        "n = size.max().item()\ntorch._check(n >= 0)\ntorch._check(n <= 64)\n"
+        "return F.interpolate(x, size=(n, n))",
+        "torch.randn(1, 3, 8, 8), torch.tensor([16, 16])",
+        "x, size",
+    ),
+    "Python's max": Failing(
+        "FE203",
+        "use `lengths.max().item()` in place of Python's `max`",
+        "return x[: max(lengths)]",
+        "n = lengths.max().item()\ntorch._check(n <= x.shape[0])\nreturn x[:n]",
+        "torch.randn(6), torch.tensor([2, 4])",
+        "x, lengths",
+    ),
+    "formatted number": Failing(
+        "FE203",
+        "`if not torch.compiler.is_exporting():`",
+        "text = f'{x.mean().item():.2f}'\nreturn x + len(text) * 0",
+        "if not torch.compiler.is_exporting():\n    text = f'{x.mean().item():.2f}'\nreturn x + 0",
+    ),
+    "math": Failing(
+        "FE203",
+        "compute it on the tensor, without `.item()`: `torch.sqrt`",
+        "return x / math.sqrt(n.item())",
+        "return x / torch.sqrt(n)",
+        "torch.randn(4), torch.tensor(4)",
+        "x, n",
+    ),
+    "rows of nonzero": Failing(
+        "FE301",
+        "loop over all that there can be, `for i in range(number):`",
+        "out = torch.zeros_like(x)\nhit = F.one_hot(choice, 4).sum(0).nonzero()\nfor expert in hit:\n"
+        "    index = expert[0]\n    rows = torch.where(choice == index)[0]\n"
+        "    out.index_add_(0, rows, x[rows] @ self.weights[index])\nreturn out",
+        "out = torch.zeros_like(x)\nfor index in range(4):\n    rows = torch.where(choice == index)[0]\n"
+        "    out.index_add_(0, rows, x[rows] @ self.weights[index])\nreturn out",
+        "torch.randn(6, 8), torch.tensor([0, 1, 1, 3, 0, 2])",
+        "x, choice",
+        "self.weights = nn.Parameter(torch.randn(4, 8, 8))",
+    ),
+    "values of unique": Failing(
+        "FE301",
+        "loop over all that there can be, `for i in range(number):`",
+        "return torch.stack([(x * (ids == i)).sum() for i in ids.unique()])",
+        "return torch.stack([(x * (ids == i)).sum() for i in range(3)])",
+        "torch.randn(6), torch.tensor([0, 0, 1, 1, 2, 2])",
+        "x, ids",
+    ),
+    "empty selection": Failing(
+        "FE301",
+        "`torch._check(picked.numel() != 0)`",
+        "picked = x[x > 0]\nif picked.numel() == 0:\n    return x.sum()\nreturn picked.mean()",
+        "picked = x[x > 0]\ntorch._check(picked.numel() != 0)\nif picked.numel() == 0:\n    return x.sum()\n"
+        "return picked.mean()",
+        "torch.arange(4.0)",
+    ),
+    "len of a selection": Failing(
+        "FE301",
+        "use `rows.shape[0]` in place of `len`, and tell what always holds",
+        "rows = mask.nonzero()\nif len(rows) > 2:\n    return x * 2\nreturn x",
+        "rows = mask.nonzero()\ntorch._check(rows.shape[0] > 2)\n"
+        "if rows.shape[0] > 2:\n    return x * 2\nreturn x",
+        "torch.randn(8), torch.ones(8, dtype=torch.bool)",
+        "x, mask",
+    ),
+    "parts of a selection": Failing(
+        "FE301",
+        "keep the shape fixed and mask with `torch.where`",
+        "kept = x[x > 0]\nreturn torch.stack([part.sum() for part in kept.chunk(2)]).sum()",
+        "kept = torch.where(x > 0, x, 0)\nreturn torch.stack([part.sum() for part in kept.chunk(2)]).sum()",
+        "torch.randn(8)",
+    ),
+    "NumPy": Failing(
+        "FE205",
+        "compute it with operators of torch",
+        "return x[torch.as_tensor(np.argsort(x.numpy()))]",
+        "return x[x.argsort()]",
+    ),
+    "device literal": Failing(
+        "FE502",
+        "make it where the other one is, `device=x.device`",
+        "return x + torch.arange(x.shape[1], device='cpu')",
+        "return x + torch.arange(x.shape[1], device=x.device)",
+        "torch.randn(2, 6)",
+        target="H100",
+    ),
+    "linear of another width": Failing(
+        "FE202",
+        "the input has 6 features and the weight takes 5",
+        "return self.linear(x)",
+        "return self.linear(x)",
+        "torch.randn(2, 6)",
+        init=LINEAR.format(5),
+        init_after=LINEAR.format(6),
+        is_same=False,
+    ),
+    "convolution of other channels": Failing(
+        "FE202",
+        "`in_channels=6`",
+        "return self.conv(x)",
+        "return self.conv(x)",
+        "torch.randn(2, 6, 8, 8)",
+        init="self.conv = nn.Conv2d(3, 4, 3)",
+        init_after="self.conv = nn.Conv2d(6, 4, 3)",
+        is_same=False,
+    ),
+    "view of another size": Failing(
+        "FE202",
+        "sizes whose product is 12; one of them may be -1",
+        "return x.view(2, 5)",
+        "return x.view(2, -1)",
+        "torch.randn(2, 6)",
+        is_same=False,
+    ),
+    "attribute that is not there": Failing(
+        "FE202",
+        "assign `self.projection` in the constructor of Model",
+        "return self.projection(x)",
+        "return self.projection(x)",
+        "torch.randn(2, 6)",
+        init=LINEAR.format(6),
+        init_after="self.projection = nn.Linear(6, 6)",
+        is_same=False,
+    ),
+    "package that is not there": Failing(
+        "FE202",
+        "or do not import it here",
+        "import a_package_that_is_not_there\n\nreturn x + 1",
+        "return x + 1",
+        is_same=False,
+    ),
+    "indices of floats": Failing(
+        "FE202",
+        "`.long()` here",
+        "return self.table(x)",
+        "return self.table(x.long())",
+        "torch.ones(2)",
+        init="self.table = nn.Embedding(6, 6)",
+        is_same=False,
+    ),
+    "module cast in forward": Failing(
+        "FE208",
+        "`self.norm(x.to(self.norm.weight.dtype))`",
+        "self.norm.to(x.dtype)\nreturn self.norm(x)",
+        "return self.norm(x.to(self.norm.weight.dtype))",
+        "torch.randn(2, 6)",
+        init="self.norm = nn.LayerNorm(6)",
+    ),
+    "counter": Failing(
+        "FE903",
+        "register it as a buffer and write into that",
+        "self.calls = self.calls + 1\nreturn x * self.calls",
+        "self.calls += 1\nreturn x * self.calls",
+        init="self.calls = 0",
+        init_after="self.register_buffer('calls', torch.zeros(()))",
+    ),
+    "print": Failing("FE906", "remove it", "print(x.shape)\nreturn x + 1", "return x + 1"),
+}
