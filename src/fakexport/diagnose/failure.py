@@ -172,8 +172,13 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     )
 
 
-# What works on a real device, and that no virtual one has.
+# Of torch's own words, where they name no way out.
 _KNOWN_FIXES = (
+    (
+        re.compile(r"Expected FakeTensor, got <class 'torch.Tensor'>"),
+        "call the function without torch.func.functionalize: `program.run_decompositions({})` makes the "
+        "ExportedProgram functional",
+    ),
     (
         re.compile(r"torch\._C' has no attribute '_(?:scatter|gather|broadcast)"),
         "export the module inside of nn.DataParallel: `model.module`. torch.export traces one device's copy",

@@ -1,0 +1,62 @@
+"""Where fakexport differs from stock `torch.export` on purpose, or not yet; the test checks each entry.
+
+An entry that is no longer true fails: it has to be taken out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DIFFERENCES", "Difference"]
+
+DEVICES = ("cuda", "xpu", "mps")
+EVERYWHERE = ("cpu", *DEVICES)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A feature that stock exports on the CPU, and fakexport reports.
+
+    Args:
+        code: Of the diagnostic.
+        devices: The types of device for which it is reported.
+        reason: Why.
+    """
+
+    code: str
+    devices: tuple[str, ...]
+    reason: str
+
+
+_LOST = "stock's program takes the input of the derivative for a constant, and ignores what it is given"
+_SPARSE = "sparse tensors need a kernel of the device, and no archive stores them"
+
+DIFFERENCES = {
+    "grad": Difference("FE210", EVERYWHERE, _LOST),
+    "grad_and_value": Difference("FE210", EVERYWHERE, _LOST),
+    "vjp": Difference("FE210", EVERYWHERE, _LOST),
+    "jacrev": Difference("FE210", EVERYWHERE, _LOST),
+    "data_parallel": Difference(
+        "FE202", ("cuda", "xpu"), "it copies the module to every device, in C++ of CUDA"
+    ),
+    "generator_of_the_device": Difference(
+        "FE202", DEVICES, "only the device's own library makes a generator"
+    ),
+    "sparse_coo_product": Difference("FE202", DEVICES, _SPARSE),
+    "sparse_coo_made": Difference("FE202", DEVICES, _SPARSE),
+    "sparse_csr_product": Difference("FE202", ("mps",), _SPARSE),
+}
+
+# Stock exports none of these either; what fakexport reports, with a fix.
+REPORTED = {
+    "branch_on_data": "FE201",
+    "branch_on_a_constant": "FE201",
+    "length_from_a_buffer": "FE203",
+    "jacfwd": "FE210",
+    "hessian": "FE210",
+    "vmap_of_grad": "FE210",
+    "functionalize": "FE202",
+}
+
+# A program for a device that cannot be retargeted to the CPU, so that its values are not compared.
+NOT_RETARGETED = {"sparse_csr_product": "Sparse CSR tensors do not have strides"}

@@ -1,0 +1,125 @@
+"""Every feature against stock `torch.export` of the real module on the CPU, and against eager's values.
+
+The program for the CPU is stock's, node for node. Programs for other devices are bound to the CPU, where they
+give the values that stock's program gives, up to other kernels of attention.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+import fakexport as fe
+from fakexport._torch.vmap_steps import transform_levels_closed
+
+from . import attention, layers, numbers, operators, transforms, wrappers
+from .feature import FEATURES, Made
+from .known import DIFFERENCES, NOT_RETARGETED, REPORTED
+
+assert all((attention, layers, numbers, operators, transforms, wrappers))  # They fill the table.
+
+TOPOLOGIES = {"cpu": "cpu", "cuda": "H100", "xpu": "xpu", "mps": "mps"}
+WAYS = tuple(
+    (way, device)
+    for way in ("static", "dynamic", "strict")
+    for device in (TOPOLOGIES if way == "static" else ("cpu", "cuda"))
+)
+
+
+def _cases() -> Iterator[Any]:
+    """Every feature in every way; by default a third of the features, in turn for the CPU and for a GPU."""
+    names = [name for name in FEATURES if name not in REPORTED]
+    for index, name in enumerate(names):
+        for way, device in WAYS:
+            is_default = way == "static" and (index % 6, device) in ((0, "cpu"), (3, "cuda"))
+            marks = () if is_default else pytest.mark.slow
+            yield pytest.param(name, way, device, id=f"{name}-{way}-{device}", marks=marks)
+
+
+def made(make: Callable[[], Made]) -> Made:
+    torch.manual_seed(0)
+    return make()
+
+
+def stock(make: Callable[[], Made], way: str) -> torch.export.ExportedProgram | None:
+    """The program of the real module; None where stock torch cannot export it."""
+    module, args = made(make)
+    shapes: Any = None
+    if way == "dynamic":
+        shapes = tuple(dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO) for x in args)
+        kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+        shapes = (shapes,) if inspect.Parameter.VAR_POSITIONAL in kinds else shapes
+    try:
+        with transform_levels_closed():
+            return torch.export.export(module, args, dynamic_shapes=shapes, strict=way == "strict")
+    except Exception:
+        return None
+
+
+def options(way: str) -> dict[str, Any]:
+    return {"static": {}, "dynamic": {"dynamic_shapes": "auto"}, "strict": {"strict": True}}[way]
+
+
+def run(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        return [*tree_leaves(function(*args)), *args]
+
+
+@pytest.mark.parametrize(("name", "way", "device"), [*_cases()])
+@pytest.mark.filterwarnings("ignore")  # Of torch, about what a model does; stock gives the same.
+def test_a_feature_exports_as_stock_does_and_gives_its_values(name, way, device):
+    make = FEATURES[name]
+    if name in DIFFERENCES and device in DIFFERENCES[name].devices:
+        pytest.skip(DIFFERENCES[name].reason)
+    real = stock(make, way)
+    if real is None:
+        pytest.skip("stock cannot export it this way")
+
+    program = fe.export(make, topology=TOPOLOGIES[device], **options(way))
+
+    if device == "cpu":
+        assert str(program.graph) == str(real.graph)
+        assert str(program.graph_signature) == str(real.graph_signature)
+    module, args = made(make)
+    if device != "cpu" and name in NOT_RETARGETED:
+        with pytest.raises(RuntimeError, match=NOT_RETARGETED[name]):
+            fe.bind(program, dict(module.state_dict()), device_map="cpu")
+        return
+    bound = fe.bind(program, dict(module.state_dict()), device_map=None if device == "cpu" else "cpu")
+    results, expected = run(bound.module(), args), run(real.module(), made(make)[1])
+    eager_module, eager_args = made(make)
+    eager = run(eager_module, eager_args)
+    for one, other, third in zip(results, expected, eager, strict=True):
+        if isinstance(one, torch.Tensor):
+            close = {"rtol": 0, "atol": 0} if device == "cpu" else {"rtol": 1e-4, "atol": 1e-5}
+            torch.testing.assert_close(one, other, **close, equal_nan=True)
+            torch.testing.assert_close(one, third, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*DIFFERENCES, *REPORTED])
+@pytest.mark.filterwarnings("ignore")
+def test_what_differs_is_reported_with_a_fix(name):
+    known = DIFFERENCES.get(name)
+    code = known.code if known else REPORTED[name]
+
+    report = fe.check(FEATURES[name], targets=list(TOPOLOGIES.values()))
+
+    assert (stock(FEATURES[name], "static") is None) == (known is None), "stock has changed: take it out"
+    verdicts = dict(zip(TOPOLOGIES, report.verdicts, strict=True))
+    failed = {device for device, verdict in verdicts.items() if not verdict.is_exportable}
+    assert failed == set(known.devices if known else TOPOLOGIES), "it exports now: take it out of the table"
+    errors = [found for found in report.diagnostics if found.severity == "error"]
+    assert code in {found.code for found in errors}
+    assert all(found.fix is not None for found in errors)
+
+
+def test_every_entry_of_the_tables_is_a_feature():
+    assert {*DIFFERENCES, *REPORTED, *NOT_RETARGETED} <= set(FEATURES)
+    assert len(FEATURES) >= 100
