@@ -343,4 +343,50 @@ CORPUS = {
         init_after="self.register_buffer('calls', torch.zeros(()))",
     ),
     "print": Failing("FE906", "remove it", "print(x.shape)\nreturn x + 1", "return x + 1"),
+    "tensors of other sizes, joined": Failing(
+        "FE202",
+        "make the tensors of size 2 in dimension 0",
+        "return torch.cat([x, torch.zeros(3, 4)], dim=1)",
+        "return torch.cat([x, torch.zeros(2, 4)], dim=1)",
+        "torch.randn(2, 6)",
+        is_same=False,
+    ),
+    "tensors of other sizes, added": Failing(
+        "FE202",
+        "make the other tensor's size at -1 that of [2, 6], or 1",
+        "return x + torch.zeros(4)",
+        "return x + torch.zeros(1)",
+        "torch.randn(2, 6)",
+        is_same=False,
+    ),
+    "copy of a module": Failing(
+        "FE202",
+        "do this in the constructor",
+        "import copy\n\nreturn copy.deepcopy(self.linear)(x)",
+        "return self.copied(x)",
+        "torch.ones(2, 6)",
+        init="torch.manual_seed(0)\nself.linear = nn.Linear(6, 6)",
+        init_after="import copy\n\ntorch.manual_seed(0)\nself.linear = nn.Linear(6, 6)\n"
+        "self.copied = copy.deepcopy(self.linear)",
+    ),
+    # The fix names a general remedy, and which one applies is left to the reader.
+    "rows that are kept one by one": Failing(
+        "FE201",
+        "compute both sides and choose with `torch.where`",
+        "out = []\nfor i, flag in enumerate(mask):\n    if flag:\n        out.append(x[i])\n"
+        "return torch.stack(out)",
+        "out = []\nfor i, flag in enumerate(mask):\n    out.append(torch.where(flag, x[i], None))\n"
+        "return torch.stack(out)",
+        "torch.randn(3), torch.tensor([True, False, True])",
+        "x, mask",
+    ),
+    "key of a dictionary": Failing(
+        "FE203",
+        "use a number that is known before the data",
+        "return self.heads[str(task.item())](x)",
+        "return self.heads[str(task.shape)](x)",
+        "torch.randn(2, 4), torch.tensor(1)",
+        "x, task",
+        "self.heads = nn.ModuleDict({'0': nn.Linear(4, 4), '1': nn.Linear(4, 4)})",
+    ),
 }
