@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.fake_tensors import real_to_fake
 from fakexport._torch.pytree import tree_map
+from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture.capture import capture
 from fakexport.capture.dynamic_dims import parse_dynamic
 from fakexport.capture.recovered import UnboundConstants
@@ -69,7 +70,7 @@ def export(
         device(type='cuda', index=0)
     """
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
-    with _devices(topology) as devices:
+    with torch_logs_silenced(), _devices(topology) as devices:
         built = build(
             factory_or_module, device_map=device_map, dtype=dtype, default_device=devices.default_device
         )

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fakexport import __version__
+from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture import DynamicDims, capture_or_explore, parse_dynamic
 from fakexport.check.targets import (
     DeviceMapText,
@@ -145,7 +146,7 @@ def inspect(
     """
     model = _source(source, False)
     target = parse_target({"topology": topology}, device_map, dtype or dtype_name(model.dtype), ())
-    with emulate(target.topology):
+    with torch_logs_silenced(), emulate(target.topology):
         return inspect_module(_build(model, target).module)
 
 
@@ -202,7 +203,7 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
         return row, _of_target(target, found)
 
     try:
-        with emulate(target.topology):
+        with torch_logs_silenced(), emulate(target.topology):
             with clock.running("build", "build"):
                 built = _build(request.source, target)
                 inputs = _inputs(request, built, target)

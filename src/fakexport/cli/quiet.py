@@ -37,7 +37,9 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
     """
     check_address_space()
     if is_debug:
-        with redirect_stdout(sys.stderr):
+        from fakexport._torch.quiet_logs import torch_logs_allowed
+
+        with redirect_stdout(sys.stderr), torch_logs_allowed():
             yield
         return
     before = logging.root.manager.disable

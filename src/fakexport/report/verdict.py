@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fakexport.diagnostics import Diagnostic
+from fakexport.documents.escaping import escaped
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -118,9 +119,29 @@ class Report:
     diagnostics: tuple[Diagnostic, ...]
     versions: dict[str, str]
 
+    def __str__(self) -> str:
+        """The rendered report, as `fakexport check` prints it."""
+        from .text import render_report  # It reads this class.
+
+        return render_report(self).rstrip()
+
+    def __repr__(self) -> str:
+        """One line that a test runner shows whole: the summary, and the first error with its place."""
+        from .text import summary_line
+
+        errors = [found for found in self.diagnostics if found.severity == "error"]
+        first = f": {_headline(errors[0])}" if errors else ""
+        return f"<Report of {escaped(self.source)}: {summary_line(self)}{first}>"
+
     @property
     def is_clean(self) -> bool:
         """Every target exports all of the model (no FE104) and no diagnostic is an error."""
         return all(v.is_exportable for v in self.verdicts) and not any(
             d.severity == "error" or d.code in _NOT_THE_MODEL for d in self.diagnostics
         )
+
+
+def _headline(error: Diagnostic) -> str:
+    """`FE201 branch on tensor data at model.py:7`."""
+    where = "" if error.primary is None else f" at {error.primary.span.path}:{error.primary.span.line}"
+    return escaped(f"{error.code} {error.message}{where}")

@@ -49,7 +49,8 @@ class BindError(ValueError):
     """
 
     def __init__(self, report: WeightsReport) -> None:
-        super().__init__(f"{report.checkpoint} does not fit {report.source}: {report.summary}")
+        fault = f"{report.summary}: {report.faults}"
+        super().__init__(f"{report.checkpoint} does not fit {report.source}: {fault}")
         self.report = report
 
 

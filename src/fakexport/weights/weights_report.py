@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from fakexport.diagnostics import Diagnostic, Fix, Severity
+from fakexport.diagnostics import Diagnostic, Fix, Severity, render_text
 from fakexport.documents.escaping import escaped
 from fakexport.rules import rule
 from fakexport.weights.likely_cause import Cause
@@ -13,7 +13,7 @@ from fakexport.weights.name_folding import fold_names
 
 __all__ = ["WeightFinding", "WeightsReport"]
 
-_LINES = 12
+_LINES, _NAMES, _FAULTS = 12, 3, 3
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,18 @@ class WeightFinding:
             count=len(self.names),
         )
         return replace(made, severity=self.severity or known.severity)
+
+    @property
+    def line(self) -> str:
+        """The finding in one line, with the first names."""
+        folded = [escaped(name) for name in fold_names(self.names)]
+        more = f" and {len(folded) - _NAMES} more" if len(folded) > _NAMES else ""
+        if self.expected is None:
+            fault = rule(self.code).message if self.found is None else self.found
+        else:
+            fault = f"expected {self.expected}, the checkpoint has {self.found}"
+        cause = "" if self.cause is None else f" ({self.cause_text})"
+        return f"{', '.join(folded[:_NAMES])}{more} ({self.code}): {fault}{cause}"
 
     @property
     def cause_text(self) -> str | None:
@@ -94,6 +106,21 @@ class WeightsReport:
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """One diagnostic per finding."""
         return tuple(finding.diagnostic for finding in self.findings)
+
+    def __str__(self) -> str:
+        """Every finding for people, and one line of summary."""
+        return "\n\n".join([*map(render_text, self.diagnostics), self.summary])
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<WeightsReport of {escaped(self.checkpoint)} for {escaped(self.source)}: {self.summary}>"
+
+    @property
+    def faults(self) -> str:
+        """The first errors with names, in one line: `fc1.weight (FE702): expected ..., the ...`."""
+        errors = [f for f in self.findings if f.diagnostic.severity == "error"]
+        more = [f"{len(errors) - _FAULTS} more findings"] if len(errors) > _FAULTS else []
+        return "; ".join([*(finding.line for finding in errors[:_FAULTS]), *more])
 
     @property
     def is_bindable(self) -> bool:

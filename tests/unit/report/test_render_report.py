@@ -24,6 +24,17 @@ from tests.unit.report.sample_reports import (
 )
 
 
+def test_the_text_of_a_report_is_the_rendered_report_and_its_repr_one_line() -> None:
+    made = full_report()
+
+    assert str(made) == render_report(made).rstrip()
+    assert "\n" not in repr(made)
+    assert len(repr(made)) < 240  # what pytest shows of a value
+    error = next(found for found in made.diagnostics if found.severity == "error")
+    assert error.code in repr(made)
+    assert repr(made).startswith(f"<Report of {made.source}: ")
+
+
 def lines(text: str) -> list[str]:
     return text.strip("\n").split("\n")
 

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere, mode_of, new_fake_mode
 from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.script_objects import fake_object
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.devices.presence import exists_here
@@ -140,7 +141,7 @@ def retargeted(
 ) -> Retargeted:
     """As `retarget`, with what is to be told about the program."""
     move = parse_move(program, device_map)
-    with devices_for(program, move, topology):
+    with torch_logs_silenced(), devices_for(program, move, topology):
         tensors = MovedTensors(_mode(program))
         held = held_tensors(program, move, tensors)
         known = emulated_topology()
