@@ -21,12 +21,12 @@ if TYPE_CHECKING:
         describe_bundle,
     )
     from .error import ArchiveError
-    from .facts import Facts
     from .loading import LoadedArchive, load, load_archive
     from .manifest import Manifest
     from .methods import methods_of
     from .saving import save
     from .verification import is_archive, verify_archived_weights, verify_weights
+    from .weights_left import WeightsLeftBehind
 
 __all__ = [
     "ArchiveDescription",
@@ -36,12 +36,12 @@ __all__ = [
     "BundleDescription",
     "BundleManifest",
     "FactDifference",
-    "Facts",
     "LoadedArchive",
     "LoadedBundle",
     "Manifest",
     "StoredConstant",
     "WeightDifference",
+    "WeightsLeftBehind",
     "bind",
     "describe",
     "describe_bundle",
@@ -65,7 +65,6 @@ _HOMES = {
     "load_bundle": "bundle_loading",
     "describe_bundle": "description",
     "LoadedBundle": "bundle_loading",
-    "Facts": "facts",
     "BundleManifest": "bundle_manifest",
     "BundleDescription": "description",
     "Bundle": "bundle",
@@ -86,6 +85,7 @@ _HOMES = {
     "save": "saving",
     "verify_archived_weights": "verification",
     "verify_weights": "verification",
+    "WeightsLeftBehind": "weights_left",
 }
 
 

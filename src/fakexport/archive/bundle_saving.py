@@ -12,19 +12,21 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from fakexport.program.origin import facts_of
+from fakexport.program.program_facts import ProgramFacts
 from fakexport.weights import Checkpoint
 
 from .bundle import Bundle, Prefix
 from .bundle_manifest import BundleManifest
 from .container.writer import Content, Streamed
 from .described_container import write_described
-from .facts import Facts
 from .links import Links
 from .manifest import Manifest, TensorEntry
 from .method_records import MethodRecords
 from .payload import Payload, constants_payload, weights_payload
 from .saving import check_whole, described, program_records
 from .sharing import SharedWeight
+from .weights_left import warn_of_weights
 
 __all__ = ["save_bundle"]
 
@@ -49,7 +51,8 @@ def save_bundle(
             weights are one.
         path: The file; one that is there is replaced.
         prefixes: As for `Bundle`. A `Bundle` brings its own.
-        about: By method, what `save` takes for the manifest: `{"encode": {"topology": "H100"}}`.
+        about: By method, what `save` takes for the manifest, where it is not what is known of the program:
+            `{"encode": {"topology": "H100"}}`.
         root, link: As for `save`.
     Returns:
         The manifest as written.
@@ -79,6 +82,8 @@ def save_bundle(
     for method, (weights, constants) in _payloads(bundle, facts, links).items():
         program = bundle[method]
         records |= program_records(program, MethodRecords(method), weights, constants, root=root)
+        left = facts[method].left_behind if all(e.location is None for e in weights.tensors) else ()
+        warn_of_weights(f"{os.fspath(path)}, method {method},", left)
         manifests[method] = described(program, weights, constants, facts[method], root=root)
     if link is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
         raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
@@ -86,14 +91,14 @@ def save_bundle(
     return write_described(path, records, manifest)
 
 
-def _facts(bundle: Bundle, about: Mapping[str, Mapping[str, Any]]) -> dict[str, Facts]:
+def _facts(bundle: Bundle, about: Mapping[str, Mapping[str, Any]]) -> dict[str, ProgramFacts]:
     if unknown := sorted(about.keys() - bundle.keys()):
         raise ValueError(f"facts about {unknown[0]!r}, and the methods are {', '.join(bundle)}")
-    return {method: Facts(**about.get(method, {})) for method in bundle}
+    return {method: facts_of(program).given(**about.get(method, {})) for method, program in bundle.items()}
 
 
 def _payloads(
-    bundle: Bundle, facts: Mapping[str, Facts], links: Links | None
+    bundle: Bundle, facts: Mapping[str, ProgramFacts], links: Links | None
 ) -> dict[str, tuple[Payload, Payload]]:
     """By method, the weights and the constants, with a record in the first payload that has its content."""
     weights: dict[str, Payload] = {}

@@ -17,13 +17,14 @@ from fakexport.devices.presence import exists_here
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.program import WeightlessProgram
-from fakexport.program.origin import remember_prefix, remember_recipes
+from fakexport.program.origin import remember_facts, remember_prefix, remember_recipes
 from fakexport.program.stand_in_inputs import give_stand_in_inputs
 
 from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
 from .container.reader import Container, read_container
 from .described_container import MANIFEST, verify_records
+from .described_facts import described_facts
 from .error import ArchiveError, faults_named
 from .linked_files import linked_tensors
 from .loaded_constants import put_constants
@@ -187,6 +188,7 @@ def read_program(
     made = WeightlessProgram.of(program)
     give_stand_in_inputs(made)
     remember_recipes(made, manifest.recipes)
+    remember_facts(made, described_facts(manifest))
     return made
 
 

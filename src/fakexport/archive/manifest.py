@@ -13,7 +13,7 @@ from fakexport.archive.extent import extent
 from fakexport.documents.recipe import Recipe
 
 if TYPE_CHECKING:
-    from fakexport.capture.recovered import UnboundConstant
+    from fakexport.program.unbound_constant import UnboundConstant
 
 __all__ = [
     "DTYPE_BYTES",

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.capture import UnboundConstant
 from fakexport.fake import UnreplayableRead, is_fake, value_of
 from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program.unbound_constant import UnboundConstant
 
 from .codec.value_encoder import Json, ValueEncoder
 from .container.writer import Content, Streamed

@@ -12,23 +12,24 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport import __version__
-from fakexport.capture import UnboundConstant
 from fakexport.devices import Topology
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.program import library_classes, library_modules, library_operators
-from fakexport.program.origin import remembered_prefix
+from fakexport.program.origin import facts_of, remembered_prefix
+from fakexport.program.program_facts import ProgramFacts
+from fakexport.program.unbound_constant import UnboundConstant
 from fakexport.weights import Checkpoint, recipes_of
 
 from .codec.program_encoder import program_to_json
 from .container.writer import Content
 from .described_container import write_described
-from .facts import Facts
 from .links import Links
 from .manifest import Manifest, WeightsKind
 from .method_records import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG, MethodRecords
 from .payload import UNBOUND, Payload, constants_payload, weights_payload
 from .portable_text import portable
 from .sample_inputs import sample_inputs_record
+from .weights_left import warn_of_weights
 
 __all__ = [
     "CONSTANTS_CONFIG",
@@ -45,15 +46,15 @@ def save(
     program: ExportedProgram,
     path: str | os.PathLike[str],
     *,
-    source: str = "",
+    source: str | None = None,
     topology: str | None = None,
     profiles: Sequence[str] | None = None,
     device_map: Mapping[str, str] | None = None,
     dtype: str | None = None,
     dynamic_shapes: str | None = None,
-    skipped_checks: Sequence[str] = (),
+    skipped_checks: Sequence[str] | None = None,
     versions: Mapping[str, str] | None = None,
-    unbound: Sequence[UnboundConstant] = (),
+    unbound: Sequence[UnboundConstant] | None = None,
     root: str | Path | None = None,
     link: Checkpoint | None = None,
 ) -> Manifest:
@@ -73,7 +74,8 @@ def save(
             weights.
         path: The file; one that is there is replaced.
         source: What the program was exported from, `hf:config.json`, `model.py:factory`. This and the
-            following are for the manifest alone. Absolute paths are shortened.
+            following are for the manifest alone. Default: what is known since `export`, `check` or `load`,
+            through `bind` and `retarget`. Absolute paths are shortened.
         topology: The devices it was exported for, `8xH100`; written in full, `8xH100-80GB`.
         profiles: Names of the devices' profiles in order. Default: those of the topology.
         device_map: Device by module path.
@@ -93,6 +95,9 @@ def save(
             what the format cannot say, such as a condition on inputs that nothing could check.
         TypeError: no program; `save_bundle` writes several.
         FileWriteError: the file cannot be written; what was there before is there still.
+    Warns:
+        WeightsLeftBehind: the program had weights, and has none since it was retargeted to devices that are
+            not here.
 
     Example:
         >>> from fakexport.capture import export
@@ -102,7 +107,7 @@ def save(
     """
     if not isinstance(program, ExportedProgram):
         raise TypeError(f"a {type(program).__name__} is no exported program; `save_bundle` writes several")
-    facts = Facts(
+    facts = facts_of(program).given(
         source=source,
         topology=topology,
         profiles=profiles,
@@ -110,16 +115,17 @@ def save(
         dtype=dtype,
         dynamic_shapes=dynamic_shapes,
         skipped_checks=skipped_checks,
-        versions=versions or {},
+        versions=versions,
         unbound=unbound,
     )
     weights = weights_payload(program, None if link is None else Links(link, path))
-    constants = constants_payload(program, unbound)
+    constants = constants_payload(program, facts.unbound)
     check_whole(weights, constants)
     if link is not None and _kind(weights) != "linked":
         raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
     records = program_records(program, MethodRecords(), weights, constants, root=root)
     manifest = described(program, weights, constants, facts, root=root)
+    warn_of_weights(os.fspath(path), facts.left_behind if _kind(weights) == "none" else ())
     return write_described(path, records, replace(manifest, prefix=remembered_prefix(program)))
 
 
@@ -163,7 +169,7 @@ def described(
     program: ExportedProgram,
     weights: Payload,
     constants: Payload,
-    facts: Facts,
+    facts: ProgramFacts,
     *,
     root: str | Path | None = None,
 ) -> Manifest:

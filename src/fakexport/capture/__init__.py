@@ -1,6 +1,7 @@
 """From a module and its inputs to a program, or to a failure with all its facts."""
 
 from fakexport.capture.capture import Captured, capture
+from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
 from fakexport.capture.constants import recover_constants
 from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, parse_dynamic
 from fakexport.capture.exploration import Assumption, Exploration, Problem, capture_or_explore, explore
@@ -32,6 +33,8 @@ __all__ = [
     "capture_or_explore",
     "explore",
     "export",
+    "facts_at_capture",
+    "loaded_libraries",
     "parse_dynamic",
     "recover_constants",
     "user_spans",

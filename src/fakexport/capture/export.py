@@ -15,10 +15,13 @@ from fakexport._torch.fake_tensors import real_to_fake
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture.capture import capture
+from fakexport.capture.capture_facts import facts_at_capture
 from fakexport.capture.dynamic_dims import parse_dynamic
 from fakexport.capture.recovered import UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.fake import Built, build, check_input, install_transfers, is_fake
+from fakexport.program.origin import remember_facts
+from fakexport.sources import callable_source
 
 __all__ = ["export"]
 
@@ -81,8 +84,20 @@ def export(
         assert captured.failure is not None
         assert captured.failure.error is not None
         raise captured.failure.error
-    if captured.recovered is not None and captured.recovered.unbound:
-        warnings.warn(UnboundConstants.of(captured.recovered.unbound), stacklevel=2)
+    unbound = () if captured.recovered is None else captured.recovered.unbound
+    facts = facts_at_capture(
+        source=callable_source(factory_or_module).spec,
+        topology=devices.canonical,
+        device_map=built.placement.device_map,
+        dtype=dtype,
+        dynamic_shapes=dynamic_shapes,
+        assumptions=devices.assumptions,
+        is_strict=strict,
+        unbound=unbound,
+    )
+    remember_facts(captured.program, facts)
+    if unbound:
+        warnings.warn(UnboundConstants.of(unbound), stacklevel=2)
     return captured.program
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,14 @@ from torch import nn
 
 from fakexport import __version__
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport.capture import DynamicDims, capture_or_explore, parse_dynamic
+from fakexport.capture import (
+    DynamicDims,
+    Recovered,
+    capture_or_explore,
+    facts_at_capture,
+    loaded_libraries,
+    parse_dynamic,
+)
 from fakexport.check.targets import (
     DeviceMapText,
     Target,
@@ -39,6 +45,8 @@ from fakexport.diagnose import (
 from fakexport.diagnostics import Diagnostic, fold
 from fakexport.fake import Built, SubclassNotKept, build, install_transfers
 from fakexport.program import ModuleSummary, diff, inspect_module, summarise, transfers
+from fakexport.program.origin import remember_facts
+from fakexport.program.program_facts import ProgramFacts
 from fakexport.report import Progress, Report, Stage, Step, TargetDifference, Timings, Verdict
 from fakexport.sources import (
     ExampleInputs,
@@ -102,7 +110,9 @@ def check(
         source=model,
         inputs=[parse_input_spec(text) for text in inputs],
         dynamic=parse_dynamic(dynamic_shapes or ()),
+        dynamic_shapes=dynamic_shapes or None,
         is_strict=strict,
+        has_cache=use_cache,
         start_rss_bytes=peak_bytes(),
     )
     asked = parse_targets(targets, device_map, dtype or dtype_name(model.dtype), model.assumptions)
@@ -161,7 +171,9 @@ class _Request:
     source: Source
     inputs: Sequence[InputSpec]
     dynamic: DynamicDims
+    dynamic_shapes: str | Sequence[str] | None
     is_strict: bool
+    has_cache: bool
     start_rss_bytes: int
 
 
@@ -245,6 +257,7 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
                     placement=built.placement.device_map,
                     program=captured.program,
                 )
+                remember_facts(captured.program, _facts(request, verdict, captured.recovered))
         verdict = replace(verdict, timings=_timings(request, clock))
         return verdict, _of_target(target, (*omitted, *findings.diagnostics))
     except FactoryFailed as error:
@@ -299,6 +312,22 @@ def _example_inputs(source: Source, built: Built, device: str, dtype: torch.dtyp
     return source.example_inputs(built.module, device, dtype)
 
 
+def _facts(request: _Request, verdict: Verdict, recovered: Recovered) -> ProgramFacts:
+    assumptions = [*verdict.target.assumptions]
+    if request.source.kind == "transformers" and not request.has_cache:
+        assumptions.append("a language model is without its KV cache (--use-cache)")
+    return facts_at_capture(
+        source=request.source.spec,
+        topology=verdict.target.topology,
+        device_map=verdict.placement or {},
+        dtype=verdict.target.dtype,
+        dynamic_shapes=request.dynamic_shapes,
+        assumptions=assumptions,
+        is_strict=request.is_strict,
+        unbound=recovered.unbound,
+    )
+
+
 def _differences(verdicts: Sequence[Verdict]) -> Iterator[TargetDifference]:
     exported = [(verdict.target.name, verdict.program) for verdict in verdicts if verdict.program is not None]
     for name, program in exported[1:]:
@@ -321,11 +350,9 @@ def _timings(request: _Request, clock: _Clock) -> Timings:
 
 
 def _versions() -> dict[str, str]:
-    libraries: tuple[str, ...] = ("transformers", "timm")
-    loaded = {name: str(sys.modules[name].__version__) for name in libraries if name in sys.modules}
     return {
         "fakexport": __version__,
         "torch": str(torch.__version__),
-        **loaded,
+        **loaded_libraries(),
         "python": platform.python_version(),
     }

@@ -65,13 +65,10 @@ def _program(
     link: bool,
     trust: bool,
 ) -> list[TensorEntry]:
-    from fakexport.archive import Facts, bind, load_archive, save
-    from fakexport.program.program_devices import devices_of_program
+    from fakexport.archive import bind, load, save
 
-    loaded = load_archive(archive, trust=trust)
-    bound = bind(loaded.program, checkpoint, device_map=device_map)
-    facts = Facts.of(loaded.manifest).bound(devices_of_program(loaded.program), device_map)
-    return list(save(bound, output, **vars(facts), link=checkpoint if link else None).tensors)
+    bound = bind(load(archive, trust=trust), checkpoint, device_map=device_map)
+    return list(save(bound, output, link=checkpoint if link else None).tensors)
 
 
 def _bundle(
@@ -84,16 +81,7 @@ def _bundle(
     trust: bool,
 ) -> list[TensorEntry]:
     """Binds all methods; what they share is among the tensors once."""
-    from fakexport.archive import Facts, bind, load_bundle_archive, save_bundle
-    from fakexport.archive.bundle_binding import device_maps
-    from fakexport.program.program_devices import devices_of_program
+    from fakexport.archive import bind, load_bundle, save_bundle
 
-    loaded = load_bundle_archive(archive, trust=trust)
-    bound = bind(loaded.bundle, checkpoint, device_map=device_map)
-    maps = device_maps(loaded.bundle, device_map)
-    facts = {
-        method: vars(Facts.of(about).bound(devices_of_program(loaded.bundle[method]), maps[method]))
-        for method, about in loaded.manifest.methods.items()
-    }
-    written = save_bundle(bound, output, about=facts, link=checkpoint if link else None)
-    return written.tensors
+    bound = bind(load_bundle(archive, trust=trust), checkpoint, device_map=device_map)
+    return save_bundle(bound, output, link=checkpoint if link else None).tensors

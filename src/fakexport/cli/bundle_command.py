@@ -51,16 +51,11 @@ def bundle_command(
         for outside, _, inside in [text.partition(":")]
     }
     with quiet(is_debug=debug):
-        from fakexport.archive import Facts, load_archive, save_bundle
+        from fakexport.archive import load, save_bundle
 
         load_libraries(library)
-        loaded = {method: load_archive(path, trust=trust) for method, path in paths.items()}
-        written = save_bundle(
-            {method: archive.program for method, archive in loaded.items()},
-            output,
-            prefixes=prefixes,
-            about={method: vars(Facts.of(archive.manifest)) for method, archive in loaded.items()},
-        )
+        loaded = {method: load(path, trust=trust) for method, path in paths.items()}
+        written = save_bundle(loaded, output, prefixes=prefixes)
     size, shared = output.stat().st_size, len(written.shared)
     write_output(f"{output}: {size:,} bytes, {', '.join(loaded)}, {shared} weights and buffers shared\n")
 

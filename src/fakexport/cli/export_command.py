@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,9 +23,6 @@ from fakexport.cli.options import (
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_error_line, write_output
-
-if TYPE_CHECKING:
-    from fakexport.report import Verdict
 
 __all__ = ["export_command"]
 
@@ -71,19 +68,7 @@ def export_command(
         )
         (verdict,) = report.verdicts
         if verdict.program is not None:
-            save(
-                verdict.program,
-                output,
-                source=report.source,
-                topology=verdict.target.topology,
-                device_map=verdict.placement,
-                dtype=verdict.target.dtype,
-                dynamic_shapes=", ".join(dynamic) if dynamic else None,
-                skipped_checks=_skipped(verdict, is_strict=strict, has_cache=use_cache),
-                versions={name: version for name, version in report.versions.items() if name != "python"},
-                unbound=() if verdict.recovered is None else verdict.recovered.unbound,
-                root=Path.cwd(),
-            )
+            save(verdict.program, output, root=Path.cwd())
     from fakexport.report import render_report
 
     write_output(render_report(report, width=output_width()))
@@ -91,13 +76,3 @@ def export_command(
         write_error_line(f"{output}: {output.stat().st_size:,} bytes, without weights")
     if not report.is_clean:
         raise typer.Exit(1)
-
-
-def _skipped(verdict: Verdict, *, is_strict: bool, has_cache: bool) -> list[str]:
-    """What the archive says was assumed, and what was left out because nobody asked for it."""
-    skipped = [*verdict.target.assumptions]
-    if not is_strict:
-        skipped.append("traced by running the Python code, not checked by TorchDynamo (--strict)")
-    if not has_cache:
-        skipped.append("a language model is without its KV cache (--use-cache)")
-    return skipped

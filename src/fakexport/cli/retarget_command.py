@@ -47,19 +47,18 @@ def retarget_command(
     diagnostics say which and where. 2: the map or a file is refused.
     """
     with quiet(is_debug=debug):
-        from fakexport.archive import Facts, load_archive, save
+        from fakexport.archive import load, save
         from fakexport.program import RetargetError, retargeted
 
         load_libraries(library)
-        loaded = load_archive(archive, method=method, trust=trust)
+        program = load(archive, method=method, trust=trust)
         try:
-            made = retargeted(loaded.program, to, topology=target)
+            made = retargeted(program, to, topology=target)
         except RetargetError as error:
             failed = error.diagnostics
         else:
             failed = ()
-            facts = Facts.of(loaded.manifest).elsewhere(made.devices, target or made.topology)
-            save(made.program, output, **vars(facts))
+            save(made.program, output)
     if failed:
         from fakexport.report import render_diagnostics
 

@@ -1,4 +1,4 @@
-"""Where a program comes from, as far as it matters for its weights."""
+"""Where a program comes from, and what is known of it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from torch.export import ExportedProgram
 
 from fakexport.documents.recipe import Recipe
 
+from .program_facts import ProgramFacts
+
 __all__ = [
+    "facts_of",
     "inherit_origin",
     "origin_of",
+    "remember_facts",
     "remember_origin",
     "remember_prefix",
     "remember_recipes",
@@ -21,6 +25,7 @@ __all__ = [
 
 _MODULES: weakref.WeakKeyDictionary[ExportedProgram, nn.Module] = weakref.WeakKeyDictionary()
 _PREFIXES: weakref.WeakKeyDictionary[ExportedProgram, tuple[str, str]] = weakref.WeakKeyDictionary()
+_FACTS: weakref.WeakKeyDictionary[ExportedProgram, ProgramFacts] = weakref.WeakKeyDictionary()
 _RECIPES: weakref.WeakKeyDictionary[ExportedProgram, tuple[Recipe, ...]] = weakref.WeakKeyDictionary()
 
 
@@ -57,8 +62,27 @@ def remembered_prefix(program: ExportedProgram) -> tuple[str, str] | None:
     return _PREFIXES.get(program)
 
 
-def inherit_origin(made: ExportedProgram, program: ExportedProgram) -> None:
-    """Notes of `made`, which takes the same weights, what is known of `program`."""
+def remember_facts(program: ExportedProgram, facts: ProgramFacts) -> None:
+    """Notes what is known of a program besides its graph, as long as it lives."""
+    _FACTS[program] = facts
+
+
+def facts_of(program: ExportedProgram) -> ProgramFacts:
+    """What was noted; nothing of a program that torch made."""
+    return _FACTS.get(program) or ProgramFacts()
+
+
+def inherit_origin(
+    made: ExportedProgram, program: ExportedProgram, facts: ProgramFacts | None = None
+) -> None:
+    """Notes of `made`, which takes the same weights, what is known of `program`.
+
+    Args:
+        made, program: The new program, and the one that it was made from.
+        facts: Those of the new one, where they are others.
+    """
+    if facts is not None or program in _FACTS:
+        _FACTS[made] = facts or _FACTS[program]
     if (module := _MODULES.get(program)) is not None:
         _MODULES[made] = module
     if (recipes := _RECIPES.get(program)) is not None:

@@ -9,7 +9,7 @@ from fakexport.weights.opening import first_file, open_checkpoint
 from fakexport.weights.safetensors_header import read_header, read_header_of
 from fakexport.weights.verification import CheckpointSource, verify_weights
 from fakexport.weights.weights_report import WeightFinding, WeightsReport
-from fakexport.weights.weights_warning import WeightsWarning, warn_of
+from fakexport.weights.weights_warning import WeightsWarning, caller_level, warn_of
 from fakexport.weights.windows import Windows
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "WeightsWarning",
     "Windows",
     "bind",
+    "caller_level",
     "dtype_named",
     "first_file",
     "open_checkpoint",

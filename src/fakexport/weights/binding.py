@@ -16,9 +16,10 @@ from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.fake import is_fake, value_of
-from fakexport.program.origin import inherit_origin, remembered_recipes
+from fakexport.program.origin import facts_of, inherit_origin, remembered_recipes
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
+from fakexport.program.program_facts import ProgramFacts
 from fakexport.program.retargeting.retarget import retarget
 from fakexport.program.stand_in_inputs import give_stand_in_inputs
 from fakexport.program.tensor_identity import tensor_identity
@@ -101,6 +102,7 @@ def bind(
         >>> bound.module()(torch.ones(1, 4))
         tensor([[4., 4.]])
     """
+    known, devices = facts_of(program), devices_of_program(program)
     program = _on_devices(program, device_map)
     expected = expected_of_program(program)
     _check_dtype(expected, dtype)
@@ -115,7 +117,7 @@ def bind(
     )
     like = {**program.constants, **program.state_dict}
     weights = fitting_weights(expected, opened, found, like, check_finite=check_finite)
-    return _bound(program, weights)
+    return _bound(program, weights, known.bound(devices, device_map))
 
 
 def fitting_weights(
@@ -187,7 +189,7 @@ def _with_constants(
     return replace(checkpoint, entries=MappingProxyType(entries), read=read)
 
 
-def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:
+def _bound(program: ExportedProgram, weights: BoundWeights, facts: ProgramFacts) -> ExportedProgram:
     placed = _Placed()
     parameters = set(program.graph_signature.parameters)
     state: dict[str, torch.Tensor] = {}
@@ -206,7 +208,7 @@ def _bound(program: ExportedProgram, weights: BoundWeights) -> ExportedProgram:
         example_inputs=_zero_inputs(program),
     )
     give_stand_in_inputs(bound)
-    inherit_origin(bound, program)
+    inherit_origin(bound, program, facts)
     return bound
 
 

@@ -10,7 +10,7 @@ from fakexport.documents.escaping import escaped
 from fakexport.weights.name_folding import fold_names
 from fakexport.weights.weights_report import WeightFinding
 
-__all__ = ["WeightsWarning", "warn_of"]
+__all__ = ["WeightsWarning", "caller_level", "warn_of"]
 
 _SHOWN = 3
 
@@ -40,10 +40,10 @@ def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
         folded = fold_names(finding.names)
         names = ", ".join([*folded[:_SHOWN], *(["..."] if len(folded) > _SHOWN else [])])
         text = escaped(f"{finding.code}: {fault}: {names}")
-        warnings.warn(WeightsWarning(text), stacklevel=_level_of_the_caller())
+        warnings.warn(WeightsWarning(text), stacklevel=caller_level())
 
 
-def _level_of_the_caller() -> int:
+def caller_level() -> int:
     """How many calls above `warn_of` fakexport was called; Python 3.12 has `skip_file_prefixes` for that."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fakexport."):

@@ -34,11 +34,9 @@ class WrongShape(nn.Module):
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_failing_model_leaves_nothing_on_the_streams_and_in_the_log(capfd, caplog, strict: bool) -> None:
     for model in (Branch, Size, WrongShape):
-        report = fe.check(lambda model=model: (model(), (torch.zeros(3, 4),)), strict=strict)
+        fe.check(lambda model=model: (model(), (torch.zeros(3, 4),)), strict=strict)
         with contextlib.suppress(Exception):
             fe.export(model, (torch.zeros(3, 4),), strict=strict)
-
-        assert not report.is_clean
 
     assert capfd.readouterr() == ("", "")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

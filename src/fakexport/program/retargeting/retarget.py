@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,10 +22,12 @@ from fakexport._torch.script_objects import fake_object
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.devices.presence import exists_here
 from fakexport.diagnostics import Diagnostic
+from fakexport.fake import is_fake
 from fakexport.program.module_path import module_path
-from fakexport.program.origin import inherit_origin
+from fakexport.program.origin import facts_of, inherit_origin
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
+from fakexport.program.program_facts import ProgramFacts
 from fakexport.program.retargeting.boundaries import Boundaries
 from fakexport.program.retargeting.device_move import ModuleMove, Move, parse_move
 from fakexport.program.retargeting.findings import failures, layout_notes, unproven_text
@@ -156,17 +158,31 @@ def retargeted(
             constants={name: held[name] for name in program.constants},
             example_inputs=_example_inputs(program, move, tensors),
         )
-    inherit_origin(made, program)
+    devices = devices_of_program(made)
+    moved_to = None if known is None else known.canonical
+    inherit_origin(made, program, _facts(program, made, devices, moved_to))
     if isinstance(program, WeightlessProgram):  # It refuses to run, and so does this one.
         made = WeightlessProgram.of(made)
     give_stand_in_inputs(made)
     return Retargeted(
         made,
-        devices=devices_of_program(made),
-        topology=None if known is None else known.canonical,
+        devices=devices,
+        topology=moved_to,
         notes=layout_notes(rerun),
         unproven=unproven_text(rerun),
     )
+
+
+def _facts(
+    program: ExportedProgram, made: ExportedProgram, devices: Sequence[str], topology: str | None
+) -> ProgramFacts:
+    facts = facts_of(program)
+    lost = (
+        name
+        for name, new in made.state_dict.items()
+        if is_fake(new) and (name in facts.left_behind or not is_fake(program.state_dict[name]))
+    )
+    return replace(facts.elsewhere(devices, topology), left_behind=tuple(lost))
 
 
 def held_tensors(program: ExportedProgram, move: Move, tensors: MovedTensors | None = None) -> dict[str, Any]:

@@ -1,0 +1,27 @@
+"""What the manifest of an archive says of its program, as the facts of the program."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from fakexport.program.program_facts import ProgramFacts
+from fakexport.program.unbound_constant import UnboundConstant
+
+from .manifest import Manifest
+
+__all__ = ["described_facts"]
+
+
+def described_facts(manifest: Manifest) -> ProgramFacts:
+    """The facts of a program that comes out of an archive, to be written into the next one."""
+    return ProgramFacts(
+        source=manifest.source,
+        topology=manifest.topology,
+        profiles=manifest.profiles,
+        device_map=manifest.device_map,
+        dtype=manifest.dtype,
+        dynamic_shapes=manifest.dynamic_shapes,
+        skipped_checks=manifest.skipped_checks,
+        versions=manifest.versions,
+        unbound=tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants),
+    )

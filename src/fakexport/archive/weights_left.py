@@ -1,0 +1,32 @@
+"""Weights that a program had and its archive has not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from fakexport.weights import caller_level
+
+__all__ = ["WeightsLeftBehind", "warn_of_weights"]
+
+
+class WeightsLeftBehind(UserWarning):
+    """An archive is written without the weights that its program had before it was retargeted."""
+
+
+def warn_of_weights(path: str, names: Sequence[str]) -> None:
+    """Warns, at the line that called fakexport, of weights that are left behind.
+
+    Args:
+        path: The archive.
+        names: Of the weights.
+    Warns:
+        WeightsLeftBehind: there are some.
+    """
+    if names:
+        what = f"{len(names):,} weights, such as {names[0]}, were" if len(names) > 1 else f"{names[0]} was"
+        text = (
+            f"{path} is without weights: {what} left behind, since the new devices are not on this machine; "
+            "bind the checkpoint again where they are"
+        )
+        warnings.warn(WeightsLeftBehind(text), stacklevel=caller_level())
