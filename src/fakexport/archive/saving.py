@@ -39,6 +39,7 @@ __all__ = [
     "described",
     "program_records",
     "save",
+    "save_with_facts",
 ]
 
 
@@ -118,6 +119,18 @@ def save(
         versions=versions,
         unbound=unbound,
     )
+    return save_with_facts(program, path, facts, root=root, link=link)
+
+
+def save_with_facts(
+    program: ExportedProgram,
+    path: str | os.PathLike[str],
+    facts: ProgramFacts,
+    *,
+    root: str | Path | None = None,
+    link: Checkpoint | None = None,
+) -> Manifest:
+    """As `save`, with these facts, whatever is known of the program."""
     weights = weights_payload(program, None if link is None else Links(link, path))
     constants = constants_payload(program, facts.unbound)
     check_whole(weights, constants)

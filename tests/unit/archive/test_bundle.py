@@ -60,7 +60,7 @@ def test_a_weightless_bundle_comes_back_the_same(weightless: fe.Bundle, weightle
     for method, program in weightless.items():
         assert fe.diff(program, loaded.bundle[method]).is_identical
     assert loaded.manifest.methods["encode"].source == "m.py:encode"
-    assert loaded.manifest.methods["decode"].topology is None
+    assert loaded.manifest.methods["decode"].topology == "cpu"
     with pytest.raises(UnboundProgram):
         loaded.bundle["decode"].module()
 

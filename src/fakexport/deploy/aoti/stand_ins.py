@@ -15,10 +15,11 @@ from torch.export import ExportedProgram
 from fakexport._torch.fake_tensors import new_fake_mode, real_to_fake
 from fakexport._torch.program_assembly import as_parameter, reassemble
 from fakexport._torch.real_execution import real_execution
-from fakexport.archive import save
+from fakexport.archive.saving import save_with_facts
 from fakexport.fake import is_fake, value_of
 from fakexport.program.origin import inherit_origin
 from fakexport.program.program_copy import copied_graph
+from fakexport.program.program_facts import ProgramFacts
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.weightless import unbound_names
 
@@ -68,7 +69,8 @@ def weightless_archive(program: ExportedProgram) -> bytes:
         )
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         path = Path(folder, "program.pt2")
-        save(program, path)
+        # Where the program came from is no part of what it is: the bytes make the key of the cache.
+        save_with_facts(program, path, ProgramFacts())
         return path.read_bytes()
 
 
