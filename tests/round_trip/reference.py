@@ -22,7 +22,7 @@ from fakexport.sources import Source, SourceError, resolve
 from .sizes import Shapes, accepts, as_shapes, dynamic_dims, other_sizes
 from .values import real_inputs
 
-__all__ = ["TARGETS", "eager", "real_model", "write_case"]
+__all__ = ["TARGETS", "eager", "real_model", "template_of", "write_case"]
 
 TARGETS = ("cpu", "H100")
 _SEED = 0
@@ -47,7 +47,7 @@ def write_case(spec: str, folder: Path) -> None:
     if programs:
         module = real_model(source, dtype)
         case["class"] = type(module).__name__
-        template = _template(source, module, next(iter(programs.values())))
+        template = template_of(source, module, next(iter(programs.values())))
         _write_checkpoint(module, folder / "checkpoint")
         example = as_shapes(template)
         case["example"] = example
@@ -131,7 +131,8 @@ def _why(report: Report) -> str:
     return f"{found[0].code}: {found[0].message}" + (f" ({notes})" if notes else "")
 
 
-def _template(source: Source, module: nn.Module, program: ExportedProgram) -> dict[str, torch.Tensor]:
+def template_of(source: Source, module: nn.Module, program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """What the source derives for a real module, by the names of the program."""
     inputs = source.example_inputs(module, "cpu", None)
     names = list(dynamic_dims(program))
     values = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, torch.Tensor)]

@@ -23,6 +23,7 @@ from .patching import Patches
 
 __all__ = [
     "DIALECTS",
+    "add_guards",
     "as_parameter",
     "assemble",
     "check_guards",
@@ -43,6 +44,11 @@ DIALECTS = ("ATEN", "TRAINING")
 def guards_code(program: ExportedProgram) -> list[str]:
     """The conditions on inputs that `program.module()` checks, as Python expressions."""
     return list(program._guards_code)
+
+
+def add_guards(program: ExportedProgram, guards: Sequence[str]) -> None:
+    """Adds conditions on inputs, as torch prints guards, to those that `program.module()` checks."""
+    program._guards_code = list(dict.fromkeys((*program._guards_code, *guards)))
 
 
 def check_guards(module: torch.nn.Module, leaves: Sequence[Any]) -> None:

@@ -11,17 +11,20 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._torch.decided_branches import DecidedBranches
 from fakexport._torch.foreign_fakes import foreign_fakes_join_the_trace
 from fakexport._torch.guard_locations import Guard, guards_of_error
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.patching import traced_here
+from fakexport._torch.program_assembly import add_guards
 from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.diagnostics import Span
 from fakexport.fake import SubclassNotKept, remember_value, unregistered_wrapper
+from fakexport.program.conditions import absence_guards
 from fakexport.program.origin import remember_origin
 from fakexport.program.source_span import is_user_code
 
@@ -112,7 +115,9 @@ def traced(
     strict: bool,
     tracing: AbstractContextManager[Any] | None,
 ) -> ExportedProgram:
-    """The program as `torch.export` makes it.
+    """The program as `torch.export` makes it, with conditions on its inputs that stock torch leaves out.
+
+    Those are the branches that sizes of 0 and 1 would take otherwise, and inputs that were None.
 
     Args:
         module, args, kwargs, strict, tracing: As for `capture`.
@@ -120,6 +125,7 @@ def traced(
     Raises:
         Exception: What the model or torch raises.
     """
+    decided = DecidedBranches(is_user_code)
     with (
         name_user_frames(is_user_code),
         tracing or nullcontext(),
@@ -128,8 +134,11 @@ def traced(
         transform_levels_closed(),
         # TorchDynamo reads a field that only generated code sets.
         traced_here() if strict else lazy_graph_modules(),
+        decided.watched(),
     ):
-        return torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
+        program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
+    add_guards(program, (*decided.guards(program), *absence_guards(program)))
+    return program
 
 
 def failure_of(error: BaseException) -> CaptureFailure:

@@ -14,7 +14,7 @@ from fakexport.documents.document_error import DocumentError
 __all__ = ["Binary", "Call", "Name", "Number", "Quoted", "Tokens", "Tree", "Unary", "parse_expression"]
 
 MAX_LENGTH = 20_000
-MAX_TOKENS = 6_000
+MAX_TOKENS = 12_000
 MAX_DEPTH = 60
 
 _TOKEN = re.compile(

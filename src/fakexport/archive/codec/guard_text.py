@@ -121,7 +121,7 @@ class _Reader:
                 raise DocumentError(f"a condition with {name}.{function[:40]}")
             if tokens.accept("("):
                 self._arguments(depth)
-        elif name not in ("True", "False"):
+        elif name not in ("True", "False", "None"):
             raise DocumentError(f"a condition with {name[:40]!r}")
 
     def _arguments(self, depth: int) -> None:

@@ -4,7 +4,7 @@ from .condition import Condition, conditions_from_json, conditions_to_json
 from .expression import Expression, Operation, Question, expression_text
 from .input_leaves import InputLeaf, input_leaves
 from .reading import UnreadableCondition, read_condition
-from .reliance import conditions_of, conditions_of_guards
+from .reliance import absence_guards, conditions_of, conditions_of_guards
 
 __all__ = [
     "Condition",
@@ -13,6 +13,7 @@ __all__ = [
     "Operation",
     "Question",
     "UnreadableCondition",
+    "absence_guards",
     "conditions_from_json",
     "conditions_of",
     "conditions_of_guards",

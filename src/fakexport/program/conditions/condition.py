@@ -13,7 +13,7 @@ from .expression import ARITY, Expression, Kind, Operation, Question, evaluated,
 
 __all__ = ["MAX_DEPTH", "Condition", "conditions_from_json", "conditions_to_json", "depth_of"]
 
-MAX_DEPTH = 40
+MAX_DEPTH = 52
 """Levels of one condition: the C++ program reads JSON of 64 levels at most."""
 
 _MAX_CONDITIONS = 100_000

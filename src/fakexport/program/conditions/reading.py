@@ -117,10 +117,24 @@ class _Reading:
         """`a < b < c` is `a < b and b < c`."""
         if not all(type(sign) in _BINARY for sign in signs):
             raise _Unreadable("a comparison of something else than numbers")
+        if any(isinstance(node, ast.Constant) and node.value is None for node in others):
+            return self._absence(left, signs, others)
         operands = [self.expression(node) for node in (left, *others)]
         pairs = zip(signs, operands, operands[1:], strict=False)
         parts = tuple(Operation(_BINARY[type(sign)], (one, other)) for sign, one, other in pairs)
         return parts[0] if len(parts) == 1 else Operation("and", parts)
+
+    def _absence(self, left: ast.AST, signs: list[ast.cmpop], others: list[ast.expr]) -> Expression:
+        """That an input is None, as it was in the trace: nothing that a call by name can change."""
+        leaf, rest = self._leaf(left)
+        if (
+            rest
+            or len(others) != 1
+            or not isinstance(signs[0], (ast.Eq, ast.Is))
+            or leaf.constant is not None
+        ):
+            raise _Unreadable("a comparison with None")
+        return True
 
     def _call(self, function: ast.AST, args: list[ast.expr]) -> Expression:
         match function:

@@ -19,7 +19,7 @@ from .expression import Expression, Operation, Question
 from .input_leaves import InputLeaf, input_leaves
 from .reading import read_condition, read_expression
 
-__all__ = ["conditions_of", "conditions_of_guards", "leaves_of"]
+__all__ = ["absence_guards", "conditions_of", "conditions_of_guards", "leaves_of"]
 
 
 def conditions_of(program: ExportedProgram) -> tuple[Condition, ...]:
@@ -46,6 +46,15 @@ def conditions_of_guards(guards: Iterable[str], leaves: Sequence[InputLeaf]) -> 
     """
     read = (read_condition(guard, leaves) for guard in guards)
     return tuple(dict.fromkeys(condition for condition in read if condition is not None))
+
+
+def absence_guards(program: ExportedProgram) -> list[str]:
+    """For each input that was None in the trace, that it is None, as a guard in torch's words.
+
+    Torch checks inputs that are numbers or texts, and takes anything in the place of None: a mask, say.
+    """
+    paths = (leaf.path for leaf in leaves_of(program) if leaf.constant is None)
+    return [f"L{''.join(f'[{part!r}]' for part in path)} == None" for path in paths if path is not None]
 
 
 def leaves_of(program: ExportedProgram) -> tuple[InputLeaf, ...]:

@@ -1,0 +1,101 @@
+"""What torch answers about sizes without a guard, for sizes of 2 or more; and where guards are installed."""
+
+import functools
+import operator
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from fakexport._torch.decided_branches import DecidedBranches
+from fakexport._torch.program_assembly import add_guards, check_guards, guards_code
+from fakexport._torch.symbolic_numbers import expression_of, expression_python
+
+
+class Branch(nn.Module):
+    def __init__(self, decide):
+        super().__init__()
+        self.decide = decide
+
+    def forward(self, x, y):
+        return x.sum() + y.sum() if self.decide(x, y) else x.sum() - y.sum()
+
+
+INPUTS = (torch.ones(2, 16), torch.ones(3, 9))
+
+
+def exported(decide):
+    decided = DecidedBranches(lambda path: path == __file__)
+    with decided.watched():
+        shapes = ({1: Dim.AUTO}, {1: Dim.AUTO})
+        program = torch.export.export(Branch(decide), INPUTS, dynamic_shapes=shapes)
+    return program, decided.guards(program)
+
+
+@pytest.mark.parametrize(
+    ("decide", "guards"),
+    [
+        (lambda x, y: x.shape[1] != 1, ["L['x'].size()[1] != 1"]),
+        (lambda x, y: x.shape[1] == 1, ["L['x'].size()[1] != 1"]),
+        (lambda x, y: x.shape[1] > 1 and y.shape[1] > 1, ["L['x'].size()[1] > 1", "L['y'].size()[1] > 1"]),
+        (lambda x, y: x.shape[0] == 1, []),
+        (lambda x, y: (x + x)[:, :1].shape[1] == 1, []),
+        (lambda x, y: torch.cat([x, x]).shape[1] < 10**30, []),
+    ],
+)
+def test_a_branch_that_a_size_of_one_turns_has_no_guard_of_torch(decide, guards):
+    program, found = exported(decide)
+
+    assert found == guards
+    assert not set(found) & set(guards_code(program))
+
+
+def test_what_torch_guards_is_not_kept_twice():
+    program, found = exported(lambda x, y: x.shape[1] % 2 == 0)
+
+    assert found == []
+    assert guards_code(program) == ["(L['x'].size()[1] % 2) == 0"]
+
+
+def test_torch_asks_whether_sizes_are_one_and_that_is_not_kept():
+    _, found = exported(lambda x, y: functools.reduce(operator.add, [x, x[:, :1]]).numel() > 0)
+
+    assert found == []
+
+
+def test_module_checks_what_was_added_where_there_are_example_inputs():
+    program, found = exported(lambda x, y: x.shape[1] != 1)
+    add_guards(program, found)
+    single = (torch.ones(2, 1), torch.ones(3, 9))
+
+    check_guards(program.module(), INPUTS)
+    with pytest.raises(AssertionError, match=r"Guard failed: x\.size\(\)\[1\] != 1"):
+        check_guards(program.module(), single)
+    with pytest.raises(AssertionError, match=r"Guard failed: x\.size\(\)\[1\] != 1"):
+        program.module()(*single)
+
+    program.example_inputs = None
+    check_guards(program.module(), single)
+    program.module()(*single)  # The day torch refuses this, `program.stand_in_inputs` can go.
+
+
+def test_torch_checks_no_input_that_was_none():
+    class Optional(nn.Module):
+        def forward(self, x, mask=None):
+            return x if mask is None else x * mask
+
+    program = torch.export.export(Optional(), (torch.ones(3), None))
+    program.module()(torch.ones(3), torch.zeros(3))
+
+    add_guards(program, ["L['mask'] == None"])
+    with pytest.raises(AssertionError, match="Guard failed: mask == None"):
+        program.module()(torch.ones(3), torch.zeros(3))
+
+
+def test_a_size_is_printed_as_in_guards():
+    program, _ = exported(lambda x, y: True)
+    size = next(iter(program.graph.find_nodes(op="placeholder"))).meta["val"].shape[1]
+    symbol = expression_of(size)
+
+    assert eval(expression_python(3 * symbol + 1), {symbol.name: 5}) == 16
