@@ -51,10 +51,8 @@ class DecidedBranches:
             answer = stock(environment, orig_expr, *args, **kwargs)
             if len(environment.guards) > before or environment._suppress_guards_tls():
                 self._guarded.add(orig_expr)
-            elif orig_expr not in self._guarded and answer in (sympy.true, sympy.false):
-                holds = orig_expr if answer == sympy.true else sympy.Not(orig_expr)
-                if holds not in self._found and _is_turned(holds) and self._asks(sys._getframe(1)):
-                    self._found[holds] = None
+            elif orig_expr not in self._guarded and self._asks(sys._getframe(1)):
+                self._keep(orig_expr, answer)
             return answer
 
         return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
@@ -74,6 +72,12 @@ class DecidedBranches:
         known = set(program._guards_code)
         texts = (printer.doprint(holds) for holds in self._found if holds.free_symbols <= local)
         return [text for text in dict.fromkeys(texts) if text not in known]
+
+    def _keep(self, question: Any, answer: Any) -> None:
+        if answer in (sympy.true, sympy.false) and question.free_symbols:
+            holds = question if answer == sympy.true else sympy.Not(question)
+            if holds not in self._found and _is_turned(holds):
+                self._found[holds] = None
 
     def _asks(self, frame: FrameType | None) -> bool:
         """Whether the user's code asks, and nothing of torch between."""
