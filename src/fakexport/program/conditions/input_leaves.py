@@ -52,6 +52,8 @@ def input_leaves(
         (*names, *keywords.context), (*positional.children(), *keywords.children()), strict=True
     ):
         paths += _paths(part, (name,))
+    if len(paths) != len(leaves):  # A program whose inputs were taken apart: no path is certain.
+        paths = [None] * len(leaves)
     return tuple(
         InputLeaf(name, path, rank, constant)
         for path, (name, rank, constant) in zip(paths, leaves, strict=True)
