@@ -10,6 +10,7 @@ from fakexport.documents.typed_json import field, identifier, items, mapping, op
 from fakexport.program import ValueSummary
 from fakexport.program.conditions import InputLeaf, UnreadableCondition, input_leaves, read_condition
 
+from .program_decoder import MOST_GUARD_CHARACTERS, MOST_GUARDS
 from .tree_spec import tree_spec_from_text
 
 __all__ = ["stated_conditions"]
@@ -26,13 +27,20 @@ def stated_conditions(
         document, module: The program, and the module in it.
         inputs: What the caller passes.
     """
-    guards = field(document, "guards_code", lambda value: items(value, text), [])
+    guards = field(document, "guards_code", _texts, [])
     try:
         leaves = _leaves(module, inputs)
     except (DocumentError, ValueError):  # Containers of a library, which are not read: nor is the program.
         leaves = ()
     found = (_words(guard, leaves) for guard in guards)
     return tuple(dict.fromkeys(words for words in found if words))
+
+
+def _texts(value: Any) -> list[str]:
+    guards = items(value, text, MOST_GUARDS)
+    if sum(map(len, guards)) > MOST_GUARD_CHARACTERS:
+        raise DocumentError(f"conditions of more than {MOST_GUARD_CHARACTERS:,} characters together")
+    return guards
 
 
 def _words(guard: str, leaves: Sequence[InputLeaf]) -> str:

@@ -49,10 +49,17 @@ from .operator_lookup import Operators
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
 
-__all__ = ["MissingObject", "check_version", "program_from_json", "read_range"]
+__all__ = [
+    "MOST_GUARDS",
+    "MOST_GUARD_CHARACTERS",
+    "MissingObject",
+    "check_version",
+    "program_from_json",
+    "read_range",
+]
 
-_MOST_GUARDS = 20_000
-_GUARD_CHARACTERS = 4_000_000
+MOST_GUARDS = 20_000
+MOST_GUARD_CHARACTERS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -263,9 +270,9 @@ def read_range(value: Any) -> Any:
 
 def _guards(value: Any) -> list[str]:
     """The conditions on the inputs: each is parsed again wherever it is checked or shown."""
-    guards = items(value, lambda guard: checked_guard(text(guard)), _MOST_GUARDS)
-    if sum(map(len, guards)) > _GUARD_CHARACTERS:
-        raise DocumentError(f"conditions of more than {_GUARD_CHARACTERS:,} characters together")
+    guards = items(value, lambda guard: checked_guard(text(guard)), MOST_GUARDS)
+    if sum(map(len, guards)) > MOST_GUARD_CHARACTERS:
+        raise DocumentError(f"conditions of more than {MOST_GUARD_CHARACTERS:,} characters together")
     return guards
 
 
