@@ -21,12 +21,15 @@ from torch.export import ExportedProgram
 from torch.fx.experimental import recording, sym_node, symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, ShapeGuardPythonPrinter
 
-from .patching import Patches
+from . import patching
+from .patching import Patches, in_force
 
 __all__ = ["DecidedBranches"]
 
 _SMALL = (0, 1)
-_ASKING = frozenset(str(module.__file__) for module in (torch, recording, sym_node, symbolic_shapes))
+_ASKING = frozenset(
+    str(module.__file__) for module in (torch, recording, sym_node, symbolic_shapes, patching)
+)
 
 
 class DecidedBranches:
@@ -44,7 +47,7 @@ class DecidedBranches:
 
     def watched(self) -> Patches:
         """The context around a trace."""
-        stock = ShapeEnv.evaluate_expr
+        stock = in_force(ShapeEnv, "evaluate_expr")
 
         def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
             before = len(environment.guards)
