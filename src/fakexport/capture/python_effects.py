@@ -183,7 +183,7 @@ def _changed(root: nn.Module, before: dict[str, dict[str, Any]]) -> Iterator[tup
     """Path, name and module of each plain attribute that is not what it was."""
     after = _attributes(root)
     for path, module in root.named_modules():
-        if type(module).__module__.startswith("torch.") and type(module) is not nn.Module:
+        if type(module).__module__.startswith(("torch.nn.", "torch.ao.")) and type(module) is not nn.Module:
             continue  # What torch's own layers note down for themselves: `nn.LSTM` its flat weights.
         old, new = before.get(path, {}), after[path]
         for name in dict.fromkeys((*old, *new)):
