@@ -182,3 +182,20 @@ def test_a_bad_factory_is_one_line_or_a_finding_with_a_fix(
 
     assert code == 1
     assert f"= fix: run `{sys.executable} -m pip install scikit-image`" in text
+
+
+def test_a_quantized_config_is_not_clean_until_its_quantization_is_removed(run: Run, tmp_path: Path) -> None:
+    settings = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT, "vocab_size": 64}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**settings, "quantization_config": {"quant_method": "fp8"}}))
+
+    code, text = run("check", f"hf:{path}", "--target", "H100")
+
+    assert code == 1
+    assert "warning[FE105]: quantized model checked without its quantization" in text
+    assert "quantization_config names fp8" in text
+
+    path.write_text(json.dumps(settings))
+    code, text = run("check", f"hf:{path}", "--target", "H100")
+
+    assert code == 0, text

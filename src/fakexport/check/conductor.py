@@ -39,6 +39,7 @@ from fakexport.diagnose import (
     diagnose_internal_fault,
     diagnose_omitted_inputs,
     diagnose_program,
+    diagnose_quantization,
     headline,
     unused_note,
 )
@@ -97,7 +98,7 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that returns no module.
     Reports:
-        FE001, FE101 to FE104, FE201 to FE208, FE210, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505,
+        FE001, FE101 to FE105, FE201 to FE208, FE210, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505,
         FE601 to FE603, FE901 to FE907.
 
     Example:
@@ -131,7 +132,11 @@ def check(
         source=model.spec,
         verdicts=verdicts,
         differences=tuple(_differences(verdicts)),
-        diagnostics=fold(diagnostic for _, found in outcomes for diagnostic in found),
+        diagnostics=fold(
+            diagnostic
+            for target, (_, found) in zip(asked, outcomes, strict=True)
+            for diagnostic in (*_of_target(target, diagnose_quantization(model)), *found)
+        ),
         versions=_versions(),
     )
 

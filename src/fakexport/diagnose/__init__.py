@@ -4,7 +4,7 @@ from fakexport.diagnose.construction import diagnose_build
 from fakexport.diagnose.failure import diagnose_assumptions, diagnose_failure
 from fakexport.diagnose.internal_fault import diagnose_internal_fault
 from fakexport.diagnose.labels import headline
-from fakexport.diagnose.omitted_inputs import diagnose_omitted_inputs, unused_note
+from fakexport.diagnose.left_out import diagnose_omitted_inputs, diagnose_quantization, unused_note
 from fakexport.diagnose.program import diagnose_program
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "diagnose_internal_fault",
     "diagnose_omitted_inputs",
     "diagnose_program",
+    "diagnose_quantization",
     "headline",
     "unused_note",
 ]

@@ -20,7 +20,7 @@ __all__ = ["Report", "Stage", "TargetDifference", "TargetSpec", "Timings", "Verd
 Stage = Literal["build", "capture", "analyse"]
 
 # Warnings after which a program is not that of the model which was asked for.
-_NOT_THE_MODEL = frozenset({"FE104"})
+_NOT_THE_MODEL = frozenset({"FE104", "FE105"})
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Every target exports all of the model (no FE104) and no diagnostic is an error."""
+        """Every target exports all of the model (no FE104, no FE105) and no diagnostic is an error."""
         return all(v.is_exportable for v in self.verdicts) and not any(
             d.severity == "error" or d.code in _NOT_THE_MODEL for d in self.diagnostics
         )

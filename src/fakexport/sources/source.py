@@ -67,6 +67,8 @@ class Source:
         dtype: The dtype that the source itself names (`"dtype"` of a config file), to be taken as the
             default dtype when no other is asked for. None: it names none.
         assumptions: Sentences that name what the spec left open and how it was read, for the report.
+        quantization: The method (`fp8`) of a `quantization_config` that `factory` does not follow; None: the
+            source asks for none.
     """
 
     spec: str
@@ -76,3 +78,4 @@ class Source:
     tracing: Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]] = no_patches
     dtype: torch.dtype | None = None
     assumptions: tuple[str, ...] = ()
+    quantization: str | None = None

@@ -50,17 +50,20 @@ def config_from_file(path: Path) -> Any:
 
 
 def leave_out_quantization(config: Any) -> str | None:
-    """Removes the quantization that a config asks for; says so, or returns None if there was none.
+    """Remove the quantization that a config, or a config inside it, asks for.
 
     Args:
         config: Changed in place.
+    Returns:
+        The method, `fp8`; None if there was no quantization.
     """
-    if getattr(config, "quantization_config", None) is None:
-        return None
-    settings = config.quantization_config
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
-    del config.quantization_config
-    return f"quantization_config ({method or 'no method named'}) left out: the model is built unquantised"
+    inner = [value for name in config.sub_configs if (value := getattr(config, name, None)) is not None]
+    methods = [leave_out_quantization(each) for each in inner if hasattr(each, "sub_configs")]
+    if (settings := getattr(config, "quantization_config", None)) is not None:
+        named = settings.get("quant_method") if isinstance(settings, dict) else None
+        methods.append(str(named or "no method"))
+        del config.quantization_config
+    return next((method for method in reversed(methods) if method), None)
 
 
 def set_use_cache(config: Any, use_cache: bool) -> None:

@@ -46,7 +46,7 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
     _check_installed(spec)
     model, _, class_name = name.partition(":")
     config = _config(model)
-    left_out = leave_out_quantization(config)
+    quantization = leave_out_quantization(config)
     with warnings.catch_warnings():
         # Model files use what torch deprecates (torch.jit.script), which is no news about the user's model.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -71,7 +71,8 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
         example_inputs=derive_inputs,
         tracing=_patched,
         dtype=dtype if isinstance(dtype, torch.dtype) else None,
-        assumptions=tuple(sentence for sentence in (_library_default(model), assumed, left_out) if sentence),
+        assumptions=tuple(sentence for sentence in (_library_default(model), assumed) if sentence),
+        quantization=quantization,
     )
 
 

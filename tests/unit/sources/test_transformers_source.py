@@ -156,14 +156,20 @@ def test_a_file_without_a_dtype_names_none(write):
     assert resolve(write({"model_type": "llama", **TEXT})).dtype is None
 
 
-def test_quantization_is_left_out_and_said_so(write):
-    settings = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT}
-    spec = write({**settings, "quantization_config": {"quant_method": "fp8"}})
+@pytest.mark.parametrize("place", ["top", "text_config"])
+def test_a_config_with_quantization_is_built_without_it_and_says_which(write, place):
+    quantized = {"quantization_config": {"quant_method": "fp8"}}
+    if place == "top":
+        settings = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT, **quantized}
+    else:
+        settings = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **TEXT, **quantized}}
 
-    source = resolve(spec)
+    source = resolve(write(settings))
 
-    assert source.assumptions == ("quantization_config (fp8) left out: the model is built unquantised",)
-    assert not hasattr(source.factory().config, "quantization_config")
+    assert source.quantization == "fp8"
+    config = source.factory().config
+    assert not hasattr(config, "quantization_config")
+    assert not hasattr(config.get_text_config(), "quantization_config")
 
 
 def test_code_that_a_config_names_is_not_loaded(write):

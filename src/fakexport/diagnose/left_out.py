@@ -1,4 +1,4 @@
-"""Parts of a model that its program lacks, because an input was not given: FE104."""
+"""Where a program is not that of the model that was named: an input is missing, or its quantization."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch.export import ExportedProgram
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import UnusedParameters, unused_parameters
 from fakexport.rules import rule
-from fakexport.sources import ExampleInputs, InputSpec
+from fakexport.sources import ExampleInputs, InputSpec, Source
 
-__all__ = ["diagnose_omitted_inputs", "unused_note"]
+__all__ = ["diagnose_omitted_inputs", "diagnose_quantization", "unused_note"]
 
 _MOST_MODULES = 4
 
@@ -44,6 +44,22 @@ def diagnose_omitted_inputs(
         notes=(*notes, lacks), fix=Fix(fix), module_path=unused.modules[0] if unused else None
     )
     return (found,)
+
+
+def diagnose_quantization(source: Source) -> tuple[Diagnostic, ...]:
+    """Report that the model is built unquantized although its config says how it is quantized.
+
+    Reports:
+        FE105, at most once.
+    """
+    if source.quantization is None:
+        return ()
+    note = f"quantization_config names {source.quantization}; the weights here have the model's dtype"
+    fix = (
+        "write a factory that builds the quantized model; to check the unquantized one, remove "
+        "quantization_config from the config"
+    )
+    return (rule("FE105").diagnostic(notes=(note,), fix=Fix(fix)),)
 
 
 def unused_note(program: ExportedProgram, module: nn.Module) -> tuple[str, ...]:

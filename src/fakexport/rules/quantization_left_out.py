@@ -1,0 +1,26 @@
+"""FE105: a config says how the model is quantized, and the model was built unquantized."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE105",
+    name="quantization_left_out",
+    severity="warning",
+    message="quantized model checked without its quantization",
+    why="""
+The config has a `quantization_config`: the published weights are in fp8, int4 or another packed format, and
+the deployed model calls quantized operators. An `hf:` source builds the model from the config alone, with
+plain weights in the model's dtype. Operators, bytes, memory and the keys in a checkpoint are those of the
+unquantized model. That is another model, so this warning counts: the report is not clean, and the exit code
+is 1.
+""",
+    how_to_repair="""
+Write a factory that builds the quantized model, for example with `torchao.quantization.quantize_`, and check
+`file.py:factory`. To check the unquantized model on purpose, remove `quantization_config` from a copy of the
+config.
+""",
+    failing_model=None,
+    repaired_model=None,
+    fails_on="never",
+    fault="inputs",
+)
