@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from torch.export import ExportedProgram
 
+from fakexport.capture import flattened
 from fakexport.fake import is_fake
 from fakexport.program.origin import remembered_prefix
 
@@ -59,7 +60,7 @@ class Bundle(Mapping[str, ExportedProgram]):
         shared: Iterable[SharedWeight] = (),
     ) -> None:
         _check_names(programs)
-        self._programs = dict(programs)
+        self._programs = {method: flattened(program) for method, program in programs.items()}
         known = ((method, remembered_prefix(program)) for method, program in programs.items())
         pairs = {method: prefix for method, prefix in known if prefix is not None}
         for method, prefix in (prefixes or {}).items():

@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport import __version__
+from fakexport.capture import flattened
 from fakexport.devices import Topology
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.program import library_classes, library_modules, library_operators
@@ -61,6 +62,7 @@ def save(
 ) -> Manifest:
     """Writes a program as a `.pt2` archive: as a whole, or not at all.
 
+    A tensor subclass among the weights is written as the tensors inside of it, as `export` gives them.
     Fake weights are described and not written: the archive is weight-less. Real ones are written, and stock
     `torch.export.load` opens the archive. Constants are written with their values, objects of C++ classes
     with their states. Nothing in the file has to be unpickled, and nothing tells when, where or by whom it
@@ -108,6 +110,7 @@ def save(
     """
     if not isinstance(program, ExportedProgram):
         raise TypeError(f"a {type(program).__name__} is no exported program; `save_bundle` writes several")
+    program = flattened(program)
     facts = facts_of(program).given(
         source=source,
         topology=topology,

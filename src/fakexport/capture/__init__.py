@@ -7,6 +7,7 @@ from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, parse_
 from fakexport.capture.exploration import Assumption, Exploration, Problem, capture_or_explore, explore
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, OperatorCall, user_spans
+from fakexport.capture.flattening import flattened
 from fakexport.capture.lost_transforms import TransformLost
 from fakexport.capture.plain_forward import bound_inputs
 from fakexport.capture.python_effects import PythonEffect
@@ -34,6 +35,7 @@ __all__ = [
     "explore",
     "export",
     "facts_at_capture",
+    "flattened",
     "loaded_libraries",
     "parse_dynamic",
     "recover_constants",

@@ -25,8 +25,9 @@ from fakexport._torch.operator_registry import HigherOrderOperator
 from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.wrapper_subclasses import inner_name, inner_tensors, is_wrapper, rewrapped
-from fakexport.fake import SubclassNotKept, hand_on_value
+from fakexport.fake import SubclassNotKept, hand_on_value, is_fake
 from fakexport.program import source_span
+from fakexport.program.origin import inherit_origin
 from fakexport.program.program_copy import copied_graph
 
 __all__ = ["flattened"]
@@ -44,9 +45,14 @@ def flattened(program: ExportedProgram) -> ExportedProgram:
         SubclassNotKept: a wrapper is an input or an output, or takes part in what cannot be flattened.
     """
     held = {**program.state_dict, **program.constants}
-    values = (node.meta.get("val") for node in program.graph.find_nodes(op="placeholder"))
-    if not any(map(is_wrapper, (*held.values(), *values))):
+    shown = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    if not any(map(is_wrapper, (*held.values(), *shown.values()))):
         return program
+    for spec in program.graph_signature.input_specs:
+        tensor = held.get(spec.target or "")
+        if is_wrapper(tensor) and not is_wrapper(shown[spec.arg.name]):
+            name = str(spec.target)
+            raise SubclassNotKept.of(name, tensor, "the graph, as torch read it from a file, has it plain")
     graph_module = copied_graph(program)
     parts = _Parts()
     specs = [
@@ -60,7 +66,7 @@ def flattened(program: ExportedProgram) -> ExportedProgram:
         for spec in program.graph_signature.output_specs
     ]
     tensors = _Tensors()
-    return reassemble(
+    made = reassemble(
         program,
         graph_module=graph_module,
         state_dict=dict(tensors.inner(program.state_dict)),
@@ -68,6 +74,8 @@ def flattened(program: ExportedProgram) -> ExportedProgram:
         example_inputs=program.example_inputs,
         signature=ExportGraphSignature(specs, outputs),
     )
+    inherit_origin(made, program)
+    return made
 
 
 @dataclass(frozen=True)
@@ -241,6 +249,7 @@ class _Tensors:
         key = id(tensor), is_parameter
         if key not in self._made:
             weight = nn.Parameter(tensor, requires_grad=tensor.requires_grad)
-            hand_on_value(tensor, weight)
+            if is_fake(tensor):
+                hand_on_value(tensor, weight)
             self._made[key] = (tensor, weight)
         return self._made[key][1]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
+from fakexport._torch.wrapper_subclasses import inner_tensors
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.tensor_spec import plain_name
 
@@ -113,8 +113,7 @@ class _Inspection:
         own = _Own()
         for tensor_name, tensor in _registered(module):
             full_name = _join(path, tensor_name)
-            is_whole = is_lazy(tensor) or is_wrapper(tensor)  # A wrapper has no memory of its own.
-            identity = id(tensor) if is_whole else tensor_identity(tensor)
+            identity = id(tensor) if is_lazy(tensor) else tensor_identity(tensor)
             first_name = self._first_names.setdefault(identity, full_name)
             own.add(tensor_name, tensor, tied_to=None if first_name == full_name else first_name)
         return own

@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, OutputSpec
 
+from fakexport._torch.wrapper_subclasses import inner_tensors
 from fakexport.program.operator_name import operator_name
 from fakexport.program.output_names import output_names
 from fakexport.program.symbol_range import SymbolRange, symbol_ranges
@@ -139,11 +140,12 @@ def _totals(
             held = program.state_dict.get(spec.target or "", program.constants.get(spec.target or ""))
             tensors[tensor_identity(held) if isinstance(held, torch.Tensor) else spec.arg.name] = value
     bytes_per_device: Counter[str] = Counter()
-    for tensor in tensors.values():
+    plain = [inner for tensor in tensors.values() for _, inner in inner_tensors(tensor)]
+    for tensor in plain:
         bytes_per_device[str(tensor.device)] += tensor.numel() * tensor.itemsize
     return TensorTotals(
-        count=len(tensors),
-        elements=sum(tensor.numel() for tensor in tensors.values()),
+        count=len(plain),
+        elements=sum(tensor.numel() for tensor in plain),
         bytes_per_device=dict(sorted(bytes_per_device.items())),
     )
 

@@ -7,6 +7,8 @@ from collections.abc import Hashable
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
+
 __all__ = ["tensor_identity"]
 
 
@@ -17,6 +19,8 @@ def tensor_identity(tensor: torch.Tensor) -> Hashable:
     in part, and placeholders with stride 0 (which share memory to save it), are different tensors.
     The key is valid as long as the tensor lives.
     """
+    if is_wrapper(tensor):  # It has no memory of its own.
+        return tuple(tensor_identity(inner) for _, inner in inner_tensors(tensor))
     if tensor.layout is not torch.strided or 0 in tensor.stride() or tensor.numel() == 0:
         return id(tensor)
     return (

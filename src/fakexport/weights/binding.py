@@ -15,6 +15,7 @@ from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import flat_tensors
+from fakexport.capture import flattened
 from fakexport.fake import is_fake, value_of
 from fakexport.program.origin import facts_of, inherit_origin, remembered_recipes
 from fakexport.program.program_copy import copied_graph
@@ -102,6 +103,7 @@ def bind(
         >>> bound.module()(torch.ones(1, 4))
         tensor([[4., 4.]])
     """
+    program = flattened(program)
     known, devices = facts_of(program), devices_of_program(program)
     program = _on_devices(program, device_map)
     expected = expected_of_program(program)

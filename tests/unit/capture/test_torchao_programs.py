@@ -165,3 +165,21 @@ def test_deferred_weights_are_quantized_as_eager_quantizes_them() -> None:
     assert all(isinstance(p, nn.Parameter) for p in deferred.parameters())
     assert torch.equal(deferred[0].weight.qdata, eager[0].weight.qdata)
     assert torch.equal(deferred(*INPUT), eager(*INPUT))
+
+
+def test_a_program_of_stock_torch_is_flattened_where_it_is_taken(tmp_path: Path) -> None:
+    real = model(quantization.Int8WeightOnlyConfig)
+    stock, own = torch.export.export(real, INPUT), fe.export(real, INPUT)
+
+    fe.save(stock, tmp_path / "saved.pt2")
+
+    assert fe.summary(stock).parameters.bytes_per_device == fe.summary(own).parameters.bytes_per_device
+    opened = [
+        fe.load(tmp_path / "saved.pt2"),
+        fe.bind(stock, real.state_dict()),
+    ]
+    for program in opened:
+        assert calls(program) == calls(own)
+        assert list(program.state_dict) == list(own.state_dict)
+        assert torch.equal(program.module()(*INPUT), real(*INPUT))
+    assert stock.state_dict["0.weight"] is real[0].weight
