@@ -10,6 +10,7 @@ from fakexport.diagnose.behaviour import diagnose_behaviour
 from fakexport.diagnose.constants import diagnose_constants
 from fakexport.diagnose.custom_operators import compare_custom_operators
 from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers, unproven_sizes
+from fakexport.diagnose.dtypes import diagnose_dtypes
 from fakexport.diagnose.memory import diagnose_memory
 from fakexport.diagnostics import Diagnostic
 from fakexport.program import ProgramSummary
@@ -45,7 +46,7 @@ def diagnose_program(
         topology: The target.
         dynamic: The dimensions that were declared.
     Reports:
-        FE207, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603, FE901 to FE907.
+        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603, FE901 to FE907.
     """
     program, recovered = captured.program, captured.recovered
     assert program is not None
@@ -54,6 +55,7 @@ def diagnose_program(
     operators = compare_custom_operators(program)
     diagnostics = (
         *diagnose_numbers(program),
+        *diagnose_dtypes(program),
         *diagnose_declared_dims(program, summary, dynamic),
         *operators.diagnostics,
         *((memory,) if memory else ()),

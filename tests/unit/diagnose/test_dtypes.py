@@ -1,0 +1,221 @@
+"""FE209 is what eager torch refuses: each operator is run on real tensors with every pair of dtypes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+import fakexport as fe
+from fakexport.diagnose.dtypes import diagnose_dtypes
+
+COMMON = (torch.float32, torch.bfloat16, torch.int64)
+ALL = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.complex64)
+REAL = (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32)
+ROWS = torch.tensor([0, 1])
+PAIRS = {
+    "linear": (F.linear, (2, 3), (4, 3)),
+    "linear of a vector": (F.linear, (3,), (4, 3)),
+    "linear of a batch": (F.linear, (2, 2, 3), (4, 3)),
+    "mm": (torch.mm, (2, 3), (3, 4)),
+    "mv": (torch.mv, (2, 3), (3,)),
+    "matmul of matrices": (torch.matmul, (2, 3), (3, 4)),
+    "matmul of a batch": (torch.matmul, (2, 2, 3), (3, 4)),
+    "matmul with a vector": (torch.matmul, (2, 3), (3,)),
+    "matmul of batches": (torch.matmul, (2, 2, 3), (2, 3, 4)),
+    "bmm": (torch.bmm, (2, 2, 3), (2, 3, 4)),
+    "addmm, added": (lambda x, y: torch.addmm(x, y, y), (2, 2), (2, 2)),
+    "addmm, multiplied": (lambda x, y: torch.addmm(x, x, y), (2, 2), (2, 2)),
+    "addmm_": (lambda x, y: x.clone().addmm_(x, y), (2, 2), (2, 2)),
+    "addbmm": (lambda x, y: torch.addbmm(x[0], x, y), (2, 2, 2), (2, 2, 2)),
+    "conv1d": (F.conv1d, (1, 3, 4), (4, 3, 2)),
+    "conv1d, padded": (lambda x, w: F.conv1d(x, w, padding="same"), (1, 3, 4), (4, 3, 2)),
+    "conv2d": (F.conv2d, (1, 3, 4, 4), (4, 3, 2, 2)),
+    "conv2d, padded": (lambda x, w: F.conv2d(x, w, padding="same"), (1, 3, 4, 4), (4, 3, 2, 2)),
+    "conv3d": (F.conv3d, (1, 3, 2, 2, 2), (4, 3, 2, 2, 2)),
+    "conv_transpose1d": (F.conv_transpose1d, (1, 3, 4), (3, 4, 2)),
+    "conv_transpose2d": (F.conv_transpose2d, (1, 3, 4, 4), (3, 4, 2, 2)),
+    "conv_transpose3d": (F.conv_transpose3d, (1, 3, 2, 2, 2), (3, 4, 2, 2, 2)),
+    "convolution": (
+        lambda x, w: torch.convolution(x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+        (1, 3, 4, 4),
+        (4, 3, 2, 2),
+    ),
+    "attention, keys": (lambda q, k: F.scaled_dot_product_attention(q, k, k), (1, 2, 8), (1, 2, 8)),
+    "embedding": (lambda x, w: F.embedding(x, w), (2,), (3, 4)),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (4,), w, w), (2, 4), (4,)),
+    "layer_norm, weight": (lambda x, w: F.layer_norm(x, (4,), w), (2, 4), (4,)),
+    "group_norm": (lambda x, w: F.group_norm(x, 2, w, w), (2, 4, 3), (4,)),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (4,), w), (2, 4), (4,)),
+    "grid_sample": (lambda x, y: F.grid_sample(x, y, align_corners=False), (1, 2, 4, 4), (1, 4, 4, 2)),
+    "binary_cross_entropy": (F.binary_cross_entropy, (3,), (3,)),
+    "index_add": (lambda x, y: x.index_add(0, ROWS, y), (3, 4), (2, 4)),
+    "index_copy": (lambda x, y: x.index_copy(0, ROWS, y), (3, 4), (2, 4)),
+    "index_put": (lambda x, y: x.index_put((ROWS,), y), (3, 4), (4,)),
+    "index_put of one": (lambda x, y: x.index_put((x[:, 0] == x[:, 0],), y), (3, 4), (1,)),
+    "linear bias": (lambda x, b: F.linear(x, x, b), (2, 2), (2,)),
+    "linear bias of a batch": (lambda x, b: F.linear(x, x[0], b), (2, 2, 2), (2,)),
+    "linear bias that is added": (lambda x, b: F.linear(x.transpose(0, 1), x[0], b), (3, 2, 2), (2,)),
+    "mul": (torch.mul, (3,), (3,)),
+    "where": (lambda x, y: torch.where(x == x, x, y), (3,), (3,)),
+    "outer": (torch.outer, (3,), (3,)),
+    "cat": (lambda x, y: torch.cat([x, y]), (3,), (3,)),
+}
+SINGLE = {
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x[None], 2),
+    "gelu": F.gelu,
+    "glu": F.glu,
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "mish": F.mish,
+    "multinomial": lambda x: torch.multinomial(x, 1),
+    "silu": F.silu,
+    "softmax": lambda x: x.softmax(-1),
+    "softmax of float32": lambda x: x.softmax(-1, dtype=torch.float32),
+    "softplus": F.softplus,
+    "std": torch.std,
+    "var": torch.var,
+    "relu": lambda x: F.relu(x * 1),
+    "sigmoid": torch.sigmoid,
+}
+
+
+class Calls(nn.Module):
+    """Calls a function with each of several lists of operands."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *operands):
+        return [self.function(*each) for each in operands]
+
+
+def ones(dtypes, shapes):
+    return [torch.ones(shape, dtype=dtype) for dtype, shape in zip(dtypes, shapes, strict=True)]
+
+
+def is_refused(function, dtypes, shapes):
+    try:
+        function(*ones(dtypes, shapes))
+    except (RuntimeError, NotImplementedError):
+        return True
+    return False
+
+
+def is_captured(function, dtypes, shapes):
+    """Whether torch's fake kernels take the operands; what they refuse is reported as another error."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return not is_refused(function, dtypes, shapes)
+
+
+def ancestors(node):
+    return {node}.union(*map(ancestors, node.all_input_nodes))
+
+
+def reported(function, cases, shapes):
+    """The lists of dtypes for which FE209 is reported; one capture calls the function with all of them."""
+    program = torch.export.export(Calls(function), tuple(ones(dtypes, shapes) for dtypes in cases))
+    found = {diagnostic.node for diagnostic in diagnose_dtypes(program)}
+    (results,) = program.graph.output_node().args
+    return {
+        dtypes
+        for dtypes, result in zip(cases, results, strict=True)
+        if found & {node.name for node in ancestors(result)}
+    }
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Of eager torch: a slow kernel, a padded copy.
+@pytest.mark.parametrize("case", PAIRS)
+@pytest.mark.parametrize("dtypes", [COMMON, pytest.param(ALL, marks=pytest.mark.slow)], ids=["common", "all"])
+def test_two_dtypes_are_reported_where_eager_refuses_them(case, dtypes):
+    function, *shapes = PAIRS[case]
+    captured = [each for each in product(dtypes, repeat=2) if is_captured(function, each, shapes)]
+
+    expected = {each for each in captured if len(set(each)) > 1 and is_refused(function, each, shapes)}
+
+    assert reported(function, captured, shapes) == expected
+
+
+@pytest.mark.parametrize("case", SINGLE)
+def test_integers_are_reported_where_eager_refuses_them(case):
+    shapes = [(2, 4, 4)] if case.startswith("adaptive") else [(2, 4)]
+    captured = [(dtype,) for dtype in REAL if is_captured(SINGLE[case], (dtype,), shapes)]
+
+    expected = {each for each in captured if is_refused(SINGLE[case], each, shapes)}
+
+    assert reported(SINGLE[case], captured, shapes) == expected
+
+
+class Head(nn.Module):
+    def __init__(self, *regions, dtype=torch.float32):
+        super().__init__()
+        self.linear = nn.Linear(8, 4, dtype=dtype)
+        self.regions = regions
+
+    def forward(self, x):
+        with ExitStack() as stack:
+            for region in self.regions:
+                stack.enter_context(torch.autocast(**region))
+            return self.linear(x)
+
+
+ON = {"device_type": "cpu", "dtype": torch.bfloat16}
+OFF = {"device_type": "cpu", "enabled": False}
+ON_CUDA = {"device_type": "cuda", "dtype": torch.bfloat16}
+
+
+def checked(model, x, **options):
+    return fe.check(lambda: (model, (x,)), **options)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "x"), [(torch.float32, torch.ones(2, 8).long()), (torch.float16, torch.ones(2, 8))]
+)
+def test_a_linear_layer_of_another_dtype_is_an_error_on_every_target(dtype, x):
+    report = checked(Head(dtype=dtype), x, targets=["cpu", "H100"])
+
+    (diagnostic,) = report.diagnostics
+    assert (diagnostic.code, diagnostic.targets) == ("FE209", ("cpu", "H100"))
+    assert (diagnostic.module_path, diagnostic.primary.span.path) == ("linear", __file__)
+    assert diagnostic.fix.message == f"convert before the call: `input.to({dtype})`"
+    assert not report.is_clean
+
+
+@pytest.mark.parametrize(
+    ("regions", "codes"),
+    [((), ["FE209"]), ((ON,), []), ((ON, OFF), ["FE209"]), ((OFF, ON), []), ((OFF,), ["FE209"])],
+)
+def test_what_autocast_casts_is_not_reported(regions, codes):
+    model, x = Head(*regions), torch.ones(2, 8, dtype=torch.bfloat16)
+
+    assert [each.code for each in checked(model, x).diagnostics] == codes
+    if codes:
+        with pytest.raises(RuntimeError, match="dtype"):
+            model(x)
+    else:
+        assert model(x).dtype == torch.bfloat16
+
+
+def test_autocast_of_a_gpu_casts_on_a_gpu():
+    x = torch.ones(2, 8, dtype=torch.bfloat16)
+
+    assert checked(Head(ON_CUDA), x, targets=["H100"]).is_clean
+
+
+def test_a_branch_is_searched():
+    class Branch(nn.Module):
+        def forward(self, x, weight):
+            return torch.cond(
+                x.sum() > 0, lambda x, w: (x.half() @ w.t()).float(), lambda x, w: x @ w.t(), (x, weight)
+            )
+
+    report = fe.check(lambda: (Branch(), (torch.ones(2, 8), torch.ones(4, 8))))
+
+    assert [each.code for each in report.diagnostics] == ["FE209"]
