@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DIFFERENCES", "Difference"]
+__all__ = ["DIFFERENCES", "NOT_FOR_STOCK", "NOT_SAVED", "REPORTED", "Difference"]
 
 DEVICES = ("cuda", "xpu", "mps")
 EVERYWHERE = ("cpu", *DEVICES)
@@ -62,5 +62,19 @@ REPORTED = {
     "sdpa_causal_bias": "FE202",
 }
 
-# A program for a device that cannot be retargeted to the CPU, so that its values are not compared.
-NOT_RETARGETED = {"sparse_csr_product": "Sparse CSR tensors do not have strides"}
+# Refused when saved, and why.
+NOT_SAVED = {
+    "generator_of_the_device": "a Generator: only tensors and objects of C",
+    "sparse_coo_product": "a tensor of layout sparse_coo cannot be stored",
+    "sparse_coo_made": "a tensor of layout sparse_coo cannot be stored",
+    "sparse_csr_product": "a tensor of layout sparse_csr cannot be stored",
+}
+
+# Saved without weights; with them, for stock torch, it is refused, as stock itself cannot save it.
+NOT_FOR_STOCK = dict.fromkeys(
+    (
+        *("flex_plain", "flex_score_mod", "flex_score_mod_with_a_table", "flex_block_mask"),
+        *("flex_block_mask_per_head", "flex_block_mask_of_the_module", "flex_grouped", "flex_with_log_sum"),
+    ),
+    "torch's format has no tuple of Node, NoneType, int",
+)

@@ -19,7 +19,7 @@ from fakexport._torch.vmap_steps import transform_levels_closed
 
 from . import attention, layers, numbers, operators, transforms, wrappers
 from .feature import FEATURES, Made
-from .known import DIFFERENCES, NOT_RETARGETED, REPORTED
+from .known import DIFFERENCES, NOT_FOR_STOCK, NOT_SAVED, REPORTED
 
 assert all((attention, layers, numbers, operators, transforms, wrappers))  # They fill the table.
 
@@ -88,10 +88,6 @@ def test_a_feature_exports_as_stock_does_and_gives_its_values(name, way, device)
         assert str(program.graph) == str(real.graph)
         assert str(program.graph_signature) == str(real.graph_signature)
     module, args = made(make)
-    if device != "cpu" and name in NOT_RETARGETED:
-        with pytest.raises(RuntimeError, match=NOT_RETARGETED[name]):
-            fe.bind(program, dict(module.state_dict()), device_map="cpu")
-        return
     bound = fe.bind(program, dict(module.state_dict()), device_map=None if device == "cpu" else "cpu")
     results, expected = run(bound.module(), args), run(real.module(), made(make)[1])
     eager_module, eager_args = made(make)
@@ -101,6 +97,56 @@ def test_a_feature_exports_as_stock_does_and_gives_its_values(name, way, device)
             close = {"rtol": 0, "atol": 0} if device == "cpu" else {"rtol": 1e-4, "atol": 1e-5}
             torch.testing.assert_close(one, other, **close, equal_nan=True)
             torch.testing.assert_close(one, third, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+ALWAYS_SAVED = ("flex_block_mask", "jvp", "sparse_csr_product", "while_loop")
+
+
+def _saved_cases() -> Iterator[Any]:
+    """Every feature for the CPU, and exhaustively for a GPU; by default a few."""
+    for index, name in enumerate(name for name in FEATURES if name not in REPORTED):
+        for device, place in (("cpu", 0), ("cuda", 9)):
+            is_default = index % 18 == place or (name in ALWAYS_SAVED and device == "cpu")
+            others = pytest.mark.slow if device == "cpu" else pytest.mark.exhaustive
+            marks = () if is_default else others
+            yield pytest.param(name, device, id=f"{name}-{device}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "device"), [*_saved_cases()])
+@pytest.mark.filterwarnings("ignore")
+def test_a_feature_that_was_saved_gives_the_same_values(name, device, tmp_path):
+    make, place = FEATURES[name], None if device == "cpu" else "cpu"
+    if name in DIFFERENCES and device in DIFFERENCES[name].devices:
+        pytest.skip(DIFFERENCES[name].reason)
+    program = fe.export(make, topology=TOPOLOGIES[device])
+    if name in NOT_SAVED:
+        with pytest.raises(ValueError, match=NOT_SAVED[name]):
+            fe.save(program, tmp_path / "feature.pt2")
+        return
+
+    fe.save(program, tmp_path / "feature.pt2")
+
+    bound = fe.bind(tmp_path / "feature.pt2", dict(made(make)[0].state_dict()), device_map=place)
+    unsaved = fe.bind(program, dict(made(make)[0].state_dict()), device_map=place)
+    if name in NOT_FOR_STOCK:
+        with pytest.raises(ValueError, match=NOT_FOR_STOCK[name]):
+            fe.save(bound, tmp_path / "bound.pt2")
+        with pytest.raises(Exception, match="Failed serializing node flex_attention"):
+            torch.export.save(bound, tmp_path / "stock.pt2")
+        others = [unsaved]
+    else:
+        fe.save(bound, tmp_path / "bound.pt2")
+        others = [unsaved, torch.export.load(tmp_path / "bound.pt2")]
+    results = run(bound.module(), made(make)[1])
+    for other in others:
+        assert_equal(results, run(other.module(), made(make)[1]))
+    assert_equal(results, run(*made(make)), rtol=1e-4, atol=1e-5)
+
+
+def assert_equal(results: list[Any], expected: list[Any], rtol: float = 0, atol: float = 0) -> None:
+    for one, other in zip(results, expected, strict=True):
+        if isinstance(one, torch.Tensor):
+            torch.testing.assert_close(one, other, rtol=rtol, atol=atol, equal_nan=True)
 
 
 @pytest.mark.slow
@@ -122,5 +168,5 @@ def test_what_differs_is_reported_with_a_fix(name):
 
 
 def test_every_entry_of_the_tables_is_a_feature():
-    assert {*DIFFERENCES, *REPORTED, *NOT_RETARGETED} <= set(FEATURES)
+    assert {*DIFFERENCES, *REPORTED, *NOT_SAVED, *NOT_FOR_STOCK} <= set(FEATURES)
     assert len(FEATURES) >= 100

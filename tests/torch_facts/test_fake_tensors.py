@@ -155,3 +155,19 @@ def test_fake_mode_logs_what_an_operator_refuses_unless_it_is_quiet(caplog: pyte
 
     assert quiet == 0
     assert [record.name for record in caplog.records] == ["torch._subclasses.fake_tensor"]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_fake_without_strides_goes_to_another_device_and_torch_makes_no_alias_of_it() -> None:
+    mode = new_fake_mode()
+    with mode:
+        fake = torch.eye(3).to_sparse_csr()
+
+    with pytest.raises(RuntimeError, match="do not have strides"), mode:
+        torch.ops.aten.alias.default(fake)
+    moved = fake_elsewhere(fake, torch.device("cuda:0"))
+    assert (moved.layout, moved.device, tuple(moved.shape)) == (
+        torch.sparse_csr,
+        torch.device("cuda:0"),
+        (3, 3),
+    )

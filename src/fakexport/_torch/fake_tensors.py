@@ -45,6 +45,9 @@ __all__ = [
     "storage_identity",
 ]
 
+# Of which torch makes no alias.
+_WITHOUT_STRIDES = (torch.sparse_csr, torch.sparse_csc)
+
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What fake mode raises for an operator whose result depends on data, or that only has real kernels."""
 
@@ -119,8 +122,11 @@ def fake_elsewhere(fake: FakeTensor, device: torch.device) -> FakeTensor:
     Sizes are taken over without a look at them, so that it costs as little where they are symbolic, and
     strides, storage and layout are whatever they are. It takes no part in autograd.
     """
-    with torch.no_grad(), in_kernel_invocation_manager(fake.fake_mode):
-        meta = torch.ops.aten.alias.default(fake)
+    if fake.layout in _WITHOUT_STRIDES:
+        meta = meta_of(fake)
+    else:
+        with torch.no_grad(), in_kernel_invocation_manager(fake.fake_mode):
+            meta = torch.ops.aten.alias.default(fake)
     made = FakeTensor(fake.fake_mode, meta, device)
     if device.type == fake.device.type == "cpu":
         made.constant = fake.constant

@@ -63,6 +63,13 @@ def _python_functions() -> dict[str, Callable[..., Any]]:
         "_vmap_increment_nesting",
         "_vmap_decrement_nesting",
         "lazy_load_decompositions",
+        "_enter_dual_level",
+        "_exit_dual_level",
+        "_jvp_increment_nesting",
+        "_jvp_decrement_nesting",
+        "_make_dual",
+        "_unpack_dual",
+        "_unwrap_for_grad",
     ]
     found += [getattr(predispatch, name) for name in names if hasattr(predispatch, name)]
     return {f"{function.__module__}.{function.__name__}": function for function in found}

@@ -170,7 +170,7 @@ def program_records(
 ) -> dict[str, Content]:
     """The records of one program, its tensors included; `save` says what `root` is."""
     with collection_paused():
-        model = _json(program_to_json(program, root=root))
+        model = _json(program_to_json(program, root=root, is_for_stock=_kind(weights) == "inside"))
     return {
         names.model: model,
         names.weights: _json({"config": weights.config}),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._export.serde import serialize as stock
 from torch.export import Dim, ExportedProgram, export
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from fakexport.capture import capture, parse_dynamic
 from fakexport.devices import emulate
@@ -108,6 +109,22 @@ def every_kind(*, is_dynamic: bool) -> ExportedProgram:
 
 def branches() -> ExportedProgram:
     return export(Branches(), (torch.randn(3), torch.tensor(4)), strict=False)
+
+
+class Flexible(torch.nn.Module):
+    """FlexAttention: a call with a graph and numbers in one tuple."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = create_block_mask(_causal, None, None, x.size(2), x.size(2), device="cpu")
+        return flex_attention(x, x, x, block_mask=mask)
+
+
+def _causal(batch: Any, head: Any, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+    return row >= column
+
+
+def flexible() -> ExportedProgram:
+    return export(Flexible(), (torch.randn(1, 2, 8, 16),))
 
 
 def text_of(document: Any) -> str:

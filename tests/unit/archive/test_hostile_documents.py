@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 
 from fakexport.archive.codec.program_decoder import program_from_json
 from fakexport.archive.codec.program_encoder import program_to_json
+from fakexport.archive.codec.program_outline import outline
 from fakexport.documents.document_error import DocumentError
-from tests.unit.archive.programs import branches, every_kind
+from tests.unit.archive.programs import branches, every_kind, flexible
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
 def documents():
-    programs = (every_kind(is_dynamic=True), branches())
+    programs = (every_kind(is_dynamic=True), branches(), flexible())
     return [json.loads(json.dumps(program_to_json(program))) for program in programs]
 
 
@@ -82,7 +83,7 @@ OTHER_VALUES = [
 )
 @given(data=st.data())
 def test_a_bent_document_is_read_or_refused(documents, data):
-    document = documents[data.draw(st.integers(0, 1))]
+    document = documents[data.draw(st.integers(0, 2))]
     path = data.draw(st.sampled_from(places(document)))
     document = bent(document, path, data.draw(st.sampled_from(OTHER_VALUES)))
     loaded = set(sys.modules)
@@ -203,11 +204,12 @@ def test_a_line_break_in_metadata_that_would_end_a_comment_is_refused(documents)
     assert "control character" in refused(documents, change)
 
 
-def test_a_deep_document_is_refused_in_time(documents):
+@pytest.mark.parametrize("kind", ["as_string_to_argument", "as_tuple"])
+def test_a_deep_document_is_refused_in_time(documents, kind):
     def change(document):
         argument: Any = {"as_none": True}
         for _ in range(900):
-            argument = {"as_string_to_argument": {"x": argument}}
+            argument = {kind: [argument] if kind == "as_tuple" else {"x": argument}}
         node_of(document, "cat")["inputs"][1]["arg"] = argument
 
     start = time.perf_counter()
@@ -234,6 +236,40 @@ def test_a_graph_within_itself_without_end_is_refused(documents):
         document["graph_module"]["graph"] = inner
 
     assert "graphs" in refused(documents, change)
+
+
+def test_an_operator_in_a_graph_within_a_tuple_is_not_hidden(documents):
+    def change(document):
+        block_mask = node_of(document, "flex_attention")["inputs"][4]["arg"]["as_tuple"]
+        graph = block_mask[-1]["as_graph"]["graph"]
+        graph["nodes"][0]["target"] = "torch.ops.aten.from_file.default"
+
+    assert "aten.from_file.default" in refused(documents, change, 2)
+    document = copy.deepcopy(documents[2])
+    change(document)
+    assert list(outline(document).refused_operators) == ["aten.from_file.default"]
+
+
+@pytest.mark.parametrize("field", ["sizes", "strides", "storage_offset"])
+def test_a_symbol_that_no_value_brings_may_stand_in_an_offset_alone(documents, field):
+    def change(document):
+        values = document["graph_module"]["graph"]["tensor_values"]
+        tensor = [value for value in values.values() if value["sizes"]][-1]
+        document["range_constraints"]["u77"] = {"min_val": 1, "max_val": None}
+        tensor["storage_offset"] = number = shape_number("Add(Symbol('u77', integer=True), Integer(1))")
+        if field != "storage_offset":
+            tensor[field][0] = number
+
+    if field == "storage_offset":
+        changed = copy.deepcopy(documents[2])
+        change(changed)
+        assert read(changed).graph.nodes
+    else:
+        assert "no value brings the symbol u77" in refused(documents, change, 2)
+
+
+def shape_number(text: str) -> Any:
+    return {"as_expr": {"expr_str": text, "hint": None}}
 
 
 def test_another_schema_version_is_named(documents):

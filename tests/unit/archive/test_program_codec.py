@@ -231,6 +231,15 @@ def test_a_container_of_a_library_is_refused_by_name():
         program_to_json(program)
 
 
+def test_an_operator_that_no_archive_may_name_is_refused_when_it_is_stored():
+    program = branches()
+    node = next(n for n in program.graph.nodes if n.target is torch.ops.higher_order.cond)
+    node.target = torch.ops.higher_order.flat_apply
+
+    with pytest.raises(ValueError, match=r"cannot store node cond .*flat_apply is not one that can be read"):
+        program_to_json(program)
+
+
 def test_what_cannot_be_stored_names_the_node():
     program = every_kind(is_dynamic=False)
     node = next(n for n in program.graph.nodes if "cat" in n.name)

@@ -24,6 +24,7 @@ from fakexport.documents.typed_json import (
     union,
 )
 
+from .argument_encoder import MIXED_TUPLE
 from .operator_lookup import Operators
 from .value_decoder import read_device, read_dtype
 
@@ -78,6 +79,7 @@ class ArgumentDecoder:
             "as_operator": lambda value: operators.target(text(value)),
             "as_optional_tensor": self._optional_tensor,
             "as_string_to_argument": lambda value: entries(value, self._inner),
+            MIXED_TUPLE: lambda value: tuple(items(value, self._inner)),
             "as_graph": subgraph,
             "as_custom_obj": self.tensor,
             **{kind: _list_of(read) for kind, read in lists.items()},

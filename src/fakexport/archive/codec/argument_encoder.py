@@ -9,13 +9,17 @@ import torch
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
 
-from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload, operator_text
+from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload
 from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES, MEMORY_FORMAT_CODES
 from fakexport.program.walk import attribute
 
+from .operator_lookup import readable_name
 from .value_encoder import Json, device_json, float_json
 
-__all__ = ["ArgumentEncoder", "object_json"]
+__all__ = ["MIXED_TUPLE", "ArgumentEncoder", "object_json"]
+
+MIXED_TUPLE = "as_tuple"
+"""A kind of argument that torch's schema does not have: stock torch refuses a document with it."""
 
 _SYMBOLIC_KINDS = {"as_sym_int": ("as_int", int), "as_sym_float": ("as_float", float)} | {
     "as_sym_bool": ("as_bool", bool)
@@ -27,10 +31,12 @@ class ArgumentEncoder:
 
     Args:
         subgraph: Encodes the graph of a module that is an argument.
+        is_for_stock: Whether stock torch has to read the result, so that it has only what torch's schema has.
     """
 
-    def __init__(self, subgraph: Callable[[GraphModule], Json]) -> None:
+    def __init__(self, subgraph: Callable[[GraphModule], Json], *, is_for_stock: bool = False) -> None:
         self._subgraph = subgraph
+        self._is_for_stock = is_for_stock
         self.symbolic: dict[str, dict[str, Json]] = {kind: {} for kind in _SYMBOLIC_KINDS}
         """Kind -> name -> value of the symbolic numbers that the graph has so far."""
         self.same_as: dict[str, str] = {}
@@ -57,7 +63,7 @@ class ArgumentEncoder:
                 raise ValueError("a dictionary with a key that is no string")
             return {"as_string_to_argument": {key: self.of(entry) for key, entry in value.items()}}
         if isinstance(value, (OpOverload, HigherOrderOperator)):
-            return {"as_operator": operator_text(value)}
+            return {"as_operator": readable_name(value)}
         raise ValueError(f"an argument of type {kind.__name__} cannot be stored")
 
     def _node(self, node: Node) -> Json:
@@ -98,7 +104,16 @@ class ArgumentEncoder:
             return {"as_optional_tensors": [self._optional_tensor(value) for value in values]}
         if all(isinstance(value, (list, tuple)) for value in values):
             return self._nested(values)
-        raise ValueError(f"a list of {', '.join(sorted(kind.__name__ for kind in kinds))} cannot be stored")
+        if isinstance(values, tuple):
+            return self._mixed(values)
+        raise ValueError(f"a list of {_named(kinds)} cannot be stored")
+
+    def _mixed(self, values: tuple[Any, ...]) -> Json:
+        """A tuple that torch's schema has no kind for, such as the block mask of FlexAttention."""
+        if self._is_for_stock:
+            what = f"torch's format has no tuple of {_named(set(map(type, values)))}"
+            raise ValueError(f"{what}, which an archive with weights needs: save it without, or link them")
+        return {MIXED_TUPLE: [self.of(value) for value in values]}
 
     def _optional_tensor(self, node: Node | None) -> Json:
         return {"as_none": True} if node is None else {"as_tensor": self._tensor(node)}
@@ -117,6 +132,10 @@ class ArgumentEncoder:
 def object_json(name: str, held: CustomObjArgument) -> Json:
     """An object of a C++ class, by the name that it has in the graph."""
     return {"name": name, "class_fqn": held.class_fqn}
+
+
+def _named(kinds: set[type]) -> str:
+    return ", ".join(sorted(kind.__name__ for kind in kinds))
 
 
 _LITERAL_LISTS = {bool: "as_bools", int: "as_ints", float: "as_floats", str: "as_strings"}

@@ -39,6 +39,8 @@ _MAX_DEPTH = 20
 _POSITIONAL, _KEYWORD = 1, 2
 _LITERAL_INPUTS = frozenset(("as_int", "as_float", "as_bool", "as_none", "as_string"))
 _NOT_A_SUBGRAPH_NAME = frozenset(dir(GraphModule(torch.nn.Module(), Graph())))
+# Operators that refuse a list where they were given a tuple; the schema has lists alone.
+_TAKE_TUPLES = frozenset(("flex_attention",))
 _NOTHING = object()
 
 
@@ -161,6 +163,8 @@ class GraphDecoder:
             args, kwargs = field(owner, "inputs", lambda v: self._schema_arguments(v, schema))
         else:
             args, kwargs = field(owner, "inputs", self._free_arguments)
+        if is_higher and target.name() in _TAKE_TUPLES:
+            args = tuple(tuple(a) if type(a) is list else a for a in args)
         name = self._node_name(owner, outputs, target)
         is_tuple = is_higher and owner.get("is_hop_single_tensor_return") is False
         node = self._create("call_function", target, args, kwargs, name, _NOTHING)
@@ -170,8 +174,8 @@ class GraphDecoder:
             raise error.within("outputs") from None
         node.meta.update(metadata)
         if is_higher:
-            for argument in (*args, *kwargs.values()):
-                if isinstance(argument, Node) and argument.op == "get_attr":
+            for argument in node.all_input_nodes:
+                if argument.op == "get_attr":
                     argument.meta.update(metadata)
         self._shared.values.table.keep_promise(node)
 

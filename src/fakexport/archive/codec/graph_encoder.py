@@ -16,7 +16,6 @@ from fakexport._torch.operator_registry import (
     HigherOrderOperator,
     OpOverload,
     has_tensor_list_return,
-    operator_text,
     return_count,
     schema_arguments,
 )
@@ -24,6 +23,7 @@ from fakexport._torch.program_schema import SYMBOLIC_OPERATORS
 
 from .argument_encoder import ArgumentEncoder, object_json
 from .node_metadata import GRAPH_NAMES, MetadataEncoder
+from .operator_lookup import readable_name
 from .value_encoder import Json, ValueEncoder
 
 __all__ = ["GraphEncoder"]
@@ -47,12 +47,16 @@ class GraphEncoder:
 
     Args:
         values: Shared by the graphs of a program, as is `metadata`.
+        is_for_stock: As for `program_to_json`.
     """
 
-    def __init__(self, values: ValueEncoder, metadata: MetadataEncoder) -> None:
+    def __init__(
+        self, values: ValueEncoder, metadata: MetadataEncoder, *, is_for_stock: bool = False
+    ) -> None:
         self._values = values
         self._metadata = metadata
-        self._arguments = ArgumentEncoder(self._subgraph)
+        self._is_for_stock = is_for_stock
+        self._arguments = ArgumentEncoder(self._subgraph, is_for_stock=is_for_stock)
         self._schemas: dict[OpOverload, tuple[tuple[str, bool, str | None], ...]] = {}
         self._texts: dict[Any, str] = {}
         self._tensors: dict[str, Json] = {}
@@ -95,7 +99,8 @@ class GraphEncoder:
         }
 
     def _subgraph(self, module: GraphModule) -> Json:
-        return GraphEncoder(self._values, self._metadata).encode(module)
+        inner = GraphEncoder(self._values, self._metadata, is_for_stock=self._is_for_stock)
+        return inner.encode(module)
 
     def _placeholder(self, node: Node) -> Json:
         value = node.meta["val"]
@@ -127,7 +132,7 @@ class GraphEncoder:
             raise ValueError(f"the target {target!r} cannot be stored")
         text = self._texts.get(target)
         if text is None:
-            text = self._texts[target] = operator_text(target)
+            text = self._texts[target] = readable_name(target)
         metadata = self._metadata.of(node)
         if isinstance(target, HigherOrderOperator) and (names := _graph_names(node)):
             metadata[GRAPH_NAMES] = names
@@ -259,7 +264,7 @@ def _input(name: str, argument: Json, kind: int) -> Json:
 
 def _graph_names(node: Node) -> str:
     """Names of the nodes for the graphs among the arguments; empty where they are those of the graphs."""
-    graphs = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, Node) and a.op == "get_attr"]
+    graphs = [argument for argument in node.all_input_nodes if argument.op == "get_attr"]
     return ";".join(graph.name for graph in graphs) if any(g.name != g.target for g in graphs) else ""
 
 

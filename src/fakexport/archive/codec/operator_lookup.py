@@ -10,11 +10,16 @@ from typing import Any
 import torch
 
 from fakexport._torch.operator_reach import outside_reason
-from fakexport._torch.operator_registry import TORCH_NAMESPACES, higher_order_operator, registered_overload
+from fakexport._torch.operator_registry import (
+    TORCH_NAMESPACES,
+    higher_order_operator,
+    operator_text,
+    registered_overload,
+)
 from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 from fakexport.documents.document_error import DocumentError
 
-__all__ = ["Operators", "is_of_a_library", "reach_of", "refuse_unregistered"]
+__all__ = ["Operators", "is_of_a_library", "reach_of", "readable_name", "refuse_unregistered"]
 
 _MOST_NAMED = 8
 _OPERATORS = "torch.ops."
@@ -89,6 +94,20 @@ class Operators:
             except DocumentError:
                 self._remembered[name] = _loaded_name(name)
         return self._remembered[name]
+
+
+def readable_name(target: Any) -> str:
+    """The name under which a document has an operator or a function.
+
+    Raises:
+        ValueError: `Operators` would not find it by that name.
+    """
+    name = operator_text(target)
+    try:
+        _target(name, MappingProxyType({}))
+    except DocumentError as error:
+        raise ValueError(f"no archive with it could be loaded: {error.reason}") from error
+    return name
 
 
 def reach_of(name: str) -> str | None:

@@ -130,7 +130,7 @@ class _Reading:
             names = [getattr(spec.arg, "name", "") for spec in signature.input_specs]
             main = GraphDecoder(shared, names)
             field(graph_module, "graph", main.decode)
-            if unbound := table.unbound_symbols():
+            if (unbound := table.unbound_symbols()) and not shared.values.are_offsets_alone(unbound):
                 raise DocumentError(f"no value brings the symbol {unbound[0]}")
             calls = field(graph_module, "module_call_graph", lambda v: items(v, self._call))
             meta = field(graph_module, "metadata", lambda v: entries(v, text), {})

@@ -41,7 +41,9 @@ from .value_encoder import Json, ValueEncoder
 __all__ = ["program_to_json"]
 
 
-def program_to_json(program: ExportedProgram, *, root: str | Path | None = None) -> Json:
+def program_to_json(
+    program: ExportedProgram, *, root: str | Path | None = None, is_for_stock: bool = False
+) -> Json:
     """The document that stock torch keeps as `models/model.json` of a `.pt2` archive.
 
     It has everything of a program but its tensors, and the same program gives the same document: no
@@ -51,6 +53,8 @@ def program_to_json(program: ExportedProgram, *, root: str | Path | None = None)
         program: Not changed.
         root: Folder of the user's project: source files below it are named relative to it, other
             files outside of packages by their bare name.
+        is_for_stock: Whether stock torch has to read the document, so that it has only what torch's schema
+            has. By default it may have what `program_from_json` alone reads.
     Returns:
         Dicts, lists, strings, numbers, true, false and null for `json.dumps`. Equal parts may be the same
         object: do not change it in place.
@@ -59,11 +63,13 @@ def program_to_json(program: ExportedProgram, *, root: str | Path | None = None)
             the node and the reason.
     """
     with collection_paused():
-        return _document(program, SourcePaths(root))
+        return _document(
+            program,
+            GraphEncoder(ValueEncoder(), MetadataEncoder(SourcePaths(root)), is_for_stock=is_for_stock),
+        )
 
 
-def _document(program: ExportedProgram, paths: SourcePaths) -> Json:
-    encoder = GraphEncoder(ValueEncoder(), MetadataEncoder(paths))
+def _document(program: ExportedProgram, encoder: GraphEncoder) -> Json:
     literal = ArgumentEncoder(_no_graph).of
     graph = encoder.encode(with_plain_indexing(program))
     signature = program.graph_signature

@@ -205,9 +205,21 @@ def _targets(graph: Any, depth: int) -> Iterator[str]:
     for node in field(mapping(graph), "nodes", lambda v: items(v, mapping)):
         yield field(node, "target", lambda v: text(v, 1000))
         for argument in field(node, "inputs", lambda v: items(v, mapping)):
-            kind, content = field(argument, "arg", union)
-            if kind == "as_graph":
-                yield from _targets(field(mapping(content), "graph", mapping), depth + 1)
+            for inner in _graphs(dict([field(argument, "arg", union)])):
+                yield from _targets(inner, depth + 1)
+
+
+def _graphs(argument: Any) -> Iterator[Any]:
+    """The graphs in an argument, which may be in tuples and dictionaries, as FlexAttention has one."""
+    pending = [argument]
+    while pending:
+        value = pending.pop()
+        if type(value) is dict and "as_graph" in value:
+            yield field(mapping(value["as_graph"]), "graph", mapping)
+        elif type(value) is dict:
+            pending += value.values()
+        elif type(value) is list:
+            pending += value
 
 
 def _operator_arguments(graph: Any) -> Iterator[str]:

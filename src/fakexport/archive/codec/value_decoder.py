@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ class ValueDecoder:
         dtype = field(owner, "dtype", read_dtype)
         sizes = tuple(field(owner, "sizes", lambda v: items(v, self.size)))
         strides = tuple(field(owner, "strides", lambda v: items(v, self.size)))
-        offset = field(owner, "storage_offset", self.size)
+        offset = field(owner, "storage_offset", lambda v: _not_negative(self.sym_int(v, "offset")))
         device = field(owner, "device", self._device)
         requires_grad = field(owner, "requires_grad", boolean)
         if field(owner, "layout", integer) != _STRIDED:
@@ -117,19 +117,26 @@ class ValueDecoder:
 
     def size(self, value: Any) -> Any:
         """A size or a stride, which is not negative."""
-        number = self.sym_int(value)
-        if type(number) is int and number < 0:
-            raise DocumentError("a negative size or stride")
-        return number
+        return _not_negative(self.sym_int(value))
 
-    def sym_int(self, value: Any) -> Any:
+    def are_offsets_alone(self, names: Iterable[str]) -> bool:
+        """Whether these symbols stand only in offsets into storages, which nothing has to know to run.
+
+        `while_loop` gives a view of the last of as many results as it makes, and no value says how many.
+        """
+        read = self._expressions.read
+        others = (read(written) for place, written, _ in self._numbers if place != "offset")
+        used = {symbol.name for expression in others for symbol in expression.free_symbols}
+        return used.isdisjoint(names)
+
+    def sym_int(self, value: Any, place: str = "int") -> Any:
         kind, content = union(value)
         if kind == "as_int":
             return integer(content)
         if kind != "as_expr":
             raise DocumentError(f"{kind[:40]!r} is no kind of symbolic integer")
         written, hint = self._written(content, "as_int", integer)
-        return self._number(("int", written, hint))
+        return self._number((place, written, hint))
 
     def sym_float(self, value: Any) -> Any:
         kind, content = union(value)
@@ -176,7 +183,7 @@ class ValueDecoder:
             raise DocumentError("a truth value where a number is expected, or the other way round")
         if hint is not None and not expression.is_number:
             self.table.remember_hint(expression, hint)
-        if kind == "int":
+        if kind in ("int", "offset"):
             return self.table.integer(expression, hint)
         return self.table.floating(expression, hint) if kind == "float" else self.table.boolean(expression)
 
@@ -189,6 +196,12 @@ class ValueDecoder:
             device = read_device(value)
             self._devices[device.type, device.index] = device
             return device
+
+
+def _not_negative(number: Any) -> Any:
+    if type(number) is int and number < 0:
+        raise DocumentError("a negative size, stride or offset")
+    return number
 
 
 def read_dtype(value: Any) -> torch.dtype:

@@ -29,8 +29,11 @@ class ValueEncoder:
         self._devices: dict[torch.device, Json] = {}
 
     def tensor(self, value: torch.Tensor) -> Json:
-        if value.layout not in LAYOUT_CODES or value.dtype not in DTYPE_CODES:
-            raise ValueError(f"torch's format has no {value.layout} tensors of {value.dtype}")
+        if value.layout is not torch.strided:
+            kind = str(value.layout).removeprefix("torch.")
+            raise ValueError(f"a tensor of layout {kind} cannot be stored; only strided ones can")
+        if value.dtype not in DTYPE_CODES:
+            raise ValueError(f"torch's format has no tensors of {value.dtype}")
         device = value.device
         if device not in self._devices:
             self._devices[device] = device_json(device)
