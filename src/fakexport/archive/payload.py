@@ -59,6 +59,7 @@ def weights_payload(program: ExportedProgram, links: Links | None = None, *, fir
         first: Number of the first record, where another program in the archive has those before it.
     """
     state, parameters = program.state_dict, set(program.graph_signature.parameters)
+    _refuse_sparse("weight", state)
     encoder = ValueEncoder()
     config: dict[str, Json] = {}
     records: dict[str, Content] = {}
@@ -119,6 +120,7 @@ def constants_payload(
         raise ValueError(
             f"the constant {other[0]} is a {kind}: only tensors and objects of C++ classes are saved"
         )
+    _refuse_sparse("constant", tensors)
     known = {reason.name: UnboundName.of(reason) for reason in reasons}
     encoder = ValueEncoder()
     config: dict[str, Json] = {}
@@ -150,6 +152,13 @@ def names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
     for name, tensor in tensors.items():
         names.setdefault(tensor_identity(tensor), []).append(name)
     return list(names.values())
+
+
+def _refuse_sparse(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided:
+            layout = str(tensor.layout).removeprefix("torch.")
+            raise ValueError(f"the {kind} {name} has the layout {layout}: only strided tensors are saved")
 
 
 def _names_by_object(objects: Mapping[str, torch.ScriptObject]) -> list[list[str]]:
