@@ -1,8 +1,8 @@
 """Going on where an operator cannot be traced: a plausible result, or its tensors on one device.
 
 `FakeTensorMode.dispatch` is where every operator of a trace ends, those inside of a decomposition included.
-In this context its errors of five kinds are told to somebody, who may let the trace go on. Seen on torch 2.11
-to 2.13.
+In this context its errors of five kinds are passed to a handler, which may let the trace go on. Seen on torch
+2.11 to 2.13.
 
 Source: `torch/_subclasses/fake_tensor.py:FakeTensorMode.dispatch, _dispatch_impl, _find_common_device`;
 `torch/_library/custom_ops.py:CustomOpDef`.

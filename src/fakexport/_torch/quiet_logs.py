@@ -50,7 +50,7 @@ def torch_logs_silenced() -> Iterator[None]:
 
 @contextmanager
 def torch_logs_allowed() -> Iterator[None]:
-    """In this block `torch_logs_silenced` does nothing, for whoever debugs."""
+    """In this block `torch_logs_silenced` does nothing, so that torch can be debugged."""
     token = _is_allowed.set(True)
     try:
         yield

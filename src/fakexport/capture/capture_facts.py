@@ -33,7 +33,7 @@ def facts_at_capture(
     Args:
         source, topology, dtype, unbound: As for `ProgramFacts`.
         device_map: Where the modules are.
-        dynamic_shapes: As the caller gave it; what torch takes is no text, and the program has the ranges.
+        dynamic_shapes: As the caller gave it; what torch takes is not text, and the program has the ranges.
         assumptions: What was taken for granted, one sentence each.
         is_strict: Whether TorchDynamo traced it.
     """

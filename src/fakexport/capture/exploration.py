@@ -44,7 +44,7 @@ __all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explor
 MOST_TRACES = 3
 MOST_WORK_BEFORE_ANOTHER = 2.0
 LITTLE_WORK = 3_000
-# A trace ends here: loops that the assumptions never end, models of a size that nobody waits for.
+# A trace ends here: loops that the assumptions never end, models that take too long to explore.
 MOST_ANSWERS = 2_000
 MOST_OPERATORS = 500_000
 # Sizes whose expressions grow without bound cost time and no operators: the one limit that is of the clock of

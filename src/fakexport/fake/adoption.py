@@ -104,7 +104,7 @@ class _Adopted:
             if (edit := edit_of(tensor)) is None:
                 self._recording.take_over(fake, tensor)
             else:
-                withhold_value(fake, f"it was {edit}, which nobody recorded")
+                withhold_value(fake, f"it was {edit}, which was not recorded")
         elif not is_meta and not (is_weight and tensor.nbytes > LARGE_REAL_BYTES):
             with real_execution():  # A paused recording would let the mode answer with a fake.
                 remember_value(fake, tensor.detach())

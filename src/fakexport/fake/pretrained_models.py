@@ -129,7 +129,7 @@ def _device_map(check: Callable[[Any], Any], device_map: Any) -> Any:
 
 
 def _without_offload(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a dispatch, if accelerate would not bring weights to a GPU anew in each call."""
+    """The arguments of a dispatch, if accelerate would not bring weights to a GPU again in each call."""
     offloaded = {str(device) for device in args[2].values()} & {"cpu", "disk"}
     if active_fake_mode() is not None and offloaded:
         raise ValueError(

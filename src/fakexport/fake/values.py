@@ -30,7 +30,7 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     record = record_of(tensor)
     if (edit := record.storage.edit) is not None:
-        raise UnreplayableRead(f"it was {edit}, which nobody recorded")
+        raise UnreplayableRead(f"it was {edit}, which was not recorded")
     return replay([record])[0]
 
 

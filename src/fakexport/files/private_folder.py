@@ -1,4 +1,4 @@
-"""A folder whose content is run: nobody else may be able to put something into it.
+"""A folder whose content is run: no other user may be able to put something into it.
 
 Source: what sshd asks of a user's files (`StrictModes`; `safe_path` in OpenSSH's misc.c), with sticky folders
 such as /tmp allowed on the way, and the user's own group.

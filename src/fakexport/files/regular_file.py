@@ -2,7 +2,7 @@
 
 What stands at a path may be a pipe that no one writes to, a device without an end, or another file a moment
 later. So a path is opened once, without waiting; what it is, its size and its content are then asked of that
-descriptor, by whoever checks the file and by whoever uses it.
+descriptor, by the code that checks the file and the code that uses it.
 """
 
 from __future__ import annotations

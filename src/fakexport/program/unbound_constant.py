@@ -21,7 +21,7 @@ class UnboundConstant:
     Args:
         name: Its name in `program.constants`: `model.rotary.scale`, `lifted_tensor_0`.
         reason: `parameter`: its value is, or was computed from, that of a weight, which a checkpoint
-            brings; `random`: it was drawn and nobody chose a seed; `unknown`: it cannot be computed here.
+            brings; `random`: it was drawn without a seed; `unknown`: it cannot be computed here.
         detail: Why, as a sentence without capital and period.
         weight: The parameter, or the persistent buffer with which memory is shared; None for other reasons.
         operator: The operator that read the weight or drew the numbers, where there is one.

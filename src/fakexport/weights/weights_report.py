@@ -142,7 +142,7 @@ class WeightsReport:
 
 
 def _folded(names: Iterable[str]) -> list[str]:
-    """Lines for people: names are text of whoever wrote the file, and may hold line ends."""
+    """Lines for people: names are text of the file's author, and may hold line ends."""
     lines = [escaped(line) for line in fold_names(names)]
     if len(lines) <= _LINES:
         return lines

@@ -324,7 +324,7 @@ def test_a_deferred_module_that_was_changed_since_has_no_value_there(edit):
     with pytest.warns(UnboundConstants, match=r"1 constant has no value: a\.table \(FE603: ") as caught:
         program = fe.export(module, (X,))
 
-    assert "which nobody recorded" in str(caught[0].message)
+    assert "which was not recorded" in str(caught[0].message)
     assert program.constants["b.table"].tolist() == [0, 2, 4, 6]
 
 

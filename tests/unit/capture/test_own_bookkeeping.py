@@ -1,4 +1,4 @@
-"""What torch's layers note down for themselves is no finding; what a model notes down is."""
+"""What torch's layers note down for themselves is not a finding; what a model notes down is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In Python, nothing of what torch logs or prints of a failing model is seen beside the report."""
+"""In Python, nothing of what torch logs or prints of a failing model is seen next to the report."""
 
 from __future__ import annotations
 

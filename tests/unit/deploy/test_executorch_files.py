@@ -78,7 +78,7 @@ def test_a_forged_description_is_refused(old, new, reason, content, tmp_path):
 
 @pytest.mark.parametrize("foreign", [b"", b"PK\3\4", b"garbage" * 100])
 def test_what_is_no_pte_file_is_named(foreign, tmp_path):
-    assert "is no program of ExecuTorch" in refusal(foreign, tmp_path)
+    assert "is not an ExecuTorch program" in refusal(foreign, tmp_path)
 
 
 def test_a_file_that_executorch_wrote_alone_is_named(program, tmp_path):

@@ -49,7 +49,7 @@ def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping
 
 
 class PackageCache:
-    """The entry of a key in a folder of packages, whose code is run: nobody else may have written either.
+    """The entry of a key in a folder of packages, whose code is run: no other user may have written either.
 
     Args:
         folder: It is made when something is kept in it.
@@ -71,7 +71,7 @@ class PackageCache:
         It is the copy that is checked: nothing that happens to the entry meanwhile changes what is used.
 
         Args:
-            folder: Where the copy goes; nobody else can write there.
+            folder: Where the copy goes; no other user can write there.
         Raises:
             DeployError: there is one that others could have written.
         """

@@ -69,7 +69,7 @@ def weightless_archive(program: ExportedProgram) -> bytes:
         )
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         path = Path(folder, "program.pt2")
-        # Where the program came from is no part of what it is: the bytes make the key of the cache.
+        # Where the program came from is not part of what it is: the bytes make the key of the cache.
         save_with_facts(program, path, ProgramFacts())
         return path.read_bytes()
 

@@ -108,7 +108,7 @@ def described(file: RegularFile) -> Description:
     """
     path = file.path
     if file.read_at(0, 8)[4:] != _MARK:
-        raise DeployError(f"{path} is no program of ExecuTorch")
+        raise DeployError(f"{path} is not an ExecuTorch program")
     with file.mapped() as content:
         start = content.find(_START)
         if start < 0:

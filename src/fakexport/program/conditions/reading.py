@@ -58,7 +58,7 @@ def read_condition(text: str, leaves: Sequence[InputLeaf]) -> Condition | None:
         text: The guard; not to be trusted.
         leaves: Of the program's inputs.
     Raises:
-        UnreadableCondition: it is no such text, or asks for more than sizes, strides and numbers of inputs.
+        UnreadableCondition: it is another text, or asks for more than sizes, strides and numbers of inputs.
     """
     expression = read_expression(text, leaves)
     return Condition(expression) if any(questions_in(expression)) else None
