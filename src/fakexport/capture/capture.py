@@ -19,6 +19,7 @@ from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.patching import traced_here
 from fakexport._torch.program_assembly import add_guards
 from fakexport._torch.script_objects import hold_real_objects
+from fakexport._torch.trace_end import TraceFinished
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
@@ -29,6 +30,7 @@ from fakexport.program.origin import remember_origin
 from fakexport.program.source_span import is_user_code
 
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
+from .constant_answers import ConstantAnswers
 from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
@@ -50,12 +52,14 @@ class Captured:
         failure: The failure, or None.
         recovered: What became of the program's constants, or None where there is no program.
         effects: What `forward` did besides computing; empty in strict mode, which does not run it.
+        read_constants: The constants whose values the trace read, so that the program is specialized on them.
     """
 
     program: ExportedProgram | None
     failure: CaptureFailure | None
     recovered: Recovered | None = None
     effects: tuple[PythonEffect, ...] = ()
+    read_constants: tuple[str, ...] = ()
 
 
 @one_at_a_time
@@ -89,9 +93,12 @@ def capture(
     """
     kwargs = dict(kwargs or {})
     shapes = torch_shapes(module, args, kwargs, dynamic)
+    read: dict[str, None] = {}
     try:
         with nullcontext(()) if strict else watch_forward(module) as effects:
-            program = traced(module, args, kwargs, shapes=shapes, strict=strict, tracing=tracing)
+            program = traced(
+                module, args, kwargs, shapes=shapes, strict=strict, tracing=tracing, read_constants=read
+            )
         refuse_lost_transforms(program)
         program = flattened(program)
         hold_real_objects(program)
@@ -103,7 +110,7 @@ def capture(
     if (absent := failure_of_absent_device(program)) is not None:
         return Captured(None, absent)
     remember_origin(program, module)
-    return Captured(program, None, recover_constants(program), tuple(effects))
+    return Captured(program, None, recover_constants(program), tuple(effects), tuple(read))
 
 
 def traced(
@@ -114,22 +121,54 @@ def traced(
     shapes: Any,
     strict: bool,
     tracing: AbstractContextManager[Any] | None,
+    read_constants: dict[str, None],
+    is_specialized: bool = False,
 ) -> ExportedProgram:
     """The program as `torch.export` makes it, with conditions on its inputs that stock torch leaves out.
 
-    Those are the branches that sizes of 0 and 1 would take otherwise, and inputs that were None.
+    Those are the branches that sizes of 0 and 1 would take otherwise, and inputs that were None. Where stock
+    fails and `forward` asked for the value of a constant, it is traced once more with the answers.
 
     Args:
         module, args, kwargs, strict, tracing: As for `capture`.
         shapes: What `torch_shapes` gives.
+        read_constants: Gets the names of the constants that were read.
+        is_specialized: Give the answers in the first trace already.
     Raises:
         Exception: What the model or torch raises.
     """
+    with tracing or nullcontext():
+        if strict:
+            return _traced_once(module, args, kwargs, shapes, True, nullcontext())
+        changed: frozenset[str] = frozenset()
+        while True:
+            answers = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
+            try:
+                program = _traced_once(module, args, kwargs, shapes, False, answers.given())
+            except (Exception, TraceFinished):
+                if not (answers.found_changed if is_specialized else answers.read):
+                    raise
+            else:
+                if not (is_specialized and answers.found_changed):
+                    read_constants |= answers.read if is_specialized else {}
+                    return program
+            is_specialized = True
+            changed |= answers.found_changed
+
+
+def _traced_once(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    shapes: Any,
+    strict: bool,
+    answers: AbstractContextManager[None],
+) -> ExportedProgram:
     decided = DecidedBranches(is_user_code)
     with (
         name_user_frames(is_user_code),
-        tracing or nullcontext(),
         plain_forward(module, args, kwargs),
+        answers,
         foreign_fakes_join_the_trace(),
         transform_levels_closed(),
         # TorchDynamo reads a field that only generated code sets.

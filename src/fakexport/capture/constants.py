@@ -20,7 +20,7 @@ from fakexport.diagnostics import Span
 from fakexport.fake import Provenance, UnreplayableRead, remember_value, value_of, withhold_value
 from fakexport.program import source_span
 
-__all__ = ["LARGEST_CONSTANT_BYTES", "recover_constants"]
+__all__ = ["LARGEST_CONSTANT_BYTES", "recover_constants", "value_or_reason"]
 
 LARGEST_CONSTANT_BYTES = 2**30
 """A constant that takes more memory than this is not computed."""
@@ -51,7 +51,7 @@ def recover_constants(program: ExportedProgram) -> Recovered:
     for names in _names_by_tensor(program):
         constant = program.constants[names[0]]
         nodes = [inputs[name] for name in names if name in inputs]
-        outcome = _outcome(constant, provenance)
+        outcome = value_or_reason(constant, provenance)
         if isinstance(outcome, torch.Tensor):
             recovered |= dict.fromkeys(names, 0) | {names[0]: _held_bytes(outcome)}
         else:
@@ -99,7 +99,7 @@ def _reading_span(placeholder: Node) -> Span | None:
     return next((span for user in placeholder.users if (span := source_span(user))), None)
 
 
-def _outcome(constant: torch.Tensor, provenance: Provenance) -> torch.Tensor | UnboundConstant:
+def value_or_reason(constant: torch.Tensor, provenance: Provenance) -> torch.Tensor | UnboundConstant:
     """The value of a constant, real and with memory of its own; or why there is none."""
     if not isinstance(constant, FakeTensor):
         return _unknown("it is on the meta device") if constant.is_meta else constant

@@ -222,7 +222,16 @@ class _Trace:
         is_complete = False
         limit = None
         try:
-            traced(module, args, kwargs, shapes=shapes, strict=False, tracing=tracing)
+            traced(
+                module,
+                args,
+                kwargs,
+                shapes=shapes,
+                strict=False,
+                tracing=tracing,
+                read_constants={},
+                is_specialized=True,
+            )
         except TraceFinished:
             is_complete = True
         except _Limited as reached:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fakexport.capture import Captured, DynamicDims
@@ -17,6 +18,8 @@ from fakexport.program import ProgramSummary
 
 __all__ = ["ProgramFindings", "diagnose_program"]
 
+_MOST_NAMES = 5
+
 
 @dataclass(frozen=True)
 class ProgramFindings:
@@ -24,7 +27,8 @@ class ProgramFindings:
 
     Args:
         diagnostics: In the order of the codes, but for the memory.
-        notes: Checks that could not be made and sizes that are not proven, one sentence each.
+        notes: Checks that could not be made and sizes that are not proven, one sentence each; the constants
+            that the trace read.
     """
 
     diagnostics: tuple[Diagnostic, ...]
@@ -62,4 +66,12 @@ def diagnose_program(
         *diagnose_constants(recovered),
         *diagnose_behaviour(program, captured.effects),
     )
-    return ProgramFindings(diagnostics, (*operators.notes, *unproven_sizes(dynamic)))
+    return ProgramFindings(diagnostics, (*operators.notes, *unproven_sizes(dynamic), *_read(captured)))
+
+
+def _read(captured: Captured) -> Iterator[str]:
+    if names := captured.read_constants:
+        shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+        kind = "constant" if len(names) == 1 else f"{len(names):,} constants"
+        values = "value" if len(names) == 1 else "values"
+        yield f"the trace read the {values} of the {kind} {shown}: the program is specialized on them"

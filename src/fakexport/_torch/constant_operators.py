@@ -1,0 +1,139 @@
+"""Operators that give the same bits on every device, run on the CPU. Seen on torch 2.13.
+
+Sums of floats, `exp`, ties of `argmax` and divisions by a Python number (CUDA multiplies by its reciprocal)
+differ between devices, and a branch would be taken that the device does not take: they are left out.
+
+Source: `aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator as python_operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+from torch.utils._pytree import tree_iter
+
+__all__ = ["NotExact", "exact_result"]
+
+_MOST_ELEMENTS = 2**20
+
+_ANY_DTYPE = frozenset({
+    "alias", "clone", "detach", "detach_", "lift_fresh_copy", "view", "reshape", "_unsafe_view",
+    "unsqueeze", "squeeze", "select", "slice", "expand", "permute", "transpose", "t", "unbind", "split",
+    "split_with_sizes", "chunk", "flatten", "contiguous", "to", "_to_copy", "type_as", "cat", "stack",
+    "index_select", "add", "sub", "rsub", "mul", "neg", "abs", "div", "eq", "ne", "lt", "le", "gt", "ge",
+    "logical_and", "logical_or", "logical_not", "logical_xor", "isnan", "isinf", "where", "minimum",
+    "maximum", "max", "min", "amax", "amin", "any", "all", "ceil", "floor", "trunc", "round", "clamp",
+    "zeros", "ones", "zeros_like", "ones_like",
+})  # fmt: skip
+_INTEGERS_ALONE = frozenset({
+    "sum", "prod", "cumsum", "arange", "full", "full_like", "scalar_tensor", "pow", "square",
+    "floor_divide", "remainder", "fmod", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor",
+    "__and__", "__or__", "__xor__",
+})  # fmt: skip
+# The other overloads return the place of one of two equals, or round to tens.
+_ONLY_DEFAULT = frozenset({"max", "min", "round"})
+_DIVIDING_DEVICES = ("cpu", "cuda")  # Where a division of floats is rounded correctly.
+
+
+class NotExact(Exception):
+    """A value cannot be told here; the text says why."""
+
+
+def exact_result(node: Node, values: Mapping[Node, Any]) -> Any:
+    """What a node of a traced graph gives, on the CPU.
+
+    Raises:
+        NotExact: another device may give other bits, or the operator does not run.
+    """
+    arguments: Any = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: values[n])
+    args, kwargs = arguments
+    if node.target is python_operator.getitem:
+        return args[0][args[1]]
+    target = node.target
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        raise NotExact(f"{target} is not known to give the same on every device")
+    kwargs = {name: _on_cpu(value) for name, value in kwargs.items() if name != "pin_memory"}
+    args = tuple(_on_cpu(value) for value in args)
+    _check_before(node, target, args, kwargs)
+    try:
+        result = target(*args, **kwargs)
+    except Exception as error:
+        raise NotExact(f"{target} fails on the CPU: {error}") from error
+    _check_result(target, result, node.meta.get("val"))
+    return result
+
+
+def _check_before(node: Node, target: OpOverload, args: Any, kwargs: Any) -> None:
+    name = target._schema.name.partition("::")[2]
+    tensors = [leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    results = [leaf for leaf in tree_iter(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
+    has_floats = any(t.is_floating_point() for t in (*tensors, *results))
+    if name not in _ANY_DTYPE and (name not in _INTEGERS_ALONE or has_floats):
+        raise NotExact(f"{target} may give other bits on another device")
+    if name in _ONLY_DEFAULT and target._overloadname != "default":
+        raise NotExact(f"{target} may give other bits on another device")
+    if any(
+        isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in tree_iter((args, kwargs))
+    ):
+        raise NotExact("it depends on a size")
+    if any(r.numel() > _MOST_ELEMENTS for r in results):
+        raise NotExact("it is large")
+    if has_floats and name in ("add", "sub", "rsub") and _alpha(name, args, kwargs) != 1:
+        raise NotExact("a multiplication and an addition in one may be rounded once or twice")
+    if name == "div":
+        _check_division(node, args, kwargs)
+
+
+def _alpha(name: str, args: Any, kwargs: Any) -> Any:
+    return kwargs.get("alpha", args[2] if len(args) > 2 else 1)
+
+
+def _check_division(node: Node, args: Any, kwargs: Any) -> None:
+    """A divisor on the CPU, with the tensor elsewhere, becomes a factor as well."""
+    if kwargs.get("rounding_mode") is not None:
+        raise NotExact("a rounded division may give other bits on another device")
+    divisor = args[1]
+    if not isinstance(divisor, torch.Tensor):
+        if abs(math.frexp(divisor)[0]) != 0.5:
+            raise NotExact("a division by a number may give other bits on another device")
+        return
+    devices = {n.meta["val"].device.type for n in node.all_input_nodes}
+    if len(devices) != 1 or not devices <= set(_DIVIDING_DEVICES):
+        raise NotExact("a division may give other bits on another device")
+
+
+def _check_result(target: OpOverload, result: Any, fake: Any) -> None:
+    results = [leaf for leaf in tree_iter(result) if isinstance(leaf, torch.Tensor)]
+    fakes = [leaf for leaf in tree_iter(fake) if isinstance(leaf, torch.Tensor)]
+    if len(results) != len(fakes):
+        raise NotExact(f"{target} gives something else here")
+    for made, seen in zip(results, fakes, strict=True):
+        check_kind(made)
+        if (made.dtype, made.shape) != (seen.dtype, seen.shape):
+            raise NotExact(f"{target} gives another shape or dtype here")
+
+
+def check_kind(value: torch.Tensor) -> None:
+    """Refuse a tensor whose operators differ between devices, or whose casts to integers may.
+
+    Raises:
+        NotExact: it is one.
+    """
+    is_plain = value.layout is torch.strided and not value.is_quantized and not value.is_complex()
+    if not is_plain or value.dtype in (torch.float16, torch.bfloat16):
+        raise NotExact(f"{value.dtype} is computed differently on other devices")
+    if value.is_floating_point():
+        if value.dtype not in (torch.float32, torch.float64):
+            raise NotExact(f"{value.dtype} is computed differently on other devices")
+        if not bool(torch.isfinite(value).all()) or bool((value.abs() >= 2**31).any()):
+            raise NotExact("devices convert it to different integers")
+
+
+def _on_cpu(value: Any) -> Any:
+    return torch.device("cpu") if isinstance(value, torch.device) else value

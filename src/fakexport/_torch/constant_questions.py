@@ -1,0 +1,162 @@
+"""What a traced `forward` asks about the values of constants: `bool(t)`, `int(t)`, `t.item()`, `t.tolist()`.
+
+A trace sees fakes only, so it makes an unknown number of every such value, or fails. The graph so far says
+what the tensor was computed from. Where that is constants alone, and operators that give the same bits on
+every device, the value can be computed on the CPU. Seen on torch 2.13.
+
+Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+from torch.fx.experimental import proxy_tensor
+from torch.utils._pytree import tree_iter
+
+from .constant_operators import NotExact, exact_result
+from .fake_tensors import FakeTensor, storage_identity
+from .operator_effects import effects_of
+from .patching import Patches, in_force
+from .real_execution import real_execution
+
+__all__ = ["ConstantGraph", "constant_questions"]
+
+_QUESTIONS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
+_UNCHANGING_WRITES = frozenset({"aten::detach_"})
+_MOST_NODES = 1_000
+
+
+class ConstantGraph:
+    """The graph of a trace, up to the present moment.
+
+    Args:
+        tracer: Of `make_fx`.
+    """
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+
+    def written(self) -> set[int]:
+        """The memories that an operator may have written into, as `storage_identity` tells them."""
+        return {
+            memory
+            for node in self._tracer.graph.nodes
+            if node.op == "call_function"
+            for written in _written(node)
+            for alias in _aliased(written)
+            if (memory := self.memory(alias)) is not None
+        }
+
+    def memory(self, node: Node) -> int | None:
+        """The memory of a tensor in the graph."""
+        value = (
+            getattr(self._tracer.root, str(node.target)) if node.op == "get_attr" else node.meta.get("val")
+        )
+        return storage_identity(value) if isinstance(value, torch.Tensor) else None
+
+    def node_of(self, tensor: torch.Tensor) -> Node | None:
+        """The node that stands for a tensor."""
+        slot = proxy_tensor.get_proxy_slot(tensor, self._tracer, None)
+        return None if slot is None else slot.proxy.node
+
+    def literal(self, node: Node) -> torch.Tensor | None:
+        """The tensor that a `get_attr` node reads: a fake, or the real one of `torch.tensor(...)`."""
+        return getattr(self._tracer.root, str(node.target), None) if node.op == "get_attr" else None
+
+    def number(self, tensor: torch.Tensor, leaf: Callable[[Node], torch.Tensor]) -> bool | int | float:
+        """The value of a tensor of one element.
+
+        Args:
+            tensor: As the trace has it.
+            leaf: Gives the value of an input of the graph; raises `NotExact` where it is not known.
+        Raises:
+            NotExact: it is not computed from constants alone, or not with the same bits on every device.
+        """
+        node = self.node_of(tensor)
+        if node is None:
+            raise NotExact(f"a tensor of shape {tuple(tensor.shape)} that is not in the graph")
+        order = list(_ancestors(node))
+        if stale := self.written() & {memory for n in order if (memory := self.memory(n)) is not None}:
+            raise NotExact(f"{len(stale)} of its memories were written to")
+        values: dict[Node, Any] = {}
+        with real_execution():
+            for step in order:
+                is_leaf = step.op in ("placeholder", "get_attr")
+                values[step] = leaf(step) if is_leaf else exact_result(step, values)
+            number: bool | int | float = values[node].item()
+        return number
+
+
+def constant_questions(answer: Callable[[ConstantGraph, FakeTensor], Any]) -> Patches:
+    """The context in which `answer` is asked for the value of a fake tensor before a trace makes one up.
+
+    Args:
+        answer: Gets the graph so far and the tensor; gives a number, or None to let the trace go on as stock.
+    """
+    stock = in_force(proxy_tensor, "proxy_call")
+
+    def proxy_call(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
+        if (
+            isinstance(func, OpOverload)
+            and func._schema.name in _QUESTIONS
+            and type(args[0]) is FakeTensor
+            and args[0].numel() == 1
+            and not _is_nested()
+        ):
+            number = answer(ConstantGraph(mode.tracer), args[0])
+            if number is not None:
+                return bool(number) if func._schema.name == "aten::is_nonzero" else number
+        return stock(mode, func, pre_dispatch, args, kwargs)
+
+    return Patches({(proxy_tensor, "proxy_call"): proxy_call})
+
+
+def _is_nested() -> bool:
+    """Whether a body of `torch.cond` or the like is traced: its graph does not show earlier writes."""
+    current = proxy_tensor._CURRENT_MAKE_FX_TRACER
+    return current is None or current.is_hop_subgraph_tracer()
+
+
+def _written(node: Node) -> Iterator[Node]:
+    """The tensors that a node may write into; whatever is not an operator may write into each."""
+    operator: Any = node.target
+    if not isinstance(operator, OpOverload):
+        if getattr(operator, "__name__", "") != "getitem":
+            yield from node.all_input_nodes
+        return
+    if operator._schema.name in _UNCHANGING_WRITES:
+        return
+    for index, name in effects_of(operator).writes:
+        argument = node.args[index] if index < len(node.args) else node.kwargs.get(name)
+        yield from (leaf for leaf in tree_iter(argument) if isinstance(leaf, Node))
+
+
+def _aliased(node: Node) -> Iterator[Node]:
+    """A tensor and those whose memory it looks at: of an attribute's views, torch keeps no common memory."""
+    source: Any = node
+    while isinstance(source, Node):
+        yield source
+        place = effects_of(source.target).aliased if isinstance(source.target, OpOverload) else (0, "")
+        if source.op != "call_function" or place is None:
+            return
+        index, name = place
+        source = source.args[index] if index < len(source.args) else source.kwargs.get(name)
+
+
+def _ancestors(node: Node) -> Iterator[Node]:
+    """All that a node was computed from, each before its users, itself last."""
+    found: set[Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if current not in found:
+            found.add(current)
+            pending.extend(current.all_input_nodes)
+        if len(found) > _MOST_NODES:
+            raise NotExact(f"it takes more than {_MOST_NODES:,} operators")
+    yield from (n for n in node.graph.nodes if n in found)

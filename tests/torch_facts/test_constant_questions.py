@@ -1,0 +1,78 @@
+"""What `_torch/constant_questions.py` relies on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fakexport._torch.constant_questions import constant_questions
+
+
+class Asks(nn.Module):
+    def __init__(self, question):
+        super().__init__()
+        self.register_buffer("size", torch.tensor(3), persistent=False)
+        self.question = question
+
+    def forward(self, x):
+        return x * 2 if self.question(self.size) else x
+
+
+QUESTIONS = {
+    "bool": lambda t: bool(t == 3),
+    "int": lambda t: int(t) == 3,
+    "float": lambda t: float(t) == 3,
+    "item": lambda t: t.item() == 3,
+    "tolist": lambda t: t.tolist() == 3,
+    "index": lambda t: len(range(t)) == 3,
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_question_of_a_trace_passes_here_and_its_graph_tells_the_buffer(name):
+    seen = []
+
+    def answer(graph, tensor):
+        number = graph.number(tensor, lambda node: torch.tensor(3) if node.op == "placeholder" else None)
+        seen.append((number, graph.written()))
+        return number
+
+    with constant_questions(answer):
+        program = torch.export.export(Asks(QUESTIONS[name]), (torch.ones(2),))
+
+    assert seen == [(True if name == "bool" else 3, set())]
+    assert torch.ops.aten.mul.Tensor in {node.target for node in program.graph.nodes}
+
+
+def test_a_write_through_a_view_is_a_write_to_the_memory():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("sizes", torch.tensor([1, 2]), persistent=False)
+
+        def forward(self, x):
+            self.sizes[:1].add_(1)
+            return x * self.sizes.max().item()
+
+    written = []
+
+    def answer(graph, tensor):
+        source = next(node for node in graph._tracer.graph.nodes if node.target is torch.ops.aten.max.default)
+        written.append(graph.memory(source.args[0]) in graph.written())
+
+    with constant_questions(answer):
+        torch.export.export(Writes(), (torch.ones(2),))
+
+    assert written == [True]
+
+
+def test_no_answer_leaves_the_trace_as_stock():
+    class Multiplies(nn.Module):
+        def forward(self, x):
+            return x * x.sum().item()
+
+    with constant_questions(lambda graph, tensor: None):
+        program = torch.export.export(Multiplies(), (torch.ones(2),))
+
+    assert str(program.graph) == str(torch.export.export(Multiplies(), (torch.ones(2),)).graph)
