@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo import trace_rules
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fakexport._torch.patching import Patches, in_force, original_of
@@ -81,3 +82,13 @@ def test_uses_that_overlap_may_end_in_any_order():
 
     assert after_first == 2
     assert torch.cuda.is_available is before
+
+
+def test_replacements_do_not_get_into_the_table_of_torchdynamo():
+    """The first process group clears the table, and the next question builds it again."""
+    trace_rules.clear_lru_cache()
+
+    with Patches({(torch.cuda, "is_available"): answer, (torch.cuda, "synchronize"): answer}):
+        table = trace_rules.get_torch_obj_rule_map()
+
+    assert {torch.cuda.is_available, torch.cuda.synchronize} <= table.keys()

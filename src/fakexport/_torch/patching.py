@@ -7,6 +7,7 @@ the attribute and removed by the last, in whatever order they end. Seen on torch
 
 from __future__ import annotations
 
+import builtins
 import threading
 from collections import UserDict
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import torch
+from torch._dynamo import trace_rules
 
 from .context_stack import ContextStack, Entry
 
@@ -43,6 +45,10 @@ class Patches:
 
     def __enter__(self) -> None:
         with _lock:
+            if not any(switch.is_in_place for switch in _switches.values()):
+                # TorchDynamo builds its table of torch's functions once, from the attributes as they are, and
+                # again after the first process group was made. Replacements must not get into it.
+                trace_rules.get_torch_obj_rule_map()
             entered: list[tuple[_Switch, Entry[Any]]] = []
             self._entered.append(entered)
             for (owner, name), replacement in self._replacements.items():
@@ -80,11 +86,11 @@ def in_force(owner: Any, name: str) -> Any:
 def traced_here() -> Iterator[None]:
     """The context in which TorchDynamo sees what holds in this thread, whatever other threads enter."""
     global _tracing_thread
-    with _lock:
-        _tracing_thread = threading.get_ident()
-        for switch in _switches.values():
-            switch.traced = switch.bound() if switch.is_in_place else None
     try:
+        with _lock:
+            _tracing_thread = threading.get_ident()
+            for switch in _switches.values():
+                switch.traced = switch.bound() if switch.is_in_place else None
         yield
     finally:
         with _lock:
@@ -140,6 +146,8 @@ class _Switch:
     def bound(self) -> Any:
         """What holds in this context, as `owner.name` gives it."""
         value = self.value()
+        if value is _ABSENT and isinstance(self.owner, ModuleType):
+            return getattr(builtins, self.name)  # A module finds the built-in, such as `print`.
         if value is _ABSENT:
             return next(
                 getattr(base, self.name) for base in self.owner.__mro__[1:] if hasattr(base, self.name)

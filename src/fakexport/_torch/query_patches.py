@@ -103,7 +103,7 @@ def _replacements(
     names = {name for name in dir(answers) if name in private or not name.startswith("_")}
     names &= vars(package).keys()
     answered = {name: getattr(answers, name) for name in names}
-    below = [module for name, module in sys.modules.items() if name.startswith(package.__name__ + ".")]
+    below = [module for name, module in sys.modules.copy().items() if name.startswith(package.__name__ + ".")]
     return {
         (owner, name): answered[name]
         for owner in (package, *below)

@@ -80,7 +80,6 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
             stack.enter_context(avoid_device_init())
             stack.enter_context(constants_stay_on_cpu(_refuse_absent))
             stack.enter_context(fallback_kernels_on_cpu())
-            stack.enter_context(fake_device_operators())
             stack.enter_context(new_tensors_stay())
             stack.enter_context(_kernels)
             if self.topology.accelerators:
@@ -114,6 +113,7 @@ class _Kernels:
         if self._uses == 0:
             self._registered.enter_context(virtual_attention(_attention_device))
             self._registered.enter_context(fused_optimizers())
+            self._registered.enter_context(fake_device_operators())
         self._uses += 1
 
     def __exit__(

@@ -55,7 +55,10 @@ def attributes() -> dict[tuple[object, str], object]:
 def changes(before: dict[tuple[object, str], object]) -> list[str]:
     now = attributes()
     changed = [key for key, value in before.items() if now.get(key) is not value]
-    added = [key for key in now.keys() - before.keys() if key[0] in {owner for owner, _ in before}]
+    owners = {owner for owner, _ in before}
+    # torch imports some of its modules on first use, which become attributes.
+    modules = {key for key, value in now.items() if isinstance(value, types.ModuleType)}
+    added = [key for key in now.keys() - before.keys() - modules if key[0] in owners]
     return [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name in [*changed, *added]]
 
 

@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fakexport as fe
@@ -63,6 +64,22 @@ def test_two_blocks_of_one_thread_may_end_in_the_order_in_which_they_began(alone
     assert in_second == alone["T4"]
     assert answers() == outside
     assert changes(before) == []
+
+
+def test_fake_kernels_stay_until_the_last_of_two_blocks_ends():
+    first, second = emulate("8xH100"), emulate("T4")
+
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    cell, state = torch.ops.aten._thnn_fused_gru_cell, (3, 4)
+    with FakeTensorMode(), torch.device("cuda"):
+        inside = cell(torch.empty(3, 12), torch.empty(3, 12), torch.empty(state))[0].shape
+        torch.optim.SGD([torch.nn.Parameter(torch.empty(state))], fused=True).step()
+    second.__exit__(None, None, None)
+
+    assert inside == state
+    assert cell.default not in fake_impls.op_implementations_dict
 
 
 def test_a_block_may_end_in_another_thread():
