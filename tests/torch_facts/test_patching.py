@@ -1,5 +1,6 @@
 """Attributes of torch are replaced for a context, and are the very same objects afterwards."""
 
+import numpy
 import pytest
 import torch
 from torch._dynamo import trace_rules
@@ -92,3 +93,15 @@ def test_replacements_do_not_get_into_the_table_of_torchdynamo():
         table = trace_rules.get_torch_obj_rule_map()
 
     assert {torch.cuda.is_available, torch.cuda.synchronize} <= table.keys()
+
+
+def test_every_table_of_torchdynamo_is_built_from_the_originals(monkeypatch):
+    tables = [value for value in vars(trace_rules).values() if isinstance(value, trace_rules.FunctionIdSet)]
+    for table in tables:
+        monkeypatch.setattr(table, "function_ids", None)
+
+    with Patches({(numpy, "sum"): answer}):
+        assert all(table.function_ids is not None for table in tables)
+        assert id(numpy.sum) not in trace_rules._numpy_function_ids()
+
+    assert id(numpy.sum) in trace_rules._numpy_function_ids()

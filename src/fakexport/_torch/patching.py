@@ -46,9 +46,7 @@ class Patches:
     def __enter__(self) -> None:
         with _lock:
             if not any(switch.is_in_place for switch in _switches.values()):
-                # TorchDynamo builds its table of torch's functions once, from the attributes as they are, and
-                # again after the first process group was made. Replacements must not get into it.
-                trace_rules.get_torch_obj_rule_map()
+                _fill_tables_of_dynamo()
             entered: list[tuple[_Switch, Entry[Any]]] = []
             self._entered.append(entered)
             for (owner, name), replacement in self._replacements.items():
@@ -62,6 +60,19 @@ class Patches:
         with _lock:
             for switch, entry in reversed(self._entered.pop()):
                 switch.turn_back(entry)
+
+
+def _fill_tables_of_dynamo() -> None:
+    """Builds the tables of functions that TorchDynamo knows, from the attributes as they are now.
+
+    It builds each on first use, and that of torch's functions again after the first process group was made;
+    most hold the `id` of a function. A replacement must not get into one: it is gone afterwards, and any
+    function may then get its `id`.
+    """
+    trace_rules.get_torch_obj_rule_map()
+    for table in vars(trace_rules).values():
+        if isinstance(table, trace_rules.FunctionIdSet):
+            table()
 
 
 def original_of(owner: Any, name: str) -> Any:
