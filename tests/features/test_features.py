@@ -31,13 +31,18 @@ WAYS = tuple(
 )
 
 
+IN_CI = (("static", "cpu"), ("static", "cuda"), ("dynamic", "cpu"))
+"""The ways in which CI takes every feature; of the others every eighth, in turn."""
+
+
 def _cases() -> Iterator[Any]:
     """Every feature in every way; by default a third of the features, in turn for the CPU and for a GPU."""
     names = [name for name in FEATURES if name not in REPORTED]
     for index, name in enumerate(names):
-        for way, device in WAYS:
+        for turn, (way, device) in enumerate(WAYS):
             is_default = way == "static" and (index % 6, device) in ((0, "cpu"), (3, "cuda"))
-            marks = () if is_default else pytest.mark.slow
+            is_slow = (way, device) in IN_CI or (index + turn) % 8 == 0
+            marks = () if is_default else pytest.mark.slow if is_slow else pytest.mark.exhaustive
             yield pytest.param(name, way, device, id=f"{name}-{way}-{device}", marks=marks)
 
 

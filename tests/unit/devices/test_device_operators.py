@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import fakexport as fe
 from fakexport.devices import emulate
+from tests.architectures.sample import sampled
 
 MOST_SAMPLES = 6
 # What a sample fails with for the CPU's sake: it reads a value that fake mode knows of the CPU alone, or its
@@ -115,9 +116,8 @@ def outcomes(info, device, training):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@on_each_device
+@pytest.mark.parametrize("target", sampled(DEVICES))
 def test_every_module_of_torchs_own_database_has_the_cpus_shapes(target, monkeypatch):
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     different = []
