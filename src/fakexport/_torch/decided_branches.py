@@ -36,8 +36,9 @@ class DecidedBranches:
     """In the context `watched()`, keeps the decisions of the user's code that sizes 0 or 1 would turn around.
 
     Args:
-        is_user_code: Whether a file was written by the author of the model. What torch itself asks (is a size
-            1, so that it is broadcast?) makes no difference to values as a rule, and is not kept.
+        is_user_code: Whether a file was written by the author of the model. What torch and model libraries
+            ask (is a size 1, so that it is broadcast? is the batch 1, so that it may be packed?) makes no
+            difference to values as a rule, and is not kept: programs would refuse a batch of 1.
     """
 
     def __init__(self, is_user_code: Callable[[str], bool]) -> None:

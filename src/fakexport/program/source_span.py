@@ -81,3 +81,8 @@ def is_user_code(path: str) -> bool:
     if path.startswith(_OWN_FOLDERS) or _FOREIGN_LIBRARY.search(path) or _COMMAND.search(path):
         return False
     return not (path.startswith(_STANDARD_LIBRARY) and "-packages" not in path)
+
+
+def is_model_code(path: str) -> bool:
+    """Whether a file of a stack trace is user code and not part of an installed package."""
+    return is_user_code(path) and "-packages" not in path
