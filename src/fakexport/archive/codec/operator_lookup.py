@@ -73,7 +73,7 @@ class Operators:
 
         Raises:
             DocumentError: it is not registered in this process, or not one that a program may call, or not
-                one that a program may call that nobody trusts.
+                one that an untrusted program may call.
         """
         found = self._known.get(name)
         if found is None:
