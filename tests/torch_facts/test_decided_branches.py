@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim
+from torch.nn import functional
 
 from fakexport._torch.decided_branches import DecidedBranches
 from fakexport._torch.program_assembly import add_guards, check_guards, guards_code
@@ -26,7 +27,7 @@ INPUTS = (torch.ones(2, 16), torch.ones(3, 9))
 
 
 def exported(decide):
-    decided = DecidedBranches(lambda path: path == __file__)
+    decided = DecidedBranches(lambda path: path == __file__, lambda path: False)
     with decided.watched():
         shapes = ({1: Dim.AUTO}, {1: Dim.AUTO})
         program = torch.export.export(Branch(decide), INPUTS, dynamic_shapes=shapes)
@@ -62,6 +63,25 @@ def test_torch_asks_whether_sizes_are_one_and_that_is_not_kept():
     _, found = exported(lambda x, y: functools.reduce(operator.add, [x, x[:, :1]]).numel() > 0)
 
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "guards"), [("others", ["L['q'].size()[2] > 1"]), ("cut", ["L['q'].size()[2] > 1"]), ("own", [])]
+)
+def test_what_a_library_asks_is_kept_where_attention_would_be_causal_for_one_query(keys, guards):
+    class Attention(nn.Module):
+        def forward(self, q, k):
+            is_causal = q.shape[2] > 1 and True
+            seen = {"others": k, "cut": k[:, :, : q.shape[2]], "own": q}[keys]
+            return functional.scaled_dot_product_attention(q, seen, seen, is_causal=is_causal)
+
+    decided = DecidedBranches(lambda path: False, lambda path: path == __file__)
+    with decided.watched():
+        inputs, shapes = (torch.ones(2, 1, 3, 8), torch.ones(2, 1, 7, 8)), ({2: Dim.AUTO}, {2: Dim.AUTO})
+        program = torch.export.export(Attention(), inputs, dynamic_shapes=shapes)
+
+    assert decided.guards(program) == guards
+    assert not set(guards) & set(guards_code(program))
 
 
 def test_module_checks_what_was_added_where_there_are_example_inputs():

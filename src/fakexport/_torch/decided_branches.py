@@ -23,27 +23,33 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, ShapeGuardPythonPrin
 
 from . import patching
 from .patching import Patches, in_force
+from .symbolic_numbers import expression_of
 
 __all__ = ["DecidedBranches"]
 
 _SMALL = (0, 1)
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _ASKING = frozenset(
     str(module.__file__) for module in (torch, recording, sym_node, symbolic_shapes, patching)
 )
 
 
 class DecidedBranches:
-    """In the context `watched()`, keeps the decisions of the user's code that sizes 0 or 1 would turn around.
+    """In the context `watched()`, keeps the decisions about sizes that 0 or 1 would turn around.
 
     Args:
-        is_user_code: Whether a file was written by the author of the model. What torch and model libraries
-            ask (is a size 1, so that it is broadcast? is the batch 1, so that it may be packed?) makes no
-            difference to values as a rule, and is not kept: programs would refuse a batch of 1.
+        is_user_code: Whether a file was written by the author of the model. What model libraries ask (is the
+            batch 1, so that it may be packed?) makes no difference to values as a rule: programs would refuse
+            a batch of 1. It is kept where it does, for queries shorter than the keys of a causal attention.
+        is_library_code: Whether a file belongs to a model library. What torch itself asks (is a size 1, so
+            that it is broadcast?) is never kept.
     """
 
-    def __init__(self, is_user_code: Callable[[str], bool]) -> None:
+    def __init__(self, is_user_code: Callable[[str], bool], is_library_code: Callable[[str], bool]) -> None:
         self._is_user_code = cache(is_user_code)
+        self._is_library_code = cache(is_library_code)
         self._found: dict[Any, None] = {}
+        self._found_by_libraries: dict[Any, None] = {}
         self._guarded: set[Any] = set()
 
     def watched(self) -> Patches:
@@ -51,12 +57,14 @@ class DecidedBranches:
         stock = in_force(ShapeEnv, "evaluate_expr")
 
         def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
+            if orig_expr in self._guarded:
+                return stock(environment, orig_expr, *args, **kwargs)
             before = len(environment.guards)
             answer = stock(environment, orig_expr, *args, **kwargs)
             if len(environment.guards) > before or environment._suppress_guards_tls():
                 self._guarded.add(orig_expr)
-            elif orig_expr not in self._guarded and self._asks(sys._getframe(1)):
-                self._keep(orig_expr, answer)
+            elif (asking := _asking(sys._getframe(1))) is not None:
+                self._keep(asking, orig_expr, answer)
             return answer
 
         return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
@@ -64,7 +72,7 @@ class DecidedBranches:
     def guards(self, program: ExportedProgram) -> list[str]:
         """What was kept, as torch prints guards; without what its own guards say."""
         environment = _environment(program)
-        if environment is None or not self._found:
+        if environment is None or not (self._found or self._found_by_libraries):
             return []
         sources = environment.var_to_sources
         local = {
@@ -72,24 +80,62 @@ class DecidedBranches:
             for symbol, found in sources.items()
             if found and not any(isinstance(source, ConstantSource) for source in found)
         }
+        lengths = _short_query_lengths(program) if self._found_by_libraries else set()
+        kept = {**self._found, **{q: None for q in self._found_by_libraries if q.free_symbols & lengths}}
         printer = ShapeGuardPythonPrinter(sources, lambda source: source.name, sources)
         known = set(program._guards_code)
-        texts = (printer.doprint(holds) for holds in self._found if holds.free_symbols <= local)
+        texts = (printer.doprint(holds) for holds in kept if holds.free_symbols <= local)
         return [text for text in dict.fromkeys(texts) if text not in known]
 
-    def _keep(self, question: Any, answer: Any) -> None:
+    def _keep(self, path: str, question: Any, answer: Any) -> None:
+        is_user = self._is_user_code(path)
+        if not (is_user or self._is_library_code(path)):
+            return
+        found = self._found if is_user else self._found_by_libraries
         if answer in (sympy.true, sympy.false) and question.free_symbols:
             holds = question if answer == sympy.true else sympy.Not(question)
-            if holds not in self._found and _is_turned(holds):
-                self._found[holds] = None
+            if holds not in found and _is_turned(holds):
+                found[holds] = None
 
-    def _asks(self, frame: FrameType | None) -> bool:
-        """Whether the user's code asks, and nothing of torch between."""
-        while frame is not None and (
-            frame.f_code.co_filename in _ASKING or frame.f_code.co_filename.startswith("<")
-        ):
-            frame = frame.f_back
-        return frame is not None and self._is_user_code(frame.f_code.co_filename)
+
+def _asking(frame: FrameType | None) -> str | None:
+    """The file of the code that asks, with nothing of torch between that asks for itself."""
+    while frame is not None and (
+        frame.f_code.co_filename in _ASKING or frame.f_code.co_filename.startswith("<")
+    ):
+        frame = frame.f_back
+    return None if frame is None else frame.f_code.co_filename
+
+
+def _short_query_lengths(program: ExportedProgram) -> set[Any]:
+    """The symbols of the queries' lengths, in causal attention over keys that may be more.
+
+    A causal mask makes a single query see the first key alone, and libraries give none then; transformers
+    asks `query.shape[2] > 1`, and cuts the keys off. With as many keys as queries it makes no difference.
+    """
+    symbols: set[Any] = set()
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            if node.target is _ATTENTION and _is_causal(node):
+                queries, keys = _length(node.args[0]), _length(_uncut(node.args[1]))
+                if queries != keys:
+                    symbols |= queries.free_symbols
+    return symbols
+
+
+def _is_causal(node: torch.fx.Node) -> bool:
+    return bool(node.kwargs.get("is_causal") or (len(node.args) > 5 and node.args[5]))
+
+
+def _uncut(node: Any) -> Any:
+    while node.target is torch.ops.aten.slice.Tensor:
+        node = node.args[0]
+    return node
+
+
+def _length(node: Any) -> Any:
+    length = node.meta["val"].shape[-2]
+    return expression_of(length) if isinstance(length, torch.SymInt) else sympy.Integer(length)
 
 
 @cache

@@ -27,7 +27,7 @@ from fakexport.diagnostics import Span
 from fakexport.fake import SubclassNotKept, remember_value, unregistered_wrapper
 from fakexport.program.conditions import absence_guards
 from fakexport.program.origin import remember_origin
-from fakexport.program.source_span import is_model_code, is_user_code
+from fakexport.program.source_span import is_library_code, is_model_code, is_user_code
 
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
 from .constant_answers import ConstantAnswers
@@ -164,7 +164,7 @@ def _traced_once(
     strict: bool,
     answers: AbstractContextManager[None],
 ) -> ExportedProgram:
-    decided = DecidedBranches(is_model_code)
+    decided = DecidedBranches(is_model_code, is_library_code)
     with (
         name_user_frames(is_user_code),
         plain_forward(module, args, kwargs),

@@ -86,3 +86,8 @@ def is_user_code(path: str) -> bool:
 def is_model_code(path: str) -> bool:
     """Whether a file of a stack trace is user code and not part of an installed package."""
     return is_user_code(path) and "-packages" not in path
+
+
+def is_library_code(path: str) -> bool:
+    """Whether a file of a stack trace belongs to an installed package of models, such as transformers."""
+    return is_user_code(path) and "-packages" in path
