@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
 
 import fakexport as fe
 from fakexport.fake import value_of
@@ -136,3 +136,21 @@ def test_the_values_of_literals_on_a_virtual_device_are_kept():
 
     values = [value_of(constant).tolist() for constant in program.constants.values()]
     assert values == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+def test_one_query_over_more_keys_is_refused_where_transformers_chose_causal_attention():
+    sdpa = pytest.importorskip("transformers.integrations.sdpa_attention")
+
+    class Attention(nn.Module):
+        is_causal = True
+
+        def forward(self, q, k):
+            return sdpa.sdpa_attention_forward(self, q, k, k, None)[0]
+
+    queries, keys = torch.randn(2, 1, 3, 8), torch.randn(2, 1, 7, 8)
+    program = fe.export(Attention(), (queries, keys), dynamic_shapes=({2: Dim.AUTO}, {2: Dim.AUTO}))
+    bound = fe.bind(program, {})
+
+    assert torch.equal(bound.module()(queries, keys), Attention()(queries, keys))
+    with pytest.raises(AssertionError, match=r"q\.size\(\)\[2\] > 1"):
+        bound.module()(queries[:, :, :1], keys)
