@@ -37,7 +37,7 @@ from fakexport.archive.container.limits import MIB, Limits
 from fakexport.archive.container.record_name import fault_of_name, fault_of_names
 from fakexport.archive.error import ArchiveError
 
-__all__ = ["check_names", "check_sizes", "legacy_name", "read_entries"]
+__all__ = ["RawEntry", "check_names", "check_sizes", "legacy_name", "parse_entry", "read_entries"]
 
 ReadAt = Callable[[int, int], bytes]
 
@@ -48,9 +48,10 @@ _SIGNATURES = (b"PK\5\6", b"PK\6\6", b"PK\6\7")
 
 
 @dataclass(frozen=True)
-class _Raw:
+class RawEntry:
     """A record of the central directory as it stands there, not yet believed."""
 
+    version: int
     flags: int
     method: int
     attributes: int
@@ -79,7 +80,7 @@ def read_entries(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) ->
     position = 0
     raws = []
     for number in range(count):
-        raw, position = _parse(path, text, position, number, limits)
+        raw, position = parse_entry(path, text, position, number, limits)
         _check_kind(path, raw)
         raws.append(raw)
     if position != len(text):
@@ -137,13 +138,13 @@ def legacy_name(read_at: ReadAt, end: bytes, file_bytes: int) -> str | None:
     return next((name for name in names if name.encode() in text), None)
 
 
-def _parse(path: str, text: bytes, start: int, number: int, limits: Limits) -> tuple[_Raw, int]:
+def parse_entry(path: str, text: bytes, start: int, number: int, limits: Limits) -> tuple[RawEntry, int]:
     """The entry that begins at `start` of the central directory, and where the next one begins."""
     where = f"central directory, entry {number}"
     if start + CENTRAL.size > len(text):
         raise ArchiveError(path, "is truncated", where)
     fields = CENTRAL.unpack_from(text, start)
-    signature, _, _, flags, method, _, _, crc, packed, size = fields[:10]
+    signature, _, version, flags, method, _, _, crc, packed, size = fields[:10]
     name_bytes, extra_bytes, comment_bytes, disk, _, attributes, header = fields[10:]
     if signature != b"PK\1\2":
         raise ArchiveError(path, "does not begin as an entry does", where)
@@ -161,7 +162,7 @@ def _parse(path: str, text: bytes, start: int, number: int, limits: Limits) -> t
     extra = text[name_end : name_end + extra_bytes]
     size, packed, header = _widen(path, name, extra, [size, packed, header])
     entry = Entry(name, method, crc, size, packed, header, 0)
-    return _Raw(flags, method, attributes, entry, text[start:end], comment_bytes > 0, disk), end
+    return RawEntry(version, flags, method, attributes, entry, text[start:end], comment_bytes > 0, disk), end
 
 
 def _widen(path: str, name: str, extra: bytes, values: list[int]) -> list[int]:
@@ -177,7 +178,7 @@ def _widen(path: str, name: str, extra: bytes, values: list[int]) -> list[int]:
     return [next(replacements) if value == SATURATED else value for value in values]
 
 
-def _check_kind(path: str, raw: _Raw) -> None:
+def _check_kind(path: str, raw: RawEntry) -> None:
     """Refuses an entry that is no plain record: encrypted, a link, packed in an unknown way."""
     name = raw.entry.name
     if fault := fault_of_name(name):
@@ -239,7 +240,7 @@ def check_sizes(path: str, entries: list[Entry], limits: Limits) -> None:
             raise ArchiveError(path, what)
 
 
-def _place(path: str, read_at: ReadAt, raws: list[_Raw], directory: int, date: int) -> tuple[Entry, ...]:
+def _place(path: str, read_at: ReadAt, raws: list[RawEntry], directory: int, date: int) -> tuple[Entry, ...]:
     """The entries with the offset of their bytes, once nothing lies between them and all is said twice."""
     placed = []
     position = 0

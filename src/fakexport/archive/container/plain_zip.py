@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fakexport.archive.container.central_directory import (
+    RawEntry,
     check_names,
     check_sizes,
     legacy_name,
+    parse_entry,
     read_entries,
 )
 from fakexport.archive.container.framing import (
@@ -25,7 +27,6 @@ from fakexport.archive.container.framing import (
     FLAG_UTF8,
     LOCAL,
     LOCATOR,
-    SATURATED,
     STORED,
     Entry,
 )
@@ -75,8 +76,9 @@ def _read_plain(path: str, read_at: ReadAt, end: bytes, file_bytes: int, limits:
     text = read_at(offset, size)
     entries, position, start = [], 0, 0
     for number in range(count):
-        entry, flags, position = _parse(path, text, position, number, limits)
-        entry = _placed(path, read_at, entry, flags, start, offset)
+        raw, position = parse_entry(path, text, position, number, limits)
+        _check_kind(path, raw)
+        entry = _placed(path, read_at, raw, start, offset)
         start = entry.data + entry.packed
         entries.append(_without_nothing(read_at, entry))
     if (position, start) != (size, offset):
@@ -86,41 +88,31 @@ def _read_plain(path: str, read_at: ReadAt, end: bytes, file_bytes: int, limits:
     return tuple(entries)
 
 
-def _parse(path: str, text: bytes, start: int, number: int, limits: Limits) -> tuple[Entry, int, int]:
-    """The entry that begins at `start` of the central directory, its flags, and where the next one begins."""
-    where = f"central directory, entry {number}"
-    if start + CENTRAL.size > len(text):
-        raise ArchiveError(path, "is truncated", where)
-    fields = CENTRAL.unpack_from(text, start)
-    signature, _, version, flags, method, _, _, crc, packed, size = fields[:10]
-    name_bytes, extra_bytes, comment_bytes, disk, _, attributes, header = fields[10:]
-    position = start + CENTRAL.size + name_bytes
-    if signature != b"PK\1\2" or position > len(text) or name_bytes > limits.name_bytes:
-        raise ArchiveError(path, "does not begin as an entry does", where)
-    name = text[start + CENTRAL.size : position].decode("ascii", errors="replace")
+def _check_kind(path: str, raw: RawEntry) -> None:
+    """Refuses an entry that says more than a plain one does."""
+    name = raw.entry.name
     if fault := fault_of_name(name):
         raise ArchiveError(path, fault, name)
-    if extra_bytes or comment_bytes or disk or SATURATED in (packed, size, header):
+    if len(raw.found) != CENTRAL.size + len(name.encode()) or raw.disk:
         raise ArchiveError(path, "has an extra field, a comment or a zip64 part", name)
-    if flags & ~(FLAG_UTF8 | _LEVEL) or version > _VERSION:
+    if raw.flags & ~(FLAG_UTF8 | _LEVEL) or raw.version > _VERSION:
         raise ArchiveError(path, "is encrypted, or needs what a plain zip does not have", name)
-    if method not in (STORED, DEFLATED):
-        raise ArchiveError(path, f"is compressed by the unknown method {method}", name)
-    if stat.S_IFMT(attributes >> 16) not in (0, stat.S_IFREG) or attributes & _DOS_FOLDER:
+    if raw.entry.method not in (STORED, DEFLATED):
+        raise ArchiveError(path, f"is compressed by the unknown method {raw.entry.method}", name)
+    if stat.S_IFMT(raw.attributes >> 16) not in (0, stat.S_IFREG) or raw.attributes & _DOS_FOLDER:
         raise ArchiveError(path, "is a link, a folder or a special file", name)
-    return Entry(name, method, crc, size, packed, header, 0), flags, position
 
 
-def _placed(path: str, read_at: ReadAt, entry: Entry, flags: int, start: int, directory: int) -> Entry:
+def _placed(path: str, read_at: ReadAt, raw: RawEntry, start: int, directory: int) -> Entry:
     """The entry with the offset of its bytes, once its local header says the same."""
-    name = entry.name.encode()
+    entry, name = raw.entry, raw.entry.name.encode()
     data = start + LOCAL.size + len(name)
     if entry.header != start or data + entry.packed > directory:
         raise ArchiveError(path, "does not follow the record before it, or overlaps", entry.name)
     fields = LOCAL.unpack(read_at(start, LOCAL.size))
     signature, version, own_flags, method, _, _, crc, packed, size, name_bytes, extra_bytes = fields
     said = (method, crc, packed, size, own_flags, name_bytes, extra_bytes)
-    wanted = (entry.method, entry.crc, entry.packed, entry.size, flags, len(name), 0)
+    wanted = (entry.method, entry.crc, entry.packed, entry.size, raw.flags, len(name), 0)
     if signature != b"PK\3\4" or version > _VERSION or said != wanted:
         raise ArchiveError(path, "its local header disagrees with the central directory", entry.name)
     if read_at(start + LOCAL.size, len(name)) != name:
