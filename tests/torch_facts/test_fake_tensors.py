@@ -171,3 +171,15 @@ def test_a_fake_without_strides_goes_to_another_device_and_torch_makes_no_alias_
         torch.device("cuda:0"),
         (3, 3),
     )
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr", "sparse_csc"])
+def test_a_fake_of_a_sparse_tensor_keeps_its_layout(layout: str) -> None:
+    real = torch.eye(3).to_sparse(layout=getattr(torch, layout))
+
+    fake = real_to_fake(new_fake_mode(), real, torch.device("cpu"))
+
+    assert (fake.layout, fake.shape, fake.dtype) == (real.layout, real.shape, real.dtype)
+    assert (fake.sparse_dim(), fake.dense_dim()) == (real.sparse_dim(), real.dense_dim())
+    assert meta_of(fake).layout == real.layout

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
     in_kernel_invocation_manager,
 )
+from torch._subclasses.meta_utils import MetaConverter
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from .real_execution import real_execution
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 # Of which torch makes no alias.
-_WITHOUT_STRIDES = (torch.sparse_csr, torch.sparse_csc)
+_WITHOUT_STRIDES = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What fake mode raises for an operator whose result depends on data, or that only has real kernels."""
@@ -99,19 +100,23 @@ def meta_of(fake: torch.Tensor) -> torch.Tensor:
     """A meta tensor with the size, stride, offset, storage size and dtype of `fake`; without autograd."""
     with real_execution():
         if fake.layout is not torch.strided:
-            return torch.empty(fake.shape, dtype=fake.dtype, layout=fake.layout, device="meta")
+            meta: torch.Tensor = MetaConverter()(fake)
+            return meta
         elements = fake.untyped_storage().nbytes() // fake.itemsize
         flat = torch.empty(elements, dtype=fake.dtype, device="meta")
         return flat.as_strided(fake.shape, fake.stride(), fake.storage_offset())
 
 
 def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
-    """A fake tensor of `mode` with the sizes, strides and dtype of `real`, said to be on `device`.
+    """A fake tensor of `mode` with the sizes, layout and dtype of `real`, said to be on `device`.
 
     It shares nothing with `real`, not even through the memo of the mode.
     """
     with real_execution():
-        meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
+        if real.layout is not torch.strided:
+            meta: torch.Tensor = MetaConverter()(real.detach())
+        else:
+            meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
     return FakeTensor(mode, meta, device)
 
 

@@ -188,12 +188,4 @@ _KNOWN_FIXES = (
         "leave out `generator=`, or pass the random numbers as an input: an ExportedProgram keeps no "
         "torch.Generator that can be saved, and never seeds it again",
     ),
-    (
-        re.compile(
-            r"Could not run 'aten::empty.memory_format' with arguments from the '(?:CUDA|XPU|MPS)'"
-            r"|SparseCsr(?:CPU|CUDA)"
-        ),
-        "keep the tensors dense for this device (`x @ y` in place of `torch.sparse.mm(x.to_sparse(), y)`): "
-        "no archive stores sparse tensors either",
-    ),
 )

@@ -193,6 +193,23 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
         ),
     ),
     (
+        re.compile(
+            r"Could not run 'aten::empty.memory_format' with arguments from the '(?:CUDA|XPU|MPS)'"
+            r"|SparseCsr(?:CPU|CUDA)|sparse_dim expected sparse|zeros_sparse_compressed expected"
+        ),
+        lambda m: (
+            "keep the tensors dense for this device, `table.to_dense()` where the model makes them and "
+            "`x @ y` in place of `torch.sparse.mm(x.to_sparse(), y)`: no archive stores sparse tensors either"
+        ),
+    ),
+    (
+        re.compile(r"Sparse (?:CSR|CSC|BSR|BSC) tensors do not have strides"),
+        lambda m: (
+            "register the sparse tensor with `self.register_buffer(name, tensor)`: torch.export takes it as "
+            "a parameter or a buffer, and not as a plain attribute"
+        ),
+    ),
+    (
         re.compile(r"DTensor"),
         lambda m: (
             "give the module before it is distributed: without `distribute_module` and `parallelize_module`"

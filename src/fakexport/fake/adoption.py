@@ -19,7 +19,7 @@ from fakexport._torch.fake_tensors import (
 )
 from fakexport._torch.parameter_classes import fake_parameter, own_class
 from fakexport._torch.real_execution import real_execution
-from fakexport._torch.wrapper_subclasses import is_wrapper
+from fakexport._torch.wrapper_subclasses import held_bytes, is_wrapper
 
 from .edits import edit_of
 from .module_tensors import held_tensors, plain_tensors, slots
@@ -105,7 +105,7 @@ class _Adopted:
                 self._recording.take_over(fake, tensor)
             else:
                 withhold_value(fake, f"it was {edit}, which was not recorded")
-        elif not is_meta and not (is_weight and tensor.nbytes > LARGE_REAL_BYTES):
+        elif not is_meta and not (is_weight and held_bytes(tensor) > LARGE_REAL_BYTES):
             with real_execution():  # A paused recording would let the mode answer with a fake.
                 remember_value(fake, tensor.detach())
         return fake

@@ -16,6 +16,7 @@ import torch
 
 from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.wrapper_subclasses import held_bytes
 
 from .history import Constant, Operation, Output, TensorRecord, Unknown
 
@@ -56,7 +57,7 @@ def constant_of(real: torch.Tensor) -> Constant | Unknown:
     """The reference to a real tensor as it is now. Changes of an inference tensor are not counted: a copy."""
     if not real.is_inference():
         return Constant(real, real._version)
-    if real.nbytes > _LARGEST_COPY_BYTES:
+    if held_bytes(real) > _LARGEST_COPY_BYTES:
         return Unknown("a large inference tensor, whose later changes cannot be noticed")
     with real_execution():
         return Constant(real.clone(), 0)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.diagnostics import Span
 
 from .history import (
@@ -127,7 +128,7 @@ class Replay:
         for operation in todo:
             outputs = self._outputs[operation.number] = _run(operation, self._value)
             self._last = operation.number
-            self._bytes += sum(t.nbytes for t in outputs if isinstance(t, torch.Tensor))
+            self._bytes += sum(held_bytes(t) for t in outputs if isinstance(t, torch.Tensor))
             uses.subtract(reference.operation.number for reference in operation.references())
             if self._bytes > _KEPT_BYTES:
                 self._drop_unused(uses)
