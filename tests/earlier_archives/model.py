@@ -1,0 +1,56 @@
+"""The models of the archives in this folder."""
+
+import torch
+from torch import nn
+
+WIDTH = 8
+
+
+class Gated(nn.Module):
+    """Weights, a tie, a buffer that is saved, one that is not, a literal, and a condition on a size."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, WIDTH)
+        self.down = nn.Linear(WIDTH, 4)
+        self.tied = nn.Linear(4, WIDTH, bias=False)
+        self.tied.weight = self.up.weight
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("steps", torch.arange(4.0), persistent=False)
+
+    def forward(self, x):
+        hidden = torch.relu(self.up(x - self.mean) + self.tied(x))
+        lowered = self.down(hidden)
+        shifted = lowered + self.steps.to(lowered.device) * torch.tensor(0.5)
+        return shifted if x.shape[1] % 2 == 0 else -shifted
+
+
+class Half(nn.Module):
+    """One of two methods that share a weight."""
+
+    def __init__(self, does_read):
+        super().__init__()
+        self.embed = nn.Embedding(16, 4)
+        self.does_read = does_read
+
+    def forward(self, x):
+        return self.embed(x) if self.does_read else x @ self.embed.weight.T
+
+
+def gated():
+    return Gated(), (torch.zeros(2, 6, 4),)
+
+
+def drawn():
+    """A constant that comes from chance has no value in an archive."""
+    model = Gated()
+    model.steps = torch.randn(4)
+    return model, (torch.zeros(2, 6, 4),)
+
+
+def read():
+    return Half(True), (torch.zeros(3, dtype=torch.int64),)
+
+
+def write():
+    return Half(False), (torch.zeros(3, 4),)
