@@ -3,6 +3,7 @@
 import numpy
 import pytest
 import torch
+from torch import distributed
 from torch._dynamo import trace_rules
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -93,6 +94,22 @@ def test_replacements_do_not_get_into_the_table_of_torchdynamo():
         table = trace_rules.get_torch_obj_rule_map()
 
     assert {torch.cuda.is_available, torch.cuda.synchronize} <= table.keys()
+
+
+def test_a_process_group_that_is_made_while_something_is_replaced_clears_the_table_afterwards():
+    before = trace_rules.get_torch_obj_rule_map()
+
+    with Patches({(torch.cuda, "is_available"): answer}):
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        try:
+            during = trace_rules.get_torch_obj_rule_map()
+        finally:
+            distributed.destroy_process_group()
+    after = trace_rules.get_torch_obj_rule_map()
+
+    assert during is before
+    assert after is not before
+    assert after == before
 
 
 def test_every_table_of_torchdynamo_is_built_from_the_originals(monkeypatch):

@@ -45,8 +45,9 @@ class Patches:
 
     def __enter__(self) -> None:
         with _lock:
-            if not any(switch.is_in_place for switch in _switches.values()):
+            if not _is_any_in_place():
                 _fill_tables_of_dynamo()
+                trace_rules.clear_lru_cache = _clear_tables_later
             entered: list[tuple[_Switch, Entry[Any]]] = []
             self._entered.append(entered)
             for (owner, name), replacement in self._replacements.items():
@@ -60,6 +61,12 @@ class Patches:
         with _lock:
             for switch, entry in reversed(self._entered.pop()):
                 switch.turn_back(entry)
+            if not _is_any_in_place():
+                _let_tables_be_cleared()
+
+
+def _is_any_in_place() -> bool:
+    return any(switch.is_in_place for switch in _switches.values())
 
 
 def _fill_tables_of_dynamo() -> None:
@@ -73,6 +80,28 @@ def _fill_tables_of_dynamo() -> None:
     for table in vars(trace_rules).values():
         if isinstance(table, trace_rules.FunctionIdSet):
             table()
+
+
+_stock_clear = trace_rules.clear_lru_cache
+_is_clearing_due = False
+
+
+def _clear_tables_later() -> None:
+    """Stands in for `trace_rules.clear_lru_cache` while anything is replaced.
+
+    The first process group clears the tables, for rules of torch.distributed that an early import left out;
+    they are complete here. Built again now, they would hold replacements.
+    """
+    global _is_clearing_due
+    _is_clearing_due = True
+
+
+def _let_tables_be_cleared() -> None:
+    global _is_clearing_due
+    trace_rules.clear_lru_cache = _stock_clear
+    if _is_clearing_due:
+        _is_clearing_due = False
+        _stock_clear()
 
 
 def original_of(owner: Any, name: str) -> Any:
