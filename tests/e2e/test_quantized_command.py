@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from fakexport.cli import main
 from tests.contract.source_tree import ROOT
@@ -36,7 +38,46 @@ WITHOUT_TORCHAO = (
     "sys.exit(code)"
 )
 
+FLOAT32 = MODEL.replace("dtype=torch.bfloat16", "").replace(".bfloat16()", "").replace("512", "64")
+
 Run = Callable[..., str]
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A model in float32 with its files: weights, of another seed than `compare` draws, and inputs."""
+
+    real: nn.Module
+    original: Path
+    weights: Path
+    state: Path
+    x: torch.Tensor
+    inputs: Path
+    source: str
+    program: Path
+    bound: Path
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Quantized:
+    folder = tmp_path_factory.mktemp("quantized")
+    (folder / "model.py").write_text(FLOAT32)
+    names: dict[str, object] = {}
+    exec(FLOAT32, names)
+    torch.manual_seed(1)
+    real, (x,) = names["factory"]()  # type: ignore[operator]
+    x = torch.randn(3, 64)
+    state = torch.export.export(real, (x,)).run_decompositions({}).state_dict
+    weights, inputs, original = (folder / f"{name}.safetensors" for name in ("model", "in", "original"))
+    safetensors.save_file({name: tensor.detach().contiguous() for name, tensor in state.items()}, weights)
+    safetensors.save_file({"input": x}, inputs)
+    plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    safetensors.save_file(plain.state_dict(), original)
+    torch.save(real.state_dict(), folder / "model.pt")
+    source, program, bound = f"{folder / 'model.py'}:factory", folder / "a.pt2", folder / "b.pt2"
+    assert main(["export", source, "--dynamic", "input.0=2..8", "-o", str(program)]) == 0
+    assert main(["bind", str(program), str(weights), "-o", str(bound)]) == 0
+    return Quantized(real, original, weights, folder / "model.pt", x, inputs, source, program, bound)
 
 
 @pytest.fixture
@@ -107,3 +148,55 @@ def test_the_original_in_high_precision_is_not_taken_for_it(
     assert code == 1
     assert "FE701" in out
     assert "parametrizations.weight.original" in out
+
+
+def test_the_weights_of_a_quantized_source_are_those_inside(
+    capsys: pytest.CaptureFixture[str], run: Run, quantized: Quantized
+) -> None:
+    for checkpoint in (quantized.weights, quantized.state):
+        assert "all 8 weights fit" in run("verify-weights", quantized.source, checkpoint)
+
+    code = main(["verify-weights", quantized.source, str(quantized.original)])
+
+    assert code == 1
+    assert "6 of 8 weights do not fit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("config", ["Int8WeightOnlyConfig", "Float8WeightOnlyConfig"])
+def test_a_quantized_program_is_compared_with_its_model(config: str, run: Run, tmp_path: Path) -> None:
+    text = FLOAT32.replace("Int8WeightOnlyConfig", config)
+    (tmp_path / "model.py").write_text(text)
+    source, program, state = f"{tmp_path / 'model.py'}:factory", tmp_path / "a.pt2", tmp_path / "model.pt"
+    names: dict[str, object] = {}
+    exec(text, names)
+    torch.manual_seed(1)
+    torch.save(names["factory"]()[0].state_dict(), state)  # type: ignore[operator]
+    run("export", source, "-o", program)
+
+    drawn, given = run("compare", source, program), run("compare", source, program, state)
+
+    assert "weights: as the model is constructed under seed 0" in drawn
+    assert f"weights: those of {state}" in given
+    assert "equal bit for bit" in drawn
+    assert "equal bit for bit" in given
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--to", "onnx"], "model.onnx"),
+        (["--to", "aoti"], "model.aoti.pt2"),
+        (["--to", "executorch"], "portable.pte"),
+    ],
+)
+def test_compiled_it_gives_what_eager_gives(
+    options: list[str], name: str, run: Run, quantized: Quantized, tmp_path: Path
+) -> None:
+    made, out = tmp_path / name, tmp_path / "out.safetensors"
+    run("compile", quantized.bound, *options, "-o", made)
+
+    run("run", made, "--inputs", quantized.inputs, "-o", out, *["--trust"] * name.endswith(".pt2"))
+
+    (found,) = safetensors.load_file(out).values()
+    torch.testing.assert_close(found, quantized.real(quantized.x), rtol=0, atol=1e-6)

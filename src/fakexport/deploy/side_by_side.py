@@ -11,6 +11,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport._torch.pytree import tree_leaves, tree_map, tree_unflatten
+from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.archive import bind
 from fakexport.archive.sharing import name_in_checkpoint
 from fakexport.diagnose.comparison import Comparison, compare
@@ -61,7 +62,8 @@ def compare_source(
         origin = f"weights: those of {checkpoint}"
     elif any(is_fake(tensor) for tensor in program.state_dict.values()):
         prefix = remembered_prefix(program)  # `bind` expects the names of a checkpoint.
-        weights = {name_in_checkpoint(name, prefix): t for name, t in module.state_dict().items()}
+        own = flat_tensors(module.state_dict())
+        weights = {name_in_checkpoint(name, prefix): tensor for name, tensor in own.items()}
         origin = f"weights: as the model is constructed under seed {SEED}"
     else:
         weights, origin = None, "weights: those of the program"
@@ -99,7 +101,7 @@ def _as_the_program_takes_them(
 
 def _constants(program: ExportedProgram, module: nn.Module) -> dict[str, torch.Tensor]:
     """The model's own values of the constants that have none in the program."""
-    buffers = dict(module.named_buffers())
+    buffers = flat_tensors(dict(module.named_buffers()))
     unknown = [name for name in program.constants if _is_unknown(program, name)]
     return {name: buffers[name].cpu() for name in unknown if name in buffers}
 
@@ -117,7 +119,8 @@ def _load(module: nn.Module, program: ExportedProgram, source: str) -> None:
     devices = {tensor.device for tensor in program.state_dict.values()}
     if len(devices) == 1:
         module.to(devices.pop())
-    own = module.state_dict()
+    held = module.state_dict(keep_vars=True)
+    own = flat_tensors(held)
     for name, tensor in program.state_dict.items():
         if name in own and (own[name].shape, own[name].dtype) != (tensor.shape, tensor.dtype):
             raise ValueError(
@@ -127,7 +130,10 @@ def _load(module: nn.Module, program: ExportedProgram, source: str) -> None:
     if different := sorted(own.keys() ^ program.state_dict.keys()):
         where = "the model" if different[0] in own else "the program"
         raise ValueError(f"{source}: only {where} has a weight {different[0]!r}")
-    module.load_state_dict(program.state_dict)
+    module.load_state_dict({n: t for n, t in program.state_dict.items() if n in held}, strict=False)
+    with torch.no_grad():
+        for name in own.keys() - held.keys():  # Inside of wrappers, whose own `copy_` may be anything.
+            own[name].copy_(program.state_dict[name])
 
 
 def _kind(tensor: torch.Tensor) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.devices import emulate
 from fakexport.fake import build
 from fakexport.program.tensor_identity import tensor_identity
@@ -73,17 +74,17 @@ class ExpectedWeights:
 
 
 def expected_of_module(module: nn.Module) -> ExpectedWeights:
-    """What a module wants, real or fake: the tensors of its state dict."""
+    """What a module wants, real or fake: the tensors of its state dict, of wrappers those inside."""
     state = {
         name: tensor
-        for name, tensor in module.state_dict(keep_vars=True).items()
+        for name, tensor in flat_tensors(module.state_dict(keep_vars=True)).items()
         if isinstance(tensor, torch.Tensor)
     }
-    buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    buffers = flat_tensors(dict(module.named_buffers(remove_duplicate=False)))
     return ExpectedWeights(
         weights={name: _weight(tensor) for name, tensor in state.items()},
         tied=_tied(state),
-        transient=frozenset(buffers - state.keys()),
+        transient=frozenset(buffers.keys() - state.keys()),
         model=module,
     )
 

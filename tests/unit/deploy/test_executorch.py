@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from fakexport.archive import load, save
+from fakexport.archive import bind, load, save
 from fakexport.capture import export
 from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind, open_artifact
 from fakexport.program.weightless import UnboundProgram
@@ -121,6 +121,19 @@ def test_xnnpack_gives_what_eager_gives(mlp, tmp_path):
 
     assert b"XnnpackBackend" in made.path.read_bytes()
     torch.testing.assert_close(open_executorch(made.path)({"x": x})["output"], Mlp()(x), rtol=1e-6, atol=1e-6)
+
+
+def test_xnnpack_takes_no_layer_whose_weight_is_computed(tmp_path):
+    """ExecuTorch's own partition reads the integers of a quantized weight as if they were the weight."""
+    quantization = pytest.importorskip("torchao.quantization")
+    model = Mlp().eval()
+    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
+    x = torch.randn(5, 4)
+    program = bind(export(model, (x,)), model.state_dict())
+
+    found = compiled(program, tmp_path, backend="xnnpack")({"x": x})
+
+    torch.testing.assert_close(found["output"], model(x), rtol=1e-6, atol=1e-6)
 
 
 def test_the_file_tells_what_it_is(mlp):

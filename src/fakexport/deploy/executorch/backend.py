@@ -14,9 +14,21 @@ RUNTIME_NAMES: dict[Backend, str] = {"xnnpack": "XnnpackBackend"}
 
 
 def partitioners(backend: Backend) -> list[Any]:
-    """What picks the parts of a program that the backend runs."""
+    """What picks the parts of a program that the backend runs.
+
+    XNNPACK's own configs take a product of matrices together with everything that `nn.Linear` did around it.
+    Where that computes the weight (a quantized one is converted there, or a parametrized one), XNNPACK would
+    read memory as what it is not. Here a product is taken where its own operands allow it. A plain linear
+    layer is an operator of its own, and has its own config.
+    """
     if backend == "portable":
         return []
+    from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+    from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, GEMMConfig, MMConfig
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
-    return [XnnpackPartitioner()]
+    own = {
+        config: type(config.__name__, (config,), {"get_deps": GEMMConfig.get_deps})
+        for config in (AddmmConfig, MMConfig)
+    }
+    return [XnnpackPartitioner(configs=[own.get(config, config) for config in ALL_PARTITIONER_CONFIGS])]

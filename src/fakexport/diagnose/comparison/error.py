@@ -83,5 +83,6 @@ def _distance(first: torch.Tensor, second: torch.Tensor) -> float:
 
 
 def _largest(tensor: torch.Tensor) -> float:
-    finite = tensor[tensor.isfinite()]
+    wide = tensor.double() if tensor.is_floating_point() else tensor  # float8 has few kernels.
+    finite = wide[wide.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0

@@ -302,6 +302,8 @@ def test_the_text_says_where_and_the_json_has_everything(subjects):
         (torch.tensor([math.nan, 1.0]), torch.tensor([1.0, 1.0]), None, False, False),
         (torch.tensor([math.inf]), torch.tensor([-math.inf]), None, False, False),
         (torch.tensor([0.0]), torch.tensor([-0.0]), None, False, True),
+        (torch.ones(3).to(torch.float8_e4m3fn), torch.ones(3).to(torch.float8_e4m3fn), None, True, True),
+        (torch.ones(3).to(torch.float8_e4m3fn), torch.zeros(3).to(torch.float8_e4m3fn), None, False, False),
         (torch.tensor([1]), torch.tensor([2]), None, False, False),
         (torch.ones(3), torch.ones(4), None, False, False),
         (torch.ones(3), torch.ones(3).double(), None, False, False),
