@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 import fakexport as fe
 from fakexport.archive import describe
+from fakexport.deploy import DeployError, open_artifact
 from tests.earlier_archives import model
 from tests.earlier_archives.write import FOLDER
 
@@ -95,3 +96,19 @@ def test_a_constant_without_a_value_still_has_its_reason(folder):
 
     assert unbound.name == "steps"
     assert unbound.reason == "random"
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("out.pt2", "aoti"), ("out.pte", "executorch"), ("out.onnx", "onnx")]
+)
+def test_what_was_compiled_before_conditions_were_recorded_says_how_to_repair_it(name, form):
+    """`fakexport compile` of 5188ba5 wrote them; the package is without its native code."""
+    path = FOLDER / "compiled" / name
+
+    with pytest.raises(DeployError) as raised:
+        open_artifact(path, form, trust=True)
+
+    assert str(raised.value) == (
+        f"{path} was compiled by an earlier fakexport, which recorded no conditions on input sizes: compile "
+        f"the program again with `fakexport compile PROGRAM.pt2 --to {form} -o OUT`"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
+from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import boolean, field, integer, items, mapping, optional, record, text
 from fakexport.program import SymbolRange
 from fakexport.program.conditions import (
@@ -27,7 +29,30 @@ from fakexport.program.output_names import output_names
 from fakexport.program.symbol_range import symbol_ranges
 from fakexport.program.tensor_spec import Spelling, plain_name
 
-__all__ = ["Dimension", "InputTensor", "OutputTensor", "Signature", "UnsuitableInputs"]
+__all__ = [
+    "Dimension",
+    "EarlierSignature",
+    "InputTensor",
+    "OutputTensor",
+    "Signature",
+    "UnsuitableInputs",
+]
+
+
+class EarlierSignature(DocumentError):
+    """A signature of earlier code, without the conditions that inputs are checked against."""
+
+    def refusal(self, path: str | os.PathLike[str], form: str) -> str:
+        """One line for the file it was found in, with the command that repairs it.
+
+        Args:
+            path: The file.
+            form: What it was compiled to, as `--to` takes it.
+        """
+        return (
+            f"{os.fspath(path)} was compiled by an earlier fakexport, which recorded no conditions on input "
+            f"sizes: compile the program again with `fakexport compile PROGRAM.pt2 --to {form} -o OUT`"
+        )
 
 
 class UnsuitableInputs(ValueError):
@@ -215,9 +240,12 @@ class Signature:
         """What `to_dict` gave, read from anybody's file.
 
         Raises:
+            EarlierSignature: it has no conditions.
             DocumentError: it is something else.
         """
         owner = mapping(value)
+        if "inputs" in owner and "conditions" not in owner:
+            raise EarlierSignature("this field is missing", ["conditions"])
         inputs = field(owner, "inputs", lambda found: tuple(items(found, _input_from_json)))
         ranks = {tensor.name: len(tensor.shape) for tensor in inputs}
         return cls(

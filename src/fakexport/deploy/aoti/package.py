@@ -14,6 +14,8 @@ from fakexport.archive.container.writer import Content, Digest, FileSlice, write
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import entries, text
 
+from ..artifact import DeployError
+from ..signature import EarlierSignature
 from .metadata import KEY, PackageMetadata
 
 __all__ = ["CONSTANTS", "PROGRAM", "read_metadata", "verify_package", "write_package"]
@@ -67,6 +69,7 @@ def read_metadata(package: Container) -> PackageMetadata:
 
     Raises:
         ArchiveError: it is damaged, or not one of fakexport.
+        DeployError: an earlier fakexport compiled it.
     """
     names = [name for name in package.names if name.startswith(_FOLDER) and name.endswith(_METADATA)]
     if not names:
@@ -80,6 +83,8 @@ def read_metadata(package: Container) -> PackageMetadata:
         )
     try:
         return PackageMetadata.from_text(found[KEY])
+    except EarlierSignature as error:
+        raise DeployError(error.refusal(package.path, "aoti")) from error
     except DocumentError as error:
         raise ArchiveError(package.path, str(error), names[0]) from error
 

@@ -19,7 +19,7 @@ from fakexport.documents.typed_json import entries, field, items, mapping, one_o
 from fakexport.files import RegularFile
 
 from ..artifact import DeployError
-from ..signature import Signature
+from ..signature import EarlierSignature, Signature
 from .backend import Backend
 
 __all__ = ["METHOD", "Description", "described", "write_checked"]
@@ -122,6 +122,8 @@ def described(file: RegularFile) -> Description:
         document = content[start : start + size]
     try:
         return Description.from_json(parse_json(document))
+    except EarlierSignature as error:
+        raise DeployError(error.refusal(path, "executorch")) from error
     except DocumentError as error:
         raise DeployError(f"{path}: its description cannot be read: {error}") from None
 

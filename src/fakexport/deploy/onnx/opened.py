@@ -17,7 +17,7 @@ from fakexport.weights.expectation import ExpectedWeights
 from fakexport.weights.verification import verified
 
 from ..artifact import DeployError
-from ..signature import Signature
+from ..signature import EarlierSignature, Signature
 from ..weights_file import check_owner
 from .compilation import LARGEST_BYTES
 from .description import KEY, Description
@@ -122,6 +122,8 @@ def _description(model: Any, file: Path) -> Description:
     try:
         encoded = texts[0]  # protobuf leaves what is no UTF-8 as bytes.
         found = Description.from_json(encoded.encode() if isinstance(encoded, str) else encoded)
+    except EarlierSignature as error:
+        raise DeployError(error.refusal(file, "onnx")) from error
     except DocumentError as error:
         raise DeployError(f"{file}: its description is refused: {error}") from error
     if found.sealed(model) != found:
