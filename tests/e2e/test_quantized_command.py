@@ -181,6 +181,31 @@ def test_a_quantized_program_is_compared_with_its_model(config: str, run: Run, t
     assert "equal bit for bit" in given
 
 
+def test_a_file_of_wrappers_says_that_it_needs_torchao(quantized: Quantized, tmp_path: Path) -> None:
+    arguments = ["bind", str(quantized.program), str(quantized.state), "-o", str(tmp_path / "b.pt2")]
+    code = (
+        "from fakexport.cli import main;"
+        f"assert main({arguments}) == 2; assert main({[*arguments, '--library', 'torchao']}) == 0"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == (
+        "error: model.pt is refused: it holds tensors of torchao: "
+        "import torchao first, or give `--library torchao`\n"
+    )
+    assert "8 weights bound" in done.stdout
+
+
+def test_that_a_model_imports_torchao_is_not_seen(quantized: Quantized) -> None:
+    code = f"import fakexport as fe; assert fe.check({quantized.source!r}).is_clean"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "name"),

@@ -112,3 +112,14 @@ def test_who_debugs_sees_everything(messages) -> None:
         log.warning("seen")
 
     assert messages == ["seen"]
+
+
+def test_the_handler_of_last_resort_is_silent_in_the_block(monkeypatch, capsys) -> None:
+    """torchao has no handler of its own when it says what it cannot load."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    with torch_logs_silenced():
+        logging.getLogger("torchao").warning("while it is imported")
+        logging.getLogger("of_the_user").warning("by the model")
+    logging.getLogger("torchao").warning("later")
+
+    assert capsys.readouterr().err == "by the model\nlater\n"

@@ -2,6 +2,7 @@
 
 While a trace fails, torch logs the traceback of an operator's fake kernel, that it finds no user code, or
 that a case is unsupported, and prints the graph so far on stderr: into the output of a script, or of pytest.
+torchao (0.18) logs when it is imported, by the handler of last resort, which native libraries it cannot load.
 
 Source: `torch/_subclasses/fake_tensor.py:_dispatch_impl`, `torch/fx/experimental/symbolic_shapes.py`,
 `torch/export/_trace.py:_log_export_wrapper`; `torch/_logging/_internal.py:_init_logs`, which gives handlers
@@ -24,14 +25,14 @@ from .patching import Patches
 
 __all__ = ["torch_logs_allowed", "torch_logs_silenced"]
 
-_LIBRARIES = ("torch", "transformers")
+_LIBRARIES = ("torch", "torchao", "transformers")
 _is_silent: ContextVar[bool] = ContextVar("fakexport_is_silent", default=False)
 _is_allowed: ContextVar[bool] = ContextVar("fakexport_is_allowed", default=False)
 
 
 @contextmanager
 def torch_logs_silenced() -> Iterator[None]:
-    """Drops warnings and errors that torch and transformers log in the block, and graphs that torch prints.
+    """Drops warnings and errors that torch, torchao and transformers log in the block, and graphs of torch.
 
     Only those of this thread or task: other threads log as before. What `TORCH_LOGS` asks for is of lower
     levels, and stays. Blocks may overlap in any order; after the last one everything is as it was.
@@ -98,11 +99,13 @@ class _Installation:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Those of the libraries' loggers, and those of the root, pytest's among them."""
+    """Those of the libraries' loggers, those of the root, pytest's among them, and that of last resort."""
     known = logging.root.manager.loggerDict
     names = [name for name in list(known) if name.partition(".")[0] in _LIBRARIES]
     for logger in (logging.root, *(known[name] for name in names)):
         yield from getattr(logger, "handlers", ())
+    if logging.lastResort is not None:
+        yield logging.lastResort
 
 
 _installation = _Installation()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.files import read_file
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
 
@@ -41,7 +42,8 @@ def import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and typing look their module up there
     try:
-        spec.loader.exec_module(module)
+        with torch_logs_silenced():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         install = how_to_install(error)
@@ -62,7 +64,8 @@ def import_module(name: str, hint: str = "") -> ModuleType:
         SourceError: there is none, or it raises.
     """
     try:
-        return importlib.import_module(name)
+        with torch_logs_silenced():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise SourceError(f"no module named {error.name!r}{hint}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,7 @@ def load_torch_file(path: Path) -> dict[str, torch.Tensor]:
     except OSError:
         raise
     except pickle.UnpicklingError as error:
-        reason = "it holds more than tensors, and loading that could run code of the file"
-        raise CheckpointError(f"{path.name} is refused: {reason}") from error
+        raise CheckpointError(f"{path.name} is refused: {_reason(str(error))}") from error
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
         raise CheckpointError(f"{path.name} cannot be loaded: {type(error).__name__}: {first}") from error
@@ -67,6 +67,13 @@ def shared_names(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], 
     for name, tensor in tensors.items():
         groups.setdefault(tensor_identity(tensor), []).append(name)
     return tuple(tuple(names) for names in groups.values() if len(names) > 1)
+
+
+def _reason(refusal: str) -> str:
+    """Why torch does not load what a file names; torchao declares its classes as safe when it is imported."""
+    if "GLOBAL torchao." in refusal and "torchao" not in sys.modules:
+        return "it holds tensors of torchao: import torchao first, or give `--library torchao`"
+    return "it holds more than tensors, and loading that could run code of the file"
 
 
 def _tensors(loaded: object) -> dict[str, torch.Tensor]:
