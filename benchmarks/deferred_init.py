@@ -66,7 +66,7 @@ def timed(make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
 
 def measure_recording(make: Callable[[], Any], way: str) -> dict[str, Any]:
     """Construction in a fake mode, recorded or not, or both in turns; and the values of the buffers."""
-    from fakexport.fake import value_of
+    from fakexport.history import value_of
 
     if way == "turns":
         ratios = []

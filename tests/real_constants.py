@@ -16,7 +16,8 @@ import torch
 from fakexport.capture import UnboundConstant, capture
 from fakexport.capture.plain_forward import plain_forward
 from fakexport.devices import emulate
-from fakexport.fake import build, value_of
+from fakexport.fake import build
+from fakexport.history import value_of
 from fakexport.sources import Source, resolve
 
 __all__ = ["ConstantComparison", "compare_constants", "same_bits", "tiny_source"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.fake import is_fake
+from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.unbound_constant import UnboundConstant
 

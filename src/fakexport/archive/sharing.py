@@ -9,7 +9,8 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
-from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.fake import is_fake
+from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.weights.finite import are_equal
 

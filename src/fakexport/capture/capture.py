@@ -24,7 +24,8 @@ from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.diagnostics import Span
-from fakexport.fake import SubclassNotKept, remember_value, unregistered_wrapper
+from fakexport.fake import SubclassNotKept, unregistered_wrapper
+from fakexport.history import remember_value
 from fakexport.program.conditions import absence_guards
 from fakexport.program.origin import remember_origin
 from fakexport.program.source_span import is_library_code, is_model_code, is_user_code

@@ -14,7 +14,7 @@ from torch.fx import Node
 from fakexport._torch.constant_operators import NotExact, check_kind
 from fakexport._torch.constant_questions import ConstantGraph, constant_questions
 from fakexport._torch.fake_tensors import FakeTensor, storage_identity
-from fakexport.fake import Provenance
+from fakexport.history import Provenance
 
 from .constants import value_or_reason
 

@@ -17,7 +17,7 @@ from fakexport._torch.lifted_constants import note_lifted_value
 from fakexport._torch.real_execution import real_execution
 from fakexport.capture.recovered import Recovered, UnboundConstant
 from fakexport.diagnostics import Span
-from fakexport.fake import Provenance, UnreplayableRead, remember_value, value_of, withhold_value
+from fakexport.history import Provenance, UnreplayableRead, remember_value, value_of, withhold_value
 from fakexport.program import source_span
 
 __all__ = ["LARGEST_CONSTANT_BYTES", "recover_constants", "value_or_reason"]

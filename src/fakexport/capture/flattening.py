@@ -25,7 +25,8 @@ from fakexport._torch.operator_registry import HigherOrderOperator
 from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.wrapper_subclasses import inner_name, inner_tensors, is_wrapper, rewrapped
-from fakexport.fake import SubclassNotKept, hand_on_value, is_fake
+from fakexport.fake import SubclassNotKept, is_fake
+from fakexport.history import hand_on_value
 from fakexport.program import source_span
 from fakexport.program.origin import inherit_origin
 from fakexport.program.program_copy import copied_graph

@@ -15,7 +15,8 @@ from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.archive import bind
 from fakexport.archive.sharing import name_in_checkpoint
 from fakexport.diagnose.comparison import Comparison, compare
-from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.fake import is_fake
+from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.origin import remembered_prefix
 from fakexport.sources import ExampleInputs, resolve
 from fakexport.weights import dtype_named

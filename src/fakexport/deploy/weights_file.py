@@ -20,8 +20,9 @@ from typing import IO
 import torch
 
 from fakexport._torch.real_execution import real_execution
-from fakexport.fake import is_fake, value_of
+from fakexport.fake import is_fake
 from fakexport.files import new_file
+from fakexport.history import value_of
 from fakexport.weights import CheckpointError, CheckpointSource, first_file, read_header
 from fakexport.weights.expectation import Weight
 from fakexport.weights.safetensors_header import DTYPES

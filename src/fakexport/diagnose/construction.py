@@ -10,7 +10,8 @@ from fakexport.diagnose.devices import absent_device_in_constructor
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnose.repairs import construction_repair
 from fakexport.diagnostics import Diagnostic, Fix, Span
-from fakexport.fake import SubclassNotKept, UnreplayableRead
+from fakexport.fake import SubclassNotKept
+from fakexport.history import UnreplayableRead
 from fakexport.rules import rule
 from fakexport.sources import how_to_install
 

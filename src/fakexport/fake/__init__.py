@@ -1,4 +1,7 @@
-"""Models without data: fake tensors, construction, the record of how each tensor was made, and placement."""
+"""Models without data: fake mode, construction, placement, and giving a model its data later."""
+
+# Documented under `fakexport.fake`, which is where users look for them.
+from fakexport.history import UnreplayableRead, remember_value, value_of
 
 from .build import Built, build
 from .deferred import deferred_init, is_deferred
@@ -6,22 +9,14 @@ from .materialize import MaterializeError, materialize_module, materialize_tenso
 from .mode import fake_mode, is_fake, meta_like
 from .place import place
 from .placement import DeviceMap, Placement
-from .provenance import Dependence, DependenceKind, Provenance
-from .recording import Recording
-from .replay import UnreplayableRead
 from .subclasses import SubclassNotKept, check_input, unregistered_wrapper
 from .transfers import Transfers, install_transfers
-from .values import hand_on_value, remember_value, value_of, withhold_value
 
 __all__ = [
     "Built",
-    "Dependence",
-    "DependenceKind",
     "DeviceMap",
     "MaterializeError",
     "Placement",
-    "Provenance",
-    "Recording",
     "SubclassNotKept",
     "Transfers",
     "UnreplayableRead",
@@ -29,7 +24,6 @@ __all__ = [
     "check_input",
     "deferred_init",
     "fake_mode",
-    "hand_on_value",
     "install_transfers",
     "is_deferred",
     "is_fake",
@@ -40,5 +34,4 @@ __all__ = [
     "remember_value",
     "unregistered_wrapper",
     "value_of",
-    "withhold_value",
 ]

@@ -20,12 +20,10 @@ from fakexport._torch.fake_tensors import (
 from fakexport._torch.parameter_classes import fake_parameter, own_class
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import held_bytes, is_wrapper
+from fakexport.history import Recording, edit_of, remember_value, withhold_value
 
-from .edits import edit_of
 from .module_tensors import held_tensors, plain_tensors, slots
-from .recording import Recording
 from .subclasses import changed_inside, check_class
-from .values import remember_value, withhold_value
 
 __all__ = ["LARGE_REAL_BYTES", "adopt", "foreign_tensors"]
 

@@ -16,6 +16,7 @@ from fakexport._torch.pytree import tree_map
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.devices import emulated_topology
+from fakexport.history import Recording, recording
 
 from .adoption import LARGE_REAL_BYTES, adopt, foreign_tensors
 from .mode import fake_mode
@@ -23,7 +24,6 @@ from .module_tensors import held_tensors, slots
 from .place import place, placement_as_made
 from .placement import DeviceMap, Placement, check_device
 from .pretrained_models import register_caches
-from .recording import Recording, recording
 from .subclasses import check_class, check_input
 
 __all__ = ["Built", "build"]

@@ -12,8 +12,7 @@ import torch
 from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.fake_tensors import FakeTensorMode, real_to_fake
 from fakexport._torch.real_execution import real_execution
-
-from .values import withhold_value
+from fakexport.history import withhold_value
 
 __all__ = ["headers_alone"]
 

@@ -14,12 +14,9 @@ from fakexport._torch.dispatch_observer import observe
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, new_fake_mode
 from fakexport._torch.wrapper_subclasses import inner_tensors
 from fakexport.devices import Topology, emulated_topology
+from fakexport.history import Output, note_edit, record_of, recording, remember_memory
 
-from .edits import note_edit, remember_memory
-from .history import Output
 from .module_tensors import held_tensors
-from .recording import recording
-from .references import record_of
 
 __all__ = ["deferred_init", "is_deferred"]
 

@@ -13,12 +13,18 @@ from fakexport._torch.fake_tensors import FakeTensor, hand_on_hooks, is_fake_ten
 from fakexport._torch.parameter_classes import own_class, real_parameter
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
+from fakexport.history import (
+    Operation,
+    Output,
+    TensorRecord,
+    UnreplayableRead,
+    edit_of,
+    record_of,
+    replay,
+    why_unreplayable,
+)
 
-from .edits import edit_of
-from .history import Operation, Output, TensorRecord
 from .module_tensors import Held, held_tensors
-from .references import record_of
-from .replay import UnreplayableRead, replay, why_unreplayable
 from .subclasses import changed_inside
 
 __all__ = ["MaterializeError", "materialize_module", "materialize_tensor"]

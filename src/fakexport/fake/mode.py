@@ -10,10 +10,10 @@ import torch
 from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, meta_of, new_fake_mode
 from fakexport.devices import Topology, emulate
+from fakexport.history import recording
 
 from .checkpoint_reads import headers_alone
 from .pretrained_models import pretrained_models
-from .recording import recording
 
 __all__ = ["fake_mode", "is_fake", "meta_like"]
 

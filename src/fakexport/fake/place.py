@@ -12,12 +12,11 @@ from torch import nn
 from fakexport._torch.fake_tensors import FakeTensor, mode_of, real_to_fake
 from fakexport._torch.wrapper_subclasses import is_wrapper
 from fakexport.devices import Topology
+from fakexport.history import Recording, hand_on_value, recording
 
 from .module_tensors import Held, Slot, held_tensors, slots
 from .placement import DeviceMap, Placement, covering_entry, resolve
-from .recording import Recording, recording
 from .subclasses import SubclassNotKept, changed_inside
-from .values import hand_on_value
 
 __all__ = ["place", "placement_as_made"]
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.fake import is_fake
+from fakexport.history import UnreplayableRead, value_of
 
 __all__ = ["UnboundProgram", "WeightlessProgram", "example_inputs_of", "has_value", "unbound_names"]
 

@@ -16,7 +16,8 @@ from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.capture import flattened
-from fakexport.fake import is_fake, value_of
+from fakexport.fake import is_fake
+from fakexport.history import value_of
 from fakexport.program.origin import facts_of, inherit_origin, remembered_recipes
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program

@@ -20,7 +20,8 @@ from fakexport.archive.container.reader import read_container
 from fakexport.archive.described_container import MANIFEST, write_described
 from fakexport.archive.manifest import Manifest
 from fakexport.archive.saving import CONSTANTS_CONFIG, WEIGHTS_CONFIG
-from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.fake import is_fake
+from fakexport.history import UnreplayableRead, value_of
 from fakexport.program import UnboundProgram
 
 

@@ -16,9 +16,10 @@ import fakexport as fe
 from fakexport._torch.fake_tensors import mode_of
 from fakexport.capture import Captured, Recovered, UnboundConstants, capture, constants, recover_constants
 from fakexport.devices import emulate
-from fakexport.fake import UnreplayableRead, build, deferred_init, materialize_module, value_of
-from fakexport.fake.history import history_of
-from fakexport.fake.references import record_of
+from fakexport.fake import build, deferred_init, materialize_module
+from fakexport.history import UnreplayableRead, value_of
+from fakexport.history.records import history_of
+from fakexport.history.references import record_of
 from fakexport.program import nodes_equal
 from tests.real_constants import same_bits
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 import fakexport as fe
-from fakexport.fake import value_of
+from fakexport.history import value_of
 
 
 class Literals(nn.Module):

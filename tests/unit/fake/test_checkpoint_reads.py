@@ -13,7 +13,8 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import nn
 
 import fakexport as fe
-from fakexport.fake import UnreplayableRead, build, value_of
+from fakexport.fake import build
+from fakexport.history import UnreplayableRead, value_of
 
 
 def mlp() -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import weakref
 from typing import Any
 
@@ -21,9 +22,11 @@ from fakexport.fake import (
     materialize_module,
     materialize_tensor,
 )
-from fakexport.fake import recording as recording_module
-from fakexport.fake import replay as replay_module
 from tests.equality import assert_same_module, assert_same_tensor
+
+# The face of the room has functions of these names.
+recording_module = importlib.import_module("fakexport.history.recording")
+replay_module = importlib.import_module("fakexport.history.replay")
 
 
 class Block(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fakexport.fake import fake_mode, is_fake
-from fakexport.fake.recording import recording
+from fakexport.history.recording import recording
 
 
 class Tied(nn.Module):

@@ -4,7 +4,7 @@ from torch import nn
 
 from fakexport.devices import Topology, emulate
 from fakexport.fake import fake_mode, place
-from fakexport.fake.recording import recording
+from fakexport.history.recording import recording
 
 
 class Decoder(nn.Module):

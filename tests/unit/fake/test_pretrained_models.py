@@ -15,7 +15,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceCl
 from transformers.integrations import accelerate as accelerate_integration
 
 import fakexport as fe
-from fakexport.fake import build, value_of
+from fakexport.fake import build
+from fakexport.history import value_of
 from tests.unit.sources.tiny_configs import TEXT
 
 

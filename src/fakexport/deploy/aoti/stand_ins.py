@@ -16,7 +16,8 @@ from fakexport._torch.fake_tensors import new_fake_mode, real_to_fake
 from fakexport._torch.program_assembly import as_parameter, reassemble
 from fakexport._torch.real_execution import real_execution
 from fakexport.archive.saving import save_with_facts
-from fakexport.fake import is_fake, value_of
+from fakexport.fake import is_fake
+from fakexport.history import value_of
 from fakexport.program.origin import inherit_origin
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_facts import ProgramFacts

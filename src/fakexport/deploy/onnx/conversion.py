@@ -12,7 +12,8 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 
 from fakexport._torch.program_assembly import reassemble
 from fakexport.archive.codec.source_path import SourcePaths
-from fakexport.fake import is_fake, value_of
+from fakexport.fake import is_fake
+from fakexport.history import value_of
 from fakexport.program.operator_name import operator_name
 from fakexport.program.program_copy import copied_graph, graph_modules
 from fakexport.program.source_span import source_span

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fakexport._torch.script_objects import class_name, pickled_object, state_text
-from fakexport.fake import UnreplayableRead, is_fake, value_of
+from fakexport.fake import is_fake
+from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
 from fakexport.program.differences.program_difference import ConstantDifference
 

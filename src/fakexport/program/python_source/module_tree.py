@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from fakexport.fake import UnreplayableRead, value_of
+from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.tensor_identity import tensor_identity
 
 from .error import SourceError

@@ -12,7 +12,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsew
 from fakexport._torch.program_assembly import as_parameter
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices.presence import exists_here
-from fakexport.fake import UnreplayableRead, hand_on_value, remember_value, value_of
+from fakexport.history import UnreplayableRead, hand_on_value, remember_value, value_of
 from fakexport.program.tensor_identity import tensor_identity
 
 __all__ = ["MovedTensors"]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.fake import value_of
+from fakexport.history import value_of
 
 TABLE = torch.arange(6.0).view(2, 3)
 LAYER = nn.Linear(3, 3)

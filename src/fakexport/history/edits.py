@@ -10,7 +10,7 @@ import torch
 from fakexport._torch.fake_tensors import FakeTensor, storage_identity
 from fakexport._torch.operator_effects import effects_of
 
-from .history import TensorRecord, Unknown, leaves
+from .records import TensorRecord, Unknown, leaves
 from .references import has_record, record_of, set_record
 from .replay import reading_span
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fakexport.fake.mode import fake_mode
-from fakexport.fake.recording import recording
+from fakexport.history.recording import recording
 
 Step = Callable[[list[torch.Tensor], random.Random], None]
 

@@ -18,7 +18,7 @@ from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import held_bytes
 
-from .history import Constant, Operation, Output, TensorRecord, Unknown
+from .records import Constant, Operation, Output, TensorRecord, Unknown
 
 __all__ = ["Inputs", "constant_of", "has_record", "made_from", "record_of", "set_record"]
 

@@ -13,9 +13,9 @@ from torch import nn
 from fakexport.devices import emulate
 from fakexport.fake.mode import fake_mode
 from fakexport.fake.place import place
-from fakexport.fake.provenance import Dependence, Provenance
-from fakexport.fake.recording import recording
-from tests.unit.fake.test_replay_laws import compute, make, view, write
+from fakexport.history.provenance import Dependence, Provenance
+from fakexport.history.recording import recording
+from tests.unit.history.test_replay_laws import compute, make, view, write
 
 
 @pytest.fixture(autouse=True)

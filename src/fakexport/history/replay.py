@@ -17,7 +17,8 @@ from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.diagnostics import Span
 
-from .history import (
+from .randomness import Origin, RandomOperation
+from .records import (
     Constant,
     Operation,
     Output,
@@ -27,7 +28,6 @@ from .history import (
     history_up_to,
     leaves,
 )
-from .randomness import Origin
 
 __all__ = [
     "LARGEST_REPLAY_BYTES",
@@ -187,7 +187,6 @@ def resolve_origin(origin: Origin) -> None:
         chain.append(origin)
         operation = origin.operation
         assert operation is not None
-        assert operation.draw is not None
         origin = operation.draw.start.origin
     for origin in reversed(chain):
         if origin.operation is not None:  # Running an earlier one may have run this one too.
@@ -242,15 +241,16 @@ def _run(operation: Operation, value: Any) -> list[Any]:
     kwargs = {name: value(item) for name, item in operation.kwargs.items()}
     if kwargs.get("pin_memory"):
         kwargs["pin_memory"] = False
-    if operation.draw is not None:
-        resolve_origin(operation.draw.start.origin)
+    draw = operation.draw if isinstance(operation, RandomOperation) else None
+    if draw is not None:
+        resolve_origin(draw.start.origin)
 
     def call() -> Any:
         return operation.operator(*args, **kwargs)
 
     try:
         with _default_dtype(operation.default_dtype):
-            result = call() if operation.draw is None else operation.draw.run(call)
+            result = call() if draw is None else draw.run(call)
     except Exception as error:
         text = str(error).strip().partition("\n")[0]
         raise _Unreplayable(f"{operation.name} fails on the CPU: {text}") from error

@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-from .randomness import Draw
-
 __all__ = [
     "Constant",
     "Operation",
@@ -39,11 +37,10 @@ class Operation:
         operator: The overload, or a function that takes the arguments.
         args, kwargs: Its arguments, with `Output`, `Constant` and `Unknown` in place of tensors.
         after: The operations that wrote into the memory of the arguments until then.
-        draw: Where its random numbers come from, for an operator that draws some.
         default_dtype: The default dtype of that moment.
     """
 
-    __slots__ = ("after", "args", "default_dtype", "draw", "kwargs", "number", "operator")
+    __slots__ = ("after", "args", "default_dtype", "kwargs", "number", "operator")
 
     def __init__(
         self,
@@ -51,7 +48,6 @@ class Operation:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         after: tuple[Operation, ...] = (),
-        draw: Draw | None = None,
         default_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.number = next(_sequence)
@@ -59,9 +55,6 @@ class Operation:
         self.args = args
         self.kwargs = kwargs
         self.after = after
-        self.draw = draw
-        if draw is not None:
-            draw.belongs_to(self)
         self.default_dtype = default_dtype
 
     @property

@@ -20,7 +20,7 @@ import itertools
 import struct
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -37,10 +37,9 @@ from fakexport._torch.mersenne_twister import (
 from fakexport._torch.random_words import Drawn
 from fakexport._torch.real_execution import real_execution
 
-if TYPE_CHECKING:
-    from .history import Operation
+from .records import Operation
 
-__all__ = ["Draw", "Draws", "Origin", "Position"]
+__all__ = ["Draw", "Draws", "Origin", "Position", "RandomOperation"]
 
 T = TypeVar("T")
 
@@ -70,7 +69,7 @@ class Origin:
         self.number = next(_numbers)
         self.first = first
         self.state = first if is_known else None
-        self.operation: Operation | None = None
+        self.operation: RandomOperation | None = None
         self._reached: tuple[int, torch.Tensor] | None = None
         self._marked: MarkedState | None = None
         _origins[self.number] = self
@@ -88,7 +87,7 @@ class Origin:
     def elements_before(self) -> int:
         """How many elements have to be filled before the state is known."""
         elements, origin = 0, self
-        while origin.operation is not None and origin.operation.draw is not None:
+        while origin.operation is not None:
             elements += origin.operation.draw.elements
             origin = origin.operation.draw.start.origin
         return elements
@@ -201,7 +200,7 @@ class Draw:
         """Where the operation ends, if only running it tells and somebody wants to know."""
         return None if self._leaves is None else self._leaves()
 
-    def belongs_to(self, operation: Operation) -> None:
+    def belongs_to(self, operation: RandomOperation) -> None:
         """Says which operation draws. Called once, by the operation."""
         if (leaves := self.leaves) is not None:
             leaves.operation = operation
@@ -225,6 +224,30 @@ class Draw:
             if not is_as_far(start, end, after.words - self.start.words):
                 raise RuntimeError("it drew more or fewer random numbers than fakexport takes it to draw")
             after.origin.reach(after.words, end)
+
+
+class RandomOperation(Operation):
+    """One call of an operator that draws random numbers.
+
+    Args:
+        operator, args, kwargs, after, default_dtype: As those of every operation.
+        draw: Where its random numbers come from.
+    """
+
+    __slots__ = ("draw",)
+
+    def __init__(
+        self,
+        operator: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        after: tuple[Operation, ...],
+        draw: Draw,
+        default_dtype: torch.dtype,
+    ) -> None:
+        super().__init__(operator, args, kwargs, after, default_dtype)
+        self.draw = draw
+        draw.belongs_to(self)
 
 
 class Draws:

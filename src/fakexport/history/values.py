@@ -8,7 +8,7 @@ from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import is_wrapper, rewrapped
 
-from .history import TensorRecord, Unknown
+from .records import TensorRecord, Unknown
 from .references import made_from, record_of, set_record
 from .replay import UnreplayableRead, replay
 

@@ -18,8 +18,8 @@ from fakexport._torch.random_words import Drawn, drawn_by
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.truncated_normal import truncated_normal_as_one_step
 
-from .history import Constant, Operation, Output, StorageRecord, TensorRecord, leaves
-from .randomness import Draw, Draws
+from .randomness import Draw, Draws, RandomOperation
+from .records import Constant, Operation, Output, StorageRecord, TensorRecord, leaves
 from .references import Inputs, has_record, record_of, set_record
 from .replay import Replay, resolve_if_cheap, resolve_origin
 from .values import value_of
@@ -135,14 +135,15 @@ class Recording:
     def _note(
         self, operator: Any, inputs: Inputs, effects: Effects, result: Any, args: Any, kwargs: Any
     ) -> None:
-        operation = Operation(
-            _clone if effects.is_lift else operator,
-            inputs.args,
-            inputs.kwargs,
-            inputs.writes_before(_overwritten(effects, args)),
-            self._draw(operator, result, args, kwargs) if effects.is_random else None,
-            torch.get_default_dtype(),
-        )
+        called = _clone if effects.is_lift else operator
+        after = inputs.writes_before(_overwritten(effects, args))
+        dtype = torch.get_default_dtype()
+        operation: Operation
+        if effects.is_random:
+            draw = self._draw(operator, result, args, kwargs)
+            operation = RandomOperation(called, inputs.args, inputs.kwargs, after, draw, dtype)
+        else:
+            operation = Operation(called, inputs.args, inputs.kwargs, after, dtype)
         storage = _aliased_storage(effects, args, kwargs)
         for index, tensor in enumerate((result,) if isinstance(result, FakeTensor) else leaves(result)):
             if isinstance(tensor, FakeTensor) and not has_record(tensor):
@@ -240,7 +241,7 @@ class Recording:
         after = () if _covers_its_memory(tensor) else record.writes()
         *values, generator = args
         draw = self._draws.next(drawn, generator, tensor.device, tensor.numel())
-        record.storage.last_write = Operation(
+        record.storage.last_write = RandomOperation(
             function, (record.output, *values, None), {}, after, draw, torch.get_default_dtype()
         )
         return True

@@ -13,7 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.operator_effects import Effects, effects_of
 
-from .history import Constant, Operation, Output, Unknown, leaves
+from .randomness import RandomOperation
+from .records import Constant, Operation, Output, Unknown, leaves
 from .references import has_record, record_of
 
 __all__ = ["Dependence", "DependenceKind", "Provenance"]
@@ -109,7 +110,7 @@ class _Search:
         if operation.number in self._seen:
             return
         self._seen.add(operation.number)
-        if operation.draw is not None and not operation.draw.is_seeded:
+        if isinstance(operation, RandomOperation) and not operation.draw.is_seeded:
             self._note("random", operation.name, operation)
         effects = effects_of(operation.operator)
         if effects.ignores_values:

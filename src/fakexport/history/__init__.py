@@ -1,0 +1,34 @@
+"""How each fake tensor was made: recorded operation by operation, and replayed where a value is needed.
+
+It knows tensors and no modules: building models and placing them is the subject of `fake`, which imports it.
+"""
+
+from .edits import edit_of, note_edit, remember_memory
+from .provenance import Dependence, DependenceKind, Provenance
+from .recording import Recording, recording
+from .records import Operation, Output, TensorRecord
+from .references import record_of
+from .replay import UnreplayableRead, replay, why_unreplayable
+from .values import hand_on_value, remember_value, value_of, withhold_value
+
+__all__ = [
+    "Dependence",
+    "DependenceKind",
+    "Operation",
+    "Output",
+    "Provenance",
+    "Recording",
+    "TensorRecord",
+    "UnreplayableRead",
+    "edit_of",
+    "hand_on_value",
+    "note_edit",
+    "record_of",
+    "recording",
+    "remember_memory",
+    "remember_value",
+    "replay",
+    "value_of",
+    "why_unreplayable",
+    "withhold_value",
+]
