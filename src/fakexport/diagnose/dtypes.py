@@ -1,19 +1,22 @@
 """Operators that refuse the dtypes of their operands when they run, and not while they are traced: FE209.
 
-In torch 2.13 the fake kernels of these operators compare no dtypes, and their kernels for the CPU and for
-CUDA do. What one of the two accepts is not reported: batch norm with parameters of another dtype.
+In torch 2.13 the fake kernels of these operators compare no dtypes, and the kernels that run do. What one
+type of device accepts and another refuses is reported where the operands are on the latter: a product of
+integers on CUDA, batch norm with parameters of another dtype on the CPU (whether CUDA refuses it is unknown).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fakexport._torch.operator_schema import argument_values
+from fakexport._torch.operator_schema import argument_names, argument_values
+from fakexport.diagnose.kernel_dtypes import kind_of, refused_kinds
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import Visit, operator_name, walk
@@ -22,6 +25,8 @@ from fakexport.rules import rule
 __all__ = ["diagnose_dtypes"]
 
 _LAYER = ("input", "weight")
+_CELL = ("input", "hx", "w_ih", "w_hh")
+_LAYERS = ("input", "hx", "params")
 _ONE_DTYPE = {
     "aten.linear.default": _LAYER,
     "aten.mm.default": ("self", "mat2"),
@@ -41,33 +46,95 @@ _ONE_DTYPE = {
     "aten.convolution.default": _LAYER,
     "aten.grid_sampler.default": ("input", "grid"),
     "aten.binary_cross_entropy.default": ("self", "target"),
+    "aten.cdist.default": ("x1", "x2"),
+    "aten.complex.default": ("real", "imag"),
+    "aten.polar.default": ("abs", "angle"),
+    "aten.heaviside.default": ("self", "values"),
     "aten.index_add.default": ("self", "source"),
     "aten.index_copy.default": ("self", "source"),
     "aten.index_put.default": ("self", "values"),
+    "aten.index_reduce.default": ("self", "source"),
+    "aten.put.default": ("self", "source"),
+    "aten.cross_entropy_loss.default": ("self", "weight"),
+    "aten.nll_loss_nd.default": ("self", "weight"),
+    "aten.gru_cell.default": _CELL,
+    "aten.lstm_cell.default": _CELL,
+    "aten.rnn_relu_cell.default": _CELL,
+    "aten.rnn_tanh_cell.default": _CELL,
+    "aten.gru.input": _LAYERS,
+    "aten.lstm.input": _LAYERS,
+    "aten.rnn_relu.input": _LAYERS,
+    "aten.rnn_tanh.input": _LAYERS,
 }
 # Half-precision values may have float32 parameters.
 _NORMS = dict.fromkeys(("aten.layer_norm.default", "aten.group_norm.default"), (*_LAYER, "bias"))
-_NO_INTEGERS = {
-    "aten.adaptive_avg_pool2d.default": ("self",),
-    "aten.gelu.default": ("self",),
-    "aten.glu.default": ("self",),
-    "aten.hardsigmoid.default": ("self",),
-    "aten.hardswish.default": ("self",),
-    "aten.log_softmax.int": ("self",),
-    "aten.mish.default": ("self",),
-    "aten.multinomial.default": ("self",),
-    "aten.silu.default": ("self",),
-    "aten.softmax.int": ("self",),
-    "aten.softplus.default": ("self",),
-    "aten.std.correction": ("self",),
-    "aten.var.correction": ("self",),
+_NORMS_ON_CPU = {
+    "aten.batch_norm.default": (*_LAYER, "bias", "running_mean", "running_var"),
+    "aten.instance_norm.default": (*_LAYER, "bias", "running_mean", "running_var"),
 }
-_OPERANDS: Mapping[str, tuple[str, ...]] = {**_ONE_DTYPE, **_NORMS, **_NO_INTEGERS}
+_OPERANDS: Mapping[str, tuple[str, ...]] = {**_ONE_DTYPE, **_NORMS, **_NORMS_ON_CPU}
+_INTEGERS = (torch.int64, torch.int32)
+# An argument that chooses elements, and what it may be.
+_CHOOSING: Mapping[str, tuple[str, tuple[torch.dtype, ...]]] = {
+    "aten.index_select.default": ("index", _INTEGERS),
+    "aten.index_add.default": ("index", _INTEGERS),
+    "aten.index_copy.default": ("index", (torch.int64,)),
+    "aten.index_fill.int_Scalar": ("index", (torch.int64,)),
+    "aten.index_fill.int_Tensor": ("index", (torch.int64,)),
+    "aten.masked_fill.Scalar": ("mask", (torch.bool,)),
+    "aten.masked_fill.Tensor": ("mask", (torch.bool,)),
+    "aten.masked_scatter.default": ("mask", (torch.bool,)),
+    "aten.nll_loss_nd.default": ("target", (torch.int64, torch.uint8)),
+}
+_ARITHMETIC = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.addcmul.default")
 _AUTOCAST = "higher_order.wrap_with_autocast"
 
 
+@dataclass(frozen=True)
+class _Refusal:
+    """What an operator refuses.
+
+    Args:
+        operands: The dtypes at fault, by argument name.
+        fix: What to write, as code.
+    """
+
+    operands: Mapping[str, torch.dtype]
+    fix: str
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of an operator.
+
+    Args:
+        node: The call.
+        name: The operator, or the one that an in-place operator is a variant of.
+        arguments: By name, defaults included.
+    """
+
+    node: Node
+    name: str
+    arguments: Mapping[str, Any]
+
+    def tensor(self, argument: str) -> torch.Tensor | None:
+        """The value of an argument, of a list the first one; None for what is not a tensor."""
+        return _tensor(self.arguments.get(argument))
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """In the order of the schema, in which the first one decides about the kernel."""
+        names = argument_names(self.node.target)
+        found = {name: _tensor(self.arguments.get(name)) for name in names}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    @property
+    def device_type(self) -> str:
+        return next((tensor.device.type for tensor in self.tensors.values()), "")
+
+
 def diagnose_dtypes(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """Operators whose operands have dtypes that eager torch refuses on every device.
+    """Operators whose operands have dtypes that eager torch refuses on their device.
 
     Args:
         program: As captured, before decompositions.
@@ -75,39 +142,127 @@ def diagnose_dtypes(program: ExportedProgram) -> Iterator[Diagnostic]:
         FE209, but not inside an autocast region, which casts the operands.
     """
     for visit in walk(program):
-        operands = _operands(visit.node)
-        if _is_refused(_plain_name(visit.node), operands) and not _is_autocast(visit):
-            yield _diagnostic(visit, operands)
+        refusal = _refusal(visit.node)
+        if refusal is not None and not _is_autocast(visit):
+            yield _diagnostic(visit, refusal)
 
 
-def _plain_name(node: Node) -> str:
-    """The name of the operator, or of the one that an in-place operator is a variant of."""
-    return operator_name(node).replace("_.", ".")
-
-
-def _operands(node: Node) -> dict[str, torch.dtype]:
-    """The dtypes that decide whether the operator runs, by argument name; none for other operators."""
-    name = _plain_name(node)
-    if name not in _OPERANDS:
-        return {}
+def _refusal(node: Node) -> _Refusal | None:
+    name = operator_name(node)
+    if not name.startswith("aten."):
+        return None
     arguments = argument_values(node.target, node.args, node.kwargs)
-    is_cast = arguments.get("dtype") is not None  # `softmax(x, dtype=torch.float32)`
-    if is_cast or (name == "aten.index_put.default" and _may_be_filled(arguments)):
-        return {}
-    tensors = {argument: _tensor(arguments.get(argument)) for argument in _OPERANDS[name]}
-    if name == "aten.linear.default":
-        tensors["bias"] = _bias(tensors["input"], _tensor(arguments.get("bias")))
-    return {argument: tensor.dtype for argument, tensor in tensors.items() if tensor is not None}
+    if arguments.get("dtype") is not None:
+        return None  # It casts: `softmax(x, dtype=torch.float32)`.
+    call = _Call(node, name.replace("_.", "."), arguments)
+    return next((found for check in _CHECKS if (found := check(call)) is not None), None)
+
+
+def _kind_refused(call: _Call) -> _Refusal | None:
+    """An operator without a kernel for complex numbers, for integers, for bool or for floats."""
+    kinds = refused_kinds(call.name, call.device_type)
+    tensors = call.tensors if kinds else {}
+    if not tensors:
+        return None
+    dtype = _computed(call, list(tensors.values()))
+    if dtype is None or kind_of(dtype) not in kinds:
+        return None
+    operands = {name: t.dtype for name, t in tensors.items() if kind_of(t.dtype) == kind_of(dtype)}
+    return _Refusal(operands, ", ".join(f"`{_accepted(name, dtype, kinds)}`" for name in operands))
+
+
+def _computed(call: _Call, tensors: list[torch.Tensor]) -> torch.dtype | None:
+    """The dtype that the kernel gets: the promoted one where dtypes are promoted, else that of the first."""
+    if len(tensors) == 1 or torch.Tag.pointwise not in call.node.target.tags:  # type: ignore[union-attr]
+        return tensors[0].dtype
+    if len(tensors) == 2:
+        return torch.result_type(*tensors)
+    dtypes = {tensor.dtype for tensor in tensors}
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
+def _accepted(name: str, dtype: torch.dtype, kinds: str) -> str:
+    match kind_of(dtype):
+        case "C":
+            return f"{name}.real` or `{name}.abs()"
+        case "F":
+            return f"{name}.to(torch.int64)"
+    return f"{name}.to({torch.float32 if 'I' in kinds else torch.int64})"
+
+
+def _mixed(call: _Call) -> _Refusal | None:
+    """Operands of several dtypes where one is needed."""
+    if call.name not in _OPERANDS or (call.name in _NORMS_ON_CPU and call.device_type != "cpu"):
+        return None
+    if call.name == "aten.index_put.default" and _may_be_filled(call.tensor("values")):
+        return None
+    if call.name == "aten.cross_entropy_loss.default" and not _is_of_classes(call):
+        return None
+    tensors = {argument: call.tensor(argument) for argument in _OPERANDS[call.name]}
+    if call.name == "aten.linear.default":
+        tensors["bias"] = _bias(tensors["input"], call.tensor("bias"))
+    operands = {argument: tensor.dtype for argument, tensor in tensors.items() if tensor is not None}
+    return _Refusal(operands, _conversions(operands)) if _is_mixed(call.name, operands) else None
+
+
+def _is_of_classes(call: _Call) -> bool:
+    """Whether the targets of a loss are indices of classes; probabilities are multiplied, which promotes."""
+    values, target = call.tensor("self"), call.tensor("target")
+    return values is not None and target is not None and values.dim() == target.dim() + 1
+
+
+def _wrong_choice(call: _Call) -> _Refusal | None:
+    """An index or a mask of a dtype that chooses nothing."""
+    argument, allowed = _CHOOSING.get(call.name, ("", ()))
+    tensor = call.tensor(argument)
+    if tensor is None or tensor.dtype in allowed:
+        return None
+    return _Refusal({argument: tensor.dtype}, f"`{argument}.to({allowed[0]})`")
+
+
+def _not_kept(call: _Call) -> _Refusal | None:
+    """An in-place operator whose result its tensor cannot hold: `integers.mul_(0.5)`."""
+    values, other = call.tensor("self"), call.arguments.get("other", call.arguments.get("tensor1"))
+    is_in_place = operator_name(call.node) != call.name
+    operand = _tensor(other) if isinstance(other, Node) else other
+    if not is_in_place or call.name not in _ARITHMETIC or values is None or operand is None:
+        return None
+    if not isinstance(operand, (torch.Tensor, bool, int, float, complex)):
+        return None
+    result = torch.result_type(values, operand)
+    if torch.can_cast(result, values.dtype):
+        return None
+    return _Refusal({"self": values.dtype, "result": result}, f"`self.to({result})`")
+
+
+def _bool_subtracted(call: _Call) -> _Refusal | None:
+    """`-` between a tensor of bool and anything else."""
+    if call.name not in ("aten.sub.Tensor", "aten.rsub.Scalar", "aten.rsub.Tensor"):
+        return None
+    operands = {name: t.dtype for name, t in call.tensors.items() if t.dtype is torch.bool}
+    return (
+        _Refusal(operands, ", ".join(f"`{name}.to(torch.int64)`" for name in operands)) if operands else None
+    )
+
+
+_CHECKS: tuple[Callable[[_Call], _Refusal | None], ...] = (
+    _mixed,
+    _kind_refused,
+    _wrong_choice,
+    _not_kept,
+    _bool_subtracted,
+)
 
 
 def _tensor(argument: Any) -> torch.Tensor | None:
+    if isinstance(argument, (list, tuple)):
+        return next((found for item in argument if (found := _tensor(item)) is not None), None)
     value = argument.meta.get("val") if isinstance(argument, Node) else None
     return value if isinstance(value, torch.Tensor) else None
 
 
-def _may_be_filled(arguments: Mapping[str, Any]) -> bool:
+def _may_be_filled(values: torch.Tensor | None) -> bool:
     """Whether `x[mask] = value` can be a `masked_fill`, which converts the value."""
-    values = _tensor(arguments["values"])
     return values is not None and all(isinstance(size, int) and size == 1 for size in values.shape)
 
 
@@ -120,11 +275,10 @@ def _bias(values: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tenso
     return bias if is_fused or not torch.can_cast(bias.dtype, values.dtype) else None
 
 
-def _is_refused(name: str, operands: Mapping[str, torch.dtype]) -> bool:
+def _is_mixed(name: str, operands: Mapping[str, torch.dtype]) -> bool:
     dtypes = set(operands.values())
-    if name in _NO_INTEGERS:
-        return any(not (dtype.is_floating_point or dtype.is_complex) for dtype in dtypes)
-    if name in _NORMS and operands.get("input") in (torch.float16, torch.bfloat16):
+    is_norm = name in _NORMS or name in _NORMS_ON_CPU
+    if is_norm and operands.get("input") in (torch.float16, torch.bfloat16):
         parameters = {dtype for argument, dtype in operands.items() if argument != "input"}
         return len(dtypes) > 1 and parameters != {torch.float32}
     return len(dtypes) > 1
@@ -142,13 +296,13 @@ def _is_autocast(visit: Visit) -> bool:
     return any(is_on.values())
 
 
-def _diagnostic(visit: Visit, operands: Mapping[str, torch.dtype]) -> Diagnostic:
+def _diagnostic(visit: Visit, refusal: _Refusal) -> Diagnostic:
     name = operator_name(visit.node)
-    found = ", ".join(f"{argument} {_short(dtype)}" for argument, dtype in operands.items())
+    found = ", ".join(f"{argument} {_short(dtype)}" for argument, dtype in refusal.operands.items())
     return rule("FE209").diagnostic(
         labels=labels_at(visit.span, f"`{name}` gets {found}"),
         notes=(f"{visit.module_path or 'the model'}: dtype mismatch in `{name}`: {found}",),
-        fix=Fix(f"convert before the call: {_conversions(operands)}"),
+        fix=Fix(f"convert before the call: {refusal.fix}"),
         node=visit.node.name,
         module_path=visit.module_path or None,
     )
@@ -156,9 +310,7 @@ def _diagnostic(visit: Visit, operands: Mapping[str, torch.dtype]) -> Diagnostic
 
 def _conversions(operands: Mapping[str, torch.dtype]) -> str:
     """`input.to(torch.float32)`: the dtype of the weight, of what is written into, or of the widest kind."""
-    if len(operands) == 1:
-        wanted = torch.float32
-    elif operands.keys() & {"weight", "source", "values"}:
+    if operands.keys() & {"weight", "source", "values"}:
         wanted = operands["weight" if "weight" in operands else "self"]
     else:
         wanted = max(operands.values(), key=lambda dtype: (dtype.is_complex, dtype.is_floating_point))

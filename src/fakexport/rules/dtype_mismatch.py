@@ -10,8 +10,10 @@ RULE = Rule(
     why="""
 A dtype mismatch: a linear layer with float32 weights gets integers, or a half-precision convolution gets
 float32, or a softmax gets integers. torch promotes dtypes in `add` or `mul` and not here: eager torch raises
-`mat1 and mat2 must have the same dtype`, on the CPU and on CUDA. A capture runs fake kernels, which do not
-compare these dtypes. `torch.export` succeeds, and the exported program raises when it is run.
+`mat1 and mat2 must have the same dtype`, on the CPU and on CUDA. Other kernels lack a kind of dtypes: no
+`relu` of bool, no comparison of complex numbers, and on CUDA no product of integers. A capture runs fake
+kernels, which do not compare these dtypes. `torch.export` succeeds, and the exported program raises when it
+is run.
 """,
     how_to_repair="""
 Convert the operands to one dtype before the call: `x.to(self.linear.weight.dtype)`. If the example inputs

@@ -16,7 +16,7 @@ from fakexport.diagnose.dtypes import diagnose_dtypes
 
 COMMON = (torch.float32, torch.bfloat16, torch.int64)
 ALL = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.complex64)
-REAL = (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32)
+KINDS = (torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64)
 ROWS = torch.tensor([0, 1])
 PAIRS = {
     "linear": (F.linear, (2, 3), (4, 3)),
@@ -62,12 +62,44 @@ PAIRS = {
     "linear bias of a batch": (lambda x, b: F.linear(x, x[0], b), (2, 2, 2), (2,)),
     "linear bias that is added": (lambda x, b: F.linear(x.transpose(0, 1), x[0], b), (3, 2, 2), (2,)),
     "mul": (torch.mul, (3,), (3,)),
+    "binary_cross_entropy, weight": (lambda x, w: F.binary_cross_entropy(x, x, w), (3,), (3,)),
+    "batch_norm": (lambda x, w: F.batch_norm(x, w, w + 1, w, w), (2, 4), (4,)),
+    "batch_norm, statistics": (lambda x, w: F.batch_norm(x, w, w + 1), (2, 4), (4,)),
+    "gru_cell": (lambda x, w: torch.gru_cell(x, x, w, w), (4, 4), (12, 4)),
+    "heaviside": (torch.heaviside, (3,), (3,)),
+    "put": (lambda x, y: torch.put(x, ROWS, y), (3,), (2,)),
+    "nll_loss, weight": (lambda x, w: F.nll_loss(x, ROWS, w), (2, 4), (4,)),
+    "cross_entropy, weight": (lambda x, w: F.cross_entropy(x, ROWS, w), (2, 4), (4,)),
+    "cross_entropy of probabilities": (F.cross_entropy, (2, 4), (2, 4)),
+    "nll_loss, target": (lambda x, y: F.nll_loss(x, y - y), (2, 4), (2,)),
+    "index_select, index": (lambda x, i: x.index_select(0, i - i), (3,), (3,)),
+    "index_add, index": (lambda x, i: x.index_add(0, i - i, x), (3,), (3,)),
+    "index_copy, index": (lambda x, i: x.index_copy(0, i - i, x), (3,), (3,)),
+    "masked_fill_": (lambda x, m: x.clone().masked_fill_(m, 0), (3,), (3,)),
+    "mul_": (lambda x, y: x.clone().mul_(y), (3,), (3,)),
+    "add_": (lambda x, y: x.clone().add_(y), (3,), (3,)),
+    "mul_ of a scalar tensor": (lambda x, y: x.clone().mul_(y), (3,), ()),
+    "bitwise_and": (torch.bitwise_and, (3,), (3,)),
+    "hypot": (torch.hypot, (3,), (3,)),
+    "maximum": (torch.maximum, (3,), (3,)),
     "where": (lambda x, y: torch.where(x == x, x, y), (3,), (3,)),
     "outer": (torch.outer, (3,), (3,)),
     "cat": (lambda x, y: torch.cat([x, y]), (3,), (3,)),
 }
 SINGLE = {
-    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x[None], 2),
+    "amax": torch.amax,
+    "argmax": torch.argmax,
+    "avg_pool2d": lambda x: F.avg_pool2d(x[None, None], 2),
+    "clamp": lambda x: x.clamp(0, 1),
+    "erf": torch.erf,
+    "floor": torch.floor,
+    "hardtanh": F.hardtanh,
+    "max_pool1d": lambda x: F.max_pool1d(x, 2),
+    "mul_ by a number": lambda x: x.clone().mul_(0.5),
+    "one minus": lambda x: 1 - x,
+    "rand_like": torch.rand_like,
+    "sort": lambda x: x.sort().values,
+    "topk": lambda x: x.topk(1).values,
     "gelu": F.gelu,
     "glu": F.glu,
     "hardsigmoid": F.hardsigmoid,
@@ -138,19 +170,31 @@ def test_two_dtypes_are_reported_where_eager_refuses_them(case, dtypes):
     function, *shapes = PAIRS[case]
     captured = [each for each in product(dtypes, repeat=2) if is_captured(function, each, shapes)]
 
-    expected = {each for each in captured if len(set(each)) > 1 and is_refused(function, each, shapes)}
+    expected = {each for each in captured if is_refused(function, each, shapes)}
 
     assert reported(function, captured, shapes) == expected
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex")
 @pytest.mark.parametrize("case", SINGLE)
-def test_integers_are_reported_where_eager_refuses_them(case):
-    shapes = [(2, 4, 4)] if case.startswith("adaptive") else [(2, 4)]
-    captured = [(dtype,) for dtype in REAL if is_captured(SINGLE[case], (dtype,), shapes)]
+def test_a_dtype_without_a_kernel_is_reported_where_eager_refuses_them(case):
+    shapes = [(2, 4)]
+    captured = [(dtype,) for dtype in KINDS if is_captured(SINGLE[case], (dtype,), shapes)]
 
     expected = {each for each in captured if is_refused(SINGLE[case], each, shapes)}
 
     assert reported(SINGLE[case], captured, shapes) == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "on"), [(torch.int64, ("H100",)), (torch.bool, ("cpu", "H100")), (torch.float32, ())]
+)
+def test_a_product_is_an_error_where_the_device_has_no_kernel(dtype, on):
+    """cuBLAS multiplies no integers, and the CPU does."""
+    ones = torch.ones(2, 2, dtype=dtype)
+    report = checked(Calls(torch.mm), (ones, ones), targets=["cpu", "H100"])
+
+    assert tuple(target for found in report.diagnostics for target in found.targets) == on
 
 
 class Head(nn.Module):
