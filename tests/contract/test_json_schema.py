@@ -25,6 +25,7 @@ from fakexport.report import (
 )
 from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
+from tests.known_facts import with_facts
 from tests.unit.archive.bundles import PREFIXES, fakes
 from tests.unit.archive.test_save_and_load import exported, factory
 from tests.unit.report.sample_bench import sample_bench
@@ -158,7 +159,7 @@ def test_a_method_of_a_bundle_is_described_as_an_archive_is():
 def archives(tmp_path_factory):
     """A weight-less archive for a device, one of torch, and a bound one."""
     folder = tmp_path_factory.mktemp("archives")
-    save(exported("H100"), folder / "device.pt2", topology="H100", skipped_checks=["something"])
+    save(with_facts(exported("H100"), topology="H100", skipped_checks=["something"]), folder / "device.pt2")
     program = torch.export.export(factory(), (torch.arange(5),))
     program.example_inputs = None
     torch.export.save(program, folder / "stock.pt2")

@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.program.origin import remembered_prefix
+from fakexport.program.program_facts import facts_of
 from fakexport.weights import CheckpointSource
 from fakexport.weights import bind as bind_program
 
@@ -70,5 +70,5 @@ def bind(
             program, checkpoint, device_map=device_map, dtype=dtype, constants=constants, **options
         )
     opened = program if isinstance(program, ExportedProgram) else load(program)
-    seen = own_part(checkpoint, remembered_prefix(opened))
+    seen = own_part(checkpoint, facts_of(opened).prefix)
     return bind_program(opened, seen, device_map=device_map, dtype=dtype, constants=constants, **options)

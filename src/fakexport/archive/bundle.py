@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from fakexport.capture import flattened
 from fakexport.fake import is_fake
-from fakexport.program.origin import remembered_prefix
+from fakexport.program.program_facts import facts_of
 
 from .bundle_manifest import METHOD_NAME, MOST_METHODS
 from .container.record_name import fault_of_name
@@ -61,7 +61,7 @@ class Bundle(Mapping[str, ExportedProgram]):
     ) -> None:
         _check_names(programs)
         self._programs = {method: flattened(program) for method, program in programs.items()}
-        known = ((method, remembered_prefix(program)) for method, program in programs.items())
+        known = ((method, facts_of(program).prefix) for method, program in programs.items())
         pairs = {method: prefix for method, prefix in known if prefix is not None}
         for method, prefix in (prefixes or {}).items():
             pairs[method] = (prefix, "") if isinstance(prefix, str) else prefix

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from fakexport.documents.recipe import Recipe
-from fakexport.program.origin import remembered_recipes
 from fakexport.program.program_devices import devices_of_program
+from fakexport.program.program_facts import facts_of
 from fakexport.weights import BindError, Checkpoint, WeightFinding, WeightsReport, warn_of
 from fakexport.weights import bind as bind_program
 from fakexport.weights.bound_devices import move_to_here
@@ -67,7 +67,7 @@ def bind_bundle(
         method: MethodWants(
             expected_of_program(program),
             bundle.prefixes.get(method),
-            remembered_recipes(program) or (),
+            facts_of(program).recipes or (),
             model_of(program) if source is None else source,
         )
         for method, program in bundle.items()

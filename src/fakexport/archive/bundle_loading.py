@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 
 from fakexport.program import WeightlessProgram
-from fakexport.program.origin import remember_prefix
 
 from .bundle import Bundle
 from .bundle_manifest import BundleManifest
@@ -15,7 +14,7 @@ from .described_container import MANIFEST, verify_records
 from .error import ArchiveError
 from .loading import read_program
 from .method_records import MethodRecords
-from .methods import NO_BUNDLE, read_methods, stored_methods, undescribed_bundle, weight_records
+from .methods import NO_BUNDLE, Methods, read_methods, stored_methods, undescribed_bundle, weight_records
 from .sharing import unify
 from .stock_archive import is_left_to_torch
 from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch
@@ -108,19 +107,20 @@ def _loaded(container: Container, check_weights: bool, *, trust: bool = False) -
     manifest = methods.bundle
     weights = frozenset().union(*map(weight_records, manifest.methods.values()))
     verify_records(container, manifest, unread=frozenset() if check_weights else weights)
-    bundle = _bundle(container, manifest, check_weights, trust=trust)
-    for method, program in bundle.items():
-        if (prefix := methods.prefix(method)) is not None:
-            remember_prefix(program, prefix)
-    return LoadedBundle(bundle, manifest, methods.notes)
+    return LoadedBundle(_bundle(container, methods, check_weights, trust=trust), manifest, methods.notes)
 
 
-def _bundle(container: Container, manifest: BundleManifest, check_weights: bool, *, trust: bool) -> Bundle:
+def _bundle(container: Container, methods: Methods, check_weights: bool, *, trust: bool) -> Bundle:
+    manifest = methods.bundle
     programs = {
         method: read_program(
-            container, MethodRecords(method), about, check_weights=check_weights, trust=trust
+            container,
+            MethodRecords(method),
+            methods.manifest(method),
+            check_weights=check_weights,
+            trust=trust,
         )
-        for method, about in manifest.methods.items()
+        for method in manifest.methods
     }
     try:
         bundle = Bundle(programs, prefixes=manifest.prefixes, shared=manifest.shared)

@@ -12,8 +12,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from fakexport.program.origin import facts_of
-from fakexport.program.program_facts import ProgramFacts
+from fakexport.program.program_facts import facts_of
 from fakexport.weights import Checkpoint
 
 from .bundle import Bundle, Prefix
@@ -36,7 +35,6 @@ def save_bundle(
     path: str | os.PathLike[str],
     *,
     prefixes: Mapping[str, str | Prefix] | None = None,
-    about: Mapping[str, Mapping[str, Any]] | None = None,
     root: str | Path | None = None,
     link: Checkpoint | None = None,
 ) -> BundleManifest:
@@ -51,14 +49,11 @@ def save_bundle(
             weights are one.
         path: The file; one that is there is replaced.
         prefixes: As for `Bundle`. A `Bundle` brings its own.
-        about: By method, what `save` takes for the manifest, where it is not what is known of the program:
-            `{"encode": {"topology": "H100"}}`.
         root, link: As for `save`.
     Returns:
         The manifest as written.
     Raises:
-        ValueError, TypeError: as for `Bundle` and `save`; `about` of an unknown method; prefixes beside a
-            `Bundle`.
+        ValueError, TypeError: as for `Bundle` and `save`; prefixes for a `Bundle`.
         FileWriteError: the file cannot be written; what was there before is there still.
 
     Example:
@@ -75,38 +70,29 @@ def save_bundle(
         bundle = programs
     else:
         bundle = Bundle(programs, prefixes=prefixes)
-    facts = _facts(bundle, about or {})
     links = None if link is None else Links(link, path)
     records: dict[str, Content] = {}
     manifests: dict[str, Manifest] = {}
-    for method, (weights, constants) in _payloads(bundle, facts, links).items():
+    for method, (weights, constants) in _payloads(bundle, links).items():
         program = bundle[method]
         records |= program_records(program, MethodRecords(method), weights, constants, root=root)
-        left = facts[method].left_behind if all(e.location is None for e in weights.tensors) else ()
+        left = facts_of(program).left_behind if all(e.location is None for e in weights.tensors) else ()
         warn_of_weights(f"{os.fspath(path)}, method {method},", left)
-        manifests[method] = described(program, weights, constants, facts[method], root=root)
+        manifests[method] = described(program, weights, constants, root=root)
     if link is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
         raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
     manifest = BundleManifest(methods=manifests, prefixes=bundle.prefixes, shared=bundle.shared)
     return write_described(path, records, manifest)
 
 
-def _facts(bundle: Bundle, about: Mapping[str, Mapping[str, Any]]) -> dict[str, ProgramFacts]:
-    if unknown := sorted(about.keys() - bundle.keys()):
-        raise ValueError(f"facts about {unknown[0]!r}, and the methods are {', '.join(bundle)}")
-    return {method: facts_of(program).given(**about.get(method, {})) for method, program in bundle.items()}
-
-
-def _payloads(
-    bundle: Bundle, facts: Mapping[str, ProgramFacts], links: Links | None
-) -> dict[str, tuple[Payload, Payload]]:
+def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, Payload]]:
     """By method, the weights and the constants, with a record in the first payload that has its content."""
     weights: dict[str, Payload] = {}
     constants: dict[str, Payload] = {}
     first_weight = first_constant = 0
     for method, program in bundle.items():
         weights[method] = weights_payload(program, links, first=first_weight)
-        constants[method] = constants_payload(program, facts[method].unbound, first=first_constant)
+        constants[method] = constants_payload(program, facts_of(program).unbound, first=first_constant)
         try:
             check_whole(weights[method], constants[method])
         except ValueError as error:

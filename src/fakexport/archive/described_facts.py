@@ -23,5 +23,7 @@ def described_facts(manifest: Manifest) -> ProgramFacts:
         dynamic_shapes=manifest.dynamic_shapes,
         skipped_checks=manifest.skipped_checks,
         versions=manifest.versions,
+        recipes=manifest.recipes,
+        prefix=manifest.prefix,
         unbound=tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants),
     )

@@ -17,7 +17,7 @@ from fakexport.devices.presence import exists_here
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.typed_json import entries, field, mapping
 from fakexport.program import WeightlessProgram
-from fakexport.program.origin import remember_facts, remember_prefix, remember_recipes
+from fakexport.program.program_facts import keep_facts
 from fakexport.program.stand_in_inputs import give_stand_in_inputs
 
 from .codec.operator_lookup import refuse_unregistered
@@ -147,8 +147,6 @@ def _loaded(
     )
     names = MethodRecords() if method is None else MethodRecords(method)
     program = read_program(container, names, manifest, check_weights=check_weights, trust=trust)
-    if (prefix := methods.prefix(method)) is not None:
-        remember_prefix(program, prefix)
     return LoadedArchive(program, manifest, methods.notes)
 
 
@@ -185,10 +183,9 @@ def read_program(
     _put_weights(container, program, manifest, weights, linked, mode or new_fake_mode())
     with faults_named(container.path, names.constants):
         put_constants(container, program, manifest, constants, trust=trust)
+    keep_facts(program, described_facts(manifest))
     made = WeightlessProgram.of(program)
     give_stand_in_inputs(made)
-    remember_recipes(made, manifest.recipes)
-    remember_facts(made, described_facts(manifest))
     return made
 
 

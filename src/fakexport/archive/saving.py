@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +15,7 @@ from fakexport.capture import flattened
 from fakexport.devices import Topology
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.program import library_classes, library_modules, library_operators
-from fakexport.program.origin import facts_of, remembered_prefix
-from fakexport.program.program_facts import ProgramFacts
-from fakexport.program.unbound_constant import UnboundConstant
+from fakexport.program.program_facts import facts_of
 from fakexport.weights import Checkpoint, recipes_of
 
 from .codec.program_encoder import program_to_json
@@ -40,7 +37,6 @@ __all__ = [
     "described",
     "program_records",
     "save",
-    "save_with_facts",
 ]
 
 
@@ -48,15 +44,6 @@ def save(
     program: ExportedProgram,
     path: str | os.PathLike[str],
     *,
-    source: str | None = None,
-    topology: str | None = None,
-    profiles: Sequence[str] | None = None,
-    device_map: Mapping[str, str] | None = None,
-    dtype: str | None = None,
-    dynamic_shapes: str | None = None,
-    skipped_checks: Sequence[str] | None = None,
-    versions: Mapping[str, str] | None = None,
-    unbound: Sequence[UnboundConstant] | None = None,
     root: str | Path | None = None,
     link: Checkpoint | None = None,
 ) -> Manifest:
@@ -68,6 +55,9 @@ def save(
     with their states. Nothing in the file has to be unpickled, and nothing tells when, where or by whom it
     was made: the same program gives the same bytes.
 
+    The manifest says what is known of the program since `export`, `check` or `load`, through `bind` and
+    `retarget`: source, target, placement, what was assumed. Of a program that torch made nothing is known.
+
     With `link`, weights that lie in a safetensors file of the checkpoint as the program wants them stay
     there: the archive has the file's path relative to its own folder, and a sha256 of each weight. Only
     `load` opens it. What was converted, merged or moved to another device is written into the archive.
@@ -76,17 +66,6 @@ def save(
         program: Not changed. Its example inputs are not written: zeros are, for stock torch, and only with
             weights.
         path: The file; one that is there is replaced.
-        source: What the program was exported from, `hf:config.json`, `model.py:factory`. This and the
-            following are for the manifest alone. Default: what is known since `export`, `check` or `load`,
-            through `bind` and `retarget`. Absolute paths are shortened.
-        topology: The devices it was exported for, `8xH100`; written in full, `8xH100-80GB`.
-        profiles: Names of the devices' profiles in order. Default: those of the topology.
-        device_map: Device by module path.
-        dtype: The floating dtype that was asked for, `bfloat16`.
-        dynamic_shapes: The dimensions that may vary, as you put it. The ranges are in the program itself.
-        skipped_checks: What was assumed and what was not checked, one sentence each.
-        versions: Of packages that took part besides fakexport and torch, by name.
-        unbound: Why constants have no value, as `capture` found out.
         root: Folder of the user's project: files below it are named relative to it, others by their name.
         link: The checkpoint that the weights were bound from, as `open_checkpoint` gave it to `bind`: the
             same object. Its files must lie in the folder of `path` or below it.
@@ -94,8 +73,8 @@ def save(
         The manifest as written.
     Raises:
         ValueError: some weights are real and some fake; bound weights with unbound constants; a link that
-            leads out of the folder, or none to be made; a topology that nobody knows; or the program has
-            what the format cannot say, such as a condition on inputs that nothing could check.
+            leads out of the folder, or none to be made; or the program has what the format cannot say, such
+            as a condition on inputs that nothing could check.
         TypeError: no program; `save_bundle` writes several.
         FileWriteError: the file cannot be written; what was there before is there still.
     Warns:
@@ -109,40 +88,20 @@ def save(
         'none'
     """
     if not isinstance(program, ExportedProgram):
-        raise TypeError(f"a {type(program).__name__} is no exported program; `save_bundle` writes several")
+        raise TypeError(
+            f"a {type(program).__name__} is not an exported program; `save_bundle` writes several"
+        )
     program = flattened(program)
-    facts = facts_of(program).given(
-        source=source,
-        topology=topology,
-        profiles=profiles,
-        device_map=device_map,
-        dtype=dtype,
-        dynamic_shapes=dynamic_shapes,
-        skipped_checks=skipped_checks,
-        versions=versions,
-        unbound=unbound,
-    )
-    return save_with_facts(program, path, facts, root=root, link=link)
-
-
-def save_with_facts(
-    program: ExportedProgram,
-    path: str | os.PathLike[str],
-    facts: ProgramFacts,
-    *,
-    root: str | Path | None = None,
-    link: Checkpoint | None = None,
-) -> Manifest:
-    """As `save`, with these facts, whatever is known of the program."""
+    facts = facts_of(program)
     weights = weights_payload(program, None if link is None else Links(link, path))
     constants = constants_payload(program, facts.unbound)
     check_whole(weights, constants)
     if link is not None and _kind(weights) != "linked":
         raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
     records = program_records(program, MethodRecords(), weights, constants, root=root)
-    manifest = described(program, weights, constants, facts, root=root)
+    manifest = described(program, weights, constants, root=root)
     warn_of_weights(os.fspath(path), facts.left_behind if _kind(weights) == "none" else ())
-    return write_described(path, records, replace(manifest, prefix=remembered_prefix(program)))
+    return write_described(path, records, replace(manifest, prefix=facts.prefix))
 
 
 def check_whole(weights: Payload, constants: Payload) -> None:
@@ -185,15 +144,11 @@ def described(
     program: ExportedProgram,
     weights: Payload,
     constants: Payload,
-    facts: ProgramFacts,
     *,
     root: str | Path | None = None,
 ) -> Manifest:
-    """What is said of one program beside its records, which have their digests when they are written.
-
-    Raises:
-        ValueError: a topology that nobody knows.
-    """
+    """What is said of one program beside its records, which have their digests when they are written."""
+    facts = facts_of(program)
     topology, profiles = facts.topology, facts.profiles
     if topology is not None and profiles is None:
         devices = Topology.parse(topology)

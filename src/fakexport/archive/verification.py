@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake
-from fakexport.program.origin import remembered_prefix
+from fakexport.program.program_facts import facts_of
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.weights import WeightFinding, WeightsReport, open_checkpoint
 from fakexport.weights import verify_weights as verify_model
@@ -61,7 +61,7 @@ def verify_weights(
     if not is_archive(source_or_program):
         model = str(source_or_program) if isinstance(source_or_program, Path) else source_or_program
         if isinstance(model, ExportedProgram):
-            checkpoint = own_part(checkpoint, remembered_prefix(model))
+            checkpoint = own_part(checkpoint, facts_of(model).prefix)
         return verify_model(model, checkpoint, source=source, topology=topology, dtype=dtype)
     if dtype is not None:
         raise ValueError("the dtypes of an archive are fixed: export the program with another dtype")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from fakexport.diagnostics import Span
 from fakexport.fake import SubclassNotKept, unregistered_wrapper
 from fakexport.history import remember_value
 from fakexport.program.conditions import absence_guards
-from fakexport.program.origin import remember_origin
+from fakexport.program.program_facts import ProgramFacts, keep_facts
 from fakexport.program.source_span import is_library_code, is_model_code, is_user_code
 
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
@@ -72,6 +72,7 @@ def capture(
     dynamic: DynamicDims | Any = None,
     strict: bool = False,
     tracing: AbstractContextManager[Any] | None = None,
+    facts: ProgramFacts | None = None,
 ) -> Captured:
     """Capture `module` as it stands, fake or real, on the devices where it stands.
 
@@ -86,6 +87,8 @@ def capture(
         dynamic: `DynamicDims`, or what `torch.export.export(dynamic_shapes=...)` takes, or None.
         strict: Trace with TorchDynamo instead of running the Python code.
         tracing: Entered around the trace: what the model's library wants patched meanwhile.
+        facts: What is known before the trace: source, target, placement, assumptions. The program has them,
+            with the constants that have no value.
     Returns:
         A program or a failure. Whatever the model raises is a failure; nothing is raised for it.
     Raises:
@@ -110,8 +113,10 @@ def capture(
     drop_refused_nodes(program)
     if (absent := failure_of_absent_device(program)) is not None:
         return Captured(None, absent)
-    remember_origin(program, module)
-    return Captured(program, None, recover_constants(program), tuple(effects), tuple(read))
+    recovered = recover_constants(program)
+    known = ProgramFacts() if facts is None else facts
+    keep_facts(program, replace(known, unbound=recovered.unbound, model=module))
+    return Captured(program, None, recovered, tuple(effects), tuple(read))
 
 
 def traced(

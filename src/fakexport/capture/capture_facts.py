@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from fakexport.program.program_facts import ProgramFacts
-from fakexport.program.unbound_constant import UnboundConstant
 
 __all__ = ["facts_at_capture", "loaded_libraries"]
 
@@ -26,12 +25,11 @@ def facts_at_capture(
     dynamic_shapes: Any,
     assumptions: Sequence[str],
     is_strict: bool,
-    unbound: Sequence[UnboundConstant],
 ) -> ProgramFacts:
-    """What is known of a program when it is captured.
+    """What is known of a program before it is captured.
 
     Args:
-        source, topology, dtype, unbound: As for `ProgramFacts`.
+        source, topology, dtype: As for `ProgramFacts`.
         device_map: Where the modules are.
         dynamic_shapes: As the caller gave it; what torch takes is not text, and the program has the ranges.
         assumptions: What was taken for granted, one sentence each.
@@ -45,7 +43,6 @@ def facts_at_capture(
         dynamic_shapes=_dynamic_text(dynamic_shapes),
         skipped_checks=(*assumptions, *([] if is_strict else [_NOT_STRICT])),
         versions=loaded_libraries(),
-        unbound=tuple(unbound),
     )
 
 

@@ -31,6 +31,7 @@ from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.diagnostics import Span, source_text
 from fakexport.diagnostics.statement import is_loop_test, is_negated
 from fakexport.fake import SubclassNotKept
+from fakexport.program.program_facts import ProgramFacts
 
 from .call_site import running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced
@@ -163,11 +164,12 @@ def capture_or_explore(
     strict: bool = False,
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
     on_failure: Callable[[CaptureFailure], None] | None = None,
+    facts: ProgramFacts | None = None,
 ) -> tuple[Captured, Exploration | None]:
     """What `capture` gives and, if that is a failure, what `explore` finds.
 
     Args:
-        module, args, kwargs, dynamic, strict: As for `capture`.
+        module, args, kwargs, dynamic, strict, facts: As for `capture`.
         tracing: Makes the context that `capture` takes, for each trace.
         on_failure: Called with the failure of the capture before anything is explored.
     Raises:
@@ -175,7 +177,7 @@ def capture_or_explore(
     """
     context = tracing() if tracing else None
     with operators_counted() as work:
-        captured = capture(module, args, kwargs, dynamic=dynamic, strict=strict, tracing=context)
+        captured = capture(module, args, kwargs, dynamic=dynamic, strict=strict, tracing=context, facts=facts)
     if captured.failure is None:
         return captured, None
     if on_failure is not None:

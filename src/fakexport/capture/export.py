@@ -20,7 +20,6 @@ from fakexport.capture.dynamic_dims import parse_dynamic
 from fakexport.capture.recovered import UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.fake import Built, build, check_input, install_transfers, is_fake
-from fakexport.program.origin import remember_facts
 from fakexport.sources import callable_source
 
 __all__ = ["export"]
@@ -79,23 +78,21 @@ def export(
         )
         inputs = _inputs(built, args, kwargs)
         with install_transfers(built.module, built.placement):
-            captured = capture(built.module, *inputs, dynamic=dynamic, strict=strict)
+            facts = facts_at_capture(
+                source=callable_source(factory_or_module).spec,
+                topology=devices.canonical,
+                device_map=built.placement.device_map,
+                dtype=dtype,
+                dynamic_shapes=dynamic_shapes,
+                assumptions=devices.assumptions,
+                is_strict=strict,
+            )
+            captured = capture(built.module, *inputs, dynamic=dynamic, strict=strict, facts=facts)
     if captured.program is None:
         assert captured.failure is not None
         assert captured.failure.error is not None
         raise captured.failure.error
     unbound = () if captured.recovered is None else captured.recovered.unbound
-    facts = facts_at_capture(
-        source=callable_source(factory_or_module).spec,
-        topology=devices.canonical,
-        device_map=built.placement.device_map,
-        dtype=dtype,
-        dynamic_shapes=dynamic_shapes,
-        assumptions=devices.assumptions,
-        is_strict=strict,
-        unbound=unbound,
-    )
-    remember_facts(captured.program, facts)
     if unbound:
         warnings.warn(UnboundConstants.of(unbound), stacklevel=2)
     return captured.program

@@ -22,13 +22,12 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fakexport._torch.operator_registry import HigherOrderOperator
-from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.wrapper_subclasses import inner_name, inner_tensors, is_wrapper, rewrapped
 from fakexport.fake import SubclassNotKept, is_fake
 from fakexport.history import hand_on_value
 from fakexport.program import source_span
-from fakexport.program.origin import inherit_origin
+from fakexport.program.derived_program import derived_program
 from fakexport.program.program_copy import copied_graph
 
 __all__ = ["flattened"]
@@ -67,7 +66,7 @@ def flattened(program: ExportedProgram) -> ExportedProgram:
         for spec in program.graph_signature.output_specs
     ]
     tensors = _Tensors()
-    made = reassemble(
+    return derived_program(
         program,
         graph_module=graph_module,
         state_dict=dict(tensors.inner(program.state_dict)),
@@ -75,8 +74,6 @@ def flattened(program: ExportedProgram) -> ExportedProgram:
         example_inputs=program.example_inputs,
         signature=ExportGraphSignature(specs, outputs),
     )
-    inherit_origin(made, program)
-    return made
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from fakexport import __version__
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture import (
     DynamicDims,
-    Recovered,
     capture_or_explore,
     facts_at_capture,
     loaded_libraries,
@@ -46,7 +45,6 @@ from fakexport.diagnose import (
 from fakexport.diagnostics import Diagnostic, fold
 from fakexport.fake import Built, SubclassNotKept, build, install_transfers
 from fakexport.program import ModuleSummary, diff, inspect_module, summarise, transfers
-from fakexport.program.origin import remember_facts
 from fakexport.program.program_facts import ProgramFacts
 from fakexport.report import Progress, Report, Stage, Step, TargetDifference, Timings, Verdict
 from fakexport.sources import (
@@ -232,6 +230,7 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
                     dynamic=request.dynamic,
                     strict=request.is_strict,
                     tracing=lambda: request.source.tracing(built.module, inputs),
+                    facts=_facts(request, target, built, inputs),
                     on_failure=lambda failure: announce(
                         "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
                     ),
@@ -262,7 +261,6 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
                     placement=built.placement.device_map,
                     program=captured.program,
                 )
-                remember_facts(captured.program, _facts(request, verdict, captured.recovered))
         verdict = replace(verdict, timings=_timings(request, clock))
         return verdict, _of_target(target, (*omitted, *findings.diagnostics))
     except FactoryFailed as error:
@@ -317,19 +315,18 @@ def _example_inputs(source: Source, built: Built, device: str, dtype: torch.dtyp
     return source.example_inputs(built.module, device, dtype)
 
 
-def _facts(request: _Request, verdict: Verdict, recovered: Recovered) -> ProgramFacts:
-    assumptions = [*verdict.target.assumptions]
+def _facts(request: _Request, target: Target, built: Built, inputs: ExampleInputs) -> ProgramFacts:
+    assumptions = list(_distinct(target.spec.assumptions + inputs.assumptions))
     if request.source.kind == "transformers" and not request.has_cache:
         assumptions.append("a language model is without its KV cache (--use-cache)")
     return facts_at_capture(
         source=request.source.spec,
-        topology=verdict.target.topology,
-        device_map=verdict.placement or {},
-        dtype=verdict.target.dtype,
+        topology=target.spec.topology,
+        device_map=built.placement.device_map or {},
+        dtype=target.spec.dtype,
         dynamic_shapes=request.dynamic_shapes,
         assumptions=assumptions,
         is_strict=request.is_strict,
-        unbound=recovered.unbound,
     )
 
 

@@ -17,7 +17,7 @@ from fakexport.archive.sharing import name_in_checkpoint
 from fakexport.diagnose.comparison import Comparison, compare
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
-from fakexport.program.origin import remembered_prefix
+from fakexport.program.program_facts import facts_of
 from fakexport.sources import ExampleInputs, resolve
 from fakexport.weights import dtype_named
 
@@ -62,7 +62,7 @@ def compare_source(
         weights: Any = checkpoint
         origin = f"weights: those of {checkpoint}"
     elif any(is_fake(tensor) for tensor in program.state_dict.values()):
-        prefix = remembered_prefix(program)  # `bind` expects the names of a checkpoint.
+        prefix = facts_of(program).prefix  # `bind` expects the names of a checkpoint.
         own = flat_tensors(module.state_dict())
         weights = {name_in_checkpoint(name, prefix): tensor for name, tensor in own.items()}
         origin = f"weights: as the model is constructed under seed {SEED}"

@@ -1,15 +1,24 @@
-"""What is known of a program and its graph does not say: written at capture, handed on with each change."""
+"""What is known of a program and its graph does not say: written at capture, handed on with each change.
+
+The facts are an attribute of the program, so that they live as long as it does and go with its shallow
+copies. Nothing else reads or writes that attribute. `derived_program` hands them on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport.documents.recipe import Recipe
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.unbound_constant import UnboundConstant
 
-__all__ = ["ProgramFacts"]
+__all__ = ["ProgramFacts", "facts_of", "keep_facts"]
+
+_ATTRIBUTE = "_fakexport_facts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +36,13 @@ class ProgramFacts:
         versions: Of packages that took part besides fakexport and torch, by name.
         unbound: Why constants have no value.
         left_behind: Real weights that are fakes since the program is on devices that are not here, by name.
+        recipes: How entries of a checkpoint in another layout become the weights, as an archive has it; None
+            where no archive does, and `model` may know.
+        prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
+            alike.
+        has_stand_in_inputs: Whether its example inputs are zeros that fakexport gave it.
+        model: The module that was captured, which may know how its checkpoints are laid out; None after
+            loading. Two facts may be equal and have other modules.
     """
 
     source: str = ""
@@ -39,13 +55,18 @@ class ProgramFacts:
     versions: Mapping[str, str] = field(default_factory=dict)
     unbound: Sequence[UnboundConstant] = ()
     left_behind: tuple[str, ...] = ()
+    recipes: tuple[Recipe, ...] | None = None
+    prefix: tuple[str, str] | None = None
+    has_stand_in_inputs: bool = False
+    model: nn.Module | None = field(default=None, compare=False, repr=False)
 
-    def given(self, **facts: Any) -> ProgramFacts:
-        """These, but for those that a caller says; None says nothing."""
-        said = {name: fact for name, fact in facts.items() if fact is not None}
-        if "topology" in said:
-            said = {"profiles": None, **said}
-        return replace(self, **said)
+    def __deepcopy__(self, memo: dict[int, object]) -> ProgramFacts:
+        """The same: a copy of a program has no second module."""
+        return self
+
+    def of_weights(self) -> ProgramFacts:
+        """Those that say how a checkpoint becomes the weights, and none of where the program came from."""
+        return ProgramFacts(recipes=self.recipes, prefix=self.prefix, model=self.model)
 
     def bound(self, devices: Sequence[str], device_map: str | Mapping[str, str] | None) -> ProgramFacts:
         """The facts of what `bind` makes of a program with a device map; they stay where nothing moves.
@@ -69,3 +90,14 @@ class ProgramFacts:
         if topology is None and set(devices) == {"cpu"}:
             topology = "cpu"
         return replace(self, topology=topology, profiles=None, device_map=None)
+
+
+def keep_facts(program: ExportedProgram, facts: ProgramFacts) -> None:
+    """Makes these the facts of a program, from now on."""
+    vars(program)[_ATTRIBUTE] = facts
+
+
+def facts_of(program: ExportedProgram) -> ProgramFacts:
+    """What is known of a program; nothing of one that torch or its passes made."""
+    facts: ProgramFacts | None = vars(program).get(_ATTRIBUTE)
+    return ProgramFacts() if facts is None else facts

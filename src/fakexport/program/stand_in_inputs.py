@@ -7,7 +7,7 @@ reads the structure (`torch/export/_unlift.py`, seen on torch 2.11 to 2.13). A l
 from __future__ import annotations
 
 import copy
-import weakref
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,12 +19,12 @@ from fakexport._torch.real_execution import real_execution
 from fakexport._torch.symbolic_numbers import hint_of
 from fakexport.devices.presence import exists_here
 
+from .program_facts import facts_of, keep_facts
 from .weightless import unbound_names
 
 __all__ = ["checked_module", "give_stand_in_inputs", "has_stand_in_inputs", "stand_in_inputs"]
 
 _SMALLEST = 2
-_GIVEN: weakref.WeakSet[ExportedProgram] = weakref.WeakSet()
 
 
 def give_stand_in_inputs(program: ExportedProgram) -> None:
@@ -32,7 +32,7 @@ def give_stand_in_inputs(program: ExportedProgram) -> None:
     if unbound_names(program) or program.example_inputs is not None:
         return
     program.example_inputs = stand_in_inputs(program)
-    _GIVEN.add(program)
+    keep_facts(program, replace(facts_of(program), has_stand_in_inputs=True))
 
 
 def checked_module(program: ExportedProgram) -> Any:
@@ -49,7 +49,7 @@ def checked_module(program: ExportedProgram) -> Any:
 
 def has_stand_in_inputs(program: ExportedProgram) -> bool:
     """Whether its example inputs are not what it was exported with."""
-    return program in _GIVEN
+    return facts_of(program).has_stand_in_inputs
 
 
 def stand_in_inputs(

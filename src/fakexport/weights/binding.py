@@ -11,17 +11,15 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.capture import flattened
 from fakexport.fake import is_fake
 from fakexport.history import value_of
-from fakexport.program.origin import facts_of, inherit_origin, remembered_recipes
-from fakexport.program.program_copy import copied_graph
+from fakexport.program.derived_program import derived_program
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.program_facts import ProgramFacts
+from fakexport.program.program_facts import ProgramFacts, facts_of
 from fakexport.program.retargeting.retarget import retarget
 from fakexport.program.stand_in_inputs import give_stand_in_inputs
 from fakexport.program.tensor_identity import tensor_identity
@@ -115,7 +113,7 @@ def bind(
         opened,
         name="the program",
         source=model_of(program) if source is None else source,
-        recipes=remembered_recipes(program) or (),
+        recipes=known.recipes or (),
         is_converting=dtype is not None,
     )
     like = {**program.constants, **program.state_dict}
@@ -203,15 +201,14 @@ def _bound(program: ExportedProgram, weights: BoundWeights, facts: ProgramFacts)
         name: placed.constant(old, weights.tensors.get(name)) for name, old in program.constants.items()
     }
     own = _own_copies({**state, **constants}, written_state(program))
-    bound = reassemble(
+    bound = derived_program(
         program,
-        graph_module=copied_graph(program),
         state_dict={name: own.get(id(tensor), tensor) for name, tensor in state.items()},
         constants={name: own.get(id(value), value) for name, value in constants.items()},
         example_inputs=_zero_inputs(program),
+        facts=facts,
     )
     give_stand_in_inputs(bound)
-    inherit_origin(bound, program, facts)
     return bound
 
 

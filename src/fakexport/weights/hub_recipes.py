@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.documents.recipe import Recipe
-from fakexport.program.origin import origin_of, remembered_recipes
+from fakexport.program.program_facts import facts_of
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import ConversionFailed, hub_layout, is_transformers_model
 from fakexport.weights.recipe import NotRecordable, recipe_of
@@ -20,7 +20,7 @@ __all__ = ["model_of", "recipes_of"]
 
 def model_of(program: ExportedProgram) -> nn.Module | None:
     """The model of transformers that a program was captured from, which knows its layouts; or None."""
-    module = origin_of(program)
+    module = facts_of(program).model
     return module if is_transformers_model(module) else None
 
 
@@ -31,8 +31,8 @@ def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
     transformers they are derived; a loaded program brings its own; another has none. A conversion that does
     more than move data has no recipe: binding then needs transformers, and without says what is missing.
     """
-    if (remembered := remembered_recipes(program)) is not None:
-        return remembered
+    if (known := facts_of(program).recipes) is not None:
+        return known
     model = model_of(program)
     return () if model is None else _derived(model, program.state_dict)
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.documents.recipe import Recipe
-from fakexport.program.origin import remembered_recipes
+from fakexport.program.program_facts import facts_of
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import (
     ExpectedWeights,
@@ -77,7 +77,7 @@ def verify_weights(
             opened,
             name="the program",
             source=model_of(source_or_program) if source is None else source,
-            recipes=remembered_recipes(source_or_program) or (),
+            recipes=facts_of(source_or_program).recipes or (),
             topology=topology,
         ).report
     model = fake_model(source_or_program, topology=topology, dtype=dtype)

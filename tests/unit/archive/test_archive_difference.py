@@ -12,6 +12,7 @@ from torch import nn
 import fakexport as fe
 from fakexport.archive import diff_archives, save
 from fakexport.report import render_archive_difference
+from tests.known_facts import with_facts
 from tests.unit.archive.test_save_and_load import exported, factory
 
 
@@ -38,7 +39,7 @@ def test_the_same_archive_is_the_same(tmp_path: Path) -> None:
 
 def test_devices_and_targets_are_told(tmp_path: Path) -> None:
     for topology in ("cpu", "H100"):
-        save(exported(topology), tmp_path / f"{topology}.pt2", topology=topology)
+        save(with_facts(exported(topology), topology=topology), tmp_path / f"{topology}.pt2")
 
     found = diff_archives(tmp_path / "cpu.pt2", tmp_path / "H100.pt2")
 

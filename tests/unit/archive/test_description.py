@@ -14,6 +14,7 @@ import fakexport as fe
 from fakexport.archive import ArchiveError, describe, load_archive, save
 from fakexport.program import summarise
 from fakexport.report import render_archive
+from tests.known_facts import with_facts
 from tests.unit.archive.programs import branches, every_kind
 from tests.unit.archive.test_save_and_load import Drawn, exported, factory
 
@@ -25,7 +26,7 @@ def topology(request: pytest.FixtureRequest) -> str:
 
 def test_it_says_what_the_program_says(topology: str, tmp_path: Path) -> None:
     program = exported(topology)
-    save(program, tmp_path / "model.pt2", topology=topology, dynamic_shapes="x.0=2..64")
+    save(with_facts(program, topology=topology, dynamic_shapes="x.0=2..64"), tmp_path / "model.pt2")
 
     found = describe(tmp_path / "model.pt2")
 
@@ -181,7 +182,8 @@ class Twice"""
 
 def test_the_device_map_is_told_in_rows_of_modules(tmp_path: Path) -> None:
     layers = {f"layers.{number}": f"cuda:{number // 10}" for number in range(20)}
-    save(exported("cpu"), tmp_path / "model.pt2", device_map={"embed": "cuda:0", **layers, "norm": "cuda:1"})
+    device_map = {"embed": "cuda:0", **layers, "norm": "cuda:1"}
+    save(with_facts(exported("cpu"), device_map=device_map), tmp_path / "model.pt2")
 
     text = render_archive(describe(tmp_path / "model.pt2"))
 
@@ -190,7 +192,8 @@ def test_the_device_map_is_told_in_rows_of_modules(tmp_path: Path) -> None:
 
 
 def test_the_listing_fits_its_width(tmp_path: Path) -> None:
-    save(exported("H100"), tmp_path / "model.pt2", source="hf:config.json", topology="8xH100")
+    program = with_facts(exported("H100"), source="hf:config.json", topology="8xH100")
+    save(program, tmp_path / "model.pt2")
 
     text = render_archive(describe(tmp_path / "model.pt2"), width=72)
 

@@ -105,15 +105,6 @@ def test_facts_are_handed_on_as_on_the_command_line() -> None:
     assert describe("bound2.pt2").manifest.source == "l.py:f"
 
 
-def test_what_is_said_to_save_comes_before_what_is_known(tmp_path: Path) -> None:
-    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
-
-    manifest = fe.save(program, tmp_path / "a.pt2", source="mine", topology="2xH100")
-
-    assert (manifest.source, manifest.topology) == ("mine", "2xH100-80GB")
-    assert manifest.profiles == ("H100-80GB", "H100-80GB")
-
-
 def test_a_writer_says_that_weights_are_left_behind(tmp_path: Path, capsys) -> None:
     program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
     bound = fe.bind(program, dict(nn.Linear(4, 2).state_dict()))

@@ -23,6 +23,7 @@ from fakexport.archive.saving import CONSTANTS_CONFIG, WEIGHTS_CONFIG
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.program import UnboundProgram
+from tests.known_facts import with_facts
 
 
 class Tied(nn.Module):
@@ -58,7 +59,7 @@ def topology(request: pytest.FixtureRequest) -> str:
 
 def test_a_weightless_program_comes_back_the_same(topology: str, tmp_path: Path) -> None:
     program = exported(topology)
-    save(program, tmp_path / "model.pt2", topology=topology)
+    save(with_facts(program, topology=topology), tmp_path / "model.pt2")
 
     loaded = load_archive(tmp_path / "model.pt2")
 
@@ -80,7 +81,7 @@ def test_the_same_program_gives_the_same_bytes(topology: str, tmp_path: Path) ->
     assert one == other == again
 
 
-def test_the_manifest_says_what_the_caller_says_without_the_folders_of_the_machine(tmp_path: Path) -> None:
+def test_the_manifest_says_what_is_known_without_the_folders_of_the_machine(tmp_path: Path) -> None:
     facts = {
         "source": f"{tmp_path}/my models/model.py:factory",
         "topology": "cpu+2xa100",
@@ -91,7 +92,7 @@ def test_the_manifest_says_what_the_caller_says_without_the_folders_of_the_machi
         "versions": {"transformers": "5.23.0"},
     }
     for name in ("one", "other"):
-        save(exported("H100"), tmp_path / name, root=tmp_path, **facts)
+        save(with_facts(exported("H100"), **facts), tmp_path / name, root=tmp_path)
 
     manifest = load_archive(tmp_path / "one").manifest
     assert manifest.source == "my models/model.py:factory"
@@ -106,7 +107,7 @@ def test_the_manifest_says_what_the_caller_says_without_the_folders_of_the_machi
 
 def test_a_topology_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Q100"):
-        save(exported("cpu"), tmp_path / "model.pt2", topology="8xQ100")
+        save(with_facts(exported("cpu"), topology="8xQ100"), tmp_path / "model.pt2")
 
 
 def test_nothing_of_this_machine_is_in_the_file(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import fakexport as fe
 from fakexport.cli import main
+from tests.known_facts import with_facts
 
 
 def model() -> nn.Module:
@@ -29,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file(dict(eager.state_dict()), folder / "checkpoint.safetensors")
     save_file({"input": torch.ones(3, 4)}, folder / "in.safetensors")
     program = fe.export(model, (torch.zeros(3, 4),))
-    fe.save(program, folder / "model.pt2", topology="cpu")
-    fe.save(fe.export(model, (torch.zeros(3, 4),), topology="H100"), folder / "device.pt2", topology="H100")
+    fe.save(program, folder / "model.pt2")
+    fe.save(fe.export(model, (torch.zeros(3, 4),), topology="H100"), folder / "device.pt2")
     fe.save(fe.bind(program, folder / "checkpoint.safetensors"), folder / "bound.pt2")
     torch.export.save(torch.export.export(eager, (torch.zeros(3, 4),)), folder / "stock.pt2")
     return folder
@@ -55,7 +56,7 @@ def test_a_program_that_was_put_elsewhere_has_the_target_where_it_is(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = fe.load(folder / "device.pt2")
-    fe.save(program, tmp_path / "gpu.pt2", topology="H100", device_map={"": "cuda:0"})
+    fe.save(with_facts(program, device_map={"": "cuda:0"}), tmp_path / "gpu.pt2")
     assert target(tmp_path / "gpu.pt2", capsys) == ("H100-80GB", ["H100-80GB"], {"": "cuda:0"})
 
     for device_map in ("cpu", "cuda:0=cpu"):
@@ -69,7 +70,7 @@ def test_a_program_that_was_put_elsewhere_has_the_target_where_it_is(
 def test_a_program_that_stays_where_it_is_keeps_its_target(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fe.save(fe.load(folder / "model.pt2"), tmp_path / "model.pt2", topology="cpu", device_map={"": "cpu"})
+    fe.save(with_facts(fe.load(folder / "model.pt2"), device_map={"": "cpu"}), tmp_path / "model.pt2")
 
     for options in ([], ["--device-map", "cpu"]):
         command = ["bind", f"{tmp_path}/model.pt2", f"{folder}/checkpoint.safetensors"]

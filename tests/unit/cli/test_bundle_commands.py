@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file, save_model
 
 import fakexport as fe
 from fakexport.cli import main
+from tests.known_facts import with_facts
 from tests.unit.archive.bundles import IMAGE, Encode, fakes, speller
 
 PREFIXES = ["--prefix", "encode=:model.", "--prefix", "decode=:net."]
@@ -23,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`encode.pt2`, `decode.pt2`, the `bundle.pt2` of both, `bound.pt2`, a checkpoint and inputs."""
     folder = tmp_path_factory.mktemp("bundles")
     for method, program in fakes().items():
-        fe.save(program, folder / f"{method}.pt2", source=f"m.py:{method}")
+        fe.save(with_facts(program, source=f"m.py:{method}"), folder / f"{method}.pt2")
     save_model(speller(), str(folder / "checkpoint.safetensors"))
     save_file({"image": IMAGE}, folder / "in.safetensors")
     pairs = [f"{method}={folder}/{method}.pt2" for method in ("encode", "decode")]
@@ -136,13 +137,8 @@ def test_methods_that_were_put_elsewhere_have_the_target_where_they_are(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     programs = {**fakes("H100"), "stays": fe.export(torch.nn.ReLU(), (IMAGE,))}
-    about = {name: {"topology": "H100", "device_map": {"": "cuda:0"}} for name in ("encode", "decode")}
-    about["stays"] = {"topology": "cpu", "device_map": {"": "cpu"}}
     fe.save_bundle(
-        programs,
-        tmp_path / "gpu.pt2",
-        prefixes={"encode": ("", "model."), "decode": ("", "net.")},
-        about=about,
+        programs, tmp_path / "gpu.pt2", prefixes={"encode": ("", "model."), "decode": ("", "net.")}
     )
     command = ["bind", f"{tmp_path}/gpu.pt2", f"{folder}/checkpoint.safetensors", "-o", f"{tmp_path}/cpu.pt2"]
 

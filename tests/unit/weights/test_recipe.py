@@ -8,11 +8,12 @@ import torch
 import fakexport as fe
 from fakexport.documents.recipe import OPERATORS as WORDS
 from fakexport.documents.recipe import Recipe, Step
-from fakexport.program.origin import origin_of, remember_recipes
+from fakexport.program.program_facts import facts_of
 from fakexport.weights import BindError, recipes_of
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed
 from fakexport.weights.recipe import OPERATORS, NotRecordable, by_recipes, recipe_of
+from tests.known_facts import with_facts
 from tests.unit.weights.real_models import real_model
 
 
@@ -97,7 +98,7 @@ def test_an_archive_brings_the_recipes_of_its_model(model_type, tmp_path):
 def test_a_model_that_transformers_cannot_save_has_no_recipes(tmp_path):
     model = real_model("mixtral", tmp_path)
     program = model.program()
-    for module in (origin_of(program), model.module):
+    for module in (facts_of(program).model, model.module):
         module.config.model_type = ["no", "type"]  # what the tables are looked up by
 
     with pytest.raises(TypeError):
@@ -117,6 +118,5 @@ def test_a_loaded_program_binds_by_its_recipes(model_type, tmp_path):
 
     expected = model.module.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in bound.state_dict.items())
-    remember_recipes(program, ())
     with pytest.raises(BindError, match="FE701"):
-        fe.bind(program, model.checkpoint)
+        fe.bind(with_facts(program, recipes=()), model.checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 import sys
 import tempfile
@@ -13,14 +14,13 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport._torch.fake_tensors import new_fake_mode, real_to_fake
-from fakexport._torch.program_assembly import as_parameter, reassemble
+from fakexport._torch.program_assembly import as_parameter
 from fakexport._torch.real_execution import real_execution
-from fakexport.archive.saving import save_with_facts
+from fakexport.archive import save
 from fakexport.fake import is_fake
 from fakexport.history import value_of
-from fakexport.program.origin import inherit_origin
-from fakexport.program.program_copy import copied_graph
-from fakexport.program.program_facts import ProgramFacts
+from fakexport.program.derived_program import derived_program, handed_on
+from fakexport.program.program_facts import facts_of
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.weightless import unbound_names
 
@@ -71,7 +71,7 @@ def weightless_archive(program: ExportedProgram) -> bytes:
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         path = Path(folder, "program.pt2")
         # Where the program came from is not part of what it is: the bytes make the key of the cache.
-        save_with_facts(program, path, ProgramFacts())
+        save(handed_on(program, copy.copy(program), facts_of(program).of_weights()), path)
         return path.read_bytes()
 
 
@@ -102,15 +102,8 @@ def _with_tensors(
         constants = {
             name: once(held) if isinstance(held, torch.Tensor) else held for name, held in constants.items()
         }
-    changed = reassemble(
-        program,
-        graph_module=copied_graph(program),
-        state_dict={name: once(weight) for name, weight in program.state_dict.items()},
-        constants=constants,
-        example_inputs=None,
-    )
-    inherit_origin(changed, program)
-    return changed
+    weights = {name: once(weight) for name, weight in program.state_dict.items()}
+    return derived_program(program, state_dict=weights, constants=constants)
 
 
 def _parameter(new: torch.Tensor, old: nn.Parameter) -> torch.Tensor:

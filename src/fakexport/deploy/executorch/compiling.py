@@ -17,6 +17,7 @@ from fakexport._torch.attention_layout import functional_program
 from fakexport._torch.symbolic_numbers import keep_ranges, pending_symbols_dropped
 from fakexport.diagnostics import Diagnostic
 from fakexport.files import new_file
+from fakexport.program.derived_program import handed_on
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.weightless import UnboundProgram, unbound_names
 
@@ -106,7 +107,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     except Exception as error:
         raise CompileFailure((lowering_failure(program, error),)) from error
     keep_ranges(functional)  # ExecuTorch plans memory for the greatest sizes of the shape environment.
-    return functional
+    return handed_on(program, functional)
 
 
 def _lowered(program: ExportedProgram, backend: Backend, description: Description) -> Any:

@@ -10,12 +10,12 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind
 
-from fakexport._torch.program_assembly import reassemble
 from fakexport.archive.codec.source_path import SourcePaths
 from fakexport.fake import is_fake
 from fakexport.history import value_of
+from fakexport.program.derived_program import derived_program
 from fakexport.program.operator_name import operator_name
-from fakexport.program.program_copy import copied_graph, graph_modules
+from fakexport.program.program_copy import graph_modules
 from fakexport.program.source_span import source_span
 from fakexport.program.weightless import has_value
 
@@ -116,13 +116,7 @@ def _plain(program: ExportedProgram) -> ExportedProgram:
         name: value_of(constant) if is_fake(constant) and has_value(constant) else constant
         for name, constant in program.constants.items()
     }
-    return reassemble(
-        program,
-        graph_module=copied_graph(program),
-        state_dict=program.state_dict,
-        constants=constants,
-        example_inputs=None,
-    )
+    return derived_program(program, state_dict=program.state_dict, constants=constants)
 
 
 def _leave_out_values(model: Any, program: ExportedProgram) -> None:

@@ -15,7 +15,6 @@ from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx import GraphModule, Node
 
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere, mode_of, new_fake_mode
-from fakexport._torch.program_assembly import reassemble
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.script_objects import fake_object
@@ -23,11 +22,11 @@ from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.devices.presence import exists_here
 from fakexport.diagnostics import Diagnostic
 from fakexport.fake import is_fake
+from fakexport.program.derived_program import derived_program
 from fakexport.program.module_path import module_path
-from fakexport.program.origin import facts_of, inherit_origin
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.program_facts import ProgramFacts
+from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
 from fakexport.program.retargeting.boundaries import Boundaries
 from fakexport.program.retargeting.device_move import ModuleMove, Move, parse_move
 from fakexport.program.retargeting.findings import failures, layout_notes, unproven_text
@@ -151,7 +150,7 @@ def retargeted(
         rerun = rerun_on(program, graph_module, move, held)
         if found := failures(rerun):
             raise RetargetError(found)
-        made = reassemble(
+        made = derived_program(
             program,
             graph_module=graph_module,
             state_dict={name: held[name] for name in program.state_dict},
@@ -160,7 +159,7 @@ def retargeted(
         )
     devices = devices_of_program(made)
     moved_to = None if known is None else known.canonical
-    inherit_origin(made, program, _facts(program, made, devices, moved_to))
+    keep_facts(made, _facts(program, made, devices, moved_to))
     if isinstance(program, WeightlessProgram):  # It refuses to run, and so does this one.
         made = WeightlessProgram.of(made)
     give_stand_in_inputs(made)
@@ -176,7 +175,7 @@ def retargeted(
 def _facts(
     program: ExportedProgram, made: ExportedProgram, devices: Sequence[str], topology: str | None
 ) -> ProgramFacts:
-    facts = facts_of(program)
+    facts = facts_of(made)
     lost = (
         name
         for name, new in made.state_dict.items()
