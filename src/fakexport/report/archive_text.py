@@ -59,6 +59,9 @@ def _cut(items: Sequence[str]) -> Iterator[str]:
         yield f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all"
 
 
+_NO_FACTS = "unknown: the program was made by torch, not captured by fakexport"
+
+
 def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
     """What there is to say of an archive, or of one method of a bundle, with titles."""
     manifest, program = found.manifest, found.program
@@ -67,7 +70,7 @@ def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[st
         "written by",
         [", ".join(f"{name} {version}" for name, version in versions.items())] * bool(versions),
     )
-    yield "source", [manifest.source] * bool(manifest.source)
+    yield "source", [manifest.source or _NO_FACTS] * (bool(manifest.source) or found.has_manifest)
     yield "target", [manifest.topology or ""] * bool(manifest.topology)
     yield "device map", _device_map(manifest.device_map)
     yield "dtype", [manifest.dtype or ""] * bool(manifest.dtype)

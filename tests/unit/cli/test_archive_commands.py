@@ -198,3 +198,13 @@ def test_what_binding_warns_of_is_a_line_and_nothing_else_is(
     (line,) = capsys.readouterr().err.splitlines()
     told = "more.safetensors has an entry that no weight of the model wants: head.bias"
     assert line == f"warning: FE704: {tmp_path}/{told}"
+
+
+def test_a_program_of_torch_has_no_facts_and_inspect_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fe.save(torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),)), tmp_path / "plain.pt2")
+
+    assert main(["inspect", f"{tmp_path}/plain.pt2"]) == 0
+
+    assert "unknown: the program was made by torch, not captured by fakexport" in capsys.readouterr().out
