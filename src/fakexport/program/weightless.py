@@ -40,7 +40,7 @@ class WeightlessProgram(ExportedProgram):
     first is refused with the list of what is missing. Copies refuse as well. Once no fake is left in the
     state dict and among the constants, nothing is refused any more.
 
-    A class, because `example_inputs` is a property, which an instance cannot replace, and because torch copies
+    A class, since `example_inputs` is a property, which an instance cannot replace, and since torch copies
     a program by its class. The class of a finished program is exchanged (`of`), because only then it is known
     whether it has all its weights, and a new object would not be the one that others hold.
     """
