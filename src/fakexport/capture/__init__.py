@@ -1,5 +1,6 @@
 """From a module and its inputs to a program, or to a failure with all its facts."""
 
+from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import Captured, capture
 from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
 from fakexport.capture.constants import recover_constants
@@ -22,6 +23,7 @@ __all__ = [
     "DynamicDims",
     "Exploration",
     "GuardFact",
+    "ModelNotBuilt",
     "OperatorCall",
     "Problem",
     "PythonEffect",
@@ -30,6 +32,7 @@ __all__ = [
     "UnboundConstant",
     "UnboundConstants",
     "bound_inputs",
+    "build_source",
     "capture",
     "capture_or_explore",
     "explore",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fakexport.program.program_facts import ProgramFacts
+from fakexport.sources import dtype_text
 
 __all__ = ["facts_at_capture", "loaded_libraries"]
 
@@ -21,7 +22,7 @@ def facts_at_capture(
     source: str,
     topology: str,
     device_map: Mapping[str, str],
-    dtype: str | torch.dtype | None,
+    dtype: torch.dtype | None,
     dynamic_shapes: Any,
     assumptions: Sequence[str],
     is_strict: bool,
@@ -39,7 +40,7 @@ def facts_at_capture(
         source=source,
         topology=topology,
         device_map=dict(device_map),
-        dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+        dtype=None if dtype is None else dtype_text(dtype),
         dynamic_shapes=_dynamic_text(dynamic_shapes),
         skipped_checks=(*assumptions, *([] if is_strict else [_NOT_STRICT])),
         versions=loaded_libraries(),

@@ -16,6 +16,8 @@ from fakexport import __version__
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture import (
     DynamicDims,
+    ModelNotBuilt,
+    build_source,
     capture_or_explore,
     facts_at_capture,
     loaded_libraries,
@@ -24,8 +26,6 @@ from fakexport.capture import (
 from fakexport.check.targets import (
     DeviceMapText,
     Target,
-    dtype_name,
-    parse_dtype,
     parse_target,
     parse_targets,
 )
@@ -43,7 +43,7 @@ from fakexport.diagnose import (
     unused_note,
 )
 from fakexport.diagnostics import Diagnostic, fold
-from fakexport.fake import Built, SubclassNotKept, build, install_transfers
+from fakexport.fake import Built, SubclassNotKept, install_transfers
 from fakexport.program import ModuleSummary, diff, inspect_module, summarise, transfers
 from fakexport.program.program_facts import ProgramFacts
 from fakexport.report import Progress, Report, Stage, Step, TargetDifference, Timings, Verdict
@@ -52,7 +52,6 @@ from fakexport.sources import (
     InputSpec,
     Source,
     SourceError,
-    callable_source,
     inputs_from_specs,
     parse_input_spec,
     resolve,
@@ -104,7 +103,7 @@ def check(
         >>> [verdict.is_exportable for verdict in report.verdicts]
         [True, True]
     """
-    model = _source(source, use_cache)
+    model = resolve(source, use_cache=use_cache)
     request = _Request(
         source=model,
         inputs=[parse_input_spec(text) for text in inputs],
@@ -114,7 +113,7 @@ def check(
         has_cache=use_cache,
         start_rss_bytes=peak_bytes(),
     )
-    asked = parse_targets(targets, device_map, dtype or dtype_name(model.dtype), model.assumptions)
+    asked = parse_targets(targets, device_map, dtype, model)
     announce = on_progress or (lambda progress: None)
     outcomes = []
     for index, target in enumerate(asked, start=1):
@@ -155,16 +154,12 @@ def inspect(
         The root module; repeated blocks are folded.
     Raises:
         ValueError, TypeError: as for `check`.
-        FactoryFailed: the constructor raised; its cause is what it raised.
+        ModelNotBuilt: the constructor raised; its cause is what it raised.
     """
-    model = _source(source, False)
-    target = parse_target({"topology": topology}, device_map, dtype or dtype_name(model.dtype), ())
+    model = resolve(source)
+    target = parse_target({"topology": topology}, device_map, dtype, model)
     with torch_logs_silenced(), emulate(target.topology):
         return inspect_module(_build(model, target).module)
-
-
-class FactoryFailed(Exception):
-    """The model's own constructor raised; `__cause__` is the error."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +258,7 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
                 )
         verdict = replace(verdict, timings=_timings(request, clock))
         return verdict, _of_target(target, (*omitted, *findings.diagnostics))
-    except FactoryFailed as error:
+    except ModelNotBuilt as error:
         return failed(diagnose_build(error.__cause__ or error, topology=target.topology))
     except SubclassNotKept as error:
         return failed(diagnose_build(error))
@@ -280,30 +275,16 @@ def _of_target(target: Target, found: Sequence[Diagnostic]) -> tuple[Diagnostic,
 
 
 def _build(source: Source, target: Target) -> Built:
-    def factory() -> Any:
-        try:
-            return source.factory()
-        except SourceError:
-            raise  # It made no module: a bad call.
-        except Exception as error:
-            raise FactoryFailed(f"{source.spec} raised {type(error).__name__}: {error}") from error
-
-    # A library's model asks for no device: it belongs on the target, all of it. A user's factory may place
-    # its parts itself, and is then left alone.
-    default = target.topology.default_device
-    device_map = target.device_map or (None if source.kind == "python" else default)
-    dtype = None if target.spec.dtype is None else parse_dtype(target.spec.dtype)
-    return build(factory, device_map=device_map, dtype=dtype, default_device=default)
+    return build_source(source, target.topology, device_map=target.device_map, dtype=target.dtype)
 
 
 def _inputs(request: _Request, built: Built, target: Target) -> ExampleInputs:
     device = built.placement.input_device
-    dtype = None if target.spec.dtype is None else parse_dtype(target.spec.dtype)
     with built.mode:
         if not request.inputs:
-            return _example_inputs(request.source, built, device, dtype)
+            return _example_inputs(request.source, built, device, target.dtype)
         try:
-            expected = _example_inputs(request.source, built, device, dtype)
+            expected = _example_inputs(request.source, built, device, target.dtype)
         except SourceError:
             expected = None  # The source knows none to compare with.
         return inputs_from_specs(request.inputs, built.module, device, expected=expected)
@@ -323,7 +304,7 @@ def _facts(request: _Request, target: Target, built: Built, inputs: ExampleInput
         source=request.source.spec,
         topology=target.spec.topology,
         device_map=built.placement.device_map or {},
-        dtype=target.spec.dtype,
+        dtype=target.dtype,
         dynamic_shapes=request.dynamic_shapes,
         assumptions=assumptions,
         is_strict=request.is_strict,
@@ -335,10 +316,6 @@ def _differences(verdicts: Sequence[Verdict]) -> Iterator[TargetDifference]:
     for name, program in exported[1:]:
         first_name, first = exported[0]
         yield TargetDifference(first_name, name, diff(first, program))
-
-
-def _source(source: str | nn.Module | Callable[[], Any], use_cache: bool) -> Source:
-    return resolve(source, use_cache=use_cache) if isinstance(source, str) else callable_source(source)
 
 
 def _distinct(sentences: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ import torch
 from fakexport.devices import Topology
 from fakexport.fake import DeviceMap
 from fakexport.report import TargetSpec
+from fakexport.sources import Source, dtype_text, parse_dtype
 
-__all__ = ["DeviceMapText", "Target", "dtype_name", "parse_dtype", "parse_target", "parse_targets"]
+__all__ = ["DeviceMapText", "Target", "parse_target", "parse_targets"]
 
 DeviceMapText = str | Mapping[str, str]
 
@@ -25,25 +26,27 @@ class Target:
         spec: As the report shows it.
         topology: The devices.
         device_map: Where the modules live; None where the caller does not say.
+        dtype: Floating dtype of the construction; None for torch's own.
     """
 
     spec: TargetSpec
     topology: Topology
     device_map: DeviceMap | None
+    dtype: torch.dtype | None
 
 
 def parse_targets(
     targets: Sequence[str | Mapping[str, Any]],
     device_map: DeviceMapText | None,
     dtype: str | None,
-    assumptions: tuple[str, ...],
+    source: Source,
 ) -> list[Target]:
     """The targets of a check, each with a name of its own.
 
     Args:
         targets: Topologies, or mappings with `topology`, `device_map` and `dtype`.
         device_map, dtype: Of those that have none of their own.
-        assumptions: What the source takes for granted.
+        source: The model, which may have a dtype, and takes something for granted.
     Raises:
         TypeError, ValueError: one line about what is wrong with them.
     """
@@ -51,7 +54,7 @@ def parse_targets(
         raise TypeError("targets must be a list of topologies, such as ['cpu', 'H100']")
     if not targets:
         raise ValueError("no target given: name at least one, such as 'H100'")
-    parsed = [parse_target(target, device_map, dtype, assumptions) for target in targets]
+    parsed = [parse_target(target, device_map, dtype, source) for target in targets]
     names: dict[str, int] = {}
     for index, target in enumerate(parsed):
         names[target.spec.name] = names.get(target.spec.name, 0) + 1
@@ -65,7 +68,7 @@ def parse_target(
     target: str | Mapping[str, Any],
     device_map: DeviceMapText | None,
     dtype: str | None,
-    assumptions: tuple[str, ...],
+    source: Source,
 ) -> Target:
     """One target; the arguments and errors are those of `parse_targets`."""
     fields = {"topology": target} if isinstance(target, str) else dict(target)
@@ -74,19 +77,18 @@ def parse_target(
         raise ValueError(f"a target has topology, device_map and dtype; got {', '.join(sorted(fields))}")
     topology = Topology.parse(fields["topology"])
     own_map = fields.get("device_map")
-    chosen = fields.get("dtype", dtype)
-    if chosen is not None:
-        parse_dtype(chosen)
+    asked = fields.get("dtype", dtype)
+    chosen = source.dtype if asked is None else parse_dtype(asked)
     placed = own_map if own_map is not None else device_map
     parsed = None if placed is None else _device_map(placed)
     spec = TargetSpec(
         name=fields["topology"] if own_map is None else f"{fields['topology']} ({_map_text(own_map)})",
         topology=topology.canonical,
         device_map=None if placed is None else _map_text(placed),
-        dtype=chosen,
-        assumptions=topology.assumptions + assumptions,
+        dtype=None if chosen is None else dtype_text(chosen),
+        assumptions=topology.assumptions + source.assumptions,
     )
-    return Target(spec, topology, parsed)
+    return Target(spec, topology, parsed, chosen)
 
 
 def _device_map(spec: DeviceMapText) -> DeviceMap:
@@ -100,16 +102,3 @@ def _map_text(device_map: DeviceMapText) -> str:
     if isinstance(device_map, str):
         return device_map
     return ",".join(f"{path}={device}" for path, device in device_map.items())
-
-
-def parse_dtype(name: str) -> torch.dtype:
-    """The floating dtype of this name, such as `bfloat16`; ValueError for another."""
-    dtype = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"unknown floating dtype {name!r}: write float32, bfloat16, float16 or float64")
-    return dtype
-
-
-def dtype_name(dtype: torch.dtype | None) -> str | None:
-    """torch's name of a dtype without the `torch.`; None for None."""
-    return None if dtype is None else str(dtype).removeprefix("torch.")

@@ -47,11 +47,11 @@ def verify_weights_command(
     """
     with quiet(is_debug=debug):
         from fakexport.archive import is_archive, verify_archived_weights, verify_weights
-        from fakexport.weights import dtype_named
+        from fakexport.sources import parse_dtype
 
         load_libraries(library)
         if checkpoint is not None:
-            wanted = None if dtype is None else dtype_named(dtype)
+            wanted = None if dtype is None else parse_dtype(dtype)
             report = verify_weights(subject, checkpoint, topology=target, dtype=wanted, trust=trust)
         elif is_archive(subject):
             report = verify_archived_weights(subject, trust=trust)

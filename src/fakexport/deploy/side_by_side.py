@@ -18,8 +18,7 @@ from fakexport.diagnose.comparison import Comparison, compare
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.program_facts import facts_of
-from fakexport.sources import ExampleInputs, resolve
-from fakexport.weights import dtype_named
+from fakexport.sources import ExampleInputs, parse_dtype, resolve
 
 from .construction import SEED, constructed
 from .run import call_arguments
@@ -57,7 +56,7 @@ def compare_source(
             do not fit.
     """
     found = resolve(source, use_cache=use_cache)
-    module, examples = constructed(found, None if dtype is None else dtype_named(dtype))
+    module, examples = constructed(found, None if dtype is None else parse_dtype(dtype))
     if checkpoint is not None:
         weights: Any = checkpoint
         origin = f"weights: those of {checkpoint}"

@@ -1,6 +1,7 @@
 """Where a model and its example inputs come from: a Python factory, transformers, timm."""
 
 from fakexport.sources.callable_source import callable_source
+from fakexport.sources.dtype_text import dtype_text, parse_dtype
 from fakexport.sources.input_spec import InputSpec, parse_input_spec
 from fakexport.sources.inputs import inputs_from_specs
 from fakexport.sources.operator_library import load_operator_library
@@ -16,10 +17,12 @@ __all__ = [
     "Source",
     "SourceError",
     "callable_source",
+    "dtype_text",
     "how_to_install",
     "inputs_from_specs",
     "load_operator_library",
     "no_patches",
+    "parse_dtype",
     "parse_input_spec",
     "resolve",
 ]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from torch import nn
+
+from fakexport.sources.callable_source import callable_source
 from fakexport.sources.python_factory import python_source
 from fakexport.sources.source import FORMS, Source
 from fakexport.sources.source_error import SourceError
@@ -13,25 +18,30 @@ from fakexport.sources.transformers_source import HUB_ID, how_to_download, trans
 __all__ = ["resolve"]
 
 
-def resolve(spec: str, *, use_cache: bool = False) -> Source:
-    """Returns the source that a spec names; nothing is constructed yet.
+def resolve(spec: str | nn.Module | Callable[[], Any], *, use_cache: bool = False) -> Source:
+    """Returns the source that a spec names, or that a factory or a module is; nothing is constructed yet.
 
     Files, packages and configs are read here, outside any fake mode, so that every error of the spec shows
     before a device is emulated.
 
     Args:
-        spec: One of `FORMS`. A factory is any callable without arguments, an `nn.Module` class included.
+        spec: One of `FORMS`. A factory is any callable without arguments, an `nn.Module` class included. Or
+            such a factory, or a module, whose weights are not read; its name is the spec then.
         use_cache: Whether a language model returns a key-value cache; it takes none. For `hf:` only.
     Returns:
         The source. Resolving one spec twice imports a Python file twice.
     Raises:
         SourceError: An unknown form, a missing file or package, a file that raises on import, an
-            attribute that is missing or not callable, broken JSON, an unknown model type or class.
+            attribute that is missing or not callable, broken JSON, an unknown model type or class; a factory
+            that needs arguments.
+        TypeError: it is neither a text, a factory nor a module.
 
     Example:
         >>> resolve("hf:gpt2").assumptions[-1]
         'hf:gpt2 names no class: GPT2LMHeadModel assumed'
     """
+    if not isinstance(spec, str):
+        return callable_source(spec)
     form, colon, name = spec.partition(":")
     if not colon:
         raise SourceError(_without_form(spec))

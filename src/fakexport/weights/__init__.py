@@ -2,7 +2,6 @@
 
 from fakexport.weights.binding import BindError, bind
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
-from fakexport.weights.expectation import ModelNotBuilt, dtype_named
 from fakexport.weights.hub_recipes import recipes_of
 from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.opening import first_file, open_checkpoint
@@ -19,14 +18,12 @@ __all__ = [
     "CheckpointSource",
     "Entry",
     "MappedFile",
-    "ModelNotBuilt",
     "WeightFinding",
     "WeightsReport",
     "WeightsWarning",
     "Windows",
     "bind",
     "caller_level",
-    "dtype_named",
     "first_file",
     "open_checkpoint",
     "read_header",

@@ -11,27 +11,21 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport._torch.wrapper_subclasses import flat_tensors
+from fakexport.capture import build_source
 from fakexport.devices import emulate
-from fakexport.fake import build
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.weightless import has_value
-from fakexport.sources import Source, SourceError, callable_source, resolve
+from fakexport.sources import resolve
 
 __all__ = [
     "ExpectedWeights",
-    "ModelNotBuilt",
     "Weight",
-    "dtype_named",
     "expected_of_module",
     "expected_of_program",
     "fake_model",
 ]
 
 ModelSource = str | nn.Module | Callable[[], Any]
-
-
-class ModelNotBuilt(ValueError):
-    """The model's own constructor raised; `__cause__` is the error."""
 
 
 @dataclass(frozen=True)
@@ -102,18 +96,6 @@ def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
     )
 
 
-def dtype_named(name: str) -> torch.dtype:
-    """The floating dtype of a name, `bfloat16` or `torch.bfloat16`.
-
-    Raises:
-        ValueError: no such dtype.
-    """
-    dtype = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"unknown floating dtype {name!r}: write float32, bfloat16, float16 or float64")
-    return dtype
-
-
 def fake_model(source: ModelSource, *, topology: str = "cpu", dtype: torch.dtype | None = None) -> nn.Module:
     """The module of a source, built without data.
 
@@ -127,26 +109,9 @@ def fake_model(source: ModelSource, *, topology: str = "cpu", dtype: torch.dtype
     """
     if isinstance(source, nn.Module):
         return source
-    found = resolve(source) if isinstance(source, str) else callable_source(source)
+    found = resolve(source)
     with emulate(topology) as devices:
-        default = None if found.kind == "python" else devices.default_device
-        return build(
-            lambda: _constructed(found),
-            device_map=default,
-            dtype=dtype or found.dtype,
-            default_device=devices.default_device,
-        ).module
-
-
-def _constructed(source: Source) -> Any:
-    try:
-        return source.factory()
-    except SourceError:
-        raise
-    except Exception as error:
-        first = (str(error).splitlines() or [""])[0]
-        reason = f"{type(error).__name__}: {first}; `fakexport check {source.spec}` says more"
-        raise ModelNotBuilt(f"{source.spec} cannot be built: {reason}") from error
+        return build_source(found, devices, dtype=dtype).module
 
 
 def _weight(tensor: torch.Tensor) -> Weight:

@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fakexport as fe
+from fakexport.capture import ModelNotBuilt
 from fakexport.fake import fake_mode
-from fakexport.weights import CheckpointError, ModelNotBuilt
+from fakexport.weights import CheckpointError
 from tests.unit.weights.real_models import real_model
 
 

@@ -13,8 +13,7 @@ from torch import nn
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.capture import bound_inputs
 from fakexport.capture.plain_forward import plain
-from fakexport.sources import ExampleInputs, Source, resolve
-from fakexport.weights import dtype_named
+from fakexport.sources import ExampleInputs, Source, parse_dtype, resolve
 
 from ..construction import SEED, constructed
 from .request import Request
@@ -90,7 +89,7 @@ class Model:
             ValueError: the source cannot be read, or the model cannot be constructed.
         """
         source = resolve(request.source)
-        dtype = None if request.dtype is None else dtype_named(request.dtype)
+        dtype = None if request.dtype is None else parse_dtype(request.dtype)
         module, examples = constructed(source, dtype, seed=seed)
         was_training = module.training
         return cls(source, module.eval(), examples, was_training)

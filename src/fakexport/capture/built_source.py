@@ -1,0 +1,57 @@
+"""From a source to its model of fake tensors: the one way for whatever looks at a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fakexport.devices import Topology
+from fakexport.fake import Built, DeviceMap, build
+from fakexport.sources import Source, SourceError
+
+__all__ = ["ModelNotBuilt", "build_source"]
+
+
+class ModelNotBuilt(ValueError):
+    """The model's own constructor raised; `__cause__` is the error."""
+
+
+def build_source(
+    source: Source,
+    devices: Topology,
+    *,
+    device_map: DeviceMap | None = None,
+    dtype: torch.dtype | None = None,
+) -> Built:
+    """Builds the model of a source without data, in the `emulate` block of its devices.
+
+    Args:
+        source: The model.
+        devices: Those that are emulated.
+        device_map: Where the modules live. Default: a library's model asks for no device and belongs on the
+            usual one, all of it; a user's factory may place its parts itself, and is left alone.
+        dtype: Default floating dtype of the construction. Default: that of the source, else torch's.
+    Raises:
+        ModelNotBuilt: the constructor raised.
+        SourceError: it made no module: a bad call.
+        ValueError, TypeError: as for `build`.
+    """
+
+    def factory() -> Any:
+        try:
+            return source.factory()
+        except SourceError:
+            raise
+        except Exception as error:
+            first = (str(error).splitlines() or [""])[0]
+            reason = f"{type(error).__name__}: {first}; `fakexport check {source.spec}` says more"
+            raise ModelNotBuilt(f"{source.spec} cannot be built: {reason}") from error
+
+    usual = devices.default_device
+    return build(
+        factory,
+        device_map=device_map or (None if source.kind == "python" else usual),
+        dtype=dtype or source.dtype,
+        default_device=usual,
+    )
