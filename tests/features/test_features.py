@@ -32,7 +32,7 @@ WAYS = tuple(
 
 
 IN_CI = (("static", "cuda"), ("dynamic", "cpu"))
-"""The ways in which CI takes every feature; it saves those of the CPU; of the others it takes every eighth."""
+"""The ways in which CI takes every feature, besides saving them; of the others every eighth, in turn."""
 
 
 def _cases() -> Iterator[Any]:
