@@ -20,7 +20,8 @@ _ANYWHERE = {
     "C": """
         amax.default amin.default aminmax.default argsort.default argsort.stable atan2.default
         clamp.default clamp.Tensor clamp_max.default clamp_max.Tensor clamp_min.default
-        clamp_min.Tensor copysign.Tensor cosine_embedding_loss.default digamma.default elu.default
+        clamp_min.Tensor convolution.default copysign.Tensor cosine_embedding_loss.default
+        digamma.default elu.default
         erf.default erfc.default erfinv.default fmax.default fmin.default ge.Scalar ge.Tensor
         group_norm.default gt.Scalar gt.Tensor hardtanh.default heaviside.default
         hinge_embedding_loss.default i0.default instance_norm.default le.Scalar le.Tensor
