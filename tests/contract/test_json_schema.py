@@ -8,18 +8,16 @@ import jsonschema
 import pytest
 import torch
 
-from fakexport.archive import describe, describe_bundle, diff_archives, save, save_bundle
+from fakexport.archive import describe, diff_archives, save, save_bundle
 from fakexport.report import (
     BENCH_SCHEMA,
     DIFF_SCHEMA,
-    INSPECT_BUNDLE_SCHEMA,
     INSPECT_SCHEMA,
     SCHEMA,
     WEIGHTS_SCHEMA,
     archive_difference_to_dict,
     archive_to_dict,
     bench_to_dict,
-    bundle_to_dict,
     to_dict,
     weights_to_dict,
 )
@@ -34,7 +32,6 @@ from tests.unit.report.sample_reports import full_report, report, verdict
 CHECK_SCHEMA = json.loads((resources.files("fakexport.report") / "check.schema.json").read_text())
 WEIGHTS = json.loads((resources.files("fakexport.report") / "weights.schema.json").read_text())
 INSPECT = json.loads((resources.files("fakexport.report") / "inspect.schema.json").read_text())
-BUNDLE = json.loads((resources.files("fakexport.report") / "inspect_bundle.schema.json").read_text())
 DIFF = json.loads((resources.files("fakexport.report") / "diff.schema.json").read_text())
 BENCH = json.loads((resources.files("fakexport.report") / "bench.schema.json").read_text())
 OBJECTS = {
@@ -44,8 +41,6 @@ OBJECTS = {
     **WEIGHTS["$defs"],
     "archive": INSPECT,
     **INSPECT["$defs"],
-    "bundle": BUNDLE,
-    **BUNDLE["$defs"],
     "archive_difference": DIFF,
     **DIFF["$defs"],
     "bench_report": BENCH,
@@ -134,25 +129,16 @@ def test_a_weights_report_is_valid_and_in_the_order_of_the_docs():
 def test_the_version_in_the_schema_is_the_one_that_is_written():
     assert CHECK_SCHEMA["properties"]["schema"] == {"const": SCHEMA}
     assert INSPECT["properties"]["schema"] == {"const": INSPECT_SCHEMA}
-    assert BUNDLE["properties"]["schema"] == {"const": INSPECT_BUNDLE_SCHEMA}
     assert DIFF["properties"]["schema"] == {"const": DIFF_SCHEMA}
     assert BENCH["properties"]["schema"] == {"const": BENCH_SCHEMA}
 
 
-@pytest.mark.parametrize("schema", [INSPECT, BUNDLE, DIFF], ids=["inspect", "bundle", "diff"])
+@pytest.mark.parametrize("schema", [INSPECT, DIFF], ids=["inspect", "diff"])
 def test_what_several_formats_have_is_the_same_in_all(schema):
     shared = schema["$defs"].keys() & CHECK_SCHEMA["$defs"].keys()
 
     assert shared
     assert all(schema["$defs"][name] == CHECK_SCHEMA["$defs"][name] for name in shared)
-
-
-def test_a_method_of_a_bundle_is_described_as_an_archive_is():
-    own = INSPECT | {"$defs": {}}
-    method = BUNDLE["$defs"]["archive"]
-
-    assert all(method[key] == own[key] for key in method)
-    assert all(BUNDLE["$defs"][name] == INSPECT["$defs"][name] for name in INSPECT["$defs"])
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +159,10 @@ def test_a_description_is_valid_and_in_the_order_of_the_docs(name, archives):
 
     jsonschema.Draft202012Validator(INSPECT).validate(data)
 
-    parts = {"archive": data, "outline": data["program"], "archive_weights": data["weights"]}
-    parts |= {"archive_weight": data["weights"]["tensors"][0], "archive_constant": data["constants"][0]}
+    (about,) = data["methods"]
+    parts = {"archive": data, "method": about, "outline": about["program"]}
+    parts |= {"archive_weights": about["weights"], "archive_weight": about["weights"]["tensors"][0]}
+    parts |= {"archive_constant": about["constants"][0]}
     for part, found in {**parts, "archive_record": data["records"][0]}.items():
         assert list(found) == [field for field, _ in documented()[part]]
 
@@ -192,13 +180,14 @@ def test_a_comparison_is_valid_and_in_the_order_of_the_docs(archives):
 
 def test_a_description_of_a_bundle_is_valid_and_in_the_order_of_the_docs(tmp_path):
     save_bundle(fakes(), tmp_path / "bundle.pt2", prefixes=PREFIXES)
-    data = bundle_to_dict(describe_bundle(tmp_path / "bundle.pt2"))
+    data = archive_to_dict(describe(tmp_path / "bundle.pt2"))
 
-    jsonschema.Draft202012Validator(BUNDLE).validate(data)
+    jsonschema.Draft202012Validator(INSPECT).validate(data)
 
-    parts = {"bundle": data, "method": data["methods"][0], "archive": data["methods"][0]["archive"]}
-    parts |= {"method_weight": data["shared"][0][0], "method_prefix": data["prefixes"][0]}
-    parts |= {"prefix": parts["archive"]["weights"]["prefix"]}
+    parts = {"archive": data, "method": data["methods"][0], "method_weight": data["shared"][0][0]}
+    parts |= {"prefix": data["methods"][0]["weights"]["prefix"]}
+    for part, found in parts.items():
+        assert list(found) == [field for field, _ in documented()[part]]
 
 
 def test_a_benchmark_is_valid_and_in_the_order_of_the_docs():

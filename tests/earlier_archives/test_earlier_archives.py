@@ -79,7 +79,7 @@ def test_a_bundle_has_both_methods_and_one_weight(folder, archive):
 
 
 def test_what_was_known_of_a_program_is_still_told(folder):
-    dynamic, placed = (describe(folder / f"{name}.pt2").manifest for name in ("dynamic", "placed"))
+    dynamic, placed = (describe(folder / f"{name}.pt2").only.manifest for name in ("dynamic", "placed"))
 
     assert (dynamic.source, dynamic.topology, dynamic.dynamic_shapes) == (
         "../model.py:gated",
@@ -92,7 +92,7 @@ def test_what_was_known_of_a_program_is_still_told(folder):
 
 
 def test_a_constant_without_a_value_still_has_its_reason(folder):
-    (unbound,) = describe(folder / "unbound_constant.pt2").manifest.unbound_constants
+    (unbound,) = describe(folder / "unbound_constant.pt2").only.manifest.unbound_constants
 
     assert unbound.name == "steps"
     assert unbound.reason == "random"

@@ -15,7 +15,7 @@ import fakexport as fe
 from fakexport._torch.script_objects import pickled_object
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.manifest_json import encode_manifest
-from fakexport.archive.saving import MODEL
+from fakexport.archive.method_records import MODEL
 from tests.torchbind import LIBRARY, foo, queue
 from tests.unit.archive.described import manifest, write_sample
 from tests.unit.archive.forged_zip import Forged, Part

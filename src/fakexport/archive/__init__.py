@@ -10,21 +10,12 @@ if TYPE_CHECKING:
     from .archive_difference import ArchiveDifference, FactDifference, WeightDifference, diff_archives
     from .binding import bind
     from .bundle import Bundle
-    from .bundle_loading import LoadedBundle, load_bundle, load_bundle_archive
-    from .bundle_manifest import BundleManifest
-    from .bundle_saving import save_bundle
-    from .description import (
-        ArchiveDescription,
-        BundleDescription,
-        StoredConstant,
-        describe,
-        describe_bundle,
-    )
-    from .error import ArchiveError
-    from .loading import LoadedArchive, load, load_archive
-    from .manifest import Manifest
+    from .container.error import ArchiveError
+    from .description import ArchiveDescription, MethodDescription, StoredConstant, describe
+    from .loading import LoadedArchive, load, load_archive, load_bundle
+    from .manifest import Manifest, MethodManifest
     from .methods import methods_of
-    from .saving import save
+    from .saving import save, save_bundle
     from .verification import is_archive, verify_archived_weights, verify_weights
     from .weights_left import WeightsLeftBehind
 
@@ -33,24 +24,21 @@ __all__ = [
     "ArchiveDifference",
     "ArchiveError",
     "Bundle",
-    "BundleDescription",
-    "BundleManifest",
     "FactDifference",
     "LoadedArchive",
-    "LoadedBundle",
     "Manifest",
+    "MethodDescription",
+    "MethodManifest",
     "StoredConstant",
     "WeightDifference",
     "WeightsLeftBehind",
     "bind",
     "describe",
-    "describe_bundle",
     "diff_archives",
     "is_archive",
     "load",
     "load_archive",
     "load_bundle",
-    "load_bundle_archive",
     "methods_of",
     "save",
     "save_bundle",
@@ -59,23 +47,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "save_bundle": "bundle_saving",
+    "save_bundle": "saving",
     "methods_of": "methods",
-    "load_bundle_archive": "bundle_loading",
-    "load_bundle": "bundle_loading",
-    "describe_bundle": "description",
-    "LoadedBundle": "bundle_loading",
-    "BundleManifest": "bundle_manifest",
-    "BundleDescription": "description",
+    "load_bundle": "loading",
     "Bundle": "bundle",
     "ArchiveDescription": "description",
     "ArchiveDifference": "archive_difference",
     "FactDifference": "archive_difference",
     "WeightDifference": "archive_difference",
     "diff_archives": "archive_difference",
-    "ArchiveError": "error",
+    "ArchiveError": "container.error",
     "LoadedArchive": "loading",
     "Manifest": "manifest",
+    "MethodDescription": "description",
+    "MethodManifest": "manifest",
     "StoredConstant": "description",
     "bind": "binding",
     "describe": "description",

@@ -12,7 +12,7 @@ from fakexport.program import ProgramDifference, diff
 from fakexport.weights.finite import are_equal
 
 from .loading import LoadedArchive, load_archive
-from .manifest import Manifest, TensorEntry
+from .manifest import MethodManifest, TensorEntry
 from .methods import methods_of
 
 __all__ = ["ArchiveDifference", "FactDifference", "WeightDifference", "diff_archives"]
@@ -113,7 +113,7 @@ def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list
 
 def _weights(a: LoadedArchive, b: LoadedArchive) -> Iterator[WeightDifference]:
     groups: dict[tuple[str, str, str], list[str]] = {}
-    of_a, of_b = _by_name(a.manifest), _by_name(b.manifest)
+    of_a, of_b = _by_name(a.only), _by_name(b.only)
     for name in dict.fromkeys([*of_a, *of_b]):
         for change in _changes(of_a.get(name), of_b.get(name)):
             groups.setdefault(change, []).append(name)
@@ -131,7 +131,7 @@ def _changes(a: TensorEntry | None, b: TensorEntry | None) -> Iterator[tuple[str
     yield from ((field, old, new) for (field, old), (_, new) in texts if old != new)
 
 
-def _by_name(manifest: Manifest) -> dict[str, TensorEntry]:
+def _by_name(manifest: MethodManifest) -> dict[str, TensorEntry]:
     """Every name of every weight."""
     return {name: tensor for tensor in manifest.tensors for name in (tensor.name, *tensor.aliases)}
 
@@ -154,10 +154,9 @@ def _has_other_data(a: LoadedArchive, b: LoadedArchive, name: str) -> bool:
 
 
 def _facts(a: LoadedArchive, b: LoadedArchive) -> Iterator[FactDifference]:
-    for field in _FACTS:
-        yield from _fact(field, getattr(a.manifest, field), getattr(b.manifest, field))
-    yield from _fact("weights", a.manifest.weights, b.manifest.weights)
-    versions_a, versions_b = a.manifest.versions, b.manifest.versions
+    for field in (*_FACTS, "weights"):
+        yield from _fact(field, getattr(a.only, field), getattr(b.only, field))
+    versions_a, versions_b = a.only.versions, b.only.versions
     for package in sorted(versions_a.keys() | versions_b.keys()):
         yield from _fact(package, versions_a.get(package), versions_b.get(package))
 

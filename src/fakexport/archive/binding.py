@@ -1,21 +1,26 @@
-"""Binding weights to a program, which may still be in its archive, or to a bundle."""
+"""Binding weights to programs, which may still be in their archive."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, overload
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import overload
 
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.program.program_facts import facts_of
-from fakexport.weights import CheckpointSource
-from fakexport.weights import bind as bind_program
+from fakexport.program.program_devices import devices_of_program
+from fakexport.weights import BindError, Checkpoint, CheckpointSource, open_checkpoint, warn_of
+from fakexport.weights.binding import bound_program, check_dtype
+from fakexport.weights.bound_devices import move_to_here
+from fakexport.weights.expectation import ModelSource
 
 from .bundle import Bundle
-from .bundle_binding import bind_bundle, own_part
 from .loading import load
+from .manifest import ALONE
+from .method_readings import MethodReading, MethodWants, readings, report_of
+from .sharing import unify
 
 __all__ = ["bind"]
 
@@ -28,7 +33,8 @@ def bind(
     device_map: str | Mapping[str, str] | None = None,
     dtype: torch.dtype | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
-    **options: Any,
+    source: ModelSource | None = None,
+    check_finite: bool | None = None,
 ) -> Bundle: ...
 @overload
 def bind(
@@ -38,7 +44,8 @@ def bind(
     device_map: str | Mapping[str, str] | None = None,
     dtype: torch.dtype | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
-    **options: Any,
+    source: ModelSource | None = None,
+    check_finite: bool | None = None,
 ) -> ExportedProgram: ...
 def bind(
     program: Bundle | ExportedProgram | str | os.PathLike[str],
@@ -47,28 +54,126 @@ def bind(
     device_map: str | Mapping[str, str] | None = None,
     dtype: torch.dtype | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
-    **options: Any,
+    source: ModelSource | None = None,
+    check_finite: bool | None = None,
 ) -> Bundle | ExportedProgram:
     """The program with the weights of a checkpoint: all of them, exactly, or none.
+
+    Names, shapes and dtypes must fit; names of one weight stay one tensor. Weights on the CPU stay mapped to
+    their file until they are used, so that binding takes no memory for them; those that must be converted or
+    merged, or that go to another device, are copied. Constants that have values become real.
 
     Args:
         program: A weight-less program, from `export` or `load`, or the path of its archive; or a bundle,
             whose methods all get their weights from the one checkpoint, those that they share as one tensor.
             A program that comes out of a bundle reads its part of the checkpoint, also after `retarget`, and
-            out of an archive that it was saved to alone.
-        checkpoint, device_map, dtype, constants, options: As for `weights.bind`. The device map of a bundle
-            is for all its methods.
+            out of an archive that it was saved to alone. Not changed.
+        checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
+            shared with the bound program, except those that it writes into: of these it has copies.
+        device_map: For a program of devices that are not here: `{"cuda:0": "cpu"}`, or one device for
+            all; for all methods of a bundle. The program is retargeted first, as `retarget` does it.
+        dtype: Converts floating weights to what the program has. It must be that dtype: a graph in
+            another one has to be exported anew.
+        constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.
+        source: As for `verify_weights`.
+        check_finite: Whether to look through the weights for NaN and infinity, which reads all data.
+            Default: yes up to 1 GiB.
     Returns:
-        A new program, which runs; of a bundle a new bundle.
+        A new program, which runs, and whose `module()` checks each call against the conditions of the trace;
+        of a bundle a new bundle. Its example inputs are zeros, in place of the fake ones, or of those that an
+        archive does not have.
     Raises:
         ArchiveError: the archive is refused, or is a bundle: `load_bundle` opens it.
-        BindError, CheckpointError, ValueError: as `weights.bind` says; or what the methods of a bundle share
-            would get different data.
+        BindError: the checkpoint does not fit; `report` has everything, with causes.
+        CheckpointError: no checkpoint, or one that is refused.
+        RetargetError: an operator of the program cannot run on the devices of the map.
+        ValueError: a device that is not here, a dtype that the program has not, a constant that it has not;
+            or what the methods of a bundle share would get different data.
+    Warns:
+        WeightsWarning: entries that nothing wants (FE704); NaN or infinity (FE706).
+    Reports:
+        FE701, FE702, FE703, FE705, FE707 in `BindError.report`.
+
+    Example:
+        >>> from torch import nn
+        >>> from fakexport.capture import export
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
+        >>> bound = bind(program, {"weight": torch.ones(2, 4), "bias": torch.zeros(2)})
+        >>> bound.module()(torch.ones(1, 4))
+        tensor([[4., 4.]])
     """
     if isinstance(program, Bundle):
-        return bind_bundle(
-            program, checkpoint, device_map=device_map, dtype=dtype, constants=constants, **options
-        )
-    opened = program if isinstance(program, ExportedProgram) else load(program)
-    seen = own_part(checkpoint, facts_of(opened).prefix)
-    return bind_program(opened, seen, device_map=device_map, dtype=dtype, constants=constants, **options)
+        bundle = program
+    else:
+        bundle = Bundle({ALONE: program if isinstance(program, ExportedProgram) else load(program)})
+    name = "the program" if bundle.is_alone else "the bundle"
+    opened = open_checkpoint(checkpoint)
+    opened = _read_once(opened) if len(bundle) > 1 else opened
+    wants = {method: MethodWants.of(bundle, method, source) for method in bundle}
+    for want in wants.values():
+        check_dtype(want.expected, dtype)
+    _check_constants(constants or {}, wants.values(), name)
+    found = readings(wants, opened, given=constants, is_converting=dtype is not None)
+    report = report_of(found, opened, name=name)
+    if not report.is_bindable:
+        raise BindError(report)
+    maps = _device_maps(bundle, device_map)
+    programs = {}
+    for method, reading in found.items():
+        source_name = name if bundle.is_alone else f"the method {method}"
+        programs[method] = _bound(bundle[method], reading, source_name, maps[method], check_finite)
+    warn_of(report.checkpoint, (finding for finding in report.findings if finding.code == "FE704"))
+    if program is not bundle:
+        return programs[ALONE]
+    # What a method has no prefix for is not what its program had in another archive.
+    prefixes = {method: bundle.prefixes.get(method, ("", "")) for method in bundle}
+    bound = Bundle(programs, prefixes=prefixes, shared=bundle.shared)
+    unify(programs, bound.shared)
+    return bound
+
+
+def _bound(
+    program: ExportedProgram,
+    reading: MethodReading,
+    name: str,
+    device_map: Mapping[str, str] | None,
+    check_finite: bool | None,
+) -> ExportedProgram:
+    """One program; of entries that it does not want, the caller warns for all programs."""
+    report = reading.verified.report
+    own = tuple(finding for finding in report.findings if finding.code != "FE704")
+    found = replace(reading.verified, report=replace(report, source=name, findings=own))
+    return bound_program(program, reading.seen, found, device_map=device_map, check_finite=check_finite)
+
+
+def _check_constants(given: Mapping[str, torch.Tensor], wants: Iterable[MethodWants], programs: str) -> None:
+    known = list(dict.fromkeys(name for want in wants for name in want.expected.constants))
+    for name in given:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise ValueError(f"{name!r} is no constant without a value; those of {programs}: {listed}")
+
+
+def _device_maps(
+    bundle: Bundle, device_map: str | Mapping[str, str] | None
+) -> dict[str, Mapping[str, str] | None]:
+    """The device map of each method, which names only devices that it has."""
+    present = {method: devices_of_program(program) for method, program in bundle.items()}
+    every = tuple(dict.fromkeys(device for devices in present.values() for device in devices))
+    targets = move_to_here(device_map, every).targets
+    return {
+        method: {device: targets[device] for device in devices if device in targets} or None
+        for method, devices in present.items()
+    }
+
+
+def _read_once(checkpoint: Checkpoint) -> Checkpoint:
+    """Gives the same tensor each time: what two methods read is one memory."""
+    tensors: dict[str, torch.Tensor] = {}
+
+    def read(name: str) -> torch.Tensor:
+        if name not in tensors:
+            tensors[name] = checkpoint.read(name)
+        return tensors[name]
+
+    return replace(checkpoint, read=read)

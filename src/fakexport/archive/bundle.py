@@ -11,15 +11,12 @@ from fakexport.capture import flattened
 from fakexport.fake import is_fake
 from fakexport.program.program_facts import facts_of
 
-from .bundle_manifest import METHOD_NAME, MOST_METHODS
 from .container.record_name import fault_of_name
+from .manifest import ALONE, METHOD_NAME, MOST_METHODS, Prefix
 from .method_records import MethodRecords
 from .sharing import SharedWeight, shared_weights
 
-__all__ = ["Bundle", "Prefix"]
-
-Prefix = tuple[str, str]
-"""How names begin in the checkpoint, and how the same names begin in the program: `("encoder.", "")`."""
+__all__ = ["Bundle"]
 
 
 class Bundle(Mapping[str, ExportedProgram]):
@@ -68,7 +65,7 @@ class Bundle(Mapping[str, ExportedProgram]):
         _check_prefixes(self._programs, pairs)
         self._prefixes = {method: pair for method, pair in pairs.items() if pair != ("", "")}
         _check_bound(self._programs)
-        self._shared = shared_weights(self._programs, self._prefixes, shared)
+        self._shared = shared_weights(self._programs, self._prefixes, shared) if len(programs) > 1 else ()
 
     def __getitem__(self, method: str) -> ExportedProgram:
         if method not in self._programs:
@@ -94,6 +91,11 @@ class Bundle(Mapping[str, ExportedProgram]):
     def shared(self) -> tuple[SharedWeight, ...]:
         """Each weight of several methods, as its (method, name) pairs in the order of the methods."""
         return self._shared
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one program, which was given or saved without a name."""
+        return tuple(self) == (ALONE,)
 
     @property
     def is_bound(self) -> bool:

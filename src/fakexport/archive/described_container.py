@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
-from fakexport.archive.bundle_manifest import BundleManifest
+from fakexport.archive.container.error import ArchiveError
 from fakexport.archive.container.reader import Container
 from fakexport.archive.container.writer import Content, Digest, write_container
-from fakexport.archive.error import ArchiveError
 from fakexport.archive.manifest import Manifest
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
 from fakexport.documents.document_error import DocumentError
@@ -20,16 +18,14 @@ __all__ = ["MANIFEST", "read_manifest", "verify_records", "write_described"]
 MANIFEST = "extra/fakexport/manifest.json"
 """The manifest's record. torch's loader hands the records below `extra/` on as texts, unread."""
 
-AnyManifest = TypeVar("AnyManifest", Manifest, BundleManifest)
-
 
 def write_described(
     path: str | os.PathLike[str],
     records: Mapping[str, Content],
-    manifest: AnyManifest,
+    manifest: Manifest,
     *,
     folder_name: str = "model",
-) -> AnyManifest:
+) -> Manifest:
     """Writes an archive with its manifest; the hashes are taken while the records are written.
 
     Args:
@@ -51,8 +47,8 @@ def write_described(
     return written
 
 
-def read_manifest(container: Container) -> Manifest | BundleManifest:
-    """The manifest of an archive or a bundle; from now on it answers for every record that is read.
+def read_manifest(container: Container) -> Manifest:
+    """The manifest of an archive; from now on it answers for every record that is read.
 
     Raises:
         ArchiveError: No manifest, one that is refused, or one that describes other records than there are.
@@ -75,9 +71,7 @@ def read_manifest(container: Container) -> Manifest | BundleManifest:
     return manifest
 
 
-def verify_records(
-    container: Container, manifest: Manifest | BundleManifest, *, unread: Collection[str] = ()
-) -> None:
+def verify_records(container: Container, manifest: Manifest, *, unread: Collection[str] = ()) -> None:
     """Reads every record through and refuses the archive if one bit of it is not as it was written.
 
     Args:

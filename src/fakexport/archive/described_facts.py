@@ -7,12 +7,12 @@ from dataclasses import asdict
 from fakexport.program.program_facts import ProgramFacts
 from fakexport.program.unbound_constant import UnboundConstant
 
-from .manifest import Manifest
+from .manifest import MethodManifest
 
 __all__ = ["described_facts"]
 
 
-def described_facts(manifest: Manifest) -> ProgramFacts:
+def described_facts(manifest: MethodManifest) -> ProgramFacts:
     """The facts of a program that comes out of an archive, to be written into the next one."""
     return ProgramFacts(
         source=manifest.source,

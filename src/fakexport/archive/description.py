@@ -1,24 +1,23 @@
-"""What an archive holds, without its program being put together and without a weight being read."""
+"""What an archive holds, without a program being put together and without a weight being read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.typed_json import entries, field, mapping
 
-from .bundle_manifest import BundleManifest
 from .codec.program_outline import ProgramOutline, outline
+from .container.error import faults_named
 from .container.reader import Container, read_container
-from .error import faults_named
-from .manifest import Manifest
+from .manifest import Manifest, MethodManifest
 from .method_records import MethodRecords
-from .methods import Methods, read_methods, weight_records
+from .methods import read_methods
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
-__all__ = ["ArchiveDescription", "BundleDescription", "StoredConstant", "describe", "describe_bundle"]
+__all__ = ["ArchiveDescription", "MethodDescription", "StoredConstant", "describe"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,23 @@ class StoredConstant:
 
 
 @dataclass(frozen=True)
+class MethodDescription:
+    """What an archive holds of one program.
+
+    Args:
+        manifest: Versions, source, target, weights.
+        program: What it takes, gives and calls.
+        constants: The constant tensors, in the order of the archive.
+        records: Name to bytes, its own and those that it shares, in the order of the file.
+    """
+
+    manifest: MethodManifest
+    program: ProgramOutline
+    constants: tuple[StoredConstant, ...]
+    records: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class ArchiveDescription:
     """What an archive holds.
 
@@ -48,9 +64,8 @@ class ArchiveDescription:
         path: As the caller named it.
         file_bytes: Size of the file.
         has_manifest: Whether fakexport wrote it; else `manifest` is what the records show.
-        manifest: Versions, source, target, weights.
-        program: What it takes, gives and calls.
-        constants: The constant tensors, in the order of the archive.
+        manifest: The programs, and what they share.
+        methods: What is said of each program; of a single one under the name `model`.
         records: Name to bytes, the manifest included, in the order of the file.
         notes: What cannot be checked or is not there, as sentences.
     """
@@ -59,106 +74,62 @@ class ArchiveDescription:
     file_bytes: int
     has_manifest: bool
     manifest: Manifest
-    program: ProgramOutline
-    constants: tuple[StoredConstant, ...]
+    methods: Mapping[str, MethodDescription]
     records: Mapping[str, int]
     notes: tuple[str, ...]
 
-
-@dataclass(frozen=True)
-class BundleDescription:
-    """What a bundle holds.
-
-    Args:
-        path, file_bytes, has_manifest, records, notes: As for an archive.
-        manifest: The prefixes, and what the methods share.
-        methods: What is said of each program; `records` are its own and those that it shares.
-    """
-
-    path: str
-    file_bytes: int
-    has_manifest: bool
-    manifest: BundleManifest
-    methods: Mapping[str, ArchiveDescription]
-    records: Mapping[str, int]
-    notes: tuple[str, ...]
+    @property
+    def only(self) -> MethodDescription:
+        """The program that is described alone."""
+        (about,) = self.methods.values()
+        return about
 
 
 def describe(
     path: str | os.PathLike[str], *, method: str | None = None, trust: bool = False
 ) -> ArchiveDescription:
-    """What an archive of fakexport or of `torch.export.save` holds; nothing in it is run or unpickled.
+    """What an archive of fakexport or of torch holds; nothing in it is run or unpickled.
 
-    Operators need not be registered, devices need not be here. Only the records of the program and the
+    Operators need not be registered, devices need not be here. Only the records of the programs and the
     configs are read and checked: a damaged weight is not noticed.
 
     Args:
         path: The `.pt2` file.
-        method: Which program of a bundle; `describe_bundle` describes all.
+        method: Which program of a bundle. Default: all.
         trust: Describes a file with pickled records or native libraries as well. They are left unread.
     Raises:
         ArchiveError: the file is refused, or `method` does not fit it; one line.
         OSError: it cannot be opened.
     """
     with read_container(path, trust=trust) as container:
-        return _described(container, read_methods(container), method)
-
-
-def describe_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> BundleDescription:
-    """As `describe`, of a bundle: what it says as a whole, and of each program.
-
-    Raises:
-        ArchiveError: as for `describe`; or the archive has one program and is no bundle.
-        OSError: it cannot be opened.
-    """
-    with read_container(path, trust=trust) as container:
         methods = read_methods(container)
-        return BundleDescription(
+        manifest = methods.manifest
+        chosen = manifest.methods if method is None else (methods.chosen(container.path, method),)
+        return ArchiveDescription(
             path=container.path,
             file_bytes=container.file_bytes,
             has_manifest=methods.has_manifest,
-            manifest=methods.bundle,
-            methods={method: _described(container, methods, method) for method in methods.bundle.methods},
-            records=_sizes(container, container.names),
+            manifest=manifest,
+            methods={name: _described(container, name, manifest.methods[name]) for name in chosen},
+            records={name: container.size(name) for name in container.names},
             notes=methods.notes,
         )
 
 
 @collection_paused()
-def _described(container: Container, methods: Methods, method: str | None) -> ArchiveDescription:
-    manifest = methods.manifest(method)
-    names = MethodRecords() if method is None else MethodRecords(method)
+def _described(container: Container, method: str, manifest: MethodManifest) -> MethodDescription:
+    names = MethodRecords(method)
     with faults_named(container.path, names.model):
         program = outline(container.json(names.model), manifest.library_modules)
     stored = _stored(container, names)
-    return ArchiveDescription(
-        path=container.path,
-        file_bytes=container.file_bytes,
-        has_manifest=methods.has_manifest,
+    own = {names.model, names.weights, names.constants, names.sample_inputs, *manifest.weight_records}
+    own.update(f"data/constants/{constant.record}" for constant in stored.values())
+    return MethodDescription(
         manifest=manifest,
         program=program,
         constants=_constants(stored, manifest),
-        records=_sizes(
-            container, container.names if method is None else _own_records(container, names, manifest, stored)
-        ),
-        notes=methods.notes,
+        records={name: container.size(name) for name in container.names if name in own},
     )
-
-
-def _sizes(container: Container, names: Iterable[str]) -> dict[str, int]:
-    return {name: container.size(name) for name in names}
-
-
-def _own_records(
-    container: Container,
-    names: MethodRecords,
-    manifest: Manifest,
-    constants: Mapping[str, StoredTensor | StoredObject],
-) -> list[str]:
-    """The records of one method, in the order of the file."""
-    own = {names.model, names.weights, names.constants, names.sample_inputs, *weight_records(manifest)}
-    own.update(f"data/constants/{constant.record}" for constant in constants.values())
-    return [name for name in container.names if name in own]
 
 
 def _stored(container: Container, names: MethodRecords) -> dict[str, StoredTensor | StoredObject]:
@@ -168,7 +139,7 @@ def _stored(container: Container, names: MethodRecords) -> dict[str, StoredTenso
 
 
 def _constants(
-    stored: Mapping[str, StoredTensor | StoredObject], manifest: Manifest
+    stored: Mapping[str, StoredTensor | StoredObject], manifest: MethodManifest
 ) -> tuple[StoredConstant, ...]:
     reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
     return tuple(

@@ -13,8 +13,8 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.files import open_below
 from fakexport.weights import CheckpointError, Entry, MappedFile, read_header_of
 
+from .container.error import ArchiveError
 from .container.limits import Limits
-from .error import ArchiveError
 from .manifest import Location, TensorEntry
 
 __all__ = ["linked_tensors"]

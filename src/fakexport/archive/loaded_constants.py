@@ -16,9 +16,9 @@ from fakexport.history import remember_value, withhold_value
 
 from .codec.program_decoder import MissingObject
 from .container.contents import UNTRUSTED
+from .container.error import ArchiveError, faults_named
 from .container.reader import Container
-from .error import ArchiveError, faults_named
-from .manifest import Manifest
+from .manifest import MethodManifest
 from .saved_object import read_saved_object, refuse_unregistered_classes
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
@@ -28,7 +28,7 @@ __all__ = ["put_constants"]
 def put_constants(
     container: Container,
     program: ExportedProgram,
-    manifest: Manifest,
+    manifest: MethodManifest,
     config: Mapping[str, dict[str, Any]],
     *,
     trust: bool = False,

@@ -1,10 +1,10 @@
-"""Loading a program from an archive that anybody may have written."""
+"""Loading programs from an archive that anybody may have written."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,38 +20,52 @@ from fakexport.program import WeightlessProgram
 from fakexport.program.program_facts import keep_facts
 from fakexport.program.stand_in_inputs import give_stand_in_inputs
 
+from .bundle import Bundle
 from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
+from .container.error import ArchiveError, faults_named
 from .container.reader import Container, read_container
 from .described_container import MANIFEST, verify_records
 from .described_facts import described_facts
-from .error import ArchiveError, faults_named
 from .linked_files import linked_tensors
 from .loaded_constants import put_constants
-from .manifest import Location, Manifest, TensorEntry
+from .manifest import ALONE, Location, Manifest, MethodManifest, TensorEntry
 from .method_records import MethodRecords
-from .methods import check_method, read_methods, stored_methods, weight_records
+from .methods import check_method, made_up_prefixes, read_methods, stored_methods
 from .saved_object import refuse_unregistered_classes
+from .sharing import unify
 from .stock_archive import is_left_to_torch
 from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch, load_with_torch
 
-__all__ = ["LoadedArchive", "load", "load_archive", "read_program"]
+__all__ = ["LoadedArchive", "load", "load_archive", "load_bundle"]
 
 
 @dataclass(frozen=True)
 class LoadedArchive:
-    """An archive's program and what the archive says about it.
+    """An archive's programs and what the archive says about them.
 
     Args:
-        program: With fake weights, or with real ones if the archive has them.
-        manifest: Where it came from, what it needs. Of an archive that `torch.export.save` wrote: what its
+        bundle: The programs by method, with fake weights, or with real ones if the archive has them.
+        manifest: Where they came from, what they need. Of an archive that `torch.export.save` wrote: what its
             records show.
         notes: What could not be checked or is not there, as sentences; nothing for a manifest of fakexport.
     """
 
-    program: ExportedProgram
+    bundle: Bundle
     manifest: Manifest
     notes: tuple[str, ...] = ()
+
+    @property
+    def program(self) -> ExportedProgram:
+        """The program that was loaded alone."""
+        (program,) = self.bundle.values()
+        return program
+
+    @property
+    def only(self) -> MethodManifest:
+        """What is said of the program that was loaded alone."""
+        (method,) = self.bundle
+        return self.manifest.methods[method]
 
 
 def load(
@@ -72,8 +86,7 @@ def load(
     Args:
         path: A `.pt2` file that `save` or `fakexport bind` wrote; or `torch.export.save`, which adds no
             hashes. Fake weights that torch saved are fakes, where `torch.export.load` would read zeros.
-        method: Which program of a bundle; `load_bundle` gives all. An archive with one program has no name
-            for it.
+        method: Which program of a bundle; `load_bundle` gives all. One that was saved alone needs no name.
         trust: Open what can run any code, only for files that you built: programs with operators that do more
             than compute; files with native libraries, which stay unread; and those with pickled weights or
             constants, or in the layout before torch 2.8, which torch reads. Pickled example inputs need no
@@ -99,90 +112,136 @@ def load(
     return load_archive(path, method=method, trust=trust, check_weights=check_weights).program
 
 
+def load_bundle(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True) -> Bundle:
+    """The programs of an archive, by method; `load` gives one of them.
+
+    What several methods share is one tensor: it takes memory once, and what one writes into it the others
+    see. See `load` for what is checked, and for what weights are before they are bound.
+
+    Args:
+        path: A `.pt2` file that `save` or `save_bundle` wrote; a program that was saved alone is the method
+            `model`. Or `package_pt2` of torch, which shares nothing between its programs.
+        trust: As for `load`: hands a file with pickled weights or constants to torch's `load_pt2`, which runs
+            what it says. Pickled example inputs, which `package_pt2` writes, are never read.
+        check_weights: As for `load`.
+    Raises:
+        ArchiveError, OSError: as for `load`.
+
+    Example:
+        >>> import torch
+        >>> from fakexport.archive import save_bundle
+        >>> from fakexport.capture import export
+        >>> _ = save_bundle({"only": export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),))}, "/tmp/one.pt2")
+        >>> load_bundle("/tmp/one.pt2")
+        Bundle(only; without weights, 0 weights shared)
+    """
+    return load_archive(path, is_whole=True, trust=trust, check_weights=check_weights).bundle
+
+
 def load_archive(
     path: str | os.PathLike[str],
     *,
     method: str | None = None,
+    is_whole: bool = False,
     trust: bool = False,
     check_weights: bool = True,
 ) -> LoadedArchive:
-    """As `load`, with what the archive says of the program."""
+    """As `load`, or as `load_bundle` with `is_whole`, with what the archive says of its programs."""
+    asked = _Asked(method, is_whole, check_weights)
     try:
         with read_container(path) as container:
-            return _loaded(container, method, check_weights)
+            return _loaded(container, asked)
     except ArchiveError as error:
         if trust and error.is_trust_missing:
-            return _trusted(path, method, check_weights)
+            return _trusted(path, asked)
         raise
 
 
-def _trusted(path: str | os.PathLike[str], method: str | None, check_weights: bool) -> LoadedArchive:
+@dataclass(frozen=True)
+class _Asked:
+    """What a caller wants of an archive; see `load_archive`."""
+
+    method: str | None
+    is_whole: bool
+    check_weights: bool
+    is_trusted: bool = False
+
+
+def _trusted(path: str | os.PathLike[str], asked: _Asked) -> LoadedArchive:
     """What only torch can read is left to torch, once the records are known to be whole."""
-    methods: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     try:
         with read_container(path, trust=True) as container:
             for name in container.names:
                 container.verify(name)
-            methods = stored_methods(container)
-            records = map(MethodRecords, methods or [MethodRecords.method])
+            names = stored_methods(container)
+            records = map(MethodRecords, names or [ALONE])
             if MANIFEST in container.entries or not is_left_to_torch(container, records):
-                return _loaded(container, method, check_weights, trust=True)
+                return _loaded(container, replace(asked, is_trusted=True))
     except ArchiveError as error:
         if not error.is_trust_missing:
             raise
-    check_method(path, methods, method)
-    program = load_with_torch(path) if method is None else load_all_with_torch(path)[method]
-    give_stand_in_inputs(program)
-    return LoadedArchive(WeightlessProgram.of(program), describe_trusted(program), (TRUSTED,))
-
-
-def _loaded(
-    container: Container, method: str | None, check_weights: bool, *, trust: bool = False
-) -> LoadedArchive:
-    methods = read_methods(container)
-    manifest = methods.manifest(method)
-    unread = methods.weights_of_others(method)
-    verify_records(
-        container, methods.whole, unread=unread if check_weights else unread | weight_records(manifest)
-    )
-    names = MethodRecords() if method is None else MethodRecords(method)
-    program = read_program(container, names, manifest, check_weights=check_weights, trust=trust)
-    return LoadedArchive(program, manifest, methods.notes)
+    if not asked.is_whole:
+        check_method(path, names, asked.method)
+    found = load_all_with_torch(path) if names else {ALONE: load_with_torch(path)}
+    chosen = found if asked.is_whole else {asked.method or ALONE: found[asked.method or ALONE]}
+    programs = {name: WeightlessProgram.of(program) for name, program in chosen.items()}
+    for program in programs.values():
+        give_stand_in_inputs(program)
+    try:
+        manifest = Manifest(methods={name: describe_trusted(found) for name, found in programs.items()})
+        return LoadedArchive(Bundle(programs, prefixes=made_up_prefixes(manifest)), manifest, (TRUSTED,))
+    except ValueError as error:
+        raise ArchiveError(path, str(error)) from error
 
 
 @collection_paused()
-def read_program(
-    container: Container,
-    names: MethodRecords,
-    manifest: Manifest,
-    *,
-    check_weights: bool,
-    trust: bool = False,
+def _loaded(container: Container, asked: _Asked) -> LoadedArchive:
+    methods = read_methods(container)
+    manifest = methods.manifest
+    chosen = tuple(manifest.methods) if asked.is_whole else (methods.chosen(container.path, asked.method),)
+    unread = methods.weights_of_others(chosen if asked.check_weights else ())
+    verify_records(container, manifest, unread=unread)
+    programs = {
+        method: _read_program(container, MethodRecords(method), manifest.methods[method], asked)
+        for method in chosen
+    }
+    shared = manifest.shared if len(chosen) == len(manifest.methods) else ()
+    prefixes = {} if methods.has_manifest or len(chosen) == 1 else made_up_prefixes(manifest)
+    try:
+        bundle = Bundle(programs, prefixes=prefixes, shared=shared)
+    except ValueError as error:
+        raise ArchiveError(container.path, str(error)) from error
+    if set(map(frozenset, bundle.shared)) != set(map(frozenset, shared)):
+        raise ArchiveError(container.path, "the manifest and the programs share other weights")
+    unify(programs, bundle.shared)
+    return LoadedArchive(bundle, manifest, methods.notes)
+
+
+def _read_program(
+    container: Container, names: MethodRecords, manifest: MethodManifest, asked: _Asked
 ) -> ExportedProgram:
     """The program of these records, once the container is verified.
 
-    Args:
-        trust: Also take operators that do more than compute, and make objects of the C++ classes that torch
-            itself registers.
-    Raises:
-        ArchiveError: as for `load`.
+    A trusted one may also have operators that do more than compute, and objects of the C++ classes that torch
+    itself registers.
     """
     with faults_named(container.path, names.model):
         refuse_unregistered(manifest.library_operators, manifest.library_modules)
         refuse_unregistered_classes(manifest.library_classes)
         document = container.json(names.model)
-        program = program_from_json(document, state_dict=None, constants=None, trust=trust)
+        program = program_from_json(document, state_dict=None, constants=None, trust=asked.is_trusted)
     weights = _config(container, names.weights)
     constants = _config(container, names.constants)
     mode = mode_of(
         node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), FakeTensor)
     )
     linked = linked_tensors(
-        container.path, manifest.tensors, limits=container.limits, check_weights=check_weights
+        container.path, manifest.tensors, limits=container.limits, check_weights=asked.check_weights
     )
     _put_weights(container, program, manifest, weights, linked, mode or new_fake_mode())
     with faults_named(container.path, names.constants):
-        put_constants(container, program, manifest, constants, trust=trust)
+        put_constants(container, program, manifest, constants, trust=asked.is_trusted)
     keep_facts(program, described_facts(manifest))
     made = WeightlessProgram.of(program)
     give_stand_in_inputs(made)
@@ -197,7 +256,7 @@ def _config(container: Container, name: str) -> dict[str, dict[str, Any]]:
 def _put_weights(
     container: Container,
     program: ExportedProgram,
-    manifest: Manifest,
+    manifest: MethodManifest,
     config: Mapping[str, dict[str, Any]],
     linked: Mapping[str, torch.Tensor],
     mode: FakeTensorMode,

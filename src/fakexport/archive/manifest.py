@@ -16,16 +16,26 @@ if TYPE_CHECKING:
     from fakexport.program.unbound_constant import UnboundConstant
 
 __all__ = [
+    "ALONE",
     "DTYPE_BYTES",
-    "FORMAT",
+    "METHOD_NAME",
+    "MOST_METHODS",
     "Location",
     "Manifest",
+    "MethodManifest",
+    "Prefix",
     "TensorEntry",
     "UnboundName",
     "WeightsKind",
 ]
 
-FORMAT = "fakexport.archive/1"
+MOST_METHODS = 64
+METHOD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
+Prefix = tuple[str, str]
+"""How names begin in the checkpoint, and how the same names begin in the program: `("encoder.", "")`."""
+
+ALONE = "model"
+"""The method of a program that was saved alone, as torch calls it."""
 
 WeightsKind = Literal["none", "inside", "linked"]
 WEIGHTS_KINDS: tuple[str, ...] = get_args(WeightsKind)
@@ -142,8 +152,8 @@ class UnboundName:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """The description of an archive; the same program and targets give the same one.
+class MethodManifest:
+    """The description of one program; the same program and facts give the same one.
 
     Nothing in it tells when, where or by whom the archive was made: a source or a text with an absolute
     path is refused.
@@ -163,13 +173,12 @@ class Manifest:
         library_modules: Of those that were made in Python, the module that did. It is shown to the user, who
             may import it; nothing else becomes of it.
         library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
-        weights: `none`: a weight-less archive; `inside`: bound; `linked`: bound to files beside it,
-            save what none of them has as the program wants it, which is inside.
+        weights: `none`: weight-less; `inside`: bound; `linked`: bound to files beside the archive, save what
+            none of them has as the program wants it, which is inside.
         tensors: The parameters and buffers, sorted by name.
         recipes: How entries of a checkpoint that is laid out in another way become these tensors.
         prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
-            alike. A program that comes out of a bundle has one.
-        records: A digest of every record but the manifest, sorted by name.
+            alike.
     """
 
     versions: Mapping[str, str]
@@ -187,8 +196,7 @@ class Manifest:
     weights: WeightsKind = "none"
     tensors: tuple[TensorEntry, ...] = ()
     recipes: tuple[Recipe, ...] = ()
-    prefix: tuple[str, str] | None = None
-    records: tuple[Digest, ...] = ()
+    prefix: Prefix | None = None
 
     def __post_init__(self) -> None:
         texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]
@@ -197,31 +205,35 @@ class Manifest:
                 raise ValueError(f"the {what} {text!r} names an absolute path; give it relative to a folder")
         for operator in self.library_modules:
             if operator not in self.library_operators:
-                raise ValueError(f"a module for {operator!r}, which is no library operator of the program")
-        _refuse_twice("records", [record.name for record in self.records])
+                raise ValueError(f"a module for {operator!r}, which is not a library operator of the program")
         names = [name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)]
         _refuse_twice("tensors", names)
+        own = "" if self.prefix is None else self.prefix[1]
+        for name in names:
+            if not name.startswith(own):
+                raise ValueError(f"the weight {name!r} does not begin with {own!r}")
+        self._check_locations()
+        self._check_recipes()
+
+    @property
+    def weight_records(self) -> frozenset[str]:
+        """The records with the bytes of the weights."""
+        locations = (tensor.location for tensor in self.tensors if tensor.location)
+        return frozenset(location.file for location in locations if not location.is_link)
+
+    def _check_locations(self) -> None:
+        """Refuses a weight without a place in a bound archive, and one with a place in a weight-less one."""
         has_location = self.weights != "none"
         for tensor in self.tensors:
             if tensor.location and not has_location:
                 raise ValueError(f"`{tensor.name}` has a location in a weight-less archive")
             if has_location and not tensor.location and tensor.persistent:
                 raise ValueError(f"`{tensor.name}` has no location in a bound archive")
-        self._check_files()
-        self._check_recipes()
-        if self.prefix is not None:
-            self.check_prefix(self.prefix)
-
-    def check_prefix(self, prefix: tuple[str, str]) -> None:
-        """Refuses a prefix with which a weight does not begin.
-
-        Raises:
-            ValueError: it names the weight.
-        """
-        for tensor in self.tensors:
-            for name in (tensor.name, *tensor.aliases):
-                if not name.startswith(prefix[1]):
-                    raise ValueError(f"the weight {name!r} does not begin with {prefix[1]!r}")
+            if tensor.location and (fault := fault_of_name(tensor.location.file)):
+                raise ValueError(f"`{tensor.location.file}`: {fault}")
+            if tensor.location and tensor.location.is_link and self.weights != "linked":
+                file = tensor.location.file
+                raise ValueError(f"`{file}` is a link in an archive that has its weights inside")
 
     def _check_recipes(self) -> None:
         """Refuses a recipe that refers to what is not there yet, or makes nothing."""
@@ -232,20 +244,85 @@ class Manifest:
                 if not step.values:
                     raise ValueError(f"a recipe's {step.operator} of nothing")
 
-    def _check_files(self) -> None:
-        """Refuses a location outside of the archive's records and of the files below its folder."""
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The description of an archive: of its programs, of what they share, and of its records.
+
+    Args:
+        methods: Each program by the name of its method; a program that was saved alone is called `model`.
+        shared: Each weight that several methods have, as (method, name) pairs.
+        records: A digest of every record but the manifest, sorted by name.
+    """
+
+    methods: Mapping[str, MethodManifest]
+    shared: tuple[tuple[tuple[str, str], ...], ...] = ()
+    records: tuple[Digest, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.methods) <= MOST_METHODS:
+            raise ValueError(f"{len(self.methods)} methods; an archive has 1 to {MOST_METHODS}")
+        _refuse_twice("records", [record.name for record in self.records])
+        self._check_shared()
+        self._check_sizes()
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether the programs were saved as methods, and not one program alone."""
+        return tuple(self.methods) != (ALONE,)
+
+    @property
+    def only(self) -> MethodManifest:
+        """The program of an archive that has one."""
+        (manifest,) = self.methods.values()
+        return manifest
+
+    @property
+    def tensors(self) -> list[TensorEntry]:
+        """The weights of all methods, in their order; one that several methods have is there once."""
+        again = {pair for weight in self.shared for pair in weight[1:]}
+        return [
+            tensor
+            for method, manifest in self.methods.items()
+            for tensor in manifest.tensors
+            if (method, tensor.name) not in again
+        ]
+
+    @property
+    def shared_tensors(self) -> list[TensorEntry]:
+        """The weights that several methods have, each once."""
+        first = {weight[0] for weight in self.shared}
+        return [
+            tensor
+            for method, manifest in self.methods.items()
+            for tensor in manifest.tensors
+            if (method, tensor.name) in first
+        ]
+
+    def _check_shared(self) -> None:
+        """Refuses a pair that is in two weights, and a weight of which one method has two."""
+        seen: set[tuple[str, str]] = set()
+        for weight in self.shared:
+            methods = {method for method, _ in weight}
+            if len(weight) < 2 or len(methods) < len(weight):
+                raise ValueError("a shared weight that is not one of several methods")
+            if unknown := sorted(methods - self.methods.keys()):
+                raise ValueError(f"a shared weight of {unknown[0]!r}, which is no method")
+            if twice := sorted(seen.intersection(weight)):
+                raise ValueError(f"`{twice[0][1]}` of {twice[0][0]} is in two shared weights")
+            seen.update(weight)
+
+    def _check_sizes(self) -> None:
+        """Refuses a weight that lies in no record, or beyond the end of one."""
         sizes = {record.name: record.size for record in self.records}
-        for location in (tensor.location for tensor in self.tensors if tensor.location):
-            if fault := fault_of_name(location.file):
-                raise ValueError(f"`{location.file}`: {fault}")
-            if location.is_link and self.weights != "linked":
-                raise ValueError(f"`{location.file}` is a link in an archive that has its weights inside")
-            if not location.is_link and self.records:
-                size = sizes.get(location.file)
-                if size is None:
-                    raise ValueError(f"`{location.file}` is no record")
-                if location.offset + location.length > size:
-                    raise ValueError(f"a tensor lies beyond the end of `{location.file}`")
+        tensors = (tensor for manifest in self.methods.values() for tensor in manifest.tensors)
+        for location in (tensor.location for tensor in tensors if tensor.location and self.records):
+            if location.is_link:
+                continue
+            if (size := sizes.get(location.file)) is None:
+                raise ValueError(f"`{location.file}` is no record")
+            if location.offset + location.length > size:
+                raise ValueError(f"a tensor lies beyond the end of `{location.file}`")
 
 
 def _refuse_twice(what: str, names: Iterable[str]) -> None:

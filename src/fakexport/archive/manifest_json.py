@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from fakexport.archive.bundle_manifest import BUNDLE_FORMAT, METHOD_NAME, MOST_METHODS, BundleManifest
 from fakexport.archive.container.limits import Limits
 from fakexport.archive.container.writer import Digest
 from fakexport.archive.manifest import (
+    ALONE,
     DTYPE_BYTES,
-    FORMAT,
+    METHOD_NAME,
+    MOST_METHODS,
     WEIGHTS_KINDS,
     Location,
     Manifest,
+    MethodManifest,
     TensorEntry,
     UnboundName,
 )
@@ -26,8 +29,10 @@ from fakexport.documents.recipe import OPERATORS, Recipe, Step
 from fakexport.documents.typed_json import (
     boolean,
     entries,
+    field,
     integer,
     items,
+    mapping,
     matching,
     one_of,
     optional,
@@ -36,9 +41,15 @@ from fakexport.documents.typed_json import (
     text,
 )
 
-__all__ = ["decode_manifest", "encode_manifest"]
+__all__ = ["FORMAT", "decode_manifest", "encode_manifest", "method_to_json"]
 
 T = TypeVar("T")
+
+FORMAT = "fakexport.archive/2"
+_OF_ONE_PROGRAM = "fakexport.archive/1"
+_OF_A_BUNDLE = "fakexport.bundle/1"
+_KNOWN = (FORMAT, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
+"""The last two were written before 0.1.0, and can go when such archives need not open any more."""
 
 _NAME = 4096
 _SENTENCE = 10_000
@@ -55,81 +66,80 @@ _dtype = one_of(DTYPE_BYTES, "dtype")
 _method_name = matching(METHOD_NAME, "name of a method")
 
 
-def encode_manifest(manifest: Manifest | BundleManifest) -> bytes:
+def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest as JSON in ASCII, keys sorted: equal manifests give equal bytes."""
-    value = _bundle_to_json(manifest) if isinstance(manifest, BundleManifest) else _to_json(manifest)
+    # A list, since the keys of objects are sorted and the methods have an order.
+    methods = [{"method": method, **_to_json(about)} for method, about in manifest.methods.items()]
+    value = {"format": FORMAT, **vars(manifest), "methods": methods}
     encoded = json.dumps(value, default=vars, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return encoded.encode() + b"\n"
 
 
-def _to_json(manifest: Manifest) -> dict[str, Any]:
-    value = {"format": FORMAT, **vars(manifest)}
-    value["versions"] = dict(manifest.versions)
-    value["device_map"] = dict(manifest.device_map)
-    value["library_modules"] = dict(manifest.library_modules)
+def _to_json(manifest: MethodManifest) -> dict[str, Any]:
+    maps = ("versions", "device_map", "library_modules")
+    value = vars(manifest) | {name: dict(getattr(manifest, name)) for name in maps}
     return {name: entry for name, entry in value.items() if entry or name not in _OF_FEW}
 
 
-def _bundle_to_json(bundle: BundleManifest) -> dict[str, Any]:
-    methods = {method: _to_json(manifest) for method, manifest in bundle.methods.items()}
-    for manifest in methods.values():
-        del manifest["format"], manifest["records"]
-    # A list, since the keys of objects are sorted and the methods have an order.
-    ordered = [{"method": method, **manifest} for method, manifest in methods.items()]
-    return {"format": BUNDLE_FORMAT, **vars(bundle), "prefixes": dict(bundle.prefixes), "methods": ordered}
+def method_to_json(manifest: MethodManifest) -> dict[str, Any]:
+    """What is said of one program, as the manifest of version 1 that `decode_manifest` reads."""
+    value = {"format": _OF_ONE_PROGRAM, **_to_json(manifest), "records": []}
+    plain: dict[str, Any] = json.loads(json.dumps(value, default=vars, allow_nan=False))
+    return plain
 
 
-def decode_manifest(text: bytes, limits: Limits | None = None) -> Manifest | BundleManifest:
-    """The manifest that the bytes say, of one program or of a bundle.
+def decode_manifest(content: bytes, limits: Limits | None = None) -> Manifest:
+    """The manifest that the bytes say.
 
     Raises:
         DocumentError: Not JSON, another format version, a missing or unknown field, a value out of its
             range, two values that contradict each other; with the place of the value.
     """
     limits = limits or Limits()
-    value = parse_json(text, most_bytes=limits.json_bytes, most_memory_bytes=limits.json_memory_bytes)
-    _check_format(value)
-    if isinstance(value, dict) and value.get("format") == BUNDLE_FORMAT:
-        return _bundle(value, limits)
-    readers = {"format": one_of((FORMAT,), "format of fakexport"), **_readers(limits)}
-    readers["records"] = _many(_digest, limits)
-    fields = _record(value, {**readers, "prefix": _pair})
-    del fields["format"]
-    return _checked(Manifest, fields)
-
-
-def _check_format(value: Any) -> None:
-    """Names another version as such, before its other fields look like faults."""
-    found = value.get("format") if isinstance(value, dict) else None
-    for known in (FORMAT, BUNDLE_FORMAT):
-        kind = known.partition("/")[0]
-        if isinstance(found, str) and found != known and found.startswith(f"{kind}/"):
-            raise DocumentError(f"version {found[:40]!r}; this fakexport reads {known!r}").within("format")
-
-
-def _bundle(value: Any, limits: Limits) -> BundleManifest:
-    fields = record(
-        value,
-        {
-            "format": text,
-            "methods": lambda value: items(value, lambda found: _method(found, limits), MOST_METHODS),
-            "prefixes": lambda value: entries(value, _pair),
-            "shared": _many(lambda value: tuple(items(value, _pair, MOST_METHODS)), limits),
-            "records": _many(_digest, limits),
-        },
-    )
-    del fields["format"]
-    methods = fields["methods"]
-    fields["methods"] = dict(methods)
-    if len(fields["methods"]) < len(methods):
+    value = parse_json(content, most_bytes=limits.json_bytes, most_memory_bytes=limits.json_memory_bytes)
+    found = _format(value)
+    if found == _OF_ONE_PROGRAM:
+        return _of_one_program(value, limits)
+    readers: dict[str, Callable[[Any], Any]] = {
+        "format": text,
+        "methods": lambda value: items(value, lambda found: _method(found, limits), MOST_METHODS),
+        "shared": _many(lambda value: tuple(items(value, _pair, MOST_METHODS)), limits),
+        "records": _many(_digest, limits),
+    }
+    if found == _OF_A_BUNDLE:
+        readers["prefixes"] = lambda value: entries(value, _pair)
+    fields = record(value, readers)
+    methods, prefixes = dict(fields["methods"]), fields.pop("prefixes", {})
+    if len(methods) < len(fields["methods"]):
         raise DocumentError("two methods of one name").within("methods")
-    return _checked(BundleManifest, fields)
+    if unknown := sorted(prefixes.keys() - methods.keys()):
+        raise DocumentError(f"a prefix of {unknown[0]!r}, which is no method").within("prefixes")
+    for method, prefix in prefixes.items():
+        methods[method] = _checked(replace, methods[method], prefix=prefix)
+    return _checked(Manifest, methods=methods, shared=fields["shared"], records=fields["records"])
 
 
-def _method(value: Any, limits: Limits) -> tuple[str, Manifest]:
+def _format(value: Any) -> str:
+    """The format of a document; another version is named before its other fields look like faults."""
+    found = mapping(value).get("format")
+    kinds = tuple(known.partition("/")[0] + "/" for known in _KNOWN)
+    if isinstance(found, str) and found not in _KNOWN and found.startswith(kinds):
+        raise DocumentError(f"version {found[:40]!r}; this fakexport reads {FORMAT!r}").within("format")
+    return field(mapping(value), "format", one_of(_KNOWN, "format of fakexport"))
+
+
+def _of_one_program(value: Any, limits: Limits) -> Manifest:
+    """A manifest of version 1: the fields of the one program, and the records, beside each other."""
+    readers = {"format": text, **_readers(limits), "records": _many(_digest, limits)}
+    fields = _record(value, readers)
+    records, _ = fields.pop("records"), fields.pop("format")
+    return _checked(Manifest, methods={ALONE: _checked(MethodManifest, **fields)}, records=records)
+
+
+def _method(value: Any, limits: Limits) -> tuple[str, MethodManifest]:
     fields = _record(value, {"method": _method_name, **_readers(limits)})
     name = fields.pop("method")
-    return name, _checked(Manifest, fields)
+    return name, _checked(MethodManifest, **fields)
 
 
 def _record(value: Any, readers: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
@@ -165,6 +175,7 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "weights": one_of(WEIGHTS_KINDS, "kind of weights"),
         "tensors": _many(_tensor, limits),
         "recipes": _many(_recipe, limits),
+        "prefix": _pair,
     }
 
 
@@ -175,7 +186,7 @@ def _many(read: Callable[[Any], T], limits: Limits) -> Callable[[Any], tuple[T, 
 def _tensor(value: Any) -> TensorEntry:
     return _checked(
         TensorEntry,
-        record(
+        **record(
             value,
             {
                 "name": _name,
@@ -245,10 +256,10 @@ def _unbound(value: Any) -> UnboundName:
     return UnboundName(**record(value, readers))
 
 
-def _checked(kind: Callable[..., T], fields: dict[str, Any]) -> T:
+def _checked(kind: Callable[..., T], *args: Any, **fields: Any) -> T:
     """The object of these fields; what they contradict each other in is a fault of the document."""
     try:
-        return kind(**fields)
+        return kind(*args, **fields)
     except ValueError as error:
         raise DocumentError(str(error)) from None
 

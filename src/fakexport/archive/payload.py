@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
-from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program.tensor_identity import names_by_tensor
 from fakexport.program.unbound_constant import UnboundConstant
 
 from .codec.value_encoder import Json, ValueEncoder
@@ -21,7 +21,7 @@ from .manifest import Location, TensorEntry, UnboundName
 from .saved_object import object_record
 from .stored_tensor import StoredObject
 
-__all__ = ["UNBOUND", "Payload", "constants_payload", "names_by_tensor", "weights_payload"]
+__all__ = ["UNBOUND", "Payload", "constants_payload", "weights_payload"]
 
 UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
 """The record of a weight that is not there. Stock torch says its name when it cannot find it."""
@@ -145,14 +145,6 @@ def constants_payload(
             unbound.extend(known.get(name) or UnboundName(name, "unknown", error.reason) for name in names)
         config |= dict.fromkeys(names, _described(encoder, constant, value, record, False))
     return Payload({name: config[name] for name in constants}, records, unbound=tuple(unbound))
-
-
-def names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """The names, those of one tensor together."""
-    names: dict[Hashable, list[str]] = {}
-    for name, tensor in tensors.items():
-        names.setdefault(tensor_identity(tensor), []).append(name)
-    return list(names.values())
 
 
 def _refuse_sparse(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:

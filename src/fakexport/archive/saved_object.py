@@ -19,9 +19,9 @@ from fakexport._torch.script_objects import (
 from fakexport.documents.document_error import DocumentError
 
 from .container.central_directory import read_entries
+from .container.error import ArchiveError
 from .container.framing import STORED
 from .container.limits import Limits
-from .error import ArchiveError
 from .extent import extent
 from .pickled_state import Storage, StoredView, read_pickled_state
 

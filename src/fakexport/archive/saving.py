@@ -1,53 +1,46 @@
-"""Saving a program: its graph, its constants, and the description of every weight."""
+"""Saving programs: their graphs, their constants, and the description of every weight."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch.export import ExportedProgram
 
 from fakexport import __version__
-from fakexport.capture import flattened
 from fakexport.devices import Topology
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.program import library_classes, library_modules, library_operators
 from fakexport.program.program_facts import facts_of
 from fakexport.weights import Checkpoint, recipes_of
 
+from .bundle import Bundle
 from .codec.program_encoder import program_to_json
 from .container.writer import Content
 from .described_container import write_described
 from .links import Links
-from .manifest import Manifest, WeightsKind
-from .method_records import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG, MethodRecords
+from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind
+from .method_records import MethodRecords
 from .payload import UNBOUND, Payload, constants_payload, weights_payload
 from .portable_text import portable
 from .sample_inputs import sample_inputs_record
+from .shared_records import share_equal, share_weights
 from .weights_left import warn_of_weights
 
-__all__ = [
-    "CONSTANTS_CONFIG",
-    "MODEL",
-    "WEIGHTS_CONFIG",
-    "check_whole",
-    "described",
-    "program_records",
-    "save",
-]
+__all__ = ["save", "save_bundle"]
 
 
 def save(
-    program: ExportedProgram,
+    program: ExportedProgram | Bundle,
     path: str | os.PathLike[str],
     *,
     root: str | Path | None = None,
     link: Checkpoint | None = None,
 ) -> Manifest:
-    """Writes a program as a `.pt2` archive: as a whole, or not at all.
+    """Writes a program, or several that belong together, as a `.pt2` archive: as a whole, or not at all.
 
     A tensor subclass among the weights is written as the tensors inside of it, as `export` gives them.
     Fake weights are described and not written: the archive is weight-less. Real ones are written, and stock
@@ -58,13 +51,17 @@ def save(
     The manifest says what is known of the program since `export`, `check` or `load`, through `bind` and
     `retarget`: source, target, placement, what was assumed. Of a program that torch made nothing is known.
 
+    A weight that several methods of a bundle have is written once, and is one tensor again after
+    `load_bundle`; equal constants are written once. An object of a C++ class that several methods had is one
+    for each of them then. torch's `load_pt2` opens a bundle once it is bound.
+
     With `link`, weights that lie in a safetensors file of the checkpoint as the program wants them stay
     there: the archive has the file's path relative to its own folder, and a sha256 of each weight. Only
     `load` opens it. What was converted, merged or moved to another device is written into the archive.
 
     Args:
-        program: Not changed. Its example inputs are not written: zeros are, for stock torch, and only with
-            weights.
+        program: A program, or a bundle of some. Not changed. Example inputs are not written: zeros are, for
+            stock torch, and only with weights.
         path: The file; one that is there is replaced.
         root: Folder of the user's project: files below it are named relative to it, others by their name.
         link: The checkpoint that the weights were bound from, as `open_checkpoint` gave it to `bind`: the
@@ -75,36 +72,92 @@ def save(
         ValueError: some weights are real and some fake; bound weights with unbound constants; a link that
             leads out of the folder, or none to be made; or the program has what the format cannot say, such
             as a condition on inputs that nothing could check.
-        TypeError: no program; `save_bundle` writes several.
+        TypeError: neither a program nor a bundle.
         FileWriteError: the file cannot be written; what was there before is there still.
     Warns:
-        WeightsLeftBehind: the program had weights, and has none since it was retargeted to devices that are
+        WeightsLeftBehind: a program had weights, and has none since it was retargeted to devices that are
             not here.
 
     Example:
         >>> from fakexport.capture import export
         >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
-        >>> save(program, "/tmp/linear.pt2").weights
+        >>> save(program, "/tmp/linear.pt2").only.weights
         'none'
     """
-    if not isinstance(program, ExportedProgram):
-        raise TypeError(
-            f"a {type(program).__name__} is not an exported program; `save_bundle` writes several"
-        )
-    program = flattened(program)
-    facts = facts_of(program)
-    weights = weights_payload(program, None if link is None else Links(link, path))
-    constants = constants_payload(program, facts.unbound)
-    check_whole(weights, constants)
-    if link is not None and _kind(weights) != "linked":
+    if not isinstance(program, ExportedProgram | Bundle):
+        raise TypeError(f"a {type(program).__name__} is not a program; `save_bundle` writes several")
+    bundle = program if isinstance(program, Bundle) else Bundle({ALONE: program})
+    links = None if link is None else Links(link, path)
+    records: dict[str, Content] = {}
+    manifests: dict[str, MethodManifest] = {}
+    for method, (weights, constants) in _payloads(bundle, links).items():
+        own, prefix = bundle[method], bundle.prefixes.get(method)
+        records |= _program_records(own, MethodRecords(method), weights, constants, root=root)
+        manifests[method] = _described(own, weights, constants, prefix, root=root)
+    if link is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
         raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
-    records = program_records(program, MethodRecords(), weights, constants, root=root)
-    manifest = described(program, weights, constants, root=root)
-    warn_of_weights(os.fspath(path), facts.left_behind if _kind(weights) == "none" else ())
-    return write_described(path, records, replace(manifest, prefix=facts.prefix))
+    manifest = Manifest(methods=manifests, shared=bundle.shared)
+    for method, about in manifest.methods.items():
+        where = f"{os.fspath(path)}, method {method}," if manifest.is_bundle else os.fspath(path)
+        warn_of_weights(where, facts_of(bundle[method]).left_behind if about.weights == "none" else ())
+    return write_described(path, records, manifest)
 
 
-def check_whole(weights: Payload, constants: Payload) -> None:
+def save_bundle(
+    programs: Mapping[str, ExportedProgram],
+    path: str | os.PathLike[str],
+    *,
+    prefixes: Mapping[str, str | Prefix] | None = None,
+    root: str | Path | None = None,
+    link: Checkpoint | None = None,
+) -> Manifest:
+    """Writes programs by method, of which a `Bundle` is made; as `save` writes that.
+
+    Args:
+        programs: A `Bundle`, or programs by method: `Bundle` says which of their weights are one.
+        path, root, link: As for `save`.
+        prefixes: As for `Bundle`. A `Bundle` brings its own.
+    Raises:
+        ValueError, TypeError, FileWriteError: as for `Bundle` and `save`; prefixes for a `Bundle`.
+
+    Example:
+        >>> import torch
+        >>> from fakexport.capture import export
+        >>> model, row = torch.nn.Linear(4, 4), torch.zeros(1, 4)
+        >>> programs = {"one": export(model, (row,)), "two": export(model, (row.repeat(2, 1),))}
+        >>> save_bundle(programs, "/tmp/linear.pt2").shared
+        ((('one', 'weight'), ('two', 'weight')), (('one', 'bias'), ('two', 'bias')))
+    """
+    if not isinstance(programs, Bundle):
+        programs = Bundle(programs, prefixes=prefixes)
+    elif prefixes is not None:
+        raise ValueError("the bundle has its prefixes: make another, `Bundle(bundle, prefixes=...)`")
+    return save(programs, path, root=root, link=link)
+
+
+def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, Payload]]:
+    """By method, the weights and the constants, with a record in the first payload that has its content."""
+    weights: dict[str, Payload] = {}
+    constants: dict[str, Payload] = {}
+    first_weight = first_constant = 0
+    for method, program in bundle.items():
+        weights[method] = weights_payload(program, links, first=first_weight)
+        constants[method] = constants_payload(program, facts_of(program).unbound, first=first_constant)
+        try:
+            _check_whole(weights[method], constants[method])
+        except ValueError as error:
+            if bundle.is_alone:
+                raise
+            raise ValueError(f"the method {method}: {error}") from None
+        first_weight += len(program.state_dict)
+        first_constant += len(program.constants)
+    if len(bundle) > 1:
+        share_weights(weights, bundle.shared)
+        share_equal(constants)
+    return {method: (weights[method], constants[method]) for method in bundle}
+
+
+def _check_whole(weights: Payload, constants: Payload) -> None:
     """Refuses a program that is bound in part.
 
     Raises:
@@ -119,7 +172,7 @@ def check_whole(weights: Payload, constants: Payload) -> None:
         raise ValueError(f"the weights are bound, and the constant {constants.unbound[0].name} has no value")
 
 
-def program_records(
+def _program_records(
     program: ExportedProgram,
     names: MethodRecords,
     weights: Payload,
@@ -140,13 +193,14 @@ def program_records(
     }
 
 
-def described(
+def _described(
     program: ExportedProgram,
     weights: Payload,
     constants: Payload,
+    prefix: Prefix | None,
     *,
-    root: str | Path | None = None,
-) -> Manifest:
+    root: str | Path | None,
+) -> MethodManifest:
     """What is said of one program beside its records, which have their digests when they are written."""
     facts = facts_of(program)
     topology, profiles = facts.topology, facts.profiles
@@ -155,7 +209,7 @@ def described(
         topology, profiles = devices.canonical, [device.profile.name for device in devices.devices]
     kind = _kind(weights)
     operators = library_operators(program)
-    return Manifest(
+    return MethodManifest(
         versions={**facts.versions, "fakexport": __version__, "torch": str(torch.__version__)},
         source=portable(facts.source, root),
         topology=topology,
@@ -171,6 +225,7 @@ def described(
         weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
         recipes=recipes_of(program) if kind == "none" else (),
+        prefix=prefix,
     )
 
 

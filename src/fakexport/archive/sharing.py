@@ -11,10 +11,8 @@ from torch.export import ExportedProgram
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
-from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
 from fakexport.weights.finite import are_equal
-
-from .payload import names_by_tensor
 
 __all__ = ["SharedWeight", "name_in_checkpoint", "shared_weights", "unify"]
 

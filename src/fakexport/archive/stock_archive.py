@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import entries, field, mapping
 
+from .container.error import ArchiveError, faults_named
 from .container.reader import Container
-from .error import ArchiveError, faults_named
-from .manifest import Location, Manifest, TensorEntry, UnboundName
+from .manifest import Location, MethodManifest, TensorEntry, UnboundName
 from .method_records import MethodRecords
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
@@ -20,7 +20,7 @@ NO_MANIFEST = "no manifest: the records are held to their CRC-32, and there are 
 _NO_DATA = "torch saved it from a fake program, without its data"
 
 
-def stock_manifest(container: Container, names: MethodRecords) -> tuple[Manifest, tuple[str, ...]]:
+def stock_manifest(container: Container, names: MethodRecords) -> tuple[MethodManifest, tuple[str, ...]]:
     """What a manifest would say of the tensors of this program, and notes on what nobody can know.
 
     Torch writes a fake weight as a record without data, and reads zeros in its place. A record that is
@@ -98,13 +98,13 @@ def _stored(container: Container, config: str) -> dict[str, _Stored]:
         return field(mapping(container.json(config)), "config", all_of)
 
 
-def _manifest(weights: Mapping[str, _Stored], lost: Sequence[str], *, is_bound: bool) -> Manifest:
+def _manifest(weights: Mapping[str, _Stored], lost: Sequence[str], *, is_bound: bool) -> MethodManifest:
     groups: dict[Hashable, list[str]] = {}
     for name, stored in weights.items():
         # All fakes are in one empty record: it does not tell which of them are tied.
         groups.setdefault(stored.tensor if is_bound and stored.tensor.needed_bytes else name, []).append(name)
     try:
-        return Manifest(
+        return MethodManifest(
             versions={},
             source="",
             device_map={},

@@ -11,8 +11,8 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.stock_reading import programs_of, reading_fault, unregistered_class
 
-from .error import ArchiveError
-from .manifest import Manifest
+from .container.error import ArchiveError
+from .manifest import MethodManifest
 from .payload import weights_payload
 from .saved_object import unregistered
 
@@ -42,10 +42,10 @@ def load_all_with_torch(path: str | os.PathLike[str]) -> dict[str, ExportedProgr
     return _read(path, programs_of, "torch's load_pt2")
 
 
-def describe_trusted(program: ExportedProgram) -> Manifest:
+def describe_trusted(program: ExportedProgram) -> MethodManifest:
     """What there is to say of a program that torch read."""
     weights = weights_payload(program)
-    return Manifest(
+    return MethodManifest(
         versions={},
         source="",
         device_map={},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -13,20 +13,18 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake
-from fakexport.program.program_facts import facts_of
 from fakexport.program.tensor_identity import tensor_identity
-from fakexport.weights import WeightFinding, WeightsReport, open_checkpoint
-from fakexport.weights import verify_weights as verify_model
+from fakexport.weights import WeightFinding, WeightsReport, open_checkpoint, verify_model
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight
 from fakexport.weights.finite import is_finite
-from fakexport.weights.verification import CheckpointSource, verified
+from fakexport.weights.verification import CheckpointSource
 
-from .bundle_binding import MethodWants, own_part, verified_bundle
-from .bundle_loading import load_bundle_archive
-from .description import ArchiveDescription, BundleDescription, describe, describe_bundle
+from .bundle import Bundle
+from .description import ArchiveDescription, describe
 from .loading import load_archive
-from .manifest import Manifest
-from .methods import methods_of
+from .manifest import ALONE
+from .method_readings import MethodWants, readings, report_of
+from .methods import made_up_prefixes
 
 __all__ = ["is_archive", "verify_archived_weights", "verify_weights"]
 
@@ -37,7 +35,7 @@ def is_archive(subject: object) -> TypeGuard[str | os.PathLike[str]]:
 
 
 def verify_weights(
-    source_or_program: str | Path | nn.Module | Callable[[], Any] | ExportedProgram,
+    source_or_program: str | Path | nn.Module | Callable[[], Any] | ExportedProgram | Bundle,
     checkpoint: CheckpointSource,
     *,
     source: ModelSource | None = None,
@@ -45,50 +43,52 @@ def verify_weights(
     dtype: torch.dtype | None = None,
     trust: bool = False,
 ) -> WeightsReport:
-    """As `weights.verify_weights`, also for an archive, whose description is all that is read.
+    """Whether every weight is in a checkpoint, told from the headers of its files.
+
+    No data is read and a model is built without data, so that it takes seconds for a checkpoint of any size.
+    Entries in the layout of the Hugging Face hub are converted as transformers does it.
 
     Args:
-        source_or_program: As for `weights.verify_weights`; or the path of a `.pt2` file. Its operators need
-            not be registered, nor its devices be here.
-        checkpoint, source, topology, dtype: As for `weights.verify_weights`. An archive has its dtypes.
+        source_or_program: `file.py:factory`, `hf:config.json` and the like, as for `check`; a factory; a
+            module; a program; a bundle; or the path of a `.pt2` file, of which the description is all that is
+            read: its operators need not be registered, nor its devices be here.
+        checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`.
+        topology: Devices that the model's constructor may name.
+        dtype: Floating dtype in which a model is built; default: what the source says, else float32.
+        source: Of a program: the model that it was exported from, for the conversion of a checkpoint in
+            the hub's layout. Default: what is known of it, from the export or from its archive; else the
+            `config.json` beside the checkpoint, if the names do not fit.
         trust: Of an archive: whether pickled records and native libraries may be in it. None is run.
+    Returns:
+        Everything that does not fit, with the likely cause. `is_bindable` tells whether `bind` will take it
+        (where it does not find that tied weights differ, which only their data tells).
     Raises:
         ArchiveError: the archive is refused.
-        CheckpointError, ModelNotBuilt, ValueError, TypeError: as for `weights.verify_weights`.
+        CheckpointError: no checkpoint, or one that is refused.
+        ModelNotBuilt: the model's constructor raised.
+        ValueError, TypeError: no such source or topology; a dtype for an archive.
     Reports:
         FE701, FE702, FE703, FE704, FE705, FE707.
+
+    Example:
+        >>> verify_weights(nn.Linear(4, 2), {"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}).is_bindable
+        True
     """
-    if not is_archive(source_or_program):
+    if is_archive(source_or_program):
+        if dtype is not None:
+            raise ValueError("the dtypes of an archive are fixed: export the program with another dtype")
+        found, name = describe(source_or_program, trust=trust), os.fspath(source_or_program)
+        wants = {method: _wants(found, method, source) for method in found.methods}
+    elif isinstance(source_or_program, ExportedProgram | Bundle):
+        given = source_or_program
+        bundle = given if isinstance(given, Bundle) else Bundle({ALONE: given})
+        name = "the program" if bundle.is_alone else "the bundle"
+        wants = {method: MethodWants.of(bundle, method, source) for method in bundle}
+    else:
         model = str(source_or_program) if isinstance(source_or_program, Path) else source_or_program
-        if isinstance(model, ExportedProgram):
-            checkpoint = own_part(checkpoint, facts_of(model).prefix)
-        return verify_model(model, checkpoint, source=source, topology=topology, dtype=dtype)
-    if dtype is not None:
-        raise ValueError("the dtypes of an archive are fixed: export the program with another dtype")
-    path = os.fspath(source_or_program)
-    if methods_of(path, trust=trust):
-        return _bundle_verified(describe_bundle(path, trust=trust), checkpoint, source, topology)
-    found = describe(path, trust=trust)
-    return verified(
-        _expected(found),
-        open_checkpoint(own_part(checkpoint, found.manifest.prefix)),
-        name=path,
-        source=source,
-        recipes=found.manifest.recipes,
-        topology=topology,
-    ).report
-
-
-def _bundle_verified(
-    found: BundleDescription, checkpoint: CheckpointSource, source: ModelSource | None, topology: str
-) -> WeightsReport:
-    wants = {
-        method: MethodWants(
-            _expected(about), found.manifest.prefixes.get(method), about.manifest.recipes, source
-        )
-        for method, about in found.methods.items()
-    }
-    return verified_bundle(wants, checkpoint, name=found.path, topology=topology)
+        return verify_model(model, checkpoint, topology=topology, dtype=dtype)
+    opened = open_checkpoint(checkpoint)
+    return report_of(readings(wants, opened, topology=topology), opened, name=name)
 
 
 def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False) -> WeightsReport:
@@ -101,27 +101,15 @@ def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False
     Reports:
         FE706.
     """
-    if methods_of(path, trust=trust):
-        opened = load_bundle_archive(path, trust=trust)
-        return _read_through(path, opened.bundle, opened.manifest.methods)
-    loaded = load_archive(path, trust=trust)
-    return _read_through(path, {"": loaded.program}, {"": loaded.manifest})
-
-
-def _read_through(
-    path: str | os.PathLike[str],
-    programs: Mapping[str, ExportedProgram],
-    manifests: Mapping[str, Manifest],
-) -> WeightsReport:
-    """The report on the weights of programs by method; one that several have is looked at once."""
+    loaded = load_archive(path, is_whole=True, trust=trust)
     weights: dict[Hashable, tuple[str, torch.Tensor]] = {}
-    for method, manifest in manifests.items():
-        state = programs[method].state_dict
+    for method, manifest in loaded.manifest.methods.items():
+        state = loaded.bundle[method].state_dict
         if manifest.tensors and (manifest.weights == "none" or any(map(is_fake, state.values()))):
             raise ValueError(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
         for entry in manifest.tensors:
             tensor = state[entry.name]
-            name = f"{method}: {entry.name}" if method else entry.name
+            name = f"{method}: {entry.name}" if loaded.manifest.is_bundle else entry.name
             weights.setdefault(tensor_identity(tensor), (name, tensor))
     if not weights:
         raise ValueError(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
@@ -138,10 +126,11 @@ def _read_through(
     )
 
 
-def _expected(found: ArchiveDescription) -> ExpectedWeights:
-    """What the archive wants of a checkpoint: its weights, and values of constants that have none."""
-    tensors = found.manifest.tensors
-    return ExpectedWeights(
+def _wants(found: ArchiveDescription, method: str, source: ModelSource | None) -> MethodWants:
+    """What a program of an archive wants of a checkpoint: weights, and values of constants without one."""
+    about = found.methods[method]
+    tensors = about.manifest.tensors
+    expected = ExpectedWeights(
         weights={
             name: Weight(tensor.shape, getattr(torch, tensor.dtype))
             for tensor in tensors
@@ -149,9 +138,13 @@ def _expected(found: ArchiveDescription) -> ExpectedWeights:
         },
         constants={
             constant.name: Weight(constant.shape, getattr(torch, constant.dtype))
-            for constant in found.constants
+            for constant in about.constants
             if constant.reason is not None
         },
         tied=tuple((tensor.name, *tensor.aliases) for tensor in tensors if tensor.aliases),
-        transient=frozenset(constant.name for constant in found.constants if constant.reason is None),
+        transient=frozenset(constant.name for constant in about.constants if constant.reason is None),
     )
+    # What torch wrote into one file shares nothing: each program's names are its own.
+    made_up = {} if found.has_manifest else made_up_prefixes(found.manifest)
+    prefix = made_up.get(method, about.manifest.prefix)
+    return MethodWants(expected, prefix, about.manifest.recipes, source)

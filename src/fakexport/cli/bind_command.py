@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,10 +11,6 @@ from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import Archive, BoundDevices, Checkpoint, Debug, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
-
-if TYPE_CHECKING:
-    from fakexport.archive.manifest import TensorEntry
-    from fakexport.weights import Checkpoint as OpenCheckpoint
 
 __all__ = ["bind_command"]
 
@@ -39,13 +35,13 @@ def bind_command(
     not fit, or a file is refused; `fakexport verify-weights` lists what is wrong.
     """
     with quiet(is_debug=debug):
-        from fakexport.archive import methods_of
+        from fakexport.archive import bind, load_bundle, save
         from fakexport.weights import open_checkpoint
 
         load_libraries(library)
         opened = open_checkpoint(checkpoint)
-        write = _bundle if methods_of(archive, trust=trust) else _program
-        tensors = write(archive, opened, output, device_map=device_map, link=link, trust=trust)
+        bound = bind(load_bundle(archive, trust=trust), opened, device_map=device_map)
+        tensors = save(bound, output, link=opened if link else None).tensors
     locations = {tensor.location for tensor in tensors if tensor.location}
     where = ""
     if link:
@@ -54,34 +50,3 @@ def bind_command(
         where = f": {linked:,} bytes linked, {inside:,} bytes inside"
     count = sum(1 + len(tensor.aliases) for tensor in tensors)
     write_output(f"{output}: {output.stat().st_size:,} bytes, {count} weights bound{where}\n")
-
-
-def _program(
-    archive: str,
-    checkpoint: OpenCheckpoint,
-    output: Path,
-    *,
-    device_map: str | None,
-    link: bool,
-    trust: bool,
-) -> list[TensorEntry]:
-    from fakexport.archive import bind, load, save
-
-    bound = bind(load(archive, trust=trust), checkpoint, device_map=device_map)
-    return list(save(bound, output, link=checkpoint if link else None).tensors)
-
-
-def _bundle(
-    archive: str,
-    checkpoint: OpenCheckpoint,
-    output: Path,
-    *,
-    device_map: str | None,
-    link: bool,
-    trust: bool,
-) -> list[TensorEntry]:
-    """Binds all methods; what they share is among the tensors once."""
-    from fakexport.archive import bind, load_bundle, save_bundle
-
-    bound = bind(load_bundle(archive, trust=trust), checkpoint, device_map=device_map)
-    return save_bundle(bound, output, link=checkpoint if link else None).tensors

@@ -94,12 +94,9 @@ def _inspect_archive(
 
 
 def _description(path: str, method: str | None, *, trust: bool, is_json: bool) -> str:
-    from fakexport.archive import describe, describe_bundle, methods_of
-    from fakexport.report import render_archive, render_archive_json, render_bundle, render_bundle_json
+    from fakexport.archive import describe
+    from fakexport.report import render_archive, render_archive_json
 
-    if method is None and methods_of(path, trust=trust):
-        bundle = describe_bundle(path, trust=trust)
-        return render_bundle_json(bundle) if is_json else render_bundle(bundle, width=output_width())
     found = describe(path, method=method, trust=trust)
     return render_archive_json(found) if is_json else render_archive(found, width=output_width())
 

@@ -1,15 +1,15 @@
-"""When two names stand for the same weight."""
+"""When two names stand for the same tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
 
-__all__ = ["tensor_identity"]
+__all__ = ["names_by_tensor", "tensor_identity"]
 
 
 def tensor_identity(tensor: torch.Tensor) -> Hashable:
@@ -29,3 +29,11 @@ def tensor_identity(tensor: torch.Tensor) -> Hashable:
         tuple(tensor.shape),
         tensor.stride(),
     )
+
+
+def names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """The names, those of one tensor together, in the order of the first of each."""
+    names: dict[Hashable, list[str]] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(tensor_identity(tensor), []).append(name)
+    return list(names.values())

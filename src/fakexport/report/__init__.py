@@ -13,8 +13,6 @@ from fakexport.report.bench_chart import ChartFormat, render_bench_chart
 from fakexport.report.bench_json import BENCH_SCHEMA, bench_to_dict, render_bench_json
 from fakexport.report.bench_report import BenchFailure, BenchMeasures, BenchReport, BenchRow, BenchStep
 from fakexport.report.bench_text import failure_text, render_bench
-from fakexport.report.bundle_json import INSPECT_BUNDLE_SCHEMA, bundle_to_dict, render_bundle_json
-from fakexport.report.bundle_text import render_bundle
 from fakexport.report.comparison_json import COMPARISON_SCHEMA, comparison_to_dict, render_comparison_json
 from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
@@ -33,7 +31,6 @@ __all__ = [
     "BENCH_SCHEMA",
     "COMPARISON_SCHEMA",
     "DIFF_SCHEMA",
-    "INSPECT_BUNDLE_SCHEMA",
     "INSPECT_SCHEMA",
     "SCHEMA",
     "WEIGHTS_SCHEMA",
@@ -55,7 +52,6 @@ __all__ = [
     "archive_difference_to_dict",
     "archive_to_dict",
     "bench_to_dict",
-    "bundle_to_dict",
     "comparison_to_dict",
     "duration_text",
     "failure_text",
@@ -67,8 +63,6 @@ __all__ = [
     "render_bench",
     "render_bench_chart",
     "render_bench_json",
-    "render_bundle",
-    "render_bundle_json",
     "render_comparison",
     "render_comparison_json",
     "render_device",

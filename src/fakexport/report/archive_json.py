@@ -9,12 +9,12 @@ from fakexport.report.archive_totals import WeightTotals, weight_bytes
 from fakexport.report.as_json import plain
 
 if TYPE_CHECKING:
-    from fakexport.archive import ArchiveDescription
-    from fakexport.archive.manifest import Manifest, TensorEntry
+    from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest
+    from fakexport.archive.manifest import TensorEntry
 
 __all__ = ["INSPECT_SCHEMA", "archive_to_dict", "render_archive_json"]
 
-INSPECT_SCHEMA = "fakexport.inspect/1"
+INSPECT_SCHEMA = "fakexport.inspect/2"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 
 
@@ -27,12 +27,31 @@ def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:
     """Returns every field as plain data; `inspect.schema.json` is its JSON Schema."""
     manifest = found.manifest
     digests = {record.name: record.sha256 for record in manifest.records}
+    whole, shared = WeightTotals.of(manifest.tensors), WeightTotals.of(manifest.shared_tensors)
     return {
         "schema": INSPECT_SCHEMA,
         "path": found.path,
         "file_bytes": found.file_bytes,
         "has_manifest": found.has_manifest,
         "notes": list(found.notes),
+        "weights": whole.count,
+        "weight_bytes": whole.bytes,
+        "shared_weights": shared.count,
+        "shared_weight_bytes": shared.bytes,
+        "shared": [
+            [{"method": method, "name": name} for method, name in weight] for weight in manifest.shared
+        ],
+        "methods": [_method(method, about) for method, about in found.methods.items()],
+        "records": [
+            {"name": name, "bytes": size, "sha256": digests.get(name)} for name, size in found.records.items()
+        ],
+    }
+
+
+def _method(method: str, found: MethodDescription) -> dict[str, Any]:
+    manifest = found.manifest
+    return {
+        "method": method,
         "versions": dict(manifest.versions),
         "source": manifest.source,
         "topology": manifest.topology,
@@ -45,13 +64,11 @@ def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:
         "program": plain(found.program),
         "weights": _weights(manifest),
         "constants": plain(found.constants),
-        "records": [
-            {"name": name, "bytes": size, "sha256": digests.get(name)} for name, size in found.records.items()
-        ],
+        "records": list(found.records),
     }
 
 
-def _weights(manifest: Manifest) -> dict[str, Any]:
+def _weights(manifest: MethodManifest) -> dict[str, Any]:
     return {
         "kind": manifest.weights,
         **plain(WeightTotals.of(manifest.tensors)),

@@ -13,10 +13,10 @@ from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.table import layout, wrapped
 
 if TYPE_CHECKING:
-    from fakexport.archive import ArchiveDescription
+    from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest
     from fakexport.program import SymbolRange, ValueSummary
 
-__all__ = ["archive_paragraphs", "names_in_checkpoint", "paragraph_lines", "render_archive"]
+__all__ = ["render_archive"]
 
 _MARGIN = 14
 _MOST_ITEMS = 12
@@ -30,8 +30,8 @@ _WEIGHTS = {
 def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
     """Returns one paragraph per thing that the archive says; what it does not say is left out.
 
-    Plain text without colours; the same archive gives the same text. Lists are cut after 12 items,
-    `render_archive_json` has all of them.
+    Of a bundle, what the methods have in common, then a section for each. Plain text without colours; the
+    same archive gives the same text. Lists are cut after 12 items, `render_archive_json` has all of them.
 
     Args:
         found: From `archive.describe`.
@@ -39,13 +39,52 @@ def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
     Returns:
         Text that ends in one line end.
     """
-    head = escaped(f"{found.path}: {bytes_text(found.file_bytes)}")
+    is_one = len(found.methods) == 1
+    bundle = "" if is_one else f", a bundle of {plural(len(found.methods), 'method')}"
+    head = escaped(f"{found.path}: {bytes_text(found.file_bytes)}{bundle}")
     lines = [head, *(line for note in found.notes for line in wrapped(f"note: {note}", width)), ""]
-    lines += paragraph_lines(archive_paragraphs(found), width=width)
+    if is_one:
+        about = found.only
+        names = about.manifest.prefix
+        own = about.records if found.manifest.is_bundle else found.records
+        lines += _paragraph_lines(
+            [
+                *_method(about, found.has_manifest),
+                ("names", [] if names is None else [_names_in_checkpoint(names)]),
+                ("constants", list(_constants(about))),
+                ("records", [_records(own, found)]),
+            ],
+            width=width,
+        )
+        return "\n".join(lines) + "\n"
+    lines += _paragraph_lines(_common(found), width=width)
+    for method, about in found.methods.items():
+        paragraphs = [*_method(about, found.has_manifest), ("constants", list(_constants(about)))]
+        lines += ["", f"method {method}", *_paragraph_lines(paragraphs, width=width)]
     return "\n".join(lines) + "\n"
 
 
-def paragraph_lines(paragraphs: Iterable[tuple[str, Sequence[str]]], *, width: int) -> Iterator[str]:
+def _common(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
+    """What there is to say of the methods of a bundle together."""
+    manifest = found.manifest
+    whole, shared = WeightTotals.of(manifest.tensors), WeightTotals.of(manifest.shared_tensors)
+    yield "methods", [", ".join(found.methods)]
+    yield (
+        "weights",
+        [
+            f"{plural(whole.count, 'tensor')}, {bytes_text(whole.bytes)}; {shared.count:,} of them, "
+            f"{bytes_text(shared.bytes)}, are in several methods and there once"
+        ],
+    )
+    prefixes = ((method, about.prefix) for method, about in manifest.methods.items())
+    yield (
+        "names",
+        [f"{method}: {_names_in_checkpoint(prefix)}" for method, prefix in prefixes if prefix is not None],
+    )
+    yield "records", [_records(found.records, found)]
+
+
+def _paragraph_lines(paragraphs: Iterable[tuple[str, Sequence[str]]], *, width: int) -> Iterator[str]:
     """The lines of titled paragraphs; those without items are left out, long ones are cut."""
     for title, items in paragraphs:
         for number, item in enumerate(_cut(items)):
@@ -62,15 +101,15 @@ def _cut(items: Sequence[str]) -> Iterator[str]:
 _NO_FACTS = "unknown: the program was made by torch, not captured by fakexport"
 
 
-def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
-    """What there is to say of an archive, or of one method of a bundle, with titles."""
+def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str, list[str]]]:
+    """What there is to say of one program, with titles."""
     manifest, program = found.manifest, found.program
     versions = dict(manifest.versions) or ({"torch": program.torch_version} if program.torch_version else {})
     yield (
         "written by",
         [", ".join(f"{name} {version}" for name, version in versions.items())] * bool(versions),
     )
-    yield "source", [manifest.source or _NO_FACTS] * (bool(manifest.source) or found.has_manifest)
+    yield "source", [manifest.source or _NO_FACTS] * (bool(manifest.source) or has_manifest)
     yield "target", [manifest.topology or ""] * bool(manifest.topology)
     yield "device map", _device_map(manifest.device_map)
     yield "dtype", [manifest.dtype or ""] * bool(manifest.dtype)
@@ -90,10 +129,7 @@ def archive_paragraphs(found: ArchiveDescription) -> Iterator[tuple[str, list[st
     yield "libraries", operators + classes
     yield "needs trust", [f"{name} {reason}" for name, reason in program.refused_operators.items()]
     yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
-    yield "weights", list(_weights(found))
-    yield "names", [names_in_checkpoint(prefix) for prefix in [manifest.prefix] if prefix is not None]
-    yield "constants", list(_constants(found))
-    yield "records", [_records(found)]
+    yield "weights", list(_weights(manifest))
 
 
 def _known(text: str | None) -> list[str]:
@@ -129,26 +165,26 @@ def _value(value: ValueSummary) -> tuple[str, str, str]:
     return name, f"{value.dtype}[{', '.join(value.shape)}]", value.device or ""
 
 
-def names_in_checkpoint(prefix: tuple[str, str]) -> str:
+def _names_in_checkpoint(prefix: tuple[str, str]) -> str:
     """What a checkpoint calls the weights of a program, as a sentence without capital and period."""
     outside, inside = prefix
     return f"`{inside}*` is `{outside}*` in a checkpoint"
 
 
-def _weights(found: ArchiveDescription) -> Iterator[str]:
-    totals = WeightTotals.of(found.manifest.tensors)
+def _weights(manifest: MethodManifest) -> Iterator[str]:
+    totals = WeightTotals.of(manifest.tensors)
     if not totals.count:
         yield "none"
         return
-    tied = sum(bool(tensor.aliases) for tensor in found.manifest.tensors)
+    tied = sum(bool(tensor.aliases) for tensor in manifest.tensors)
     also = f", {tied} of them tied" if tied else ""
-    where = _WEIGHTS[found.manifest.weights]
+    where = _WEIGHTS[manifest.weights]
     yield f"{plural(totals.count, 'tensor')}{also}, {bytes_text(totals.bytes)}, {where}"
     yield ", ".join(f"{dtype} {bytes_text(size)}" for dtype, size in totals.by_dtype.items())
     yield device_sizes(totals.by_device)
 
 
-def _constants(found: ArchiveDescription) -> Iterator[str]:
+def _constants(found: MethodDescription) -> Iterator[str]:
     with_value = [constant for constant in found.constants if constant.reason is None]
     size = bytes_text(sum(constant.bytes for constant in with_value))
     yield f"{len(with_value):,} with values, {size}" if found.constants else "none"
@@ -157,6 +193,6 @@ def _constants(found: ArchiveDescription) -> Iterator[str]:
             yield f"without a value: {constant.name}: {constant.reason}"
 
 
-def _records(found: ArchiveDescription) -> str:
+def _records(records: Mapping[str, int], found: ArchiveDescription) -> str:
     held = "each with a sha256 in the manifest" if found.has_manifest else "with CRC-32, without hashes"
-    return f"{len(found.records):,}, {held}; of the weights none was read"
+    return f"{len(records):,}, {held}; of the weights none was read"

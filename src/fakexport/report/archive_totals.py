@@ -12,10 +12,9 @@ from fakexport.archive.manifest import DTYPE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fakexport.archive import BundleManifest
     from fakexport.archive.manifest import TensorEntry
 
-__all__ = ["WeightTotals", "shared_tensors", "weight_bytes"]
+__all__ = ["WeightTotals", "weight_bytes"]
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,3 @@ class WeightTotals:
 def weight_bytes(tensor: TensorEntry) -> int:
     """Bytes of the elements of one weight."""
     return math.prod(tensor.shape) * DTYPE_BYTES[tensor.dtype]
-
-
-def shared_tensors(manifest: BundleManifest) -> list[TensorEntry]:
-    """The weights that several methods have, each once."""
-    first = {weight[0] for weight in manifest.shared}
-    return [
-        tensor
-        for method, about in manifest.methods.items()
-        for tensor in about.tensors
-        if (method, tensor.name) in first
-    ]

@@ -1,12 +1,12 @@
 """Checkpoints: their headers, whether they fit a model, and binding them to a program."""
 
-from fakexport.weights.binding import BindError, bind
+from fakexport.weights.binding import BindError
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.hub_recipes import recipes_of
 from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.opening import first_file, open_checkpoint
 from fakexport.weights.safetensors_header import read_header, read_header_of
-from fakexport.weights.verification import CheckpointSource, verify_weights
+from fakexport.weights.verification import CheckpointSource, verify_model
 from fakexport.weights.weights_report import WeightFinding, WeightsReport
 from fakexport.weights.weights_warning import WeightsWarning, caller_level, warn_of
 from fakexport.weights.windows import Windows
@@ -22,13 +22,12 @@ __all__ = [
     "WeightsReport",
     "WeightsWarning",
     "Windows",
-    "bind",
     "caller_level",
     "first_file",
     "open_checkpoint",
     "read_header",
     "read_header_of",
     "recipes_of",
-    "verify_weights",
+    "verify_model",
     "warn_of",
 ]

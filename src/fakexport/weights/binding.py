@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,8 +12,6 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
-from fakexport._torch.wrapper_subclasses import flat_tensors
-from fakexport.capture import flattened
 from fakexport.fake import is_fake
 from fakexport.history import value_of
 from fakexport.program.derived_program import derived_program
@@ -28,15 +25,12 @@ from fakexport.program.written_state import written_state
 from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
-from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
-from fakexport.weights.hub_recipes import model_of
-from fakexport.weights.opening import open_checkpoint
-from fakexport.weights.torch_file import entries_of
-from fakexport.weights.verification import CheckpointSource, Verified, verified
+from fakexport.weights.expectation import ExpectedWeights, expected_of_program
+from fakexport.weights.verification import Verified
 from fakexport.weights.weights_report import WeightsReport
 from fakexport.weights.weights_warning import warn_of
 
-__all__ = ["LARGEST_CHECKED_BYTES", "BindError", "bind", "fitting_weights"]
+__all__ = ["LARGEST_CHECKED_BYTES", "BindError", "bound_program", "check_dtype", "fitting_weights"]
 
 LARGEST_CHECKED_BYTES = 2**30
 """A mapped checkpoint that is larger is looked through for NaN only where `check_finite=True` asks for it."""
@@ -55,69 +49,31 @@ class BindError(ValueError):
         self.report = report
 
 
-def bind(
+def bound_program(
     program: ExportedProgram,
-    checkpoint: CheckpointSource,
+    checkpoint: Checkpoint,
+    found: Verified,
     *,
     device_map: str | Mapping[str, str] | None = None,
-    dtype: torch.dtype | None = None,
-    constants: Mapping[str, torch.Tensor] | None = None,
-    source: ModelSource | None = None,
     check_finite: bool | None = None,
 ) -> ExportedProgram:
-    """The program with the weights of a checkpoint: all of them, exactly, or none.
-
-    Names, shapes and dtypes must fit; names of one weight stay one tensor. Weights on the CPU stay mapped to
-    their file until they are used, so that binding takes no memory for them; those that must be converted or
-    merged, or that go to another device, are copied. Constants that have values become real.
+    """The program with the weights of a checkpoint: all of them, exactly, or none; `archive.bind` says more.
 
     Args:
-        program: A weight-less program, from `export`; it is not changed.
-        checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
-            shared with the bound program, except those that it writes into: of these it has copies.
-        device_map: For a program of devices that are not here: `{"cuda:0": "cpu"}`, or one device for all.
-            The program is retargeted first, as `retarget` does it.
-        dtype: Converts floating weights to what the program has. It must be that dtype: a graph in
-            another one has to be exported anew.
-        constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.
-        source: As for `verify_weights`.
-        check_finite: Whether to look through the weights for NaN and infinity, which reads all data.
-            Default: yes up to 1 GiB.
-    Returns:
-        A new program, which runs, and whose `module()` checks each call against the conditions of the trace.
-        Its example inputs are zeros, in place of the fake ones, or of those that an archive does not have.
+        program: Not changed.
+        checkpoint: Its entries by the names of the program.
+        found: What `verified` says of the two.
+        device_map: Device to device, for a program of devices that are not here.
+        check_finite: Whether to look through the weights for NaN and infinity.
     Raises:
-        BindError: the checkpoint does not fit; `report` has everything, with causes.
-        CheckpointError: no checkpoint, or one that is refused.
-        RetargetError: an operator of the program cannot run on the devices of the map.
-        ValueError: a device that is not here, a dtype that the program has not, a constant that it has not.
+        BindError, RetargetError, ValueError: as for `archive.bind`.
     Warns:
-        WeightsWarning: entries that nothing wants (FE704); NaN or infinity (FE706).
-    Reports:
-        FE701, FE702, FE703, FE705, FE707 in `BindError.report`.
-
-    Example:
-        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
-        >>> bound = bind(program, {"weight": torch.ones(2, 4), "bias": torch.zeros(2)})
-        >>> bound.module()(torch.ones(1, 4))
-        tensor([[4., 4.]])
+        WeightsWarning: as for `archive.bind`.
     """
-    program = flattened(program)
-    known, devices = facts_of(program), devices_of_program(program)
+    known, devices, expected = facts_of(program), devices_of_program(program), expected_of_program(program)
     program = _on_devices(program, device_map)
-    expected = expected_of_program(program)
-    _check_dtype(expected, dtype)
-    opened = _with_constants(open_checkpoint(checkpoint), constants or {}, expected)
-    found = verified(
-        expected,
-        opened,
-        name="the program",
-        source=model_of(program) if source is None else source,
-        recipes=known.recipes or (),
-        is_converting=dtype is not None,
-    )
     like = {**program.constants, **program.state_dict}
-    weights = fitting_weights(expected, opened, found, like, check_finite=check_finite)
+    weights = fitting_weights(expected, checkpoint, found, like, check_finite=check_finite)
     return _bound(program, weights, known.bound(devices, device_map))
 
 
@@ -157,13 +113,12 @@ def fitting_weights(
     return weights
 
 
-def _on_devices(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> ExportedProgram:
-    """The program on devices that are all on this machine."""
-    move = move_to_here(device_map, devices_of_program(program))
-    return retarget(program, move.targets) if move.targets else program
+def check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
+    """Refuses to convert weights to a dtype in which the graph has none.
 
-
-def _check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
+    Raises:
+        ValueError: it has not.
+    """
     present = {w.dtype for w in expected.weights.values() if w.dtype.is_floating_point}
     if dtype is not None and present and dtype not in present:
         names = ", ".join(sorted(str(found).removeprefix("torch.") for found in present))
@@ -171,23 +126,10 @@ def _check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
         raise ValueError(f"the graph of the program is in {names}, not in {asked}: export it with that dtype")
 
 
-def _with_constants(
-    checkpoint: Checkpoint, constants: Mapping[str, torch.Tensor], expected: ExpectedWeights
-) -> Checkpoint:
-    """The checkpoint with the values of constants that the caller gives."""
-    if not constants:
-        return checkpoint
-    constants = flat_tensors(constants)
-    for name in constants:
-        if name not in expected.constants:
-            known = ", ".join(expected.constants) or "none"
-            raise ValueError(f"{name!r} is no constant without a value; those of the program: {known}")
-    entries = {**checkpoint.entries, **entries_of(constants, None)}
-
-    def read(name: str) -> torch.Tensor:
-        return constants[name] if name in constants else checkpoint.read(name)
-
-    return replace(checkpoint, entries=MappingProxyType(entries), read=read)
+def _on_devices(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> ExportedProgram:
+    """The program on devices that are all on this machine."""
+    move = move_to_here(device_map, devices_of_program(program))
+    return retarget(program, move.targets) if move.targets else program
 
 
 def _bound(program: ExportedProgram, weights: BoundWeights, facts: ProgramFacts) -> ExportedProgram:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.capture import build_source
 from fakexport.devices import emulate
-from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program.tensor_identity import names_by_tensor
 from fakexport.program.weightless import has_value
 from fakexport.sources import resolve
 
@@ -119,11 +119,4 @@ def _weight(tensor: torch.Tensor) -> Weight:
 
 
 def _tied(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(names) for names in _groups(tensors.items()).values() if len(names) > 1)
-
-
-def _groups(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[Any, list[str]]:
-    groups: dict[Any, list[str]] = {}
-    for name, tensor in tensors:
-        groups.setdefault(tensor_identity(tensor), []).append(name)
-    return groups
+    return tuple(tuple(names) for names in names_by_tensor(tensors) if len(names) > 1)

@@ -2,86 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 
 from fakexport.documents.recipe import Recipe
-from fakexport.program.program_facts import facts_of
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import (
     ExpectedWeights,
     ModelSource,
     expected_of_module,
-    expected_of_program,
     fake_model,
 )
 from fakexport.weights.findings import findings_of
-from fakexport.weights.hub_recipes import model_of
 from fakexport.weights.matching import Match, match
 from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.weights_report import WeightsReport
 
-__all__ = ["CheckpointSource", "Verified", "verified", "verify_weights"]
+__all__ = ["CheckpointSource", "Verified", "verified", "verify_model"]
 
 CheckpointSource = str | Path | Mapping[str, torch.Tensor] | Checkpoint
 
 
-def verify_weights(
-    source_or_program: str | nn.Module | Callable[[], Any] | ExportedProgram,
+def verify_model(
+    model: ModelSource,
     checkpoint: CheckpointSource,
     *,
-    source: ModelSource | None = None,
     topology: str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> WeightsReport:
-    """Whether every weight of a model is in a checkpoint, told from the headers of its files.
-
-    No data is read and the model is built without data, so that it takes seconds for a checkpoint of any
-    size. Entries in the layout of the Hugging Face hub are converted as transformers does it.
+    """Whether every weight of a model is in a checkpoint; `archive.verify_weights` says more.
 
     Args:
-        source_or_program: `file.py:factory`, `hf:config.json` and the like, as for `check`; a factory; a
-            module; or a program.
+        model: `file.py:factory`, `hf:config.json` and the like, as for `check`; a factory; or a module.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`.
-        source: Of a program: the model that it was exported from, for the conversion of a checkpoint in
-            the hub's layout. Default: what is known of it, from the export or from its archive; else the
-            `config.json` beside the checkpoint, if the names do not fit.
         topology: Devices that the model's constructor may name.
         dtype: Floating dtype in which the model is built; default: what the source says, else float32.
-    Returns:
-        Everything that does not fit, with the likely cause. `is_bindable` tells whether `bind` will take it
-        (where it does not find that tied weights differ, which only their data tells).
     Raises:
-        CheckpointError: no checkpoint, or one that is refused.
-        ModelNotBuilt: the model's constructor raised.
-        ValueError, TypeError: no such source or topology.
-    Reports:
-        FE701, FE702, FE703, FE704, FE705, FE707.
-
-    Example:
-        >>> verify_weights(nn.Linear(4, 2), {"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}).is_bindable
-        True
+        CheckpointError, ModelNotBuilt, ValueError, TypeError: as for `archive.verify_weights`.
     """
     opened = open_checkpoint(checkpoint)
-    if isinstance(source_or_program, ExportedProgram):
-        expected = expected_of_program(source_or_program)
-        return verified(
-            expected,
-            opened,
-            name="the program",
-            source=model_of(source_or_program) if source is None else source,
-            recipes=facts_of(source_or_program).recipes or (),
-            topology=topology,
-        ).report
-    model = fake_model(source_or_program, topology=topology, dtype=dtype)
-    name = source_or_program if isinstance(source_or_program, str) else type(model).__name__
-    return verified(expected_of_module(model), opened, name=name).report
+    built = fake_model(model, topology=topology, dtype=dtype)
+    name = model if isinstance(model, str) else type(built).__name__
+    return verified(expected_of_module(built), opened, name=name).report
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fakexport.archive.container.reader import read_container
+from fakexport.archive.container.writer import Digest
 from fakexport.archive.described_container import read_manifest, verify_records, write_described
-from fakexport.archive.manifest import Manifest, TensorEntry, UnboundName
+from fakexport.archive.manifest import ALONE, Manifest, MethodManifest, TensorEntry, UnboundName
 from fakexport.documents.recipe import Recipe, Step
 
 RECORDS = {
@@ -35,7 +37,7 @@ def tensor(name: str = "lm_head.weight", **changes: object) -> TensorEntry:
     return TensorEntry(**(fields | changes))
 
 
-def manifest(**changes: object) -> Manifest:
+def about(**changes: object) -> MethodManifest:
     fields = {
         "versions": {"fakexport": "0.1.0", "torch": "2.13.0+cpu", "transformers": "5.23.0"},
         "source": "hf:configs/gpt2.json",
@@ -52,7 +54,11 @@ def manifest(**changes: object) -> Manifest:
         "tensors": (tensor(aliases=("model.wte.weight",)), tensor("model.rotary", source=None)),
         "recipes": (Recipe(("old.0", "old.1"), (Step("cat", (0, 1), (0,)),), (("lm_head.weight", 2),)),),
     }
-    return Manifest(**(fields | changes))
+    return MethodManifest(**(fields | changes))
+
+
+def manifest(records: tuple[Digest, ...] = (), **changes: object) -> Manifest:
+    return Manifest(methods={ALONE: about(**changes)}, records=records)
 
 
 def write_sample(path: Path) -> Manifest:
@@ -64,3 +70,8 @@ def read_all(path: Path) -> dict[str, bytes]:
     with read_container(path) as container:
         verify_records(container, read_manifest(container))
         return {name: container.record(name) for name in container.names}
+
+
+def described_otherwise(manifest: Manifest, **changes: object) -> Manifest:
+    """The manifest of a program that was saved alone, with other fields of that program; without records."""
+    return replace(manifest, methods={ALONE: replace(manifest.only, **changes)}, records=())

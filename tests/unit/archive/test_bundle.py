@@ -14,7 +14,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, describe, describe_bundle, load_bundle_archive, methods_of
+from fakexport.archive import ArchiveError, describe, load_archive, methods_of
 from fakexport.program import UnboundProgram
 from fakexport.weights import BindError, WeightsWarning, open_checkpoint
 from tests.known_facts import with_facts
@@ -58,7 +58,7 @@ def bound_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_weightless_bundle_comes_back_the_same(weightless: fe.Bundle, weightless_path: Path) -> None:
-    loaded = load_bundle_archive(weightless_path)
+    loaded = load_archive(weightless_path, is_whole=True)
 
     assert list(loaded.bundle) == ["encode", "decode"]
     assert loaded.bundle.shared == weightless.shared
@@ -145,7 +145,7 @@ def test_a_package_of_torch_with_several_programs_opens(tmp_path: Path) -> None:
         program.example_inputs = None
     package_pt2(str(tmp_path / "stock.pt2"), exported_programs=programs)
 
-    loaded = load_bundle_archive(tmp_path / "stock.pt2")
+    loaded = load_archive(tmp_path / "stock.pt2", is_whole=True)
 
     assert loaded.notes[0].startswith("no manifest")
     assert loaded.bundle.shared == ()  # Equal names are not one weight, since nothing says so.
@@ -166,7 +166,7 @@ def test_one_method_is_loaded_alone_and_reads_no_weight_of_the_others(
         prefixes={"two": "two."},
     )
     about = describe(tmp_path / "apart.pt2", method="two")
-    (record,) = (t.location.file for t in about.manifest.tensors if t.name == "weight" and t.location)
+    (record,) = (t.location.file for t in about.only.manifest.tensors if t.name == "weight" and t.location)
     content = bytearray((tmp_path / "apart.pt2").read_bytes())
     with zipfile.ZipFile(tmp_path / "apart.pt2") as archive:
         data = archive.read(f"model/{record}")
@@ -293,13 +293,12 @@ def test_a_bundle_for_other_devices_is_bound_here(tmp_path: Path) -> None:
 def test_a_description_tells_what_each_method_takes_and_what_is_shared(
     weightless_path: Path, bound_path: Path
 ) -> None:
-    found = describe_bundle(weightless_path)
+    found = describe(weightless_path)
 
     assert methods_of(weightless_path) == ("encode", "decode")
     assert [value.name for value in found.methods["decode"].program.inputs] == ["ids", "state"]
     assert len(found.manifest.shared) == SHARED + 1
-    assert found.methods["encode"].manifest.records == found.manifest.records
-    one, other = (set(describe_bundle(bound_path).methods[m].records) for m in ("encode", "decode"))
+    one, other = (set(describe(bound_path).methods[m].records) for m in ("encode", "decode"))
     assert len([name for name in one & other if "/weight_" in name]) == SHARED
 
 
@@ -323,7 +322,7 @@ def test_a_description_tells_what_each_method_takes_and_what_is_shared(
             ValueError,
             "the weights of decode are bound, and those of encode are not",
         ),
-        (lambda p: fe.save(fe.Bundle(p), "x.pt2"), TypeError, "a Bundle is not an exported program; `save_b"),
+        (lambda p: fe.save(p, "x.pt2"), TypeError, "a dict is not a program; `save_bundle` writes"),
         (
             lambda p: fe.save_bundle(fe.Bundle(p), "x.pt2", prefixes=PREFIXES),
             ValueError,
@@ -363,15 +362,14 @@ def test_what_takes_one_program_names_the_methods(weightless_path: Path, tmp_pat
     fe.save(fakes()["encode"], tmp_path / "one.pt2")
     with pytest.raises(ArchiveError, match="has one program, and no methods"):
         fe.load(tmp_path / "one.pt2", method="encode")
-    with pytest.raises(ArchiveError, match="has one program and is no bundle"):
-        fe.load_bundle(tmp_path / "one.pt2")
+    assert list(fe.load_bundle(tmp_path / "one.pt2")) == ["model"]
     assert methods_of(tmp_path / "one.pt2") == ()
 
 
 def test_the_manifest_has_the_methods_in_their_order_and_no_weight_twice(weightless_path: Path) -> None:
     with zipfile.ZipFile(weightless_path) as archive:
         manifest = json.loads(archive.read("model/extra/fakexport/manifest.json"))
-    assert manifest["format"] == "fakexport.bundle/1"
+    assert manifest["format"] == "fakexport.archive/2"
     assert [about["method"] for about in manifest["methods"]] == ["encode", "decode"]
     pairs = [tuple(pair) for weight in manifest["shared"] for pair in weight]
     assert len(pairs) == len(set(pairs)) == 2 * (SHARED + 1)

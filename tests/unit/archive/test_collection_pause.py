@@ -18,7 +18,7 @@ from fakexport.archive import describe, load_archive
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.container.writer import write_container
-from fakexport.archive.saving import WEIGHTS_CONFIG
+from fakexport.archive.method_records import WEIGHTS_CONFIG
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 

@@ -192,7 +192,7 @@ def test_inspect_lists_the_conditions(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["inspect", f"{tmp_path}/sum.pt2"]) == 0
     assert "conditions    (x.shape[1] + y.shape[1]) % 3 == 0\n" in capsys.readouterr().out
     assert main(["inspect", f"{tmp_path}/sum.pt2", "--format", "json"]) == 0
-    plain = json.loads(capsys.readouterr().out)
+    (plain,) = json.loads(capsys.readouterr().out)["methods"]
     assert plain["program"]["conditions"] == ["(x.shape[1] + y.shape[1]) % 3 == 0"]
 
 

@@ -28,7 +28,7 @@ def test_it_says_what_the_program_says(topology: str, tmp_path: Path) -> None:
     program = exported(topology)
     save(with_facts(program, topology=topology, dynamic_shapes="x.0=2..64"), tmp_path / "model.pt2")
 
-    found = describe(tmp_path / "model.pt2")
+    found = describe(tmp_path / "model.pt2").only
 
     truth = summarise(program)
     assert (found.program.inputs, found.program.outputs) == (truth.inputs, truth.outputs)
@@ -38,7 +38,7 @@ def test_it_says_what_the_program_says(topology: str, tmp_path: Path) -> None:
     assert found.program.missing_operators == {}
     assert found.manifest.topology == {"cpu": "cpu", "H100": "H100-80GB"}[topology]
     assert [constant.name for constant in found.constants] == list(program.constants)
-    assert found.notes == ()
+    assert describe(tmp_path / "model.pt2").notes == ()
 
 
 @pytest.mark.parametrize("make", [branches, lambda: every_kind(is_dynamic=True)])
@@ -47,7 +47,7 @@ def test_subgraphs_symbols_and_changed_buffers_are_described(make, tmp_path: Pat
     program.example_inputs = None
     torch.export.save(program, tmp_path / "stock.pt2")
 
-    found = describe(tmp_path / "stock.pt2").program
+    found = describe(tmp_path / "stock.pt2").only.program
 
     truth = summarise(program)
     assert [(v.name, v.dtype, v.shape) for v in found.inputs] == [
@@ -68,7 +68,7 @@ def test_a_constant_without_a_value_has_its_reason(tmp_path: Path) -> None:
             program = fe.export(Drawn, (torch.zeros(4),))
     save(program, tmp_path / "model.pt2")
 
-    (constant,) = describe(tmp_path / "model.pt2").constants
+    (constant,) = describe(tmp_path / "model.pt2").only.constants
 
     assert constant.name == "noise"
     assert constant.reason
@@ -86,7 +86,7 @@ def test_an_archive_of_torch_is_marked(tmp_path: Path) -> None:
 
     assert not found.has_manifest
     assert "no manifest: the records are held to their CRC-32" in render_archive(found)
-    assert found.manifest.weights == "inside"
+    assert found.only.manifest.weights == "inside"
     (tied,) = (tensor for tensor in found.manifest.tensors if tensor.aliases)
     assert {tied.name, *tied.aliases} == {"embed.weight", "head.weight"}
 
@@ -122,13 +122,13 @@ def test_a_missing_operator_library_is_named_and_the_rest_is_shown(tmp_path: Pat
 
     with pytest.raises(ArchiveError, match="import the operator library `a_library_of_mine` first"):
         load_archive(path)
-    found = describe(path)
+    found = describe(path).only
 
     (name,) = found.program.missing_operators
     assert name == "a_library_of_mine.twice.default"
     assert found.program.library_operators == found.manifest.library_operators == (name,)
     assert found.program.operators[name] == 2
-    text = " ".join(render_archive(found).split())
+    text = " ".join(render_archive(describe(path)).split())
     assert "libraries a_library_of_mine.twice.default is no operator of torch" in text
     assert "missing a_library_of_mine.twice.default: the operator" in text
     assert "import the operator library `a_library_of_mine` first" in text
@@ -145,7 +145,7 @@ def test_the_module_that_makes_an_operator_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ArchiveError) as refusal:
         load_archive(path)
-    found = describe(path)
+    found = describe(path).only
 
     name = "a_library_of_mine.twice.default"
     reason = (
@@ -154,7 +154,7 @@ def test_the_module_that_makes_an_operator_is_named(tmp_path: Path) -> None:
     assert str(refusal.value).endswith(reason)
     assert found.manifest.library_modules == {name: "kernels_of_mine"}
     assert found.program.missing_operators == {name: reason}
-    text = " ".join(render_archive(found).split())
+    text = " ".join(render_archive(describe(path)).split())
     assert f"libraries {name} is no operator of torch, kernels_of_mine makes it" in text
 
 

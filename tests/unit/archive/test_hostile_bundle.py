@@ -12,23 +12,25 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, describe_bundle, load_bundle_archive, methods_of
-from fakexport.archive.bundle_manifest import MOST_METHODS, BundleManifest
+from fakexport.archive import ArchiveError, describe, load_archive, methods_of
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import Limits, read_container
 from fakexport.archive.container.writer import write_container
 from fakexport.archive.described_container import MANIFEST, read_manifest
+from fakexport.archive.manifest import MOST_METHODS, Manifest
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
 from fakexport.archive.methods import read_methods
 from fakexport.documents.document_error import DocumentError
 from tests.unit.archive.bundles import IMAGE, PREFIXES, fakes, live, speller
-from tests.unit.archive.described import manifest, tensor
+from tests.unit.archive.described import about, tensor
 
 
-def bundle_manifest() -> BundleManifest:
-    return BundleManifest(
-        methods={"encode": manifest(), "decode": manifest(tensors=(tensor("lm_head.weight"),))},
-        prefixes={"encode": ("encoder.", "")},
+def bundle_manifest() -> Manifest:
+    return Manifest(
+        methods={
+            "encode": about(prefix=("encoder.", "")),
+            "decode": about(tensors=(tensor("lm_head.weight"),)),
+        },
         shared=((("encode", "lm_head.weight"), ("decode", "lm_head.weight")),),
     )
 
@@ -44,20 +46,19 @@ def test_a_manifest_comes_back_as_it_was() -> None:
     ("change", "message"),
     [
         (lambda d: d.update(format="fakexport.bundle/2"), "format: version 'fakexport.bundle/2'; this"),
-        (lambda d: d.update(methods=[]), "0 methods; a bundle has 1 to 64"),
+        (lambda d: d.update(methods=[]), "0 methods; an archive has 1 to 64"),
         (lambda d: d.update(methods=d["methods"] * 40), "methods: a list of 80 entries"),
         (lambda d: d.update(methods=[d["methods"][0]] * 2), "methods: two methods of one name"),
         (lambda d: d["methods"][0].update(method="../x"), "methods[0].method: '../x' is no name of a method"),
         (lambda d: d["methods"][0].update(records=[]), "methods[0]: the field 'records' is unknown"),
         (lambda d: d["methods"][0].pop("tensors"), "methods[0].tensors: this field is missing"),
-        (lambda d: d.update(prefixes={"other": ["a", "b"]}), "a prefix of 'other', which is no method"),
-        (lambda d: d.update(prefixes={"encode": ["a"]}), "prefixes['encode']: expected two names"),
+        (lambda d: d.update(prefixes={}), "the field 'prefixes' is unknown"),
+        (lambda d: d["methods"][0].update(prefix=["a"]), "methods[0].prefix: expected two names"),
         (lambda d: d.update(shared=[[["encode", "w"]]]), "a shared weight that is not one of several"),
         (lambda d: d.update(shared=[[["encode", "w"], ["encode", "v"]]]), "not one of several methods"),
         (lambda d: d.update(shared=[[["encode", "w"], ["other", "w"]]]), "of 'other', which is no method"),
         (lambda d: d.update(shared=d["shared"] * 2), "`lm_head.weight` of decode is in two shared weights"),
-        (lambda d: d["methods"][0].update(prefix=["a", ""]), "methods[0]: the field 'prefix' is unknown"),
-        (lambda d: d.update(prefixes={"decode": ["", "n."]}), "'lm_head.weight' does not begin with 'n.'"),
+        (lambda d: d["methods"][1].update(prefix=["", "n."]), "'lm_head.weight' does not begin with 'n.'"),
         (lambda d: d.update(extra=1), "the field 'extra' is unknown"),
     ],
 )
@@ -100,7 +101,7 @@ def locate(document: dict[str, Any], name: str, other: str) -> None:
 
 
 def without_decode(document: dict[str, Any]) -> None:
-    document.update(methods=document["methods"][:1], prefixes={}, shared=[])
+    document.update(methods=document["methods"][:1], shared=[])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def without_decode(document: dict[str, Any]) -> None:
         ),
         (
             "weightless.pt2",
-            lambda d, r: d["prefixes"].update(decode=["", "other."]),
+            lambda d, r: d["methods"][1].update(prefix=["", "other."]),
             "does not begin with 'other.'",
         ),
         ("weightless.pt2", lambda d, r: without_decode(d), "models/decode.json: is no program of the"),
@@ -155,7 +156,7 @@ def test_a_bent_bundle_is_refused_in_one_line(
 
 
 def test_the_graphs_of_all_methods_are_held_to_the_limit_of_one(folder: Path) -> None:
-    sizes = describe_bundle(folder / "weightless.pt2").records
+    sizes = describe(folder / "weightless.pt2").records
     both = sum(size for name, size in sizes.items() if name.startswith("models/"))
 
     with read_container(folder / "weightless.pt2", limits=Limits(json_bytes=both)) as container:
@@ -189,7 +190,7 @@ def test_pickled_example_inputs_of_a_package_are_not_read(tmp_path: Path) -> Non
     program = torch.export.export(nn.Linear(3, 2), (IMAGE,))
     package_pt2(str(tmp_path / "pickled.pt2"), exported_programs={"a": program, "b": program})
 
-    loaded = load_bundle_archive(tmp_path / "pickled.pt2")
+    loaded = load_archive(tmp_path / "pickled.pt2", is_whole=True)
 
     assert loaded.notes[-1] == "the example inputs are pickled and were not read"
     assert loaded.bundle.keys() == {"a", "b"}

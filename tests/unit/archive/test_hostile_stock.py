@@ -14,7 +14,7 @@ from fakexport.archive import ArchiveError, describe, load_archive
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.container.writer import write_container
-from fakexport.archive.saving import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
+from fakexport.archive.method_records import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
 from tests.unit.archive.test_hostile_documents import OTHER_VALUES, bent, places
 
 TRIES = 60

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakexport.archive.container.error import ArchiveError
 from fakexport.archive.container.reader import Limits, read_container
-from fakexport.archive.error import ArchiveError
 from tests.unit.archive.forged_zip import Forged, Part
 
 GOOD = Part(b"model/models/model.json", b'{"graph": 1}' * 20, method=8)

@@ -19,7 +19,7 @@ from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import Limits, read_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, write_described
 from fakexport.archive.linked_files import _LinkedFile, linked_tensors
-from fakexport.archive.manifest import Manifest
+from fakexport.archive.manifest import ALONE, Manifest, MethodManifest
 from fakexport.weights import open_checkpoint
 
 
@@ -87,8 +87,8 @@ def test_it_computes_what_eager_does(check_weights: bool, eager: Tied, linked: P
     assert torch.equal(loaded.program.module()(IDS), eager(IDS))
     state = loaded.program.state_dict
     assert state["head.weight"] is state["embed.weight"]
-    assert loaded.manifest.weights == "linked"
-    places = [tensor.location for tensor in loaded.manifest.tensors]
+    assert loaded.only.weights == "linked"
+    places = [tensor.location for tensor in loaded.only.tensors]
     assert all(place is not None and place.file == FILE for place in places)
 
 
@@ -119,7 +119,7 @@ def test_a_converted_weight_is_inside(eager: Tied, tmp_path: Path) -> None:
     loaded = load_archive(path)
 
     assert torch.equal(loaded.program.module()(IDS), eager(IDS))
-    inside = {t.name for t in loaded.manifest.tensors if t.location and not t.location.is_link}
+    inside = {t.name for t in loaded.only.tensors if t.location and not t.location.is_link}
     assert inside == {"first.weight", "norm.bias"}
 
 
@@ -140,7 +140,7 @@ def test_saved_again_it_has_its_weights(eager: Tied, linked: Path) -> None:
 def test_the_manifest_is_read_without_the_checkpoint(linked: Path) -> None:
     shutil.rmtree(linked.parent / "checkpoint")
 
-    assert manifest_of(linked).weights == "linked"
+    assert manifest_of(linked).only.weights == "linked"
     assert refusal(linked) == f"{FILE}: the weights are linked to it: No such file or directory"
 
 
@@ -269,9 +269,13 @@ def bend(path: Path, change: dict[str, object]) -> None:
     first, *others = manifest.tensors
     assert first.location is not None
     bent = replace(first, location=replace(first.location, **change))
-    write_described(
-        path, records, _Unchecked(**{**vars(manifest), "tensors": (bent, *others), "records": ()})
-    )
+    about = _UncheckedMethod(**{**vars(manifest.only), "tensors": (bent, *others)})
+    write_described(path, records, _Unchecked(methods={ALONE: about}))
+
+
+class _UncheckedMethod(MethodManifest):
+    def __post_init__(self) -> None:
+        pass
 
 
 class _Unchecked(Manifest):

@@ -23,12 +23,13 @@ from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.limits import Limits
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, write_described
-from fakexport.archive.manifest import Manifest, UnboundName
+from fakexport.archive.manifest import UnboundName
 from fakexport.archive.methods import read_methods
 from fakexport.archive.saved_object import object_record, read_saved_object
 from fakexport.documents.document_error import DocumentError
 from fakexport.program import RetargetError
 from tests.torchbind import LIBRARY, NAMESPACE, Adds, Waits, fake_classes, foo, queue
+from tests.unit.archive.described import described_otherwise
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="this torch comes without its test classes")
 
@@ -139,7 +140,7 @@ def test_an_archive_of_torch_is_read_without_trust_if_nothing_else_is_pickled(tm
 def test_a_description_needs_no_library(archive: Path) -> None:
     code = f"""
 from fakexport.archive import describe, load, ArchiveError
-found = describe({str(archive)!r})
+found = describe({str(archive)!r}).only
 print(found.manifest.library_classes, found.program.library_classes, found.constants)
 try:
     load({str(archive)!r})
@@ -224,9 +225,8 @@ def rewritten(
     with read_container(archive) as container:
         records = {n: container.record(n) for n in container.names if n not in (MANIFEST, *FRAME_RECORDS)}
         found = read_manifest(container)
-    assert isinstance(found, Manifest)
     change(records)
-    write_described(to, records, replace(found, **manifest))
+    write_described(to, records, described_otherwise(found, **manifest))
     return to
 
 
@@ -347,7 +347,7 @@ def test_torch_s_own_classes_are_for_the_trusted(archive: Path, tmp_path: Path) 
     with pytest.raises(ArchiveError, match=r"torch's own class quantized::LinearPackedParamsBase") as caught:
         fe.load(bent)
     assert caught.value.is_trust_missing
-    assert describe(bent).program.library_classes == ("quantized::LinearPackedParamsBase",)
+    assert describe(bent).only.program.library_classes == ("quantized::LinearPackedParamsBase",)
     with pytest.raises(ArchiveError, match=r"quantized::LinearPackedParamsBase does not take the state: "):
         fe.load(bent, trust=True)
 

@@ -19,11 +19,12 @@ from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.described_container import MANIFEST, write_described
 from fakexport.archive.manifest import Manifest
-from fakexport.archive.saving import CONSTANTS_CONFIG, WEIGHTS_CONFIG
+from fakexport.archive.method_records import CONSTANTS_CONFIG, WEIGHTS_CONFIG
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.program import UnboundProgram
 from tests.known_facts import with_facts
+from tests.unit.archive.described import described_otherwise
 
 
 class Tied(nn.Module):
@@ -64,7 +65,7 @@ def test_a_weightless_program_comes_back_the_same(topology: str, tmp_path: Path)
     loaded = load_archive(tmp_path / "model.pt2")
 
     assert fe.diff(program, loaded.program).is_identical
-    assert loaded.manifest.topology == {"cpu": "cpu", "H100": "H100-80GB"}[topology]
+    assert loaded.only.topology == {"cpu": "cpu", "H100": "H100-80GB"}[topology]
     assert list(loaded.program.state_dict) == list(program.state_dict)
     assert all(is_fake(tensor) for tensor in loaded.program.state_dict.values())
     assert loaded.program.state_dict["head.weight"] is loaded.program.state_dict["embed.weight"]
@@ -94,7 +95,7 @@ def test_the_manifest_says_what_is_known_without_the_folders_of_the_machine(tmp_
     for name in ("one", "other"):
         save(with_facts(exported("H100"), **facts), tmp_path / name, root=tmp_path)
 
-    manifest = load_archive(tmp_path / "one").manifest
+    manifest = load_archive(tmp_path / "one").only
     assert manifest.source == "my models/model.py:factory"
     assert (manifest.topology, manifest.profiles[0]) == ("cpu+2xA100-80GB", "cpu")
     assert manifest.profiles[1:] == ("A100-80GB", "A100-80GB")
@@ -178,7 +179,7 @@ def test_an_unbound_constant_is_named_and_refuses(tmp_path: Path) -> None:
 
     loaded = load_archive(tmp_path / "model.pt2")
 
-    assert [constant.name for constant in loaded.manifest.unbound_constants] == ["noise"]
+    assert [constant.name for constant in loaded.only.unbound_constants] == ["noise"]
     with pytest.raises(UnreplayableRead):
         value_of(loaded.program.constants["noise"])
     with pytest.raises(UnboundProgram, match="noise"):
@@ -214,9 +215,8 @@ def rewritten(path: Path, change: dict[str, object]) -> Path:
     location = replace(weight.location, offset=change.pop("offset", 0))
     kept = {name: content for name, content in kept.items() if name not in FRAME_RECORDS | {MANIFEST: b""}}
     kept[location.file] = bytes(location.offset) + kept[location.file]
-    write_described(
-        path, kept, replace(manifest, records=(), tensors=(replace(weight, location=location, **change),))
-    )
+    moved = replace(weight, location=location, **change)
+    write_described(path, kept, described_otherwise(manifest, tensors=(moved,)))
     return path
 
 
@@ -257,7 +257,9 @@ def with_manifest(path: Path, manifest: Manifest) -> Path:
 def test_an_unused_weight_that_torch_cannot_make_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     manifest = save(exported("cpu"), tmp_path / "model.pt2")
     unused = replace(manifest.tensors[0], name="unused", aliases=(), **change)
-    path = with_manifest(tmp_path / "model.pt2", replace(manifest, tensors=(*manifest.tensors, unused)))
+    path = with_manifest(
+        tmp_path / "model.pt2", described_otherwise(manifest, tensors=(*manifest.tensors, unused))
+    )
 
     with pytest.raises(ArchiveError, match="unused: torch makes no such tensor"):
         fe.load(path)
@@ -268,7 +270,9 @@ def test_an_unused_weight_is_a_fake_like_the_others(tmp_path: Path) -> None:
     (first, *_) = (tensor for tensor in manifest.tensors if tensor.is_parameter)
     unused = replace(first, name="unused", aliases=())
 
-    path = with_manifest(tmp_path / "model.pt2", replace(manifest, tensors=(*manifest.tensors, unused)))
+    path = with_manifest(
+        tmp_path / "model.pt2", described_otherwise(manifest, tensors=(*manifest.tensors, unused))
+    )
 
     weight = fe.load(path).state_dict["unused"]
     assert isinstance(weight, nn.Parameter)

@@ -20,8 +20,7 @@ from fakexport.archive import ArchiveError, describe, load_archive, methods_of
 from fakexport.archive.container.contents import FRAME_RECORDS
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.container.writer import write_container
-from fakexport.archive.method_records import MethodRecords
-from fakexport.archive.saving import WEIGHTS_CONFIG
+from fakexport.archive.method_records import WEIGHTS_CONFIG, MethodRecords
 from fakexport.archive.stock_archive import NO_MANIFEST
 from fakexport.program import UnboundProgram, nodes_equal
 from tests.unit.archive.test_save_and_load import Tied

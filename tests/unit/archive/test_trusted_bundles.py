@@ -15,7 +15,6 @@ import fakexport as fe
 from fakexport.archive import (
     ArchiveError,
     load_archive,
-    load_bundle_archive,
     methods_of,
     verify_archived_weights,
 )
@@ -59,7 +58,7 @@ def pickled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_torch_reads_all_programs_of_a_trusted_file(pickled: Path) -> None:
-    loaded = load_bundle_archive(pickled, trust=True)
+    loaded = load_archive(pickled, is_whole=True, trust=True)
 
     assert loaded.notes == NOTES
     assert loaded.bundle.is_bound
@@ -75,7 +74,7 @@ def test_torch_reads_one_program_of_a_trusted_file(pickled: Path) -> None:
 
     assert loaded.notes == NOTES
     assert torch.equal(loaded.program.example_inputs[0][1], STATE)
-    described = {name for tensor in loaded.manifest.tensors for name in (tensor.name, *tensor.aliases)}
+    described = {name for tensor in loaded.only.tensors for name in (tensor.name, *tensor.aliases)}
     assert described == loaded.program.state_dict.keys()
     assert sorted(methods_of(pickled, trust=True)) == ["decode", "encode"]
 
@@ -83,7 +82,7 @@ def test_torch_reads_one_program_of_a_trusted_file(pickled: Path) -> None:
 def test_trust_changes_nothing_of_what_needs_none(tmp_path: Path) -> None:
     fe.save_bundle(live(speller()), tmp_path / "ours.pt2", prefixes=PREFIXES)
 
-    loaded = load_bundle_archive(tmp_path / "ours.pt2", trust=True)
+    loaded = load_archive(tmp_path / "ours.pt2", is_whole=True, trust=True)
 
     assert loaded.notes == ()
     assert dict(loaded.bundle.prefixes) == PREFIXES
@@ -127,14 +126,13 @@ def test_what_torch_cannot_read_is_one_line(pickled: Path, tmp_path: Path) -> No
         fe.load(tmp_path / "notes.pt2", method="notes.txt", trust=True)
 
 
-def test_one_program_is_no_bundle_trusted_or_not(pickled: Path, tmp_path: Path) -> None:
+def test_one_program_is_a_bundle_of_one_trusted_or_not(pickled: Path, tmp_path: Path) -> None:
     program = torch.export.export(nn.Linear(3, 2), (IMAGE,))
     torch.export.save(program, tmp_path / "one.pt2")
     old = legacy(tmp_path / "old.pt2", program)
 
     for path in (tmp_path / "one.pt2", old):
-        with pytest.raises(ArchiveError, match="has one program and is no bundle"):
-            fe.load_bundle(path, trust=True)
+        assert fe.load_bundle(path, trust=True).is_alone
         with pytest.raises(ArchiveError, match="has one program, and no methods such as 'encode'"):
             fe.load(path, method="encode", trust=True)
     with pytest.raises(ArchiveError, match=r"is a bundle of the methods .*: name one"):

@@ -104,13 +104,13 @@ def test_a_trusted_one_runs(hostile: Path, victim: Path) -> None:
 
 def test_inspect_names_it(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reason = "opens or writes a file that the program names"
-    assert describe(hostile).program.refused_operators == {"aten.from_file.default": reason}
+    assert describe(hostile).only.program.refused_operators == {"aten.from_file.default": reason}
 
     assert main(["inspect", str(hostile)]) == 0
     assert f"needs trust   aten.from_file.default {reason}" in capsys.readouterr().out
     assert main(["inspect", str(hostile), "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["program"]["refused_operators"] == {"aten.from_file.default": reason}
+    assert shown["methods"][0]["program"]["refused_operators"] == {"aten.from_file.default": reason}
 
 
 def test_an_operator_that_is_handed_to_another_one_is_found(tmp_path: Path, victim: Path) -> None:
@@ -122,4 +122,6 @@ def test_an_operator_that_is_handed_to_another_one_is_found(tmp_path: Path, vict
 
     with pytest.raises(ArchiveError, match=REASON):
         fe.load(tmp_path / "handed.pt2")
-    assert list(describe(tmp_path / "handed.pt2").program.refused_operators) == ["aten.from_file.default"]
+    assert list(describe(tmp_path / "handed.pt2").only.program.refused_operators) == [
+        "aten.from_file.default"
+    ]

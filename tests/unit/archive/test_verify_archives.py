@@ -10,7 +10,6 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.archive import ArchiveError, save, verify_archived_weights
-from fakexport.weights import verify_weights as verify_program
 from tests.unit.archive.test_save_and_load import Drawn, exported, factory
 
 
@@ -27,7 +26,7 @@ def test_an_archive_wants_what_its_program_wants(topology: str, tmp_path: Path) 
     del bent["norm.weight"], bent["head.weight"]
 
     for checkpoint in (state, bent):
-        report, by_program = fe.verify_weights(path, checkpoint), verify_program(fe.load(path), checkpoint)
+        report, by_program = fe.verify_weights(path, checkpoint), fe.verify_weights(fe.load(path), checkpoint)
 
         assert report.findings == by_program.findings
         assert (report.weights, report.is_bindable) == (by_program.weights, by_program.is_bindable)

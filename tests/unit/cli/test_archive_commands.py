@@ -41,14 +41,14 @@ def test_inspect_shows_an_archive(folder: Path, capsys: pytest.CaptureFixture[st
     assert main(["inspect", f"{folder}/device.pt2"]) == 0
     assert "target        H100-80GB\n" in capsys.readouterr().out
     assert main(["inspect", f"{folder}/device.pt2", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["topology"] == "H100-80GB"
+    assert json.loads(capsys.readouterr().out)["methods"][0]["topology"] == "H100-80GB"
 
 
 def target(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str | None, list[str], dict[str, str]]:
     """The topology, the profiles and the device map that `inspect --format json` shows."""
     capsys.readouterr()
     assert main(["inspect", f"{path}", "--format", "json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    (data,) = json.loads(capsys.readouterr().out)["methods"]
     return data["topology"], data["profiles"], data["device_map"]
 
 
@@ -171,7 +171,7 @@ def test_export_says_in_the_archive_what_it_did(
     main(["export", f"{tmp_path}/model.py:factory", "-o", "one.pt2", "--dynamic", "input.0=2..64", *target])
     capsys.readouterr()
     assert main(["inspect", "one.pt2", "--format", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    (said,) = json.loads(capsys.readouterr().out)["methods"]
 
     assert said["source"] == "model.py:factory"
     assert (said["topology"], said["profiles"]) == ("2xH100-80GB", ["H100-80GB"] * 2)

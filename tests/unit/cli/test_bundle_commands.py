@@ -35,9 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_bundle_keeps_what_the_archives_said(folder: Path) -> None:
-    from fakexport.archive import load_bundle_archive
+    from fakexport.archive import load_archive
 
-    loaded = load_bundle_archive(folder / "bundle.pt2")
+    loaded = load_archive(folder / "bundle.pt2", is_whole=True)
 
     assert [about.source for about in loaded.manifest.methods.values()] == ["m.py:encode", "m.py:decode"]
     assert len(loaded.bundle.shared) == 9
@@ -106,7 +106,7 @@ def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(
         assert main(["inspect", *arguments]) == 0
         assert "names         `model.*` is `*` in a checkpoint" in capsys.readouterr().out
         assert main(["inspect", *arguments, "--format", "json"]) == 0
-        prefix = json.loads(capsys.readouterr().out)["weights"]["prefix"]
+        prefix = json.loads(capsys.readouterr().out)["methods"][0]["weights"]["prefix"]
         assert prefix == {"checkpoint": "", "program": "model."}
 
 
@@ -146,7 +146,7 @@ def test_methods_that_were_put_elsewhere_have_the_target_where_they_are(
 
     capsys.readouterr()
     assert main(["inspect", f"{tmp_path}/cpu.pt2", "--format", "json"]) == 0
-    archives = {part["method"]: part["archive"] for part in json.loads(capsys.readouterr().out)["methods"]}
+    archives = {about["method"]: about for about in json.loads(capsys.readouterr().out)["methods"]}
     targets = {
         name: (about["topology"], about["profiles"], about["device_map"]) for name, about in archives.items()
     }

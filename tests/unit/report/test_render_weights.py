@@ -7,8 +7,8 @@ import json
 import torch
 from torch import nn
 
+from fakexport.archive import verify_weights
 from fakexport.report import render_weights, render_weights_json
-from fakexport.weights import verify_weights
 
 
 def report():

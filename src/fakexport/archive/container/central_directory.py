@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fakexport.archive.container.contents import LEGACY, UNTRUSTED
+from fakexport.archive.container.error import ArchiveError
 from fakexport.archive.container.framing import (
     ALIGNMENT,
     CENTRAL,
@@ -35,7 +36,6 @@ from fakexport.archive.container.framing import (
 )
 from fakexport.archive.container.limits import MIB, Limits
 from fakexport.archive.container.record_name import fault_of_name, fault_of_names
-from fakexport.archive.error import ArchiveError
 
 __all__ = ["RawEntry", "check_names", "check_sizes", "legacy_name", "parse_entry", "read_entries"]
 

@@ -19,6 +19,7 @@ from fakexport.archive.container.central_directory import (
     parse_entry,
     read_entries,
 )
+from fakexport.archive.container.error import ArchiveError
 from fakexport.archive.container.framing import (
     CENTRAL,
     DEFLATED,
@@ -32,7 +33,6 @@ from fakexport.archive.container.framing import (
 )
 from fakexport.archive.container.limits import Limits
 from fakexport.archive.container.record_name import fault_of_name
-from fakexport.archive.error import ArchiveError
 
 __all__ = ["read_any_entries"]
 

@@ -18,11 +18,11 @@ from fakexport.archive.container.contents import (
     legacy_layout,
     refused_names,
 )
+from fakexport.archive.container.error import ArchiveError
 from fakexport.archive.container.framing import ALIGNMENT, STORED, Entry
 from fakexport.archive.container.inflate import InflateError, inflate
 from fakexport.archive.container.limits import MIB, Limits
 from fakexport.archive.container.plain_zip import read_any_entries
-from fakexport.archive.error import ArchiveError
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 from fakexport.files import RegularFile, open_regular

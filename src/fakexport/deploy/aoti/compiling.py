@@ -22,9 +22,9 @@ from fakexport._torch.inductor import AotiPackage, compile_graph
 from fakexport._torch.pytree import tree_unflatten
 from fakexport.archive.container.limits import MIB
 from fakexport.archive.container.reader import read_container
-from fakexport.archive.payload import names_by_tensor
 from fakexport.files import new_file
 from fakexport.program import library_classes, library_modules, library_operators
+from fakexport.program.tensor_identity import names_by_tensor
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
 from fakexport.weights import CheckpointError

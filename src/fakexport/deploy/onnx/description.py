@@ -12,9 +12,10 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport import __version__
-from fakexport.archive.manifest import Manifest, TensorEntry
-from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.archive.manifest import MethodManifest, TensorEntry
+from fakexport.archive.manifest_json import decode_manifest, method_to_json
 from fakexport.archive.payload import weights_payload
+from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 from fakexport.documents.typed_json import field, items, mapping, matching, one_of, record, text
 from fakexport.program.weightless import has_value
@@ -51,7 +52,7 @@ class Description:
     outputs: tuple[str, ...]
     place: WeightsPlace
     file: str
-    manifest: Manifest
+    manifest: MethodManifest
     digest: str = ""
 
     @classmethod
@@ -60,7 +61,7 @@ class Description:
     ) -> Description:
         """Of a program whose weights will be in `file`; inside, if that is empty."""
         tensors = (*map(_weight_entry, weights_payload(program).tensors), *_unknown_constants(program))
-        manifest = Manifest(
+        manifest = MethodManifest(
             versions={"fakexport": __version__, "torch": str(torch.__version__)},
             source="",
             device_map={},
@@ -115,7 +116,7 @@ class Description:
             "outputs": self.outputs,
             "sha256": self.digest,
             "weights": {"place": self.place, "file": self.file},
-            "archive": json.loads(encode_manifest(self.manifest)),
+            "archive": method_to_json(self.manifest),
         }
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
@@ -134,13 +135,20 @@ class Description:
                 "outputs": lambda value: tuple(items(value, text)),
                 "weights": _place,
                 "sha256": text,
-                "archive": lambda value: decode_manifest(json.dumps(value).encode()),
+                "archive": _program,
             },
         )
         place, file = found["weights"]
         return cls(
             found["signature"], found["outputs"], place, file, found["archive"], digest=found["sha256"]
         )
+
+
+def _program(value: Any) -> MethodManifest:
+    manifest = decode_manifest(json.dumps(value).encode())
+    if manifest.is_bundle:
+        raise DocumentError("expected the description of one program")
+    return manifest.only
 
 
 def _place(value: Any) -> tuple[WeightsPlace, str]:

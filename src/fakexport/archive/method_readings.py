@@ -1,0 +1,189 @@
+"""One checkpoint for all programs of an archive: what each of them reads of it, and whether that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import torch
+
+from fakexport.documents.recipe import Recipe
+from fakexport.program.program_facts import facts_of
+from fakexport.weights import Checkpoint, WeightFinding, WeightsReport
+from fakexport.weights.checkpoint_values import with_values
+from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
+from fakexport.weights.hub_recipes import model_of
+from fakexport.weights.verification import Verified, verified
+
+from .bundle import Bundle
+from .manifest import Prefix
+from .sharing import name_in_checkpoint
+
+__all__ = ["MethodReading", "MethodWants", "readings", "report_of"]
+
+
+@dataclass(frozen=True)
+class MethodWants:
+    """What one method wants of the checkpoint.
+
+    Args:
+        expected: Its weights.
+        prefix: How their names begin; see `Bundle`.
+        recipes: How entries in another layout become them.
+        source: The model that knows it, where there is one.
+    """
+
+    expected: ExpectedWeights
+    prefix: Prefix | None = None
+    recipes: tuple[Recipe, ...] = ()
+    source: ModelSource | None = None
+
+    @classmethod
+    def of(cls, bundle: Bundle, method: str, source: ModelSource | None = None) -> MethodWants:
+        """What a program wants; `source` comes before what is known of it."""
+        program = bundle[method]
+        return cls(
+            expected_of_program(program),
+            bundle.prefixes.get(method),
+            facts_of(program).recipes or (),
+            model_of(program) if source is None else source,
+        )
+
+
+@dataclass(frozen=True)
+class MethodReading:
+    """How one method reads the checkpoint.
+
+    Args:
+        wants: What it wants.
+        seen: The entries below its prefix, by the names of the program.
+        names: Of each, its name in the checkpoint.
+        verified: What fits.
+    """
+
+    wants: MethodWants
+    seen: Checkpoint
+    names: Mapping[str, str]
+    verified: Verified
+
+
+def readings(
+    wants: Mapping[str, MethodWants],
+    checkpoint: Checkpoint,
+    *,
+    given: Mapping[str, torch.Tensor] | None = None,
+    topology: str = "cpu",
+    is_converting: bool = False,
+) -> dict[str, MethodReading]:
+    """What each method reads, told from the headers of the checkpoint's files.
+
+    Args:
+        wants: By method.
+        checkpoint: The one of all.
+        given: Values of constants that have none, by name.
+        topology, is_converting: As for `weights.verification.verified`.
+    """
+    found = {}
+    for method, want in wants.items():
+        seen, names = _below_prefix(checkpoint, want.prefix or ("", ""))
+        own = {name: value for name, value in (given or {}).items() if name in want.expected.constants}
+        seen = with_values(seen, own) if own else seen
+        fits = verified(
+            want.expected,
+            seen,
+            name=method,
+            source=want.source,
+            recipes=want.recipes,
+            topology=topology,
+            is_converting=is_converting,
+        )
+        found[method] = MethodReading(want, seen, names, fits)
+    return found
+
+
+def report_of(found: Mapping[str, MethodReading], checkpoint: Checkpoint, *, name: str) -> WeightsReport:
+    """One report for all methods, in which weights have their names in the checkpoint, and count once.
+
+    That of a single method has the names of its program.
+
+    Args:
+        found: By method.
+        checkpoint: The one of all.
+        name: Of the programs, for the report.
+    """
+    if len(found) == 1:
+        (reading,) = found.values()
+        return replace(reading.verified.report, source=name)
+    unwanted = set(checkpoint.entries)
+    converted: set[str] = set()
+    findings: list[WeightFinding] = []
+    seen: dict[str, set[str]] = {}
+    for reading in found.values():
+        match, report = reading.verified.match, reading.verified.report
+        unwanted -= {reading.names[entry] for entry in reading.names.keys() - set(match.unexpected)}
+        made = [conversion for conversion in match.conversions.values() if conversion.operations]
+        converted.update(reading.names[entry] for conversion in made for entry in conversion.entries)
+        for finding in _in_checkpoint(report.findings, reading):
+            known = seen.setdefault(finding.code, set())
+            names = tuple(weight for weight in finding.names if weight not in known)
+            known.update(names)
+            if names and finding.code != "FE704":
+                findings.append(replace(finding, names=names))
+    if unwanted:
+        findings.append(WeightFinding("FE704", tuple(n for n in checkpoint.entries if n in unwanted)))
+    findings.sort(key=lambda finding: finding.diagnostic.severity != "error")
+    return WeightsReport(
+        source=name,
+        checkpoint=checkpoint.location,
+        weights=len(
+            {
+                name_in_checkpoint(weight, reading.wants.prefix)
+                for reading in found.values()
+                for weight in _one_per_tie(reading.wants.expected)
+            }
+        ),
+        entries=len(checkpoint.entries),
+        entry_bytes=checkpoint.nbytes,
+        converted=len(converted),
+        findings=tuple(findings),
+    )
+
+
+def _in_checkpoint(findings: Iterable[WeightFinding], reading: MethodReading) -> Iterator[WeightFinding]:
+    """The findings with the checkpoint's names: what several methods lack is one finding then."""
+
+    def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(
+            reading.names.get(name, name_in_checkpoint(name, reading.wants.prefix)) for name in names
+        )
+
+    for finding in findings:
+        cause = finding.cause and replace(finding.cause, names=renamed(finding.cause.names))
+        yield replace(finding, names=renamed(finding.names), cause=cause)
+
+
+def _one_per_tie(expected: ExpectedWeights) -> set[str]:
+    aliases = expected.aliases()
+    return {aliases.get(name, (name,))[0] for name in expected.all}
+
+
+def _below_prefix(checkpoint: Checkpoint, prefix: Prefix) -> tuple[Checkpoint, Mapping[str, str]]:
+    """The part of a checkpoint that a method reads, by the names of its program; and their true names."""
+    outside, inside = prefix
+    names = {
+        inside + name.removeprefix(outside): name for name in checkpoint.entries if name.startswith(outside)
+    }
+    return _kept(checkpoint, names), names
+
+
+def _kept(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
+    """The entries of these names, by new ones."""
+    new = {old: name for name, old in names.items()}
+    shared = (tuple(new[name] for name in group if name in new) for group in checkpoint.shared)
+    return replace(
+        checkpoint,
+        entries=MappingProxyType({name: checkpoint.entries[old] for name, old in names.items()}),
+        read=lambda name: checkpoint.read(names[name]),
+        shared=tuple(group for group in shared if len(group) > 1),
+    )
