@@ -64,6 +64,7 @@ def save(
             stock torch, and only with weights.
         path: The file; one that is there is replaced.
         root: Folder of the user's project: files below it are named relative to it, others by their name.
+            Default: the working directory.
         link: The checkpoint that the weights were bound from, as `open_checkpoint` gave it to `bind`: the
             same object. Its files must lie in the folder of `path` or below it.
     Returns:
@@ -88,6 +89,7 @@ def save(
         raise TypeError(f"a {type(program).__name__} is not a program; `save_bundle` writes several")
     bundle = program if isinstance(program, Bundle) else Bundle({ALONE: program})
     links = None if link is None else Links(link, path)
+    root = Path.cwd() if root is None else root
     records: dict[str, Content] = {}
     manifests: dict[str, MethodManifest] = {}
     for method, (weights, constants) in _payloads(bundle, links).items():

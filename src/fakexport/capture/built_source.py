@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from fakexport.devices import Topology
 from fakexport.fake import Built, DeviceMap, build
@@ -31,7 +32,8 @@ def build_source(
         devices: Those that are emulated.
         device_map: Where the modules live. Default: a library's model asks for no device and belongs on the
             usual one, all of it; a user's factory may place its parts itself, and is left alone.
-        dtype: Default floating dtype of the construction. Default: that of the source, else torch's.
+        dtype: Default floating dtype of the construction; a module that is there already is converted to it.
+            Default: that of the source, else torch's.
     Raises:
         ModelNotBuilt: the constructor raised.
         SourceError: it made no module: a bad call.
@@ -50,7 +52,7 @@ def build_source(
 
     usual = devices.default_device
     return build(
-        factory,
+        source.factory if isinstance(source.factory, nn.Module) else factory,
         device_map=device_map or (None if source.kind == "python" else usual),
         dtype=dtype or source.dtype,
         default_device=usual,

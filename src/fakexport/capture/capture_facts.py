@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
+from fakexport.devices import Topology
+from fakexport.fake import Built
 from fakexport.program.program_facts import ProgramFacts
-from fakexport.sources import dtype_text
+from fakexport.sources import ExampleInputs, Source, dtype_text
 
 __all__ = ["facts_at_capture", "loaded_libraries"]
 
@@ -18,37 +20,47 @@ _NOT_STRICT = "traced by running the Python code, not checked by TorchDynamo (--
 
 
 def facts_at_capture(
+    source: Source,
+    devices: Topology,
+    built: Built,
+    inputs: ExampleInputs,
     *,
-    source: str,
-    topology: str,
-    device_map: Mapping[str, str],
     dtype: torch.dtype | None,
     dynamic_shapes: Any,
-    assumptions: Sequence[str],
     is_strict: bool,
 ) -> ProgramFacts:
     """What is known of a program before it is captured.
 
     Args:
-        source, topology, dtype: As for `ProgramFacts`.
-        device_map: Where the modules are.
+        source: The model.
+        devices: Those that are emulated.
+        built: The fake model.
+        inputs: Of the trace.
+        dtype: The floating dtype that was asked for.
         dynamic_shapes: As the caller gave it; what torch takes is not text, and the program has the ranges.
-        assumptions: What was taken for granted, one sentence each.
         is_strict: Whether TorchDynamo traced it.
     """
+    assumptions = dict.fromkeys((*devices.assumptions, *source.assumptions, *inputs.assumptions))
+    chosen = dtype or source.dtype
     return ProgramFacts(
-        source=source,
-        topology=topology,
-        device_map=dict(device_map),
-        dtype=None if dtype is None else dtype_text(dtype),
+        source=source.spec,
+        topology=devices.canonical,
+        device_map=dict(built.placement.device_map),
+        dtype=None if chosen is None else dtype_text(chosen),
         dynamic_shapes=_dynamic_text(dynamic_shapes),
-        skipped_checks=(*assumptions, *([] if is_strict else [_NOT_STRICT])),
-        versions=loaded_libraries(),
+        skipped_checks=(*assumptions, *source.left_out, *([] if is_strict else [_NOT_STRICT])),
+        versions=_libraries_of(built.module),
     )
 
 
+def _libraries_of(model: nn.Module) -> dict[str, str]:
+    """The versions of model libraries that the model is made of, by name."""
+    used = {type(part).__module__.partition(".")[0] for part in model.modules()}
+    return {name: version for name, version in loaded_libraries().items() if name in used}
+
+
 def loaded_libraries() -> dict[str, str]:
-    """The versions of model libraries that took part, by name."""
+    """The versions of model libraries that are imported, by name."""
     return {name: str(sys.modules[name].__version__) for name in _LIBRARIES if name in sys.modules}
 
 

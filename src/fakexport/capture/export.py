@@ -14,19 +14,20 @@ from torch.export import ExportedProgram
 from fakexport._torch.fake_tensors import real_to_fake
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import capture
 from fakexport.capture.capture_facts import facts_at_capture
 from fakexport.capture.dynamic_dims import parse_dynamic
 from fakexport.capture.recovered import UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
-from fakexport.fake import Built, build, check_input, install_transfers, is_fake
-from fakexport.sources import callable_source
+from fakexport.fake import Built, DeviceMap, check_input, install_transfers, is_fake
+from fakexport.sources import ExampleInputs, Source, resolve
 
 __all__ = ["export"]
 
 
 def export(
-    factory_or_module: Callable[[], Any] | nn.Module,
+    source: str | nn.Module | Callable[[], Any],
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -42,11 +43,12 @@ def export(
     tensors; those on a virtual device are fakes, whose value `fakexport.fake.value_of` gives.
 
     Args:
-        factory_or_module: Makes the module, which is then built without data; or returns
+        source: What makes the module, which is then built without data: `file.py:factory`,
+            `hf:config.json` and the like, as for `check`; or a factory, which returns the module,
             `(module, args)` or `(module, args, kwargs)`. A module, real or fake, is taken as it is: of a
             real one the weights become fakes of the same shapes, and no data is copied.
         args: Positional example inputs, real or fake; a real one becomes a fake on the device of the first
-            module. Default: what the factory returned.
+            module. Default: what the factory returned, or `check` derives.
         kwargs: Keyword example inputs, likewise.
         topology: The devices that exist: `"H100"`, `"cpu+2xA100-40GB"`. Default: those of the `emulate`
             block around the call, else the CPU alone.
@@ -72,22 +74,24 @@ def export(
         device(type='cuda', index=0)
     """
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
+    found = resolve(source)
+    placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(topology) as devices:
-        built = build(
-            factory_or_module, device_map=device_map, dtype=dtype, default_device=devices.default_device
+        built = _built(found, devices, placed, dtype)
+        inputs = _inputs(found, built, args, kwargs, dtype)
+        facts = facts_at_capture(
+            found, devices, built, inputs, dtype=dtype, dynamic_shapes=dynamic_shapes, is_strict=strict
         )
-        inputs = _inputs(built, args, kwargs)
         with install_transfers(built.module, built.placement):
-            facts = facts_at_capture(
-                source=callable_source(factory_or_module).spec,
-                topology=devices.canonical,
-                device_map=built.placement.device_map,
-                dtype=dtype,
-                dynamic_shapes=dynamic_shapes,
-                assumptions=devices.assumptions,
-                is_strict=strict,
+            captured = capture(
+                built.module,
+                inputs.args,
+                inputs.kwargs,
+                dynamic=dynamic,
+                strict=strict,
+                tracing=found.tracing(built.module, inputs),
+                facts=facts,
             )
-            captured = capture(built.module, *inputs, dynamic=dynamic, strict=strict, facts=facts)
     if captured.program is None:
         assert captured.failure is not None
         assert captured.failure.error is not None
@@ -108,20 +112,37 @@ def _devices(topology: str | Topology | None) -> Iterator[Topology]:
         yield emulated
 
 
+def _built(
+    source: Source, devices: Topology, device_map: DeviceMap | None, dtype: torch.dtype | None
+) -> Built:
+    try:
+        return build_source(source, devices, device_map=device_map, dtype=dtype)
+    except ModelNotBuilt as error:
+        raise error.__cause__ or error from None
+
+
 def _inputs(
-    built: Built, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The inputs as fake tensors; of the factory's where the caller gives none."""
-    given = (built.args, built.kwargs) if args is None and kwargs is None else (args or (), kwargs or {})
+    source: Source,
+    built: Built,
+    args: tuple[Any, ...] | None,
+    kwargs: Mapping[str, Any] | None,
+    dtype: torch.dtype | None,
+) -> ExampleInputs:
+    """The inputs as fake tensors; of the factory, or of the source, where the caller gives none."""
     device = torch.device(built.placement.input_device)
+    if args is None and kwargs is None and (built.args or built.kwargs or source.kind == "python"):
+        args, kwargs = built.args, built.kwargs
+    elif args is None and kwargs is None:
+        with built.mode:
+            return source.example_inputs(built.module, str(device), dtype or source.dtype)
 
     def fake(value: Any) -> Any:
         check_input("an example input", value)
         is_real = isinstance(value, torch.Tensor) and not is_fake(value)
         return real_to_fake(built.mode, value, device) if is_real else value
 
-    inputs: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(fake, (tuple(given[0]), dict(given[1])))
-    return inputs
+    fake_args, fake_kwargs = tree_map(fake, (tuple(args or ()), dict(kwargs or {})))
+    return ExampleInputs(fake_args, fake_kwargs)
 
 
 def _is_text(dynamic_shapes: Any) -> bool:

@@ -45,7 +45,6 @@ from fakexport.diagnose import (
 from fakexport.diagnostics import Diagnostic, fold
 from fakexport.fake import Built, SubclassNotKept, install_transfers
 from fakexport.program import ModuleSummary, diff, inspect_module, summarise, transfers
-from fakexport.program.program_facts import ProgramFacts
 from fakexport.report import Progress, Report, Stage, Step, TargetDifference, Timings, Verdict
 from fakexport.sources import (
     ExampleInputs,
@@ -110,7 +109,6 @@ def check(
         dynamic=parse_dynamic(dynamic_shapes or ()),
         dynamic_shapes=dynamic_shapes or None,
         is_strict=strict,
-        has_cache=use_cache,
         start_rss_bytes=peak_bytes(),
     )
     asked = parse_targets(targets, device_map, dtype, model)
@@ -171,7 +169,6 @@ class _Request:
     dynamic: DynamicDims
     dynamic_shapes: str | Sequence[str] | None
     is_strict: bool
-    has_cache: bool
     start_rss_bytes: int
 
 
@@ -225,7 +222,15 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
                     dynamic=request.dynamic,
                     strict=request.is_strict,
                     tracing=lambda: request.source.tracing(built.module, inputs),
-                    facts=_facts(request, target, built, inputs),
+                    facts=facts_at_capture(
+                        request.source,
+                        target.topology,
+                        built,
+                        inputs,
+                        dtype=target.dtype,
+                        dynamic_shapes=request.dynamic_shapes,
+                        is_strict=request.is_strict,
+                    ),
                     on_failure=lambda failure: announce(
                         "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
                     ),
@@ -294,21 +299,6 @@ def _example_inputs(source: Source, built: Built, device: str, dtype: torch.dtyp
     if built.args or built.kwargs:
         return ExampleInputs(built.args, built.kwargs)
     return source.example_inputs(built.module, device, dtype)
-
-
-def _facts(request: _Request, target: Target, built: Built, inputs: ExampleInputs) -> ProgramFacts:
-    assumptions = list(_distinct(target.spec.assumptions + inputs.assumptions))
-    if request.source.kind == "transformers" and not request.has_cache:
-        assumptions.append("a language model is without its KV cache (--use-cache)")
-    return facts_at_capture(
-        source=request.source.spec,
-        topology=target.spec.topology,
-        device_map=built.placement.device_map or {},
-        dtype=target.dtype,
-        dynamic_shapes=request.dynamic_shapes,
-        assumptions=assumptions,
-        is_strict=request.is_strict,
-    )
 
 
 def _differences(verdicts: Sequence[Verdict]) -> Iterator[TargetDifference]:

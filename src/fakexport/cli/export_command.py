@@ -68,7 +68,7 @@ def export_command(
         )
         (verdict,) = report.verdicts
         if verdict.program is not None:
-            save(verdict.program, output, root=Path.cwd())
+            save(verdict.program, output)
     from fakexport.report import render_report
 
     write_output(render_report(report, width=output_width()))

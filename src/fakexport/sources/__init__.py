@@ -1,6 +1,5 @@
 """Where a model and its example inputs come from: a Python factory, transformers, timm."""
 
-from fakexport.sources.callable_source import callable_source
 from fakexport.sources.dtype_text import dtype_text, parse_dtype
 from fakexport.sources.input_spec import InputSpec, parse_input_spec
 from fakexport.sources.inputs import inputs_from_specs
@@ -16,7 +15,6 @@ __all__ = [
     "Kind",
     "Source",
     "SourceError",
-    "callable_source",
     "dtype_text",
     "how_to_install",
     "inputs_from_specs",

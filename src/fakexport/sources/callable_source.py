@@ -28,9 +28,10 @@ def callable_source(factory: Callable[[], Any] | nn.Module) -> Source:
     if not isinstance(factory, nn.Module):
         check_arguments(factory, name)
 
-    def made() -> Any:
-        return factory if isinstance(factory, nn.Module) else factory()
-
+    is_made = isinstance(factory, nn.Module)
     return Source(
-        spec=name, kind="python", factory=lambda: checked(made(), name), example_inputs=no_inputs(name)
+        spec=name,
+        kind="python",
+        factory=factory if is_made else lambda: checked(factory(), name),
+        example_inputs=no_inputs(name),
     )

@@ -59,7 +59,8 @@ class Source:
         kind: Where the model comes from.
         factory: Constructs the module; called inside a fake mode, on the caller's default device and
             dtype. Returns a module, `(module, args)` or `(module, args, kwargs)`. Modules of `transformers`
-            and `timm` come in eval mode; those of a Python factory as the factory leaves them.
+            and `timm` come in eval mode; those of a Python factory as the factory leaves them. A module that
+            is there already stands for itself.
         example_inputs: Takes the module, the device of the inputs and the dtype of the floating-point
             ones (None: the module's own). Called in the fake mode of the module. Raises `SourceError` if
             it cannot tell them, as a Python factory that returns a module alone.
@@ -67,6 +68,7 @@ class Source:
         dtype: The dtype that the source itself names (`"dtype"` of a config file), to be taken as the
             default dtype when no other is asked for. None: it names none.
         assumptions: Sentences that name what the spec left open and how it was read, for the report.
+        left_out: What the model can do and this source leaves out, one sentence each, for the archive.
         quantization: The method (`fp8`) of a `quantization_config` that `factory` does not follow; None: the
             source asks for none.
     """
@@ -78,4 +80,5 @@ class Source:
     tracing: Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]] = no_patches
     dtype: torch.dtype | None = None
     assumptions: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     quantization: str | None = None

@@ -72,6 +72,7 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
         tracing=_patched,
         dtype=dtype if isinstance(dtype, torch.dtype) else None,
         assumptions=tuple(sentence for sentence in (_library_default(model), assumed) if sentence),
+        left_out=() if use_cache else ("a language model is without its KV cache (--use-cache)",),
         quantization=quantization,
     )
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport.sources import SourceError, callable_source, resolve
+from fakexport.sources import SourceError, resolve
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ def test_a_factory_that_needs_arguments_is_a_bad_call(tmp_path, code, needed):
 
 def test_a_callable_that_needs_arguments_is_a_bad_call():
     with pytest.raises(SourceError, match=r"^<lambda> needs arguments \(width\), and a factory"):
-        callable_source(lambda width: torch.nn.Linear(width, 2))
+        resolve(lambda width: torch.nn.Linear(width, 2))
 
 
 def test_a_module_that_is_missing_is_answered_with_what_makes_it_importable(tmp_path):

@@ -45,8 +45,9 @@ class MetadataEncoder:
         if trace := meta.get("stack_trace"):
             found["stack_trace"] = _CONTROL.sub(" ", self._paths.in_trace(trace))
         if modules := meta.get("nn_module_stack"):
+            # TorchDynamo's keys are addresses: other ones in each process.
             found["nn_module_stack"] = ";".join(
-                f"{key},{path},{kind}" for key, (path, kind) in modules.items()
+                f"{path if key.isdecimal() else key},{path},{kind}" for key, (path, kind) in modules.items()
             )
         if sources := meta.get("source_fn_stack"):
             found["source_fn_stack"] = ";".join(

@@ -71,7 +71,8 @@ def weightless_archive(program: ExportedProgram) -> bytes:
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         path = Path(folder, "program.pt2")
         # Where the program came from is not part of what it is: the bytes make the key of the cache.
-        save(handed_on(program, copy.copy(program), facts_of(program).of_weights()), path)
+        plain = handed_on(program, copy.copy(program), facts_of(program).of_weights())
+        save(plain, path, root=folder)
         return path.read_bytes()
 
 
