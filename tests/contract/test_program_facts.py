@@ -29,9 +29,9 @@ PLACES = {
     ("_torch/program_assembly.py", "reassemble"): "derived_program",
     ("program/derived_program.py", "derived_program"): "derived_program",
     ("_torch/attention_layout.py", "functional_program"): "handed_on, before ExecuTorch compiles it",
-    ("_torch/stock_reading.py", "programs_of"): "nobody: only torch reads the file",
-    ("_torch/stock_reading.py", "reading_fault"): "nobody: it is wanted for an error's text",
-    ("deploy/executorch/trial.py", "_refusal"): "nobody: it calls one operator",
+    ("_torch/stock_reading.py", "programs_of"): "no one: only torch reads the file",
+    ("_torch/stock_reading.py", "reading_fault"): "no one: an error's text needs it",
+    ("deploy/executorch/trial.py", "_refusal"): "no one: it calls one operator",
 }
 
 

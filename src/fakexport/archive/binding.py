@@ -72,8 +72,8 @@ def bind(
             shared with the bound program, except those that it writes into: of these it has copies.
         device_map: For a program of devices that are not here: `{"cuda:0": "cpu"}`, or one device for
             all; for all methods of a bundle. The program is retargeted first, as `retarget` does it.
-        dtype: Converts floating weights to what the program has. It must be that dtype: a graph in
-            another one has to be exported anew.
+        dtype: Converts floating weights to what the program has. It must be that dtype: for another one,
+            export again.
         constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.
         source: As for `verify_weights`.
         check_finite: Whether to look through the weights for NaN and infinity, which reads all data.
@@ -143,7 +143,10 @@ def _bound(
     report = reading.verified.report
     own = tuple(finding for finding in report.findings if finding.code != "FE704")
     found = replace(reading.verified, report=replace(report, source=name, findings=own))
-    return bound_program(program, reading.seen, found, device_map=device_map, check_finite=check_finite)
+    expected = reading.wants.expected
+    return bound_program(
+        program, expected, reading.seen, found, device_map=device_map, check_finite=check_finite
+    )
 
 
 def _check_constants(given: Mapping[str, torch.Tensor], wants: Iterable[MethodWants], programs: str) -> None:
@@ -151,7 +154,7 @@ def _check_constants(given: Mapping[str, torch.Tensor], wants: Iterable[MethodWa
     for name in given:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise ValueError(f"{name!r} is no constant without a value; those of {programs}: {listed}")
+            raise ValueError(f"{name!r} is not a constant without a value; those of {programs}: {listed}")
 
 
 def _device_maps(

@@ -207,7 +207,7 @@ def _loaded(container: Container, asked: _Asked) -> LoadedArchive:
         for method in chosen
     }
     shared = manifest.shared if len(chosen) == len(manifest.methods) else ()
-    prefixes = {} if methods.has_manifest or len(chosen) == 1 else made_up_prefixes(manifest)
+    prefixes = made_up_prefixes(manifest) if asked.is_whole and not methods.has_manifest else {}
     try:
         bundle = Bundle(programs, prefixes=prefixes, shared=shared)
     except ValueError as error:

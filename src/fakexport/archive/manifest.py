@@ -173,8 +173,8 @@ class MethodManifest:
         library_modules: Of those that were made in Python, the module that did. It is shown to the user, who
             may import it; nothing else becomes of it.
         library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
-        weights: `none`: weight-less; `inside`: bound; `linked`: bound to files beside the archive, save what
-            none of them has as the program wants it, which is inside.
+        weights: `none`: weight-less; `inside`: bound; `linked`: bound to files next to the archive, except
+            what none of them has as the program needs it, which is inside.
         tensors: The parameters and buffers, sorted by name.
         recipes: How entries of a checkpoint that is laid out in another way become these tensors.
         prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
@@ -307,7 +307,7 @@ class Manifest:
             if len(weight) < 2 or len(methods) < len(weight):
                 raise ValueError("a shared weight that is not one of several methods")
             if unknown := sorted(methods - self.methods.keys()):
-                raise ValueError(f"a shared weight of {unknown[0]!r}, which is no method")
+                raise ValueError(f"a shared weight of {unknown[0]!r}, which is not a method")
             if twice := sorted(seen.intersection(weight)):
                 raise ValueError(f"`{twice[0][1]}` of {twice[0][0]} is in two shared weights")
             seen.update(weight)
@@ -320,7 +320,7 @@ class Manifest:
             if location.is_link:
                 continue
             if (size := sizes.get(location.file)) is None:
-                raise ValueError(f"`{location.file}` is no record")
+                raise ValueError(f"`{location.file}` is not a record")
             if location.offset + location.length > size:
                 raise ValueError(f"a tensor lies beyond the end of `{location.file}`")
 

@@ -100,20 +100,22 @@ def decode_manifest(content: bytes, limits: Limits | None = None) -> Manifest:
     found = _format(value)
     if found == _OF_ONE_PROGRAM:
         return _of_one_program(value, limits)
+    of_method = _readers(limits)
     readers: dict[str, Callable[[Any], Any]] = {
         "format": text,
-        "methods": lambda value: items(value, lambda found: _method(found, limits), MOST_METHODS),
+        "methods": lambda value: items(value, lambda about: _method(about, of_method), MOST_METHODS),
         "shared": _many(lambda value: tuple(items(value, _pair, MOST_METHODS)), limits),
         "records": _many(_digest, limits),
     }
     if found == _OF_A_BUNDLE:
         readers["prefixes"] = lambda value: entries(value, _pair)
+        del of_method["prefix"]
     fields = record(value, readers)
     methods, prefixes = dict(fields["methods"]), fields.pop("prefixes", {})
     if len(methods) < len(fields["methods"]):
         raise DocumentError("two methods of one name").within("methods")
     if unknown := sorted(prefixes.keys() - methods.keys()):
-        raise DocumentError(f"a prefix of {unknown[0]!r}, which is no method").within("prefixes")
+        raise DocumentError(f"a prefix of {unknown[0]!r}, which is not a method").within("prefixes")
     for method, prefix in prefixes.items():
         methods[method] = _checked(replace, methods[method], prefix=prefix)
     return _checked(Manifest, methods=methods, shared=fields["shared"], records=fields["records"])
@@ -129,15 +131,15 @@ def _format(value: Any) -> str:
 
 
 def _of_one_program(value: Any, limits: Limits) -> Manifest:
-    """A manifest of version 1: the fields of the one program, and the records, beside each other."""
+    """A manifest of version 1: the fields of the one program, and the records, next to each other."""
     readers = {"format": text, **_readers(limits), "records": _many(_digest, limits)}
     fields = _record(value, readers)
     records, _ = fields.pop("records"), fields.pop("format")
     return _checked(Manifest, methods={ALONE: _checked(MethodManifest, **fields)}, records=records)
 
 
-def _method(value: Any, limits: Limits) -> tuple[str, MethodManifest]:
-    fields = _record(value, {"method": _method_name, **_readers(limits)})
+def _method(value: Any, readers: dict[str, Callable[[Any], Any]]) -> tuple[str, MethodManifest]:
+    fields = _record(value, {"method": _method_name, **readers})
     name = fields.pop("method")
     return name, _checked(MethodManifest, **fields)
 

@@ -11,9 +11,9 @@ import torch
 from fakexport.documents.recipe import Recipe
 from fakexport.program.program_facts import facts_of
 from fakexport.weights import Checkpoint, WeightFinding, WeightsReport
-from fakexport.weights.checkpoint_values import with_values
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
 from fakexport.weights.hub_recipes import model_of
+from fakexport.weights.opening import with_values
 from fakexport.weights.verification import Verified, verified
 
 from .bundle import Bundle

@@ -69,13 +69,13 @@ def check_method(path: str | os.PathLike[str], names: Sequence[str], method: str
 
     Args:
         path: The archive.
-        names: Its methods; none where it has one program.
+        names: Its methods; none for a program that was saved alone, which may be called `model`.
         method: What the caller asks for.
     Raises:
         ArchiveError: there is none, or it is not there.
     """
     listed = ", ".join(names)
-    if not names and method is not None:
+    if not names and method not in (None, ALONE):
         raise ArchiveError(path, f"has one program, and no methods such as {method!r}")
     if names and method is None:
         raise ArchiveError(path, f"is a bundle of the methods {listed}: name one (--method NAME)")

@@ -203,7 +203,7 @@ def _described(
     *,
     root: str | Path | None,
 ) -> MethodManifest:
-    """What is said of one program beside its records, which have their digests when they are written."""
+    """What is said of one program; its records have their digests when they are written."""
     facts = facts_of(program)
     topology, profiles = facts.topology, facts.profiles
     if topology is not None and profiles is None:

@@ -57,7 +57,7 @@ def verify_weights(
         dtype: Floating dtype in which a model is built; default: what the source says, else float32.
         source: Of a program: the model that it was exported from, for the conversion of a checkpoint in
             the hub's layout. Default: what is known of it, from the export or from its archive; else the
-            `config.json` beside the checkpoint, if the names do not fit.
+            `config.json` next to the checkpoint, if the names do not fit.
         trust: Of an archive: whether pickled records and native libraries may be in it. None is run.
     Returns:
         Everything that does not fit, with the likely cause. `is_bindable` tells whether `bind` will take it

@@ -12,7 +12,7 @@ from fakexport.capture.flattening import flattened
 from fakexport.capture.lost_transforms import TransformLost
 from fakexport.capture.plain_forward import bound_inputs
 from fakexport.capture.python_effects import PythonEffect
-from fakexport.capture.recovered import Recovered, UnboundConstant, UnboundConstants
+from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConstant, UnboundConstants
 
 __all__ = [
     "AUTO",
@@ -25,6 +25,7 @@ __all__ = [
     "GuardFact",
     "ModelNotBuilt",
     "OperatorCall",
+    "PartialProgram",
     "Problem",
     "PythonEffect",
     "Recovered",

@@ -18,9 +18,10 @@ from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import capture
 from fakexport.capture.capture_facts import facts_at_capture
 from fakexport.capture.dynamic_dims import parse_dynamic
-from fakexport.capture.recovered import UnboundConstants
+from fakexport.capture.recovered import PartialProgram, UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.fake import Built, DeviceMap, check_input, install_transfers, is_fake
+from fakexport.program import unused_parameters
 from fakexport.sources import ExampleInputs, Source, resolve
 
 __all__ = ["export"]
@@ -67,6 +68,8 @@ def export(
     Warns:
         UnboundConstants: some constants have no value, because the code does not determine one; it names
             them, with FE601, FE602 or FE603.
+        PartialProgram: the program is not that of the whole model that a text names: an input that could not
+            be derived is missing (FE104), or the quantization of its config (FE105).
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
@@ -99,7 +102,21 @@ def export(
     unbound = () if captured.recovered is None else captured.recovered.unbound
     if unbound:
         warnings.warn(UnboundConstants.of(unbound), stacklevel=2)
+    for text in _left_out(found, built.module, inputs, captured.program):
+        warnings.warn(PartialProgram(text), stacklevel=2)
     return captured.program
+
+
+def _left_out(
+    source: Source, module: nn.Module, inputs: ExampleInputs, program: ExportedProgram
+) -> Iterator[str]:
+    """What of the model that the source names is not in the program."""
+    more = f"`fakexport check {source.spec}` says more"
+    if source.quantization is not None:
+        yield f"FE105: the config is quantized ({source.quantization}), and the program is not; {more}"
+    if inputs.omitted and (unused := unused_parameters(program, module)).modules:
+        share = f"{unused.elements:,} of {unused.total_elements:,} parameters"
+        yield f"FE104: without {', '.join(inputs.omitted)} the program does not use {share}; {more}"
 
 
 @contextmanager

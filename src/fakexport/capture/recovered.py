@@ -32,6 +32,10 @@ class Recovered:
         return not self.unbound
 
 
+class PartialProgram(UserWarning):
+    """`export` gives a program of less than the model that its source names, as FE104 and FE105 report it."""
+
+
 class UnboundConstants(UserWarning):
     """`export` gives a program some of whose constants have no value; the text names them."""
 

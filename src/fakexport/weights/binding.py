@@ -25,7 +25,7 @@ from fakexport.program.written_state import written_state
 from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
-from fakexport.weights.expectation import ExpectedWeights, expected_of_program
+from fakexport.weights.expectation import ExpectedWeights
 from fakexport.weights.verification import Verified
 from fakexport.weights.weights_report import WeightsReport
 from fakexport.weights.weights_warning import warn_of
@@ -51,6 +51,7 @@ class BindError(ValueError):
 
 def bound_program(
     program: ExportedProgram,
+    expected: ExpectedWeights,
     checkpoint: Checkpoint,
     found: Verified,
     *,
@@ -61,6 +62,7 @@ def bound_program(
 
     Args:
         program: Not changed.
+        expected: What it expects, as `expected_of_program` has it.
         checkpoint: Its entries by the names of the program.
         found: What `verified` says of the two.
         device_map: Device to device, for a program of devices that are not here.
@@ -70,7 +72,7 @@ def bound_program(
     Warns:
         WeightsWarning: as for `archive.bind`.
     """
-    known, devices, expected = facts_of(program), devices_of_program(program), expected_of_program(program)
+    known, devices = facts_of(program), devices_of_program(program)
     program = _on_devices(program, device_map)
     like = {**program.constants, **program.state_dict}
     weights = fitting_weights(expected, checkpoint, found, like, check_finite=check_finite)

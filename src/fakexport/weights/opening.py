@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,7 +17,7 @@ from fakexport.weights.safetensors_header import read_header_of
 from fakexport.weights.shard_index import read_index
 from fakexport.weights.torch_file import entries_of, load_torch_file, shared_names
 
-__all__ = ["first_file", "open_checkpoint"]
+__all__ = ["first_file", "open_checkpoint", "with_values"]
 
 _SAFETENSORS = ".safetensors"
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
@@ -78,6 +79,22 @@ def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
     kept = flat_tensors(tensors)
     entries = MappingProxyType(entries_of(kept, None))
     return Checkpoint("a mapping", entries, kept.__getitem__, shared=shared_names(kept))
+
+
+def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> Checkpoint:
+    """The checkpoint with these entries in addition to its own, or in place of them.
+
+    Args:
+        checkpoint: Not changed.
+        values: By name; of a wrapper subclass the tensors inside of it.
+    """
+    own = flat_tensors(values)
+
+    def read(name: str) -> torch.Tensor:
+        return own[name] if name in own else checkpoint.read(name)
+
+    entries = MappingProxyType({**checkpoint.entries, **entries_of(own, None)})
+    return replace(checkpoint, entries=entries, read=read)
 
 
 def first_file(checkpoint: Path) -> Path:

@@ -363,7 +363,21 @@ def test_what_takes_one_program_names_the_methods(weightless_path: Path, tmp_pat
     with pytest.raises(ArchiveError, match="has one program, and no methods"):
         fe.load(tmp_path / "one.pt2", method="encode")
     assert list(fe.load_bundle(tmp_path / "one.pt2")) == ["model"]
+    assert fe.diff(fe.load(tmp_path / "one.pt2", method="model"), fe.load(tmp_path / "one.pt2")).is_identical
     assert methods_of(tmp_path / "one.pt2") == ()
+
+
+def test_one_named_program_of_torch_is_bound_by_the_names_that_verify_weights_expects(tmp_path: Path) -> None:
+    from torch.export.pt2_archive._package import package_pt2
+
+    linear = nn.Linear(3, 2)
+    package_pt2(
+        str(tmp_path / "one.pt2"), exported_programs={"encode": torch.export.export(linear, (IMAGE,))}
+    )
+    named = {f"encode.{name}": tensor for name, tensor in linear.state_dict().items()}
+
+    assert fe.verify_weights(tmp_path / "one.pt2", named).is_bindable
+    assert fe.bind(fe.load_bundle(tmp_path / "one.pt2"), named).is_bound
 
 
 def test_the_manifest_has_the_methods_in_their_order_and_no_weight_twice(weightless_path: Path) -> None:

@@ -15,9 +15,10 @@ from safetensors.torch import save_file
 
 import fakexport as fe
 from fakexport.archive import WeightsLeftBehind, describe
-from fakexport.capture import UnboundConstants
+from fakexport.capture import PartialProgram, UnboundConstants
 from fakexport.cli import main
 from fakexport.sources import parse_dtype
+from tests.architectures.architecture import Architecture
 
 MODEL = """
 import torch
@@ -183,3 +184,20 @@ def test_weights_that_stay_are_kept_without_a_word(tmp_path: Path) -> None:
 
     assert manifest.only.weights == "inside"
     assert torch.equal(fe.load(tmp_path / "b.pt2").state_dict["weight"], state["weight"])
+
+
+@pytest.mark.usefixtures("folder")
+def test_python_says_that_a_program_is_not_the_whole_model() -> None:
+    pytest.importorskip("transformers")
+    config = {**json.loads(Path("gpt2.json").read_text()), "quantization_config": {"quant_method": "fp8"}}
+    Path("quantized.json").write_text(json.dumps(config))
+
+    with pytest.warns(PartialProgram, match=r"^FE105: the config is quantized \(fp8\), and"):
+        fe.export("hf:quantized.json")
+
+
+def test_python_says_which_input_is_missing(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+
+    with pytest.warns(PartialProgram, match=r"^FE104: without .*pixel_values.* does not use .* parameters"):
+        fe.export(Architecture("llava_next", "AutoModelForImageTextToText", True).source(tmp_path))

@@ -56,7 +56,7 @@ def test_a_manifest_comes_back_as_it_was() -> None:
         (lambda d: d["methods"][0].update(prefix=["a"]), "methods[0].prefix: expected two names"),
         (lambda d: d.update(shared=[[["encode", "w"]]]), "a shared weight that is not one of several"),
         (lambda d: d.update(shared=[[["encode", "w"], ["encode", "v"]]]), "not one of several methods"),
-        (lambda d: d.update(shared=[[["encode", "w"], ["other", "w"]]]), "of 'other', which is no method"),
+        (lambda d: d.update(shared=[[["encode", "w"], ["other", "w"]]]), "of 'other', which is not a method"),
         (lambda d: d.update(shared=d["shared"] * 2), "`lm_head.weight` of decode is in two shared weights"),
         (lambda d: d["methods"][1].update(prefix=["", "n."]), "'lm_head.weight' does not begin with 'n.'"),
         (lambda d: d.update(extra=1), "the field 'extra' is unknown"),
@@ -64,6 +64,38 @@ def test_a_manifest_comes_back_as_it_was() -> None:
 )
 def test_a_fault_of_a_manifest_is_named(change: Callable[[dict[str, Any]], Any], message: str) -> None:
     document = json.loads(encode_manifest(bundle_manifest()))
+    change(document)
+
+    with pytest.raises(DocumentError) as caught:
+        decode_manifest(json.dumps(document).encode())
+
+    assert message in str(caught.value)
+
+
+def of_version_1() -> dict[str, Any]:
+    """The same bundle as the code before `fakexport.archive/2` wrote it."""
+    document = json.loads(encode_manifest(bundle_manifest()))
+    own = {about["method"]: about.pop("prefix", None) for about in document["methods"]}
+    prefixes = {method: prefix for method, prefix in own.items() if prefix is not None}
+    return {**document, "format": "fakexport.bundle/1", "prefixes": prefixes}
+
+
+def test_a_manifest_of_version_1_says_the_same() -> None:
+    assert decode_manifest(json.dumps(of_version_1()).encode()) == bundle_manifest()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.pop("prefixes"), "prefixes: this field is missing"),
+        (lambda d: d.update(prefixes={"other": ["a", "b"]}), "a prefix of 'other', which is not a method"),
+        (lambda d: d.update(prefixes={"encode": ["a"]}), "prefixes['encode']: expected two names"),
+        (lambda d: d.update(prefixes={"decode": ["", "n."]}), "'lm_head.weight' does not begin with 'n.'"),
+        (lambda d: d["methods"][0].update(prefix=["a", ""]), "methods[0]: the field 'prefix' is unknown"),
+    ],
+)
+def test_a_fault_of_a_manifest_of_version_1_is_named(change: Callable[..., Any], message: str) -> None:
+    document = of_version_1()
     change(document)
 
     with pytest.raises(DocumentError) as caught:

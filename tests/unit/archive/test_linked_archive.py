@@ -251,7 +251,7 @@ def test_what_is_loaded_is_what_is_hashed_also_if_the_file_is_exchanged_in_betwe
         ({"file": "linked.pt2"}, "no safetensors file that can be trusted"),
         ({"file": "checkpoint/other.safetensors"}, "No such file"),
         ({"sha256": "0" * 64}, "its sha256 differs"),
-        ({"sha256": None}, "is no record"),
+        ({"sha256": None}, "is not a record"),
     ],
 )
 def test_a_bent_link_is_refused_in_one_line(change: dict[str, object], message: str, linked: Path) -> None:

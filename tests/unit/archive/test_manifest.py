@@ -14,7 +14,7 @@ from fakexport.archive.container.reader import read_container
 from fakexport.archive.container.writer import Digest, write_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, verify_records, write_described
 from fakexport.archive.manifest import Location, MethodManifest, UnboundName
-from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.archive.manifest_json import decode_manifest, encode_manifest, method_to_json
 from fakexport.capture.recovered import UnboundConstant
 from fakexport.diagnostics import Span
 from fakexport.documents.document_error import DocumentError
@@ -52,6 +52,13 @@ def test_an_unbound_constant_is_kept_without_its_span():
 
 def test_it_comes_back_as_it_was():
     assert decode_manifest(encode_manifest(manifest())) == manifest()
+
+
+def test_a_manifest_of_version_1_says_the_same():
+    about = method_to_json(manifest().only)
+
+    assert about["format"] == "fakexport.archive/1"
+    assert decode_manifest(json.dumps(about).encode()) == manifest()
 
 
 def test_a_prefix_is_written_where_there_is_one_and_comes_back():
@@ -192,7 +199,7 @@ def test_a_weight_must_fit_into_its_bytes():
 @pytest.mark.parametrize(
     ("location", "message"),
     [
-        (Location("data/weights/weight_9", 0, 24), "is no record"),
+        (Location("data/weights/weight_9", 0, 24), "is not a record"),
         (Location("data/weights/weight_0", 10, 24), "beyond the end"),
     ],
 )

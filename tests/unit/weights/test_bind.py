@@ -214,9 +214,9 @@ def test_a_constant_without_a_value_must_be_given():
     [
         (
             {"nothing": torch.zeros(4)},
-            "'nothing' is no constant without a value; those of the program: scale",
+            "'nothing' is not a constant without a value; those of the program: scale",
         ),
-        ({"linear.weight": torch.zeros(4, 4)}, "is no constant without a value"),
+        ({"linear.weight": torch.zeros(4, 4)}, "is not a constant without a value"),
         ({"scale": torch.zeros(5)}, "does not fit the program"),
     ],
 )
