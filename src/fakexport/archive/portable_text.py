@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from .codec.source_path import SourcePaths
+from fakexport.program.source_paths import SourcePaths
 
 __all__ = ["portable"]
 

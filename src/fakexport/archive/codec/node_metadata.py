@@ -13,8 +13,7 @@ from fakexport._torch.operator_registry import operator_text
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import memory_estimate
 from fakexport.documents.typed_json import named_items, text
-
-from .source_path import SourcePaths
+from fakexport.program.source_paths import SourcePaths
 
 __all__ = ["GRAPH_NAMES", "MetadataDecoder", "MetadataEncoder", "custom_json"]
 

@@ -28,13 +28,13 @@ from fakexport._torch.symbolic_numbers import finite_bound
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.document_error import DocumentError
 from fakexport.program.conditions import UnreadableCondition, conditions_of
+from fakexport.program.source_paths import SourcePaths
 
 from .argument_encoder import ArgumentEncoder, object_json
 from .graph_encoder import GraphEncoder
 from .guard_text import checked_guard
 from .index_calls import with_plain_indexing
 from .node_metadata import MetadataEncoder, custom_json
-from .source_path import SourcePaths
 from .tree_spec import tree_spec_to_text
 from .value_encoder import Json, ValueEncoder
 

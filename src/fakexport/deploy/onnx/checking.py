@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fakexport.archive.codec.source_path import SourcePaths
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.program.source_paths import SourcePaths
 from fakexport.program.source_span import span_of_trace
 from fakexport.rules import rule
 

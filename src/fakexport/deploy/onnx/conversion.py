@@ -10,12 +10,12 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind
 
-from fakexport.archive.codec.source_path import SourcePaths
 from fakexport.fake import is_fake
 from fakexport.history import value_of
 from fakexport.program.derived_program import derived_program
 from fakexport.program.operator_name import operator_name
 from fakexport.program.program_copy import graph_modules
+from fakexport.program.source_paths import SourcePaths
 from fakexport.program.source_span import source_span
 from fakexport.program.weightless import has_value
 

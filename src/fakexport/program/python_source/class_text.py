@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fakexport.program.module_path import star
+from fakexport.program.source_paths import SourcePaths
 
 from .literal_text import Devices, quoted, usual_device
 from .method_text import INDENT, Callee, MethodText, Scope, wrapped
@@ -88,6 +90,7 @@ class ClassWriter:
         self.kinds = kinds
         self.devices = devices
         self.callees: dict[Region, Callee] = {}
+        self.paths = SourcePaths(Path.cwd())
         self.beside: list[Entry] = []
         self.class_names = Names(MODULE_NAMES)
         self._uses: dict[ModuleNode, _Use] = {}
@@ -103,10 +106,10 @@ class ClassWriter:
         kind = self.kinds.get(node.path, "")
         devices = Devices(self.devices, held_names(node))
         constructor = self.constructor(node, devices)
-        scope = Scope(self.tree, node, devices, self.callees)
+        scope = Scope(self.tree, node, devices, self.callees, self.paths)
         distinct: dict[str, list[Region]] = {}
         for region in node.regions:
-            own = Scope(self.tree, node, devices, self.callees, names=Names(held_names(node)))
+            own = Scope(self.tree, node, devices, self.callees, self.paths, names=Names(held_names(node)))
             key = "\n".join(_method("", region, own, kind, is_shared=True))
             distinct.setdefault(key, []).append(region)
         wanted = kind.rpartition(".")[2] or _camel_case(node.path.rpartition(".")[2])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fakexport.program.operator_name import target_name
+from fakexport.program.source_paths import SourcePaths
 
 from .literal_text import Devices
 from .module_tree import ModuleNode, ModuleTree
@@ -39,12 +40,14 @@ class Scope:
         devices: Its devices.
         names: Of its methods.
         callees: Method of each region of the modules below.
+        paths: How the files of the model are named.
     """
 
     tree: ModuleTree
     node: ModuleNode
     devices: Devices
     callees: Mapping[Region, Callee]
+    paths: SourcePaths
     bodies: list[tuple[Body, str]] = field(default_factory=list)
     names: Names = field(default_factory=Names)
 
@@ -140,7 +143,7 @@ class MethodText:
         return self._call(item) if isinstance(item, Region) else self._operation(item)
 
     def _operation(self, operation: Operation) -> list[str]:
-        lines = [] if self._is_from_torch else self._comment(source_line(operation.node))
+        lines = [] if self._is_from_torch else self._comment(source_line(operation.node, self._scope.paths))
         if operation.lost:
             lines.append(f"# in {comment_text(operation.lost)}, which is no part of this module")
         if target_name(operation.target) == "higher_order.cond":
@@ -168,9 +171,9 @@ class MethodText:
     def _call(self, region: Region) -> list[str]:
         callee = self._scope.callees[region]
         first = next(_operations(region))
-        lines = (
-            self._comment(source_line(first.node)) if callee.is_from_torch and not self._is_from_torch else []
-        )
+        lines = []
+        if callee.is_from_torch and not self._is_from_torch:
+            lines = self._comment(source_line(first.node, self._scope.paths))
         relative = region.path[len(self._scope.node.path) :].lstrip(".")
         owner = self._scope.node.reach(relative)
         method = "" if callee.method == "forward" else f".{callee.method}"

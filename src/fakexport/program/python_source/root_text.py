@@ -47,7 +47,9 @@ def root_text(program: ExportedProgram, reading: Reading, writer: ClassWriter) -
     devices = Devices(writer.devices, held_names(node))
     devices.name_all()
     constructor = writer.constructor(node, devices)
-    scope = Scope(tree, node, devices, writer.callees, names=Names((*held_names(node), "forward")))
+    scope = Scope(
+        tree, node, devices, writer.callees, writer.paths, names=Names((*held_names(node), "forward"))
+    )
     text = MethodText(scope, is_from_torch=is_from_torch(kind), argument=lambda value: base_name(value.hint))
     inputs = input_text(program, reading.names, text)
     lines = [*inputs.lines, *text.region(node.regions[0])]

@@ -58,7 +58,8 @@ def source(program: ExportedProgram) -> PythonSource:
     Args:
         program: With fake or real weights; not changed. From `export`, `load` or `torch.export.export`.
     Returns:
-        The text and the constants: the same for the same program.
+        The text and the constants: the same for the same program. Files of the model are named relative to
+        the working directory, as in an archive.
     Raises:
         SourceError: it holds something that no Python text can: an object of a C++ class, an effect token, a
             sparse weight, a weight with a name that no module can have.

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import re
-
 from torch.fx import Node
 
+from fakexport.program.source_paths import SourcePaths
 from fakexport.program.source_span import source_span
 
 from .names import comment_text
 
 __all__ = ["source_line"]
 
-_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
-
-def source_line(node: Node) -> str:
-    """`modeling_gpt2.py:571 in forward: position_ids = ...`; "" where the graph does not tell.
-
-    The folders of the machine that exported the program are left out.
-    """
+def source_line(node: Node, paths: SourcePaths) -> str:
+    """`model.py:571  position_ids = ...`, its path as in an archive; "" where the graph does not tell."""
     span = source_span(node)
     if span is None:
         return ""
-    path = _INSTALLED.sub("", span.path).replace("\\", "/")
-    if path.startswith("/") or path[1:2] == ":":
-        path = path.rpartition("/")[2]
-    place = f"{path}:{span.line}"
+    place = f"{paths.shortened(span.path)}:{span.line}"
     code = _code(node.meta["stack_trace"], span.path, span.line)
     return comment_text(f"{place}  {code}" if code else place)
 
