@@ -8,9 +8,10 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from fakexport._torch.active_modes import active_fake_mode
+from fakexport._torch.dispatch_observer import observe
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, meta_of, new_fake_mode
 from fakexport.devices import Topology, emulate
-from fakexport.history import recording
+from fakexport.history import note_edit, recording
 
 from .checkpoint_reads import headers_alone
 from .pretrained_models import pretrained_models
@@ -26,8 +27,9 @@ def fake_mode(topology: str | Topology | None = None, *, fake_cuda: bool = False
     `tensor(..., device='cuda:0', size=(10,), fake=True)` inside of the block (afterwards as torch prints it).
     Values that the block reads (`.item()`, `.tolist()`, `.numpy()`, `bool(t)`) are computed on the CPU
     from the recorded operations that made the tensor. `.to(...)`, `.half()` and `.cuda()` of a fake module
-    are reliable inside of the block. Inside of another block, that block's mode goes on. Of safetensors files
-    that the block loads, also through transformers' `from_pretrained`, the headers are read and no weights.
+    are reliable inside of the block. A write into a tensor after the block makes its value unknown. Inside of
+    another block, that block's mode goes on. Of safetensors files that the block loads, also through
+    transformers' `from_pretrained`, the headers are read and no weights.
 
     Args:
         topology: Virtual devices that exist in the block: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`.
@@ -48,7 +50,10 @@ def fake_mode(topology: str | Topology | None = None, *, fake_cuda: bool = False
     """
     if fake_cuda and topology is None:
         topology = "8xH100"
-    mode = active_fake_mode() or new_fake_mode()
+    mode = active_fake_mode()
+    if mode is None:
+        mode = new_fake_mode()
+        observe(mode, note_edit)
     with (
         emulate(topology) if topology is not None else nullcontext(),
         mode,

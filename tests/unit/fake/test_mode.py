@@ -3,7 +3,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from fakexport.fake import fake_mode, is_fake, meta_like
+import fakexport as fe
+from fakexport.capture import UnboundConstants
+from fakexport.fake import fake_mode, is_fake, meta_like, value_of
+from fakexport.history import UnreplayableRead
+from fakexport.program.weightless import has_value
 
 
 def test_tensors_of_the_block_are_fake():
@@ -97,12 +101,32 @@ def test_every_method_of_fake_tensors_is_the_original_after_the_block():
     assert (dict(vars(FakeTensor)), torch.utils.swap_tensors, dict(vars(FakeTensorMode))) == before
 
 
-def test_the_mode_is_a_stock_one_after_the_block():
+def test_the_mode_records_nothing_after_the_block_but_notices_writes():
     with fake_mode() as mode:
-        torch.ones(2)
+        buffer = torch.ones(2)
+        view = buffer[:1]
+    other = buffer + 1
+    view.add_(1)
 
     assert type(mode) is FakeTensorMode
-    assert "dispatch" not in vars(mode)
+    with pytest.raises(UnreplayableRead, match=r"made outside of the recording"):
+        value_of(other)
+    with pytest.raises(UnreplayableRead, match=r"changed by aten.add_.Tensor at .*test_mode.py"):
+        value_of(buffer)
+
+
+def test_a_buffer_that_is_changed_after_the_block_is_no_constant_with_its_old_value():
+    with fake_mode():
+        model = nn.Module()
+        model.register_buffer("scale", torch.arange(3.0), persistent=False)
+        model.forward = lambda x: x * model.scale
+    with torch.no_grad():
+        model.scale[0] = 7
+
+    with pytest.warns(UnboundConstants, match="scale"):
+        program = fe.export(model, (torch.ones(3),))
+
+    assert not has_value(program.constants["scale"])
 
 
 def test_meta_like_describes_a_fake_tensor():
