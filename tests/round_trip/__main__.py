@@ -13,8 +13,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 STEPS = ("write", "open", "stock", "page")
@@ -79,7 +81,7 @@ def _in_processes(step: str, work: Path, names: Sequence[str]) -> None:
         print(f"{step}: {len(left)} left", file=sys.stderr, flush=True)
 
 
-RESULTS = {"write": "case.json", "open": "outcome.json", "stock": "stock.json"}
+RESULTS = {"write": "case.json", "open": "outcome.json", "stock": "stock.json", "sizes": "sizes.json"}
 
 
 def _write_cases(work: Path, names: Sequence[str]) -> None:
@@ -123,7 +125,24 @@ def _compare_with_stock(work: Path, names: Sequence[str]) -> None:
             compare_case(work / name, spec_of(name, work / name))
 
 
-_WORKERS = {"write": _write_cases, "open": _open_cases, "stock": _compare_with_stock}
+def _call_at_other_sizes(work: Path, names: Sequence[str]) -> None:
+    import torch
+
+    from .guarded_sizes import calls_at_other_sizes
+
+    torch.set_num_threads(1)
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder, _recorded(work / name / RESULTS["sizes"]):
+            calls = calls_at_other_sizes(spec_of(name, Path(folder)), Path(folder))
+            _write(work / name / RESULTS["sizes"], None if calls is None else [asdict(call) for call in calls])
+
+
+_WORKERS = {
+    "write": _write_cases,
+    "open": _open_cases,
+    "stock": _compare_with_stock,
+    "sizes": _call_at_other_sizes,
+}
 
 
 @contextlib.contextmanager
