@@ -134,7 +134,8 @@ def _call_at_other_sizes(work: Path, names: Sequence[str]) -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as folder, _recorded(work / name / RESULTS["sizes"]):
             calls = calls_at_other_sizes(spec_of(name, Path(folder)), Path(folder))
-            _write(work / name / RESULTS["sizes"], None if calls is None else [asdict(call) for call in calls])
+            found = None if calls is None else [asdict(call) for call in calls]
+            _write(work / name / RESULTS["sizes"], found)
 
 
 _WORKERS = {
