@@ -33,7 +33,8 @@ class Call:
 
     Args:
         shapes: Of the inputs.
-        outcome: `raised` is an error inside of an operator; `eager refuses` where only eager raises.
+        outcome: `raised` is an error inside an operator where eager raises none; `eager refuses` where eager
+            raises, whatever the program does.
         detail: What was said, or how far the results are apart.
     """
 
@@ -76,18 +77,25 @@ def _program(spec: str) -> ExportedProgram | None:
 def _called(
     run: LoadedProgram, plain: Any, module: Any, inputs: Mapping[str, torch.Tensor], shapes: Shapes
 ) -> Call:
+    got: list[torch.Tensor] | Exception
     try:
         torch.manual_seed(0)
         got = list(run({name: value.clone() for name, value in inputs.items()}).values())
     except UnsuitableInputs as error:
         return Call(shapes, "refused", str(error))
     except Exception as error:
-        return Call(shapes, "raised", f"{type(error).__name__}: {error}".splitlines()[0])
+        got = error
     try:
         wanted = eager(module, inputs)
     except Exception as error:
-        return Call(shapes, "eager refuses", f"{type(error).__name__}: {error}".splitlines()[0])
+        return Call(shapes, "eager refuses", _first_line(error))
+    if isinstance(got, Exception):
+        return Call(shapes, "raised", _first_line(got))
     return Call(shapes, *_difference(got, wanted))
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _difference(got: list[torch.Tensor], wanted: list[torch.Tensor]) -> tuple[Outcome, str]:
