@@ -4,8 +4,6 @@ Importing this package does not import torch: a public name is fetched from its 
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -13,7 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fakexport.archive import Bundle, bind, load, load_bundle, save, save_bundle, verify_weights
     from fakexport.capture import export
-    from fakexport.check import check
+    from fakexport.checking import check
     from fakexport.deploy import write_source
     from fakexport.devices import emulate
     from fakexport.diagnose.comparison import compare
@@ -63,7 +61,7 @@ _HOMES = {
     "Bundle": "fakexport.archive:Bundle",
     "bind": "fakexport.archive:bind",
     "build": "fakexport.fake:build",
-    "check": "fakexport.check:check",
+    "check": "fakexport.checking:check",
     "compare": "fakexport.diagnose.comparison:compare",
     "deferred_init": "fakexport.fake:deferred_init",
     "diff": "fakexport.program:diff",
@@ -102,20 +100,3 @@ if not TYPE_CHECKING:  # a type checker would take any misspelt name for one of 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """This package's type, which keeps `fakexport.check` the function.
-
-    Importing a submodule sets it as an attribute of its package, so the first `import fakexport.check`
-    would put the module `check` where the public function of that name belongs. The module stays within
-    reach: `from fakexport.check import ...` looks in `sys.modules`.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _HOMES and isinstance(value, ModuleType):
-            return
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -8,7 +8,7 @@ from tests.contract.source_tree import Module, imports, modules
 TIERS = (
     {"__main__"},
     {"cli"},
-    {"check", "report", "deploy"},
+    {"checking", "report", "deploy"},
     {"diagnose", "archive", "weights"},
     {"capture", "program"},
     {"sources", "fake"},
@@ -18,7 +18,7 @@ TIERS = (
 # Within one tier: the conductor and the benchmark hand on to their reports, a capture returns a program,
 # weights are bound to what an archive holds, and a path in an error is escaped like the text of a document.
 SIDE_DOORS = {
-    ("check", "report"),
+    ("checking", "report"),
     ("deploy", "report"),
     ("capture", "program"),
     ("rules", "diagnostics"),
@@ -69,10 +69,10 @@ def test_imports_go_down_only(module):
 @pytest.mark.parametrize(
     ("room", "statement"),
     [
-        ("cli.main", "from fakexport.check import check"),
+        ("cli.main", "from fakexport.checking import check"),
         ("cli.main", "from fakexport.devices import profiles"),
         ("cli.main", "from fakexport import __version__"),
-        ("check", "from fakexport.report import verdict"),
+        ("checking", "from fakexport.report import verdict"),
         ("capture.export", "from ..program import summary"),
         ("fake.build", "from .placement import place"),
         ("fake.__init__", "from .build import build"),
@@ -101,14 +101,14 @@ def test_an_open_door_is_open(room, statement):
         ("devices.emulation", "def f():\n    from ..fake import build", "devices -> fake"),
         ("devices.emulation", "if TYPE_CHECKING:\n    from ..fake import build", "devices -> fake"),
         ("devices.emulation", "importlib.import_module('fakexport.fake.build')", "devices -> fake"),
-        ("report.table", "from fakexport.check import Report", "report -> check"),
+        ("report.table", "from fakexport.checking import Report", "report -> checking"),
         ("program.diff", "from fakexport.capture import export", "program -> capture"),
         ("sources.factory", "from fakexport.fake import build", "sources -> fake"),
         ("history.replay", "from fakexport.fake import fake_mode", "history -> fake"),
         ("diagnostics.text", "from fakexport.rules import explain", "diagnostics -> rules"),
         ("rules.rule", "from fakexport.devices import Profile", "rules -> devices"),
         ("_torch.device_guard", "from fakexport.diagnostics import Diagnostic", "_torch -> diagnostics"),
-        ("check", "from fakexport import cli", "check -> cli"),
+        ("checking", "from fakexport import cli", "checking -> cli"),
         ("cli.main", "import fakexport", "import from a room"),
         ("cli.main", "from fakexport import emulate", "import from a room"),
         ("helpers", "import json", "`helpers` is no room"),

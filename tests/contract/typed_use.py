@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import fakexport as fe
-from fakexport.check import check
+from fakexport.checking import check
 
 CALLABLES: list[Callable[..., object]] = [
     fe.bind,

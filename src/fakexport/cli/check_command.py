@@ -60,7 +60,7 @@ def check_command(
     Exit code 0: every target exports and there is no error. 1: there are findings. 2: bad usage.
     """
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
-        from fakexport.check import check
+        from fakexport.checking import check
 
         load_libraries(library)
         report = check(

@@ -52,7 +52,7 @@ def export_command(
     """
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
         from fakexport.archive import save
-        from fakexport.check import check
+        from fakexport.checking import check
 
         load_libraries(library)
         report = check(

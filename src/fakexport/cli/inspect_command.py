@@ -65,7 +65,7 @@ def inspect_command(
         )
     with quiet(is_debug=debug):
         load_libraries(library)
-        from fakexport.check import inspect
+        from fakexport.checking import inspect
         from fakexport.report import render_modules
 
         root = inspect(subject, topology=target, device_map=device_map, dtype=dtype)

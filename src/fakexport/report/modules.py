@@ -28,7 +28,7 @@ def render_modules(root: ModuleSummary, *, width: int = 100) -> str:
     in common is in the last line alone.
 
     Args:
-        root: The root's entry, from `fakexport.check.inspect`.
+        root: The root's entry, from `fakexport.checking.inspect`.
         width: Columns of text that there is room for; a wider table is cut into several below each other.
     Returns:
         Text that ends in one line end.

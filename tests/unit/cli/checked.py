@@ -9,8 +9,8 @@ from typing import Any
 
 
 def install_check(monkeypatch: Any, check: Callable[..., Any], **others: Callable[..., Any]) -> None:
-    """Puts a module with these functions where the commands import `fakexport.check` from."""
-    module = ModuleType("fakexport.check")
+    """Puts a module with these functions where the commands import `fakexport.checking` from."""
+    module = ModuleType("fakexport.checking")
     for name, function in {"check": check, **others}.items():
         setattr(module, name, function)
-    monkeypatch.setitem(sys.modules, "fakexport.check", module)
+    monkeypatch.setitem(sys.modules, "fakexport.checking", module)

@@ -23,7 +23,7 @@ from fakexport.capture import (
     loaded_libraries,
     parse_dynamic,
 )
-from fakexport.check.targets import (
+from fakexport.checking.targets import (
     DeviceMapText,
     Target,
     parse_target,

@@ -1,5 +1,5 @@
 """The main job, `fakexport check`: the one room that knows every step of it."""
 
-from fakexport.check.conductor import check, inspect
+from fakexport.checking.conductor import check, inspect
 
 __all__ = ["check", "inspect"]
