@@ -122,7 +122,7 @@ def test_a_finding_points_at_the_line_and_is_exit_code_1(run, models):
     line = MODELS.splitlines().index("        if x.sum() > 0:") + 1
     assert (code, err) == (1, "")
     assert "cpu     fails at capture" in out
-    assert "error[FE201]: a branch depends on the values of a tensor\n" in out
+    assert "error[FE201]: data-dependent branch: condition depends on tensor values\n" in out
     assert f"models.py:{line}:12" in out
     assert out.endswith("0 of 1 target exports; 1 error, 0 warnings\n")
 
@@ -266,6 +266,6 @@ def test_a_device_that_the_target_does_not_have(run, tmp_path):
     code, out, _ = run("check", f"{path}:factory", "--target", "cpu", "--target", "M2-Ultra")
 
     assert code == 1
-    assert "error[FE505]: the target does not have this device" in out
+    assert "error[FE505]: hard-coded device does not exist on the target" in out
     assert "moved.py:6" in out
     assert "cuda does not exist on this target" in out

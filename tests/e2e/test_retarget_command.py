@@ -26,7 +26,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_burned_in_devices_are_found_with_their_lines(archive: Path) -> None:
+def test_the_hard_coded_devices_are_found_with_their_lines(archive: Path) -> None:
     text = fakexport("inspect", archive, "--devices").stdout
 
     for line in (571, 575, 581, 590):

@@ -107,7 +107,7 @@ def test_a_failure_for_want_of_an_omitted_input_names_it(run: Run, tmp_path: Pat
     code, text = run("check", spec)
 
     assert code == 1
-    assert "warning[FE104]: an input that the model uses was not derived" in text
+    assert "warning[FE104]: input used by the model was not derived" in text
     assert "pixel_values is not given: it comes with other inputs that say where it lies" in text
 
 

@@ -49,6 +49,6 @@ def place_text(span: Span) -> str:
 
 
 def headline(diagnostic: Diagnostic) -> str:
-    """`error[FE201] at model.py:8: a branch depends on the values of a tensor`."""
+    """`error[FE201] at model.py:8: data-dependent branch: condition depends on tensor values`."""
     place = f" at {place_text(diagnostic.primary.span)}" if diagnostic.primary else ""
     return f"{diagnostic.severity}[{diagnostic.code}]{place}: {diagnostic.message}"

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fakexport.diagnostics.diagnostic import Diagnostic, Label, Span
+from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Label, Span
 
 ReadSource = Callable[[str, int], str | None]
 
@@ -16,6 +16,16 @@ _TAB = " " * 4
 # Controls, formats (marks of writing direction, what is invisible), surrogates, what has no meaning, and the
 # separators of lines and paragraphs.
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+
+_CAUSES: dict[Fault, str] = {
+    "model": "the model",
+    "inputs": "the inputs",
+    "operator library": "the operator library",
+    "torch": "torch",
+    "fakexport": "fakexport",
+    "target": "the target",
+    "checkpoint": "the checkpoint",
+}
 
 
 def source_line(path: str, line: int) -> str | None:
@@ -148,7 +158,7 @@ def _footer(diagnostic: Diagnostic, sources: dict[Label, str | None]) -> Iterato
     for note in diagnostic.notes:
         yield "note", note
     if diagnostic.fault != "model":
-        yield "fault", diagnostic.fault
+        yield "cause", _CAUSES[diagnostic.fault]
     if diagnostic.targets:
         yield ("target" if len(diagnostic.targets) == 1 else "targets", ", ".join(diagnostic.targets))
     if diagnostic.fix is not None:

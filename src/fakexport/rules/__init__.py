@@ -1,4 +1,4 @@
-"""The faults that fakexport knows, one file each. Free of torch: `fakexport explain` starts at once."""
+"""Every fault that fakexport diagnoses, one file each. Does not import torch: `fakexport explain` is fast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fakexport.rules import (
     absent_device,
     attribute_changed,
     broken_tie,
-    burned_in_device,
     constant_from_draw,
     constant_from_parameter,
     constant_not_computed,
@@ -21,10 +20,11 @@ from fakexport.rules import (
     draw_outside_torch,
     dtype_mismatch,
     duplicate_entry,
-    dynamic_dim_specialised,
+    dynamic_dim_specialized,
     executorch_cannot_run,
     fake_kernel_disagrees,
     forward_failed,
+    hard_coded_device,
     input_not_derived,
     input_written,
     internal_fault,
@@ -35,13 +35,13 @@ from fakexport.rules import (
     module_moved,
     not_compilable,
     not_finite_weight,
-    number_burned_in,
     onnx_cannot_express,
     operator_in_training_mode,
     output_shares_memory,
     print_in_forward,
     python_operator_in_cpp,
     quantization_left_out,
+    specialized_number,
     tensor_is_plain_attribute,
     tensor_leaves_torch,
     tensor_subclass_not_kept,
@@ -74,12 +74,12 @@ _MODULES = (
     data_dependent_loop,
     tensor_leaves_torch,
     unsupported_python,
-    number_burned_in,
+    specialized_number,
     module_moved,
     dtype_mismatch,
     transform_lost,
     data_dependent_shape,
-    dynamic_dim_specialised,
+    dynamic_dim_specialized,
     zero_or_one_example,
     dims_must_be_equal,
     unused_dynamic_dim,
@@ -87,7 +87,7 @@ _MODULES = (
     fake_kernel_disagrees,
     undeclared_mutation,
     missing_fake_class,
-    burned_in_device,
+    hard_coded_device,
     tensors_on_different_devices,
     weights_exceed_memory,
     missing_device_kernel,
@@ -117,12 +117,12 @@ _MODULES = (
 
 
 def all_rules() -> tuple[Rule, ...]:
-    """Returns every rule, in the order of the codes."""
+    """Return every rule, in the order of the codes."""
     return tuple(module.RULE for module in _MODULES)
 
 
 def rule(code: str) -> Rule:
-    """Returns the rule of a code or of a name.
+    """Return the rule with a code or a name.
 
     Args:
         code: `FE201`, `fe201`, `data_dependent_branch` or `data-dependent-branch`.

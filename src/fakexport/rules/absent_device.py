@@ -1,4 +1,4 @@
-"""FE505: a model names a device that the target does not have."""
+"""FE505: the model hard-codes a device that the target does not have."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,20 +6,20 @@ RULE = Rule(
     code="FE505",
     name="absent_device",
     severity="error",
-    message="the target does not have this device",
+    message="hard-coded device does not exist on the target",
     why="""
 A hard-coded device (`device="cuda:3"`, `.to("cuda")`, `.cuda()`, `torch.device("mps")`, a
 `torch.Generator(device="cuda")`) exists on some machines only. On a machine without it the line raises
 `CUDA error: invalid device ordinal`, or `Torch not compiled with CUDA enabled` where there is no GPU at
 all. A fake tensor can be put on any device, so without this check the export would succeed and produce a
-program that no machine of the target can run. Questions such as `torch.cuda.is_available()` and
-`torch.cuda.device_count()` are answered from the target, and an error that the model catches
-(`except (RuntimeError, AssertionError)`) takes the same path as on that machine.
+program that no machine of the target can run. Calls such as `torch.cuda.is_available()` and
+`torch.cuda.device_count()` are answered from the target, and an error that the model catches (`except
+(RuntimeError, AssertionError)`) takes the same path as on that machine.
 """,
     how_to_repair="""
-Take the device from a tensor that is there: `device=x.device`, or that of a weight. In a constructor, name no
-device at all: the target's default device is used, and `--device-map` places the parts. Ask
-`torch.cuda.is_available()` before naming a GPU. If the device is meant, check a target that has it:
+Take the device from an existing tensor: `device=x.device`, or that of a weight. In a constructor, leave
+the device out: the target's default device is used, and `--device-map` places the modules. Ask
+`torch.cuda.is_available()` before naming a GPU. If the device is intended, check a target that has it:
 `--target 4xH100` has `cuda:3`.
 """,
     failing_model="""

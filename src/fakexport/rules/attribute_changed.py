@@ -1,4 +1,4 @@
-"""FE903: `forward` keeps something in the module, and the program does not."""
+"""FE903: forward changes an attribute of the module, and the program does not."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,17 +6,17 @@ RULE = Rule(
     code="FE903",
     name="attribute_changed",
     severity="warning",
-    message="forward changes an attribute of the module",
+    message="forward changes a module attribute",
     why="""
-While `forward` ran, an attribute of a module was assigned, or a list or dict that is one was changed. A
-program has no attributes: it does not count the calls, and it does not remember the last tensor. What
-`forward` read from the attribute is a constant of the program, with the value that it had during the capture.
-Only buffers are state of a program.
+While `forward` was traced, it assigned an attribute of a module, or changed a list or dict that is one.
+An exported program has no attributes: it does not count the calls, and it does not remember the last
+tensor. What `forward` read from the attribute is a constant of the program, with the value that it had
+while tracing. Only buffers are state of a program.
 """,
     how_to_repair="""
-If the value is a result, return it. If it is state, register it as a buffer and write into it in place: the
-program then does the same, at each call. If it is a cache of something that never changes, compute it in the
-constructor.
+If the value is a result, return it. If it is state, register it as a buffer and write into it in place:
+the program then does the same, at each call. If it is a cache of something that never changes, compute it
+in the constructor.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE705: a tied weight has several entries."""
+"""FE705: a tied weight has several entries in the checkpoint."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,16 +6,17 @@ RULE = Rule(
     code="FE705",
     name="broken_tie",
     severity="warning",
-    message="a tied weight has several entries in the checkpoint, which may differ",
+    message="tied weight has several checkpoint entries",
     why="""
 The model has one tensor under several names, such as the embedding and the head of a language model, and
-the checkpoint has an entry of its own for more than one of them. A program reads it under one name only. If
-the entries are equal, nothing is lost. If they differ, the checkpoint was trained with weights that are not
-tied, and whichever entry is taken, the answers are not those of its author. Headers do not tell: the
-verification warns, and the binding compares the data of just these entries and refuses entries that differ.
+the checkpoint has a separate entry for more than one of them. An exported program reads it under one
+state dict key only. If the entries are equal, nothing is lost. If they differ, the checkpoint was trained
+with untied weights, and with either entry the outputs are not those of its author. Headers do not show
+which: verification warns, and binding compares the data of only these entries and refuses entries that
+differ.
 """,
     how_to_repair="""
-If they are equal, keep one of them: `safetensors.torch.save_model` does so. If they differ, switch off the
+If they are equal, keep one of them: `safetensors.torch.save_model` does so. If they differ, turn off the
 tie in the configuration (`"tie_word_embeddings": false`) and export again.
 """,
     failing_model="""

@@ -1,4 +1,4 @@
-"""FE602: a constant of the program is a random draw that nobody seeded."""
+"""FE602: a constant of the program is a random tensor without a seed."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,19 +6,20 @@ RULE = Rule(
     code="FE602",
     name="constant_from_draw",
     severity="warning",
-    message="a constant is a random draw without a seed",
+    message="constant is random and has no seed",
     why="""
-The constructor draws random numbers and keeps them where no checkpoint has them: as a plain attribute or as a
-buffer with `persistent=False`. Each construction draws others, so that two processes that load the same
-checkpoint compute different results. `torch.export` of the real model writes the numbers of that one
-construction into the program. There are no such numbers in a fake model, and any others would be a guess: the
-constant has no value, and the program is incomplete until somebody puts it into `program.constants`. With a
-chosen seed, of the process or of the generator, the draw is part of the code and its value is recovered.
+The constructor draws random numbers and keeps them where no checkpoint has them: as a plain attribute or
+as a buffer with `persistent=False`. Each construction draws different ones, so two processes that load
+the same state dict compute different results. `torch.export` of the real model stores the numbers of that
+one construction in the program. A fake model has no such numbers, and any others would be a guess: the
+constant has no value, and the program is incomplete until you put one into `program.constants`. With an
+explicit seed, of the process or of the generator, the draw is part of the code and its value is
+recovered.
 """,
     how_to_repair="""
-Draw with a generator of your own that has a seed, as the repaired model does: its numbers are the same in
-each process. Where the numbers belong to the trained model (random projections, codebooks, noise that was
-fixed before the training), register them as a persistent buffer, so that the checkpoint has them.
+Draw with your own seeded `torch.Generator`, as the repaired model does: its numbers are the same in each
+process. If the numbers belong to the trained model (random projections, codebooks, noise that was fixed
+before training), register them as a persistent buffer, so that the checkpoint contains them.
 """,
     failing_model="""
 import torch

@@ -6,21 +6,22 @@ RULE = Rule(
     code="FE601",
     name="constant_from_parameter",
     severity="warning",
-    message="a constant depends on the value of a parameter, which the code does not know",
+    message="constant depends on a parameter's value",
     why="""
 The constructor computes a tensor from a parameter and keeps it outside of the state dict: as a plain
-attribute, or as a buffer with `persistent=False`. A program carries such a tensor as a constant. Its value
-is the one that the parameter had in the constructor, before any checkpoint was loaded, and a fake parameter
-has none at all. `torch.export` of the real model writes the value of that moment into the program: if the
-checkpoint was loaded afterwards, that is the value of the random initialisation, and nobody notices.
-fakexport does not guess: the constant has no value, and the program is incomplete until somebody puts it
-into `program.constants`. A constant that is, or looks into, the memory of a parameter or of a persistent
-buffer is meant as well. What went through a Python number (`weight.std().item()`) is not seen.
+attribute, or as a buffer with `persistent=False`. An exported program carries such a tensor as a
+constant. Its value is the one that the parameter had in the constructor, before any checkpoint was
+loaded, and a fake parameter has none at all. `torch.export` of the real model stores the value of that
+moment in the program: if the checkpoint was loaded afterwards, that is the value of the random
+initialization, and nothing reports it. fakexport does not guess: the constant has no value, and the
+program is incomplete until you put one into `program.constants`. A constant that is the memory of a
+parameter or of a persistent buffer, or a view of it, is reported too. A value that went through a Python
+number (`weight.std().item()`) is not detected.
 """,
     how_to_repair="""
-Compute the value in `forward`, from the parameter that the program has: it is then right for each checkpoint,
-and a compiler folds it. If it is too expensive for that, register it as a persistent buffer, so that it
-belongs to the checkpoint. A tensor that is meant to be the weight itself is to be registered under that name.
+Compute the value in `forward`, from the parameter: it is then correct for each checkpoint, and a compiler
+folds it. If it is too expensive for that, register it as a persistent buffer, so that it is part of the
+checkpoint. Register a tensor that is meant to be the weight itself as a parameter under that name.
 """,
     failing_model="""
 import torch

@@ -6,20 +6,20 @@ RULE = Rule(
     code="FE603",
     name="constant_not_computed",
     severity="warning",
-    message="the value of a constant cannot be computed here",
+    message="value of a constant cannot be computed here",
     why="""
-A program carries what no checkpoint has, non-persistent buffers and plain tensor attributes, as constants.
-In a fake model they have no data; fakexport computes them from the operations that it recorded in the
-constructor. For this constant that is not possible, and the note says why: an operation has no CPU kernel,
-nothing was ever written into its memory (`torch.empty`), it began with a tensor that somebody made
-elsewhere, it was changed when nobody recorded (a module that is edited after `deferred_init`), or it takes
-more than 1 GiB. Any value would be a guess, so the constant has none: the program is incomplete until
-somebody puts it into `program.constants`.
+An exported program carries what no checkpoint contains, non-persistent buffers and plain tensor
+attributes, as constants. In a fake model they have no data; fakexport computes them from the operations
+that it recorded in the constructor. For this constant that is not possible, and the note says why: an
+operation has no CPU kernel, nothing was ever written into its memory (`torch.empty`), it started from a
+tensor that was created elsewhere, it was changed while nothing was recording (a module that is edited
+after `deferred_init`), or it takes more than 1 GiB. Any value would be a guess, so the constant has none:
+the program is incomplete until you put one into `program.constants`.
 """,
     how_to_repair="""
-Make the value of operators that run on a CPU, or write into the memory before the constructor ends. A table
-too large to be computed here is too large to be shipped in a program: build it in `forward` from its
-formula. What only the target device can compute belongs into the checkpoint, as a persistent buffer.
+Compute the value with operators that run on a CPU, or write into the memory before the constructor
+returns. A table too large to be computed here is too large to ship in a program: build it in `forward`
+from its formula. Store what only the target device can compute in the checkpoint, as a persistent buffer.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE102: the constructor raised."""
+"""FE102: the model's constructor raised an error."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,17 +6,17 @@ RULE = Rule(
     code="FE102",
     name="construction_failed",
     severity="error",
-    message="the model's constructor raised an error",
+    message="constructor raised an error",
     why="""
-The factory or a constructor below it raised before there was a module to export. Often the configuration
-asks for something impossible, such as 16 channels in 3 attention heads, and the same error comes without
-fakexport. Sometimes the constructor does what a tensor without data cannot do: take a data pointer, load a
-checkpoint into itself, call into a C library. The original error is passed on as a note.
+The factory, or a constructor that it calls, raised an error before there was a module to export. Often
+the configuration is impossible, such as 16 channels in 3 attention heads, and the same error occurs
+without fakexport. Sometimes the constructor does something that a fake tensor cannot do: take a data
+pointer, load a state dict into itself, call into a C library. The original error is passed on as a note.
 """,
     how_to_repair="""
-Call the factory in plain Python. If it fails there too, repair the arguments that the marked line gets.
-If it fails only under fakexport, move the work that needs data out of the constructor, into a method that is
-called when the weights are there.
+Call the factory in plain Python. If it fails there too, fix the arguments at the marked line. If it fails
+only under fakexport, move the work that needs data out of the constructor, into a method that is called
+once the weights are loaded.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE201: a Python branch on the values of a tensor."""
+"""FE201: a Python branch depends on tensor values."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,18 +6,20 @@ RULE = Rule(
     code="FE201",
     name="data_dependent_branch",
     severity="error",
-    message="a branch depends on the values of a tensor",
+    message="data-dependent branch: condition depends on tensor values",
     why="""
-An `if`, `while`, `and`, `or`, `not` or `assert` asks a tensor whether it is true. A program is one graph for
-all inputs, and Python runs only while that graph is captured, when there are no values to decide on. Eager
-mode and `torch.compile` hide this: the one has the values, the other falls back to Python. On an accelerator
-the line also costs a wait for the device on each call.
+An `if`, `while`, `and`, `or`, `not` or `assert` needs the value of a tensor to be true or false. An
+exported program is one graph for all inputs, and Python runs only while that graph is traced, when there
+are no values to decide on. This is data-dependent control flow: TorchDynamo reports it as a graph break,
+`torch.export` as a guard on a data-dependent expression. Eager mode and `torch.compile` hide it: eager
+mode has the values, and `torch.compile` falls back to Python. On an accelerator the line also waits for
+the device on each call.
 """,
     how_to_repair="""
-If both sides give tensors of one shape, compute both and choose with `torch.where`. If the sides are
-expensive, use `torch.cond`, which puts both into the program. If the decision is really one about the
-configuration or a shape, decide on that instead of on the tensor. A check that only helps to find mistakes
-can be left out of the exported path.
+If both sides return tensors of the same shape, compute both and choose with `torch.where`. If the sides
+are expensive, use `torch.cond`, which puts both into the graph. If the decision really depends on the
+configuration or on a shape, branch on that instead of on the tensor. Leave a check that only helps to
+find mistakes out of the exported path.
 """,
     failing_model="""
 import torch

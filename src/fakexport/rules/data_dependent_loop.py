@@ -1,4 +1,4 @@
-"""FE204: a loop ends when the data say so."""
+"""FE204: the number of iterations of a loop depends on tensor values."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,15 +6,16 @@ RULE = Rule(
     code="FE204",
     name="data_dependent_loop",
     severity="error",
-    message="how often a loop runs depends on the values of a tensor",
+    message="loop trip count depends on tensor values",
     why="""
-The condition of a `while` is a tensor. The capture runs `forward` once, without data, so it can neither
-answer the condition nor write down a number of rounds: a program is a fixed list of operators. It is the
-branch of FE201 taken again and again, and computing both sides does not help here.
+The condition of a `while` is a tensor: data-dependent control flow. The trace runs `forward` once,
+without data, so it can neither evaluate the condition nor write down a number of iterations: an exported
+program is a fixed graph of operators. It is the branch of FE201 taken again and again, and computing both
+sides does not help here.
 """,
     how_to_repair="""
-Run a fixed number of rounds, and let `torch.where` keep the state once the condition is met: what the loop
-computes stays the same, as long as the bound is large enough. Or put the loop into the program as one
+Run a fixed number of iterations, and let `torch.where` keep the state once the condition is met: the
+result stays the same, as long as the bound is large enough. Or put the loop into the graph as one
 operator, `torch.while_loop(condition, body, state)`, if the shapes of the state do not change.
 """,
     failing_model="""

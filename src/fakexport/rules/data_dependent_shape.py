@@ -1,4 +1,4 @@
-"""FE301: a size that only the data can give must be known."""
+"""FE301: torch.export needs a size that is known only at run time."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,16 +6,17 @@ RULE = Rule(
     code="FE301",
     name="data_dependent_shape",
     severity="error",
-    message="the capture must know a size that only the data can give",
+    message="data-dependent shape: size known only at run time",
     why="""
-An operator such as `nonzero`, a boolean mask `x[x > 0]`, `unique` or `repeat_interleave` gives a tensor whose
-size depends on values. The capture carries that size as an unknown number, and many operators accept it. Some
-need to know more than that: `split` and a loop over rows must know how many parts there are, a comparison of
-the size must know its outcome. There the program would be another one for each input, and the capture stops.
+An operator such as `nonzero`, a boolean mask `x[x > 0]`, `unique` or `repeat_interleave` returns a tensor
+whose size depends on values. The trace carries that size as an unbacked SymInt, and many operators accept
+it. Some need to know more: `split` and a loop over rows must know how many parts there are, and a
+comparison of the size must know its outcome (torch: `Could not guard on data-dependent expression`).
+There the program would be a different one for each input, and the export stops.
 """,
     how_to_repair="""
-Keep the shape fixed and mark the elements that count: `torch.where` in place of a boolean mask, `topk` with a
-fixed number in place of `nonzero`. If the size is unknown but bounded, tell the capture what you know with
+Keep the shape fixed and mark the elements that count: `torch.where` in place of a boolean mask, `topk`
+with a fixed number in place of `nonzero`. If the size is unknown but bounded, state the bound with
 `torch._check(n <= limit)`, and use operators that do not need the exact size.
 """,
     failing_model="""

@@ -1,4 +1,4 @@
-"""FE203: Python needs a number that only the data can give."""
+"""FE203: Python needs a number that is known only at run time."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,17 +6,17 @@ RULE = Rule(
     code="FE203",
     name="data_dependent_value",
     severity="error",
-    message="Python needs a number that only the data can give",
+    message="data-dependent value used as a Python number",
     why="""
-The model reads a number out of a tensor and then uses it where Python itself must know it: as the bound of
-a `range`, as a list index, as an argument of a function that is not an operator. The capture can carry an
-unknown number through arithmetic, slices and many operators (`x[:n]` is fine); it cannot run a loop an
-unknown number of times. Unlike FE201 it is not a yes or no that is missing, so computing both sides does
-not help.
+The model reads a number out of a tensor (`.item()`, an unbacked SymInt while tracing) and uses it where
+Python itself must know it: as the bound of a `range`, as a list index, as an argument of a function that
+is not an operator. The trace can carry an unknown number through arithmetic, slices and many operators
+(`x[:n]` is fine); it cannot run a loop an unknown number of times. Unlike FE201, it is not a yes or no
+that is missing, so computing both sides does not help.
 """,
     how_to_repair="""
-Give the loop a bound that is known, from the configuration or a shape, and switch the superfluous rounds off
-with `torch.where`. Or pass the number as an argument of `forward`: then it is part of the program, and each
+Give the loop a bound that is known, from the configuration or a shape, and mask the extra iterations with
+`torch.where`. Or pass the number as an argument of `forward`: it is then fixed in the program, and each
 value needs its own export. Or replace the loop by an operator over the whole tensor (`cumsum`, `scatter`,
 `torch.while_loop`).
 """,

@@ -1,4 +1,4 @@
-"""FE304: two dimensions must be equal."""
+"""FE304: two dynamic dimensions must be equal."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,16 +6,16 @@ RULE = Rule(
     code="FE304",
     name="dims_must_be_equal",
     severity="error",
-    message="dynamic dimensions that must be equal have different ranges",
+    message="dynamic dimensions must be equal, their ranges differ",
     why="""
-You declared two dimensions dynamic, each with a range of its own, and the model needs them to have the same
-size: it adds the tensors, concatenates or multiplies them. The program has one size for both, and it is
-less than what you declared: inputs of different sizes are refused, and so are sizes that are in one of the
-ranges only.
+You declared two dimensions dynamic, each with its own range, and the model needs them to have the same
+size: it adds, concatenates or multiplies the tensors. The trace adds a guard that they are equal, so the
+exported program has one symbol for both. That is less than you declared: inputs whose sizes differ are
+refused, and so are sizes that only one of the ranges contains.
 """,
     how_to_repair="""
-Declare the same range for both. If the sizes are meant to differ, the marked line has to treat the tensors
-so: by padding, by slicing one to the size of the other, by broadcasting over a dimension of size 1.
+Declare the same range for both. If the sizes are meant to differ, change how the marked line combines the
+tensors: pad, slice one to the size of the other, or broadcast over a dimension of size 1.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE907: `forward` draws a random number that torch does not see."""
+"""FE907: forward draws a random number that torch cannot trace."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,15 +6,15 @@ RULE = Rule(
     code="FE907",
     name="draw_outside_torch",
     severity="warning",
-    message="forward draws from a random generator outside of torch",
+    message="forward uses a random generator torch cannot trace",
     why="""
-`forward` asked Python's `random` or NumPy for a number. Both are outside of torch: the number that came while
-the model was captured is a constant of the program, the same at each call, and the next export gives another
-program. Eager code draws a new one each time.
+`forward` asked Python's `random` or NumPy for a number. Both are outside of torch: the number that was
+drawn while the model was traced is a constant of the exported program, the same at each call, and the
+next export produces a different program. Eager code draws a new one each time.
 """,
     how_to_repair="""
-Draw with torch: `torch.rand(())` is an operator of the program. If the number decides which code runs (layer
-drop, stochastic depth), skip that in evaluation: `if self.training and random.random() < p`.
+Draw with torch: `torch.rand(())` is an operator of the graph. If the number decides which code runs
+(layer drop, stochastic depth), skip that in evaluation: `if self.training and random.random() < p`.
 """,
     failing_model="""
 import random

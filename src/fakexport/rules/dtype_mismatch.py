@@ -1,4 +1,4 @@
-"""FE209: an operator whose operands have dtypes that its kernels refuse."""
+"""FE209: the kernels of an operator refuse the dtypes of its operands."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,19 +6,20 @@ RULE = Rule(
     code="FE209",
     name="dtype_mismatch",
     severity="error",
-    message="an operator refuses the dtypes of its operands",
+    message="dtype mismatch between operands of an operator",
     why="""
-A dtype mismatch: a linear layer with float32 weights gets integers, or a half-precision convolution gets
-float32, or a softmax gets integers. torch promotes dtypes in `add` or `mul` and not here: eager torch raises
-`mat1 and mat2 must have the same dtype`, on the CPU and on CUDA. Other kernels lack a kind of dtypes: no
-`relu` of bool, no comparison of complex numbers, and on CUDA no product of integers. A capture runs fake
-kernels, which do not compare these dtypes. `torch.export` succeeds, and the exported program raises when it
-is run.
+A linear layer with float32 weights gets integers, or a half-precision convolution gets float32, or a
+softmax gets integers. torch promotes dtypes in `add` or `mul` but not here: eager mode raises `mat1 and
+mat2 must have the same dtype`, on the CPU and on CUDA. Other kernels do not support some dtypes at all:
+there is no `relu` of bool, no comparison of complex numbers, and on CUDA no matrix product of integers. A
+trace runs fake kernels, which do not compare these dtypes. So `torch.export` succeeds, and the exported
+program raises when it runs.
 """,
     how_to_repair="""
 Convert the operands to one dtype before the call: `x.to(self.linear.weight.dtype)`. If the example inputs
-have a dtype that the deployed model never gets, correct them in the factory. If the model is meant to run in
-mixed precision, put the call under `torch.autocast`: the program keeps that region, whose operators convert.
+have a dtype that the deployed model never gets, correct them in the factory. If the model is meant to run
+in mixed precision, put the call under `torch.autocast`: the program keeps that region, whose operators
+convert.
 """,
     failing_model="""
 import torch

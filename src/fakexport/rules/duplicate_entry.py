@@ -1,4 +1,4 @@
-"""FE707: two entries are one weight."""
+"""FE707: two checkpoint entries map to the same weight."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,12 +6,13 @@ RULE = Rule(
     code="FE707",
     name="duplicate_entry",
     severity="error",
-    message="two entries of the checkpoint stand for one weight",
+    message="two checkpoint entries map to one weight",
     why="""
-The tables by which transformers loads a checkpoint give two entries the same name: an old and a new one, or
-one with the prefix of the base model and one without it. Only one of them can be the weight. A loader takes
-whichever comes first or last, and nobody knows which one was trained. It happens when a checkpoint is saved
-into the folder of another one, or when a script adds renamed entries and keeps the old ones.
+The tables by which transformers renames state dict keys map two entries to the same name: an old and a
+new one, or one with the prefix of the base model and one without it. Only one of them can be the weight.
+A loader takes the first or the last, and nothing shows which one was trained. It happens when a
+checkpoint is saved into the folder of another one, or when a script adds renamed entries and keeps the
+old ones.
 """,
     how_to_repair="""
 Remove one of the two entries, and save the checkpoint again into an empty folder.

@@ -1,4 +1,4 @@
-"""FE801: what ExecuTorch cannot lower or run."""
+"""FE801: ExecuTorch cannot lower or run a part of the program."""
 
 from fakexport.rules.rule import Rule
 
@@ -8,18 +8,18 @@ RULE = Rule(
     severity="error",
     message="ExecuTorch cannot run a part of the program",
     why="""
-ExecuTorch runs a program without Python and without most of torch: it has some two hundred kernels of its
-own, plans all memory before a call, and knows few kinds of control flow. An operator that is not decomposed
-into those kernels, a size without an upper bound, or a loop that depends on data has no place there. Left
-alone, some of these stop the lowering, one at a time; others make a file that is written and then fails
+ExecuTorch runs an ExportedProgram without Python and without most of torch: it has about two hundred
+kernels of its own, plans all memory before a call, and supports few kinds of control flow. It does not
+support an operator that is not decomposed into those kernels, a size without an upper bound, or a
+data-dependent loop. Some of these stop the lowering, one at a time; others produce a file that fails
 where it is deployed, when it is loaded or called. A size without a bound is the worst of them: ExecuTorch
 plans memory for the size of the example, and refuses any larger one at run time.
 """,
     how_to_repair="""
-Write the same with operators that ExecuTorch has, or move the part out of the model. Give every dynamic size
-an upper bound: `--dynamic x.0=1..64`. A size that comes from data gets its bound in the model, with
-`torch._check(n <= 64)`. For an operator of your own, ExecuTorch needs its out variant and a kernel that is
-registered with ExecuTorch.
+Rewrite the line with operators that ExecuTorch has, or move the part out of the model. Give every dynamic
+size an upper bound: `--dynamic x.0=1..64`. Bound a size that comes from data (an unbacked SymInt) in the
+model, with `torch._check(n <= 64)`. For a custom operator, ExecuTorch needs its out variant and a kernel
+that is registered with ExecuTorch.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE402: a fake kernel that is not like the real one."""
+"""FE402: a fake kernel disagrees with the real kernel."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,17 +6,17 @@ RULE = Rule(
     code="FE402",
     name="fake_kernel_disagrees",
     severity="error",
-    message="a fake kernel disagrees with the real kernel",
+    message="fake kernel disagrees with the real kernel",
     why="""
-An operator from outside torch has a fake kernel, which the capture believed, and its real kernel gives
-something else: another shape, dtype or memory layout. The program is wrong from this operator on, and
-nothing says so until it runs: a compiler reads memory by the declared strides. The check ran the operator's
-CPU kernel once on made-up data of the captured shapes, which a capture alone never does.
+A custom operator has a fake kernel, which the trace relied on, and its real kernel returns something
+else: another shape, dtype or memory layout (strides). The exported program is wrong from this operator
+on, and no error says so until it runs: a compiler reads memory by the declared strides. The check ran the
+operator's CPU kernel once on synthetic data of the traced shapes, which an export alone never does.
 """,
     how_to_repair="""
-Make the fake kernel give what the real one gives, for each shape, dtype and stride: derive them from the
-inputs, and let the real kernel return contiguous tensors. `torch.library.opcheck` compares the two for your
-own inputs.
+Make the fake kernel return what the real one returns, for each shape, dtype and stride: derive them from
+the inputs, and let the real kernel return contiguous tensors. Run `torch.library.opcheck` to compare the
+two on your own inputs.
 """,
     failing_model="""
 import torch

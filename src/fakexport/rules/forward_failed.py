@@ -1,4 +1,4 @@
-"""FE202: forward raised while it was traced."""
+"""FE202: forward raised an error while it was traced."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,19 +6,19 @@ RULE = Rule(
     code="FE202",
     name="forward_failed",
     severity="error",
-    message="forward raised an error while it was traced",
+    message="forward raised an error while tracing",
     why="""
-The model's `forward`, or an operator that it called, raised an error that is none of the more specific
-rules. Fake tensors check shapes and dtypes as real ones do, so the usual cause is a fault that eager mode has
-too: shapes that do not fit each other, an example input of the wrong rank or dtype, a missing argument.
-The original error is passed on as a note; the marked line is the innermost one that belongs to the model
-and not to torch.
+The model's `forward`, or an operator that it calls, raised an error that no more specific rule covers.
+Fake tensors check shapes and dtypes as real ones do, so the usual cause is a fault that eager mode has
+too: shapes that do not match, an example input of the wrong rank or dtype, a missing argument. The
+original error is passed on as a note; the marked line is the innermost one that belongs to the model and
+not to torch.
 """,
     how_to_repair="""
-Read torch's message in the note, then compare the shapes at the marked line with what the operator needs.
-If the example input is at fault, give another one with `--input`. If the error comes with fake tensors only,
-the code does something that needs data: move it out of `forward`, or wrap it as a custom operator with a
-fake kernel.
+Read torch's message in the note, then compare the shapes at the marked line with what the operator
+expects. If the example input is wrong, pass another one with `--input`. If the error occurs only with
+fake tensors, the code does something that needs data: move it out of `forward`, or wrap it in a custom
+operator with a fake kernel.
 """,
     failing_model="""
 import torch

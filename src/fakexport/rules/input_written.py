@@ -1,4 +1,4 @@
-"""FE902: the program writes into its caller's tensors."""
+"""FE902: forward writes into an input in place."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,16 +6,16 @@ RULE = Rule(
     code="FE902",
     name="input_written",
     severity="note",
-    message="forward writes into an input",
+    message="forward writes into an input in place",
     why="""
-The model changes one of its inputs in place. The exported program does the same: after each call the caller's
-tensor has other values, and a second call with the same tensor gives another result. Some runtimes do not
-write inputs back (ONNX Runtime), and others refuse memory that is read-only: there the program behaves
-otherwise than the model.
+The model mutates one of its inputs in place. The exported program does the same: after each call the
+caller's tensor has other values, and a second call with the same tensor returns another result. Some
+runtimes do not write inputs back (ONNX Runtime), and others refuse read-only memory: there the program
+behaves differently from the model.
 """,
     how_to_repair="""
-Compute a new tensor instead. Where the write is meant, as for a key-value cache, leave it: the program keeps
-it, and this is a note.
+Compute a new tensor instead. If the write is intended, as for a key-value cache, leave it: the program
+keeps it, and this is a note.
 """,
     failing_model="""
 import torch

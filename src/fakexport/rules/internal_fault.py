@@ -6,17 +6,16 @@ RULE = Rule(
     code="FE001",
     name="internal_fault",
     severity="error",
-    message="fakexport itself failed; this says nothing about the model",
+    message="fakexport itself failed",
     why="""
-An error was raised that fakexport expects neither from the model, nor from its inputs, nor from torch.
-The target that it happened on has no verdict: the model may export, or may not. Other targets of the same
-check are not affected. We want to know about every one of these, because a check that breaks is worth less
-than a check that fails.
+fakexport raised an error that does not come from the model, its inputs or torch. The target on which it
+happened has no verdict: the model may export, or may not. Other targets of the same check are not
+affected. Please report every one of these: a check that crashes is worth less than a check that fails.
 """,
     how_to_repair="""
-Run the command again with `--debug`, which shows the traceback. Report the traceback, the command, the
+Run the command again with `--debug`, which prints the traceback. Report the traceback, the command, the
 output of `python -m torch.utils.collect_env`, and the model's source or its `hf:` name. Weights are never
-needed. A fix cannot be given here: it has to be made in fakexport.
+needed. There is nothing to fix in your code: the fix has to be made in fakexport.
 """,
     failing_model=None,
     repaired_model=None,

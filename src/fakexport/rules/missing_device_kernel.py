@@ -1,4 +1,4 @@
-"""FE504: an operator has no kernel on the device of the target."""
+"""FE504: an operator has no kernel on the target's device."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,17 +6,17 @@ RULE = Rule(
     code="FE504",
     name="missing_device_kernel",
     severity="error",
-    message="an operator has no kernel for these tensors on the target's device",
+    message="operator has no kernel on the target's device",
     why="""
-An operator may have a kernel for one device and none for another, or none for this dtype there. Models know:
-their code asks on which device a tensor is, and takes another way. That decision was made when the program
-was exported. A program that is put on another device later still has the first way in it, and stops at this
-operator. `torch.histc` counts integers on a GPU and not on a CPU, for instance, and transformers counts the
-tokens of each expert with it.
+An operator may have a kernel for one device and none for another, or none for this dtype there. Models
+handle this: their code checks which device a tensor is on, and takes another path. That decision was made
+while tracing. A program that is retargeted to another kind of device still contains the first path, and
+stops at this operator (`NotImplementedError`). For instance, `torch.histc` counts integers on a GPU but
+not on a CPU, and transformers counts the tokens of each expert with it.
 """,
     how_to_repair="""
-Export the model for this device, instead of retargeting the program of another one. If the model has no way
-of its own for the device, let it convert: `torch.histc(x.float(), ...)`.
+Export the model for this device, instead of retargeting a program that was exported for another one. If
+the model has no path of its own for the device, convert the operand: `torch.histc(x.float(), ...)`.
 """,
     failing_model="""
 import torch

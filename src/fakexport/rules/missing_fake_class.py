@@ -1,4 +1,4 @@
-"""FE404: a TorchBind class without a fake class."""
+"""FE404: a TorchBind class has no fake class."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,17 +6,17 @@ RULE = Rule(
     code="FE404",
     name="missing_fake_class",
     severity="error",
-    message="an object of a C++ class has no fake class",
+    message="TorchBind object has no fake class",
     why="""
-The model holds an object of a C++ class that was registered with TorchBind. The capture cannot trace into
-C++, and the object's methods read real data, so it needs a stand-in in Python: a fake class with the same
-methods, which gives outputs of the right shapes. The class also has to say what its state is
-(`__obj_flatten__`). The fault lies with the library that registers the class.
+The model holds an object of a C++ class that was registered with TorchBind (a script object). The trace
+cannot see into C++, and the object's methods read real data, so it needs a stand-in in Python: a fake
+class with the same methods, which returns fake tensors of the right shapes. The class also has to
+describe its state (`__obj_flatten__`). The cause is in the library that registers the class.
 """,
     how_to_repair="""
-Register a fake class with the qualified name of the C++ class, and define `__obj_flatten__` in C++. The fix
-of the diagnostic has a skeleton with the class's own methods. If the object is not needed in the program,
-keep it out of the module.
+Register a fake class with the qualified name of the C++ class, and define `__obj_flatten__` in C++. The
+fix in the diagnostic contains a skeleton with the class's own methods. If the program does not need the
+object, keep it out of the module.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE401: an operator without a fake kernel."""
+"""FE401: a custom operator has no fake kernel."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,18 +6,19 @@ RULE = Rule(
     code="FE401",
     name="missing_fake_kernel",
     severity="error",
-    message="an operator has no fake kernel, so its output shape is unknown",
+    message="operator has no fake kernel: output shape unknown",
     why="""
-The model calls an operator that was registered from outside torch and that can only run on real data. The
-capture runs the model without data, so it needs a second description of the operator: a function that gives
-an output of the right shape, strides, dtype and device without computing it. Python calls that a fake kernel
-(`register_fake`), C++ a Meta kernel. The real kernel cannot stand in for it. The fault lies with the library
-that registers the operator.
+The model calls a custom operator that was registered outside of torch and that can only run on real data.
+The trace runs the model on fake tensors, so it needs a second implementation of the operator: a function
+that returns an output of the right shape, strides, dtype and device without computing it. Python calls
+that a fake kernel (`register_fake`), C++ a Meta kernel. The real kernel cannot stand in for it. The cause
+is in the library that registers the operator.
 """,
     how_to_repair="""
-Register a fake kernel beside the operator. It gets fake tensors, must not read their values, and makes its
-outputs with `torch.empty_like`, `x.new_empty(...)` and the like. If the library is not yours, register it
-from your own code after importing the library: `torch.library.register_fake("acme::scale_rows")`.
+Register a fake kernel next to the operator. It receives fake tensors, must not read their values, and
+creates its outputs with `torch.empty_like`, `x.new_empty(...)` and the like. If the library is not yours,
+register it from your own code after importing the library:
+`torch.library.register_fake("acme::scale_rows")`.
 """,
     failing_model="""
 import torch

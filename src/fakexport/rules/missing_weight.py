@@ -1,4 +1,4 @@
-"""FE701: the checkpoint lacks a weight."""
+"""FE701: missing key in the checkpoint."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,21 +6,20 @@ RULE = Rule(
     code="FE701",
     name="missing_weight",
     severity="error",
-    message="the checkpoint has no entry for a weight",
+    message="missing key in checkpoint",
     why="""
 A parameter or a persistent buffer of the model has no entry in the checkpoint, neither under its own name
 nor under the name of a weight that it is tied to. `load_state_dict(strict=False)` and many loaders go on
-with the random values of the construction: the model runs, and its answers mean nothing. fakexport binds
-all weights or none. Names are told by the headers of the files, so nothing of the data is read. A
-checkpoint in the layout of the Hugging Face hub is first converted as transformers does it: by its own
-tables, with its own operations. A constant without a value (FE601, FE602, FE603) counts as a weight when a
-program is bound.
+with the random values of the construction: the model runs, and its outputs mean nothing. fakexport binds
+all weights or none. Names are read from the headers of the files, so no data is read. A checkpoint in the
+layout of the Hugging Face hub is first converted as transformers does it: by its own tables, with its own
+operations. When a program is bound, a constant without a value (FE601, FE602, FE603) counts as a weight.
 """,
     how_to_repair="""
-The likely cause stands next to the names: another prefix (`module.` comes from `DataParallel`, `_orig_mod.`
-from `torch.compile`), projections that are merged in one place and split in the other, an old name. Rename
-or convert the entries and save the checkpoint again, or build the class of the model that the checkpoint
-was saved from.
+Read the likely cause, which is printed next to the names: another prefix (`module.` comes from
+`DataParallel`, `_orig_mod.` from `torch.compile`), projections that are merged in one place and split in
+the other, an old name. Rename or convert the entries and save the checkpoint again, or build the class of
+the model that the checkpoint was saved from.
 """,
     failing_model="""
 import torch

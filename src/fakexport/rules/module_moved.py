@@ -1,4 +1,4 @@
-"""FE208: `forward` casts or moves a module."""
+"""FE208: forward casts or moves a module."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,14 +6,15 @@ RULE = Rule(
     code="FE208",
     name="module_moved",
     severity="error",
-    message="forward casts or moves the weights of a module",
+    message="forward casts or moves a module's weights",
     why="""
-`module.to(...)`, `.float()`, `.half()` or `.cuda()` in `forward` replaces the weights of the module. A
-program has its weights outside of the graph, with the dtype and the device that they had before `forward`
-ran: nothing in the graph can replace them. Stock torch raises `Couldn't swap`.
+`module.to(...)`, `.float()`, `.half()` or `.cuda()` in `forward` replaces the weights of the module. An
+exported program has its weights outside of the graph, in its state dict, with the dtype and the device
+that they had before `forward` ran: nothing in the graph can replace them. Stock torch raises `Couldn't
+swap`.
 """,
     how_to_repair="""
-Give the module its dtype and device in the constructor, and cast what it is called with:
+Give the module its dtype and device in the constructor, and cast its input:
 `self.norm(x.to(self.norm.weight.dtype))`. If the computation needs a higher precision than the weights
 have, cast the weights as tensors: `F.layer_norm(x.float(), shape, self.norm.weight.float())`.
 """,

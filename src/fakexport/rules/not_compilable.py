@@ -8,15 +8,15 @@ RULE = Rule(
     severity="error",
     message="AOTInductor cannot compile the program",
     why="""
-AOTInductor writes C++ for a program, or Triton for a GPU, and has it compiled. For an operator that it has
-no code for, it writes a call of the kernel that torch has; not all kinds of arguments and results can be
-handed over in such a call. A program that runs in Python may therefore be refused here. The finding names
-the operator and the line, where the compiler was at one, and quotes the compiler.
+AOTInductor generates C++ for an ExportedProgram, or Triton for a GPU, and compiles it. For an operator
+that it cannot generate code for, it calls torch's kernel (a fallback kernel); not all kinds of arguments
+and results can be passed in such a call. So a program that runs in Python may be refused here. The
+diagnostic names the operator and the line, if the compiler was at one, and quotes the compiler.
 """,
     how_to_repair="""
-Write the line with other operators, or give a custom operator a plainer signature: tensors, numbers,
-strings and lists of them, and tensors as results. Where that is not wanted, the program runs in Python as
-it is (`fakexport run`), and the other forms of `fakexport compile` may take it.
+Rewrite the line with other operators, or give a custom operator a simpler schema: tensors, numbers,
+strings and lists of them as arguments, and tensors as results. Otherwise run the program in Python as it
+is (`fakexport run`), or try another format of `fakexport compile`.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE706: a weight holds NaN or infinity."""
+"""FE706: a weight contains NaN or infinity."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,18 +6,18 @@ RULE = Rule(
     code="FE706",
     name="not_finite_weight",
     severity="warning",
-    message="a weight holds NaN or infinity",
+    message="weight contains NaN or infinity",
     why="""
-Some elements of an entry are not finite. One NaN in a weight makes every output that it touches NaN; an
-infinity does so as soon as it meets a zero or another infinity. It is often the trace of a diverged
-training, of an overflow in a conversion to float16, or of a file that was not written to its end. It is a
-warning, because some models keep `-inf` in a buffer on purpose, as a mask. Only the data tells, so that the
-verification does not see it: `bind` looks through the data, for large mapped checkpoints only where it is
-asked to.
+Some elements of a checkpoint entry are not finite. One NaN in a parameter or buffer makes every output
+that it touches NaN; an infinity does so as soon as it meets a zero or another infinity. It usually comes
+from diverged training, from an overflow in a conversion to float16, or from a file that was not
+completely written. It is a warning, because some models keep `-inf` in a buffer on purpose, as a mask.
+Only the data shows it, so verification does not report it: `bind` scans the data, for large mapped
+checkpoints only on request.
 """,
     how_to_repair="""
 Find out where the values come from: compare with the checkpoint before the conversion, and convert to
-bfloat16, which has the range of float32, in place of float16.
+bfloat16, which has the range of float32, instead of float16.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE802: what ONNX has no word for."""
+"""FE802: ONNX cannot express a part of the program."""
 
 from fakexport.rules.rule import Rule
 
@@ -8,16 +8,16 @@ RULE = Rule(
     severity="error",
     message="ONNX cannot express a part of the program",
     why="""
-ONNX is a fixed list of operators. `torch.onnx` has a translation for most of torch's, and the program has an
-operator without one; those of a library of your own never have one. ONNX has no state either: what a program
-writes into a buffer or into an input would be forgotten. Nor do its operators take complex numbers. The
-program itself is sound, and runs in other forms; no file is written.
+ONNX is a fixed list of operators. `torch.onnx` translates most of torch's operators, and the
+ExportedProgram contains one without a translation; custom operators never have one. ONNX has no state
+either: what a program writes into a buffer or into an input would be lost. Nor do its operators support
+complex numbers. The program itself is correct, and runs in other formats; no file is written.
 """,
     how_to_repair="""
-Write the same with operators that ONNX has: a median is the middle of the sorted values. Give `compile_onnx`
-of `fakexport.deploy.onnx` a translation of an operator of your own, a function of onnxscript:
-`custom_translation_table={torch.ops.acme.scale.default: scale}`. Return what is written into a buffer as an
-output, and take it as an input in the next call.
+Rewrite the line with operators that ONNX has: a median is the middle of the sorted values. Pass
+`compile_onnx` of `fakexport.deploy.onnx` a translation of your custom operator, a function of onnxscript:
+`custom_translation_table={torch.ops.acme.scale.default: scale}`. Return what is written into a buffer as
+an output, and take it as an input in the next call.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE901: the program drops, averages or draws as in training."""
+"""FE901: an operator of the program runs in training mode."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,18 +6,18 @@ RULE = Rule(
     code="FE901",
     name="operator_in_training_mode",
     severity="warning",
-    message="an operator runs in training mode",
+    message="operator runs in training mode",
     why="""
-A program has one mode: the one that the model was in when it was captured. This operator was captured in
-training mode: dropout zeroes values at random, batch norm takes the mean of the batch and changes its running
-statistics, randomised activations draw. The exported program goes on doing so wherever it is deployed, and
-there is no `.eval()` that could be called on it. Each call gives other numbers, and one sample's result
-depends on the others of its batch.
+An exported program has one mode: the one that the model was in when it was traced. This operator was
+traced in training mode: dropout zeroes values at random, batch norm uses the batch mean and updates its
+running statistics (buffers, written in place), randomized activations draw. The exported program goes on
+doing so wherever it is deployed, and `.eval()` does not change it. Each call returns different numbers,
+and one sample's result depends on the others of its batch.
 """,
     how_to_repair="""
-Call `.eval()` on the model before it is exported, in the factory. If the program is meant for training, leave
-it as it is: the finding is a warning. Functions of `torch.nn.functional` do not know the model's mode: pass
-`training=self.training`, or `dropout_p=self.p if self.training else 0.0`.
+Call `.eval()` on the model before it is exported, in the factory. If the program is meant for training,
+leave it as it is: this is a warning. Functions of `torch.nn.functional` do not know the model's mode:
+pass `training=self.training`, or `dropout_p=self.p if self.training else 0.0`.
 """,
     failing_model="""
 import torch

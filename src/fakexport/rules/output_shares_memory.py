@@ -1,4 +1,4 @@
-"""FE905: an output is memory of a weight, of another output or of an input that is written."""
+"""FE905: an output shares memory with a weight, another output or a written input."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,15 +6,16 @@ RULE = Rule(
     code="FE905",
     name="output_shares_memory",
     severity="note",
-    message="an output shares memory with something else",
+    message="output shares memory with another tensor",
     why="""
-An output is a weight, another output or an input that `forward` writes into, or a view of one. Whoever writes
-into it changes the other too: of a weight, for all calls to come. The exported program run by torch keeps
-that; compiled packages and other runtimes give memory of its own to each output, so that code which relies on
-the sharing behaves otherwise there.
+An output is a weight, another output or an input that `forward` writes into in place, or a view of one.
+Anyone who writes into it changes the other too: with a weight, for all later calls. The exported program
+run by torch keeps this aliasing; compiled packages and other runtimes return separate memory for each
+output, so code that relies on the sharing behaves differently there.
 """,
     how_to_repair="""
-Return a copy where the caller may write into it. Where nobody writes, nothing has to be done: this is a note.
+Return a copy (`.clone()`) if the caller may write into it. If no one writes into it, do nothing: this is
+a note.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE906: `forward` prints, and the program does not."""
+"""FE906: forward prints, and the program does not."""
 
 from fakexport.rules.rule import Rule
 
@@ -8,13 +8,13 @@ RULE = Rule(
     severity="note",
     message="forward prints",
     why="""
-`print` ran while the model was captured, and showed fake tensors or symbolic sizes. A program consists of
-operators on tensors: Python that makes no tensor leaves no trace in it. Nothing is printed where it is
-deployed. In strict mode the same line stops the export.
+`print` ran while the model was traced, and showed fake tensors or symbolic sizes. An exported program
+consists of operators on tensors: Python code that produces no tensor is not in its graph. Nothing is
+printed where it is deployed. In strict mode the same line is a graph break and stops the export.
 """,
     how_to_repair="""
-Remove the line. To see a value of the program, return it; to see what shapes a module gets, read the program
-(`fakexport inspect`).
+Remove the line. To see a value of the program, return it; to see what shapes a module gets, inspect the
+program (`fakexport inspect`).
 """,
     failing_model="""
 import torch

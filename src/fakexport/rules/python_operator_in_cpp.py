@@ -1,4 +1,4 @@
-"""FE804: an operator of Python in a program that is to run without Python."""
+"""FE804: a program that is to run without Python calls a Python custom operator."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,16 +6,17 @@ RULE = Rule(
     code="FE804",
     name="python_operator_in_cpp",
     severity="error",
-    message="a C++ program cannot call an operator of Python",
+    message="C++ program cannot call a Python custom operator",
     why="""
-The native code of AOTInductor calls an operator that torch does not have through torch's dispatcher. One of
-`torch.library.custom_op` is there once Python has run the module that makes it, and a C++ program runs no
-Python. The project would be compiled, and end at its first call.
+AOTInductor's native code calls an operator that torch does not have through torch's dispatcher. An
+operator of `torch.library.custom_op` exists only after Python has run the module that defines it, and a
+C++ program does not run Python. The project would compile, and fail at its first call.
 """,
     how_to_repair="""
-Write the line with torch's operators, or the operator in C++ (`TORCH_LIBRARY`): the project loads its
-library with `--library`. Or compile with `--to aoti`, and run that from Python. Mixtures of experts of
-transformers call one of Python, unless their `config.json` says `"experts_implementation": "batched_mm"`.
+Rewrite the line with torch's operators, or the operator in C++ (`TORCH_LIBRARY`): the project loads its
+library with `--library`. Or compile with `--to aoti`, and run that from Python. Mixture-of-experts models
+of transformers call a Python operator, unless their `config.json` has `"experts_implementation":
+"batched_mm"`.
 """,
     failing_model="""
 import torch

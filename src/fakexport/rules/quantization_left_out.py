@@ -1,4 +1,4 @@
-"""FE105: a config says how the model is quantized, and the model was built unquantized."""
+"""FE105: the config describes a quantized model, and the model was built unquantized."""
 
 from fakexport.rules.rule import Rule
 
@@ -8,16 +8,16 @@ RULE = Rule(
     severity="warning",
     message="quantized model checked without its quantization",
     why="""
-The config has a `quantization_config`: the published weights are in fp8, int4 or another packed format, and
-the deployed model calls quantized operators. An `hf:` source builds the model from the config alone, with
-plain weights in the model's dtype. Operators, bytes, memory and the keys in a checkpoint are those of the
-unquantized model. That is another model, so this warning counts: the report is not clean, and the exit code
-is 1.
+The config has a `quantization_config`: the published weights are in fp8, int4 or another packed format,
+and the deployed model calls quantized operators. An `hf:` source builds the model from the config alone,
+with plain weights in the model's dtype. Operators, bytes, memory and state dict keys are those of the
+unquantized model. That is a different model, so this warning counts: the report is not clean, and the
+exit code is 1.
 """,
     how_to_repair="""
-Write a factory that builds the quantized model, for example with `torchao.quantization.quantize_`, and check
-`file.py:factory`. To check the unquantized model on purpose, remove `quantization_config` from a copy of the
-config.
+Write a factory that builds the quantized model, for example with `torchao.quantization.quantize_`, and
+check `file.py:factory`. To check the unquantized model on purpose, remove `quantization_config` from a
+copy of the config.
 """,
     failing_model=None,
     repaired_model=None,

@@ -1,4 +1,4 @@
-"""What a rule is: a fault that has a name, a reason, and a model that shows it."""
+"""The value type of a rule: a fault with a name, a reason, and a model that shows it."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ FailsOn = Literal["build", "capture", "weights", "retarget", "compile", "never"]
 
 @dataclass(frozen=True)
 class Rule:
-    """One fault that fakexport knows: its explanation, and two models that prove it.
+    """One fault that fakexport diagnoses: its explanation, and two models that prove it.
 
     Args:
-        code: Permanent code such as `FE201`; never used for another fault later on.
+        code: Permanent code such as `FE201`; never reused for another fault.
         name: Name of the fault, which is also the name of the rule's module.
         severity: Of its diagnostics.
-        message: Headline of its diagnostics, at most 80 characters.
-        why: What it is and why it matters; Markdown, several sentences.
+        message: Headline of its diagnostics: the fault, in at most eight words and 80 characters.
+        why: What it is and why it matters, in torch's own terms; Markdown, several sentences.
         how_to_repair: What to change; Markdown.
         failing_model: Source text of a Python file whose `factory()` returns `(module, args)` or
-            `(module, args, kwargs)`. The culprit's line ends in `# <- CODE`. None if no model can show it.
-        repaired_model: The same file with the fault repaired.
+            `(module, args, kwargs)`. The line that causes the fault ends in `# <- CODE`. None if no model can
+            show it.
+        repaired_model: The same file with the fault fixed.
         fails_on: The step that raises on the failing model: `build`, `capture`, or `never` (the
             rule reads facts of a program that exports); or `weights`: the model exports, and the checkpoint
-            that the file's `checkpoint()` returns, tensors by name, does not fit it. Or `retarget`: the model
-            exports for `target`, and the program cannot be put on the device of another kind. Or `compile`:
-            the model exports, and the program cannot be compiled to `form`.
-        target: Topology that both models are meant for.
+            that the file's `checkpoint()` returns, tensors by name, does not match it. Or `retarget`: the
+            model exports for `target`, and the program cannot be retargeted to the other kind of device. Or
+            `compile`: the model exports, and the program cannot be compiled to `form`.
+        target: Topology that both models are checked for.
         dynamic: Declared ranges as on the command line, such as `{"x.0": "1..64"}`. None: all static.
-        fault: Who can repair it, as a rule.
-        links: Addresses of further reading.
-        form: What `fakexport compile --to` is asked for, where `fails_on` is `compile`: `onnx`.
-        is_strict: Both models are meant to be traced with TorchDynamo.
-        exportdb: Tags of torch's own collection of examples, ExportDB, that are about it:
-            `torch.dynamic-shape`.
+        fault: Who can fix it, as a rule.
+        links: URLs of further reading.
+        form: Value of `fakexport compile --to`, where `fails_on` is `compile`: `onnx`.
+        is_strict: Whether both models are traced with TorchDynamo (`--strict`).
+        exportdb: Tags of ExportDB, torch's own collection of examples, that cover it: `torch.dynamic-shape`.
     Raises:
-        ValueError: a malformed headline, an unknown `fails_on`, one of the two models missing.
+        ValueError: malformed headline, unknown `fails_on`, or only one of the two models given.
     """
 
     code: str
@@ -65,7 +65,7 @@ class Rule:
         if self.fails_on not in get_args(FailsOn):
             raise ValueError(f"fails_on must be one of {', '.join(get_args(FailsOn))}; got {self.fails_on!r}")
         if (self.failing_model is None) != (self.repaired_model is None):
-            raise ValueError(f"{self.code} needs both models, or none")
+            raise ValueError(f"{self.code} needs both models or neither")
 
     def diagnostic(
         self,
@@ -79,12 +79,12 @@ class Rule:
         fault: Fault | None = None,
         targets: tuple[str, ...] = (),
     ) -> Diagnostic:
-        """Returns a finding of this rule; the arguments mean what they mean in `Diagnostic`.
+        """Return a diagnostic of this rule; the arguments are those of `Diagnostic`.
 
         Args:
-            fault: Default: the rule's.
+            fault: Default: that of the rule.
         Raises:
-            ValueError: as `Diagnostic`.
+            ValueError: as for `Diagnostic`.
         """
         return Diagnostic(
             code=self.code,

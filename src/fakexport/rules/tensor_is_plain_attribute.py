@@ -1,4 +1,4 @@
-"""FE904: a tensor of the module is neither parameter nor buffer."""
+"""FE904: a tensor of the module is neither a parameter nor a buffer."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,16 +6,16 @@ RULE = Rule(
     code="FE904",
     name="tensor_is_plain_attribute",
     severity="note",
-    message="a tensor is held as a plain attribute",
+    message="tensor is neither parameter nor buffer",
     why="""
-The module holds a tensor as a plain Python attribute. `module.to(device)` and `module.half()` pass it by, so
-that it stays behind when the model moves to a GPU; a state dict does not have it, so that no checkpoint
-brings it. In the program it is a constant: it has the value that it had during the capture, and no binding
-changes it.
+The module holds a tensor as a plain Python attribute. `module.to(device)` and `module.half()` skip it, so
+it stays where it is when the model moves to a GPU; it is not in the state dict, so no checkpoint contains
+it. In the exported program it is a constant: it has the value that it had while tracing, and binding does
+not change it.
 """,
     how_to_repair="""
-Register it: `persistent=False` keeps it out of checkpoints, as before. If it is learned or differs from one
-checkpoint to the next, make it a parameter or a persistent buffer.
+Register it as a buffer: `persistent=False` keeps it out of checkpoints, as before. If it is learned or
+differs between checkpoints, make it a parameter or a persistent buffer.
 """,
     failing_model="""
 import torch

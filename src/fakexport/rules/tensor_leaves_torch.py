@@ -1,4 +1,4 @@
-"""FE205: a tensor's data is taken to NumPy."""
+"""FE205: tensor data leaves PyTorch."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,17 +6,17 @@ RULE = Rule(
     code="FE205",
     name="tensor_leaves_torch",
     severity="error",
-    message="the data of a tensor are taken out of torch",
+    message="tensor data leaves PyTorch (`.numpy()`, `.tolist()`)",
     why="""
-`forward` turns a tensor into a NumPy array, by `.numpy()`, `numpy.asarray` or a function of another library
-that does so. The capture follows operators of torch, and there are no data to hand over: what happens
-outside of torch could not become part of the program. If it could, the numbers of one example input would
-be fixed in it.
+`forward` turns a tensor into a NumPy array, by `.numpy()`, `numpy.asarray` or a function of another
+library that does so. The trace records torch operators, and a fake tensor has no data to hand over: what
+happens outside of torch cannot become part of the graph. If it could, the numbers of one example input
+would be hard-coded in it.
 """,
     how_to_repair="""
-Write the computation with operators of torch; most functions of NumPy have one of the same name. If the
-code has to stay outside, wrap it as a custom operator with a fake kernel: the program then calls it by its
-name. What does not depend on the inputs belongs into the constructor.
+Write the computation with torch operators; most NumPy functions have one of the same name. If the code
+has to stay outside of torch, wrap it in a custom operator with a fake kernel: the program then calls it
+by name. Move what does not depend on the inputs into the constructor.
 """,
     failing_model="""
 import torch

@@ -6,21 +6,21 @@ RULE = Rule(
     code="FE103",
     name="tensor_subclass_not_kept",
     severity="error",
-    message="a tensor subclass cannot be kept in the program",
+    message="tensor subclass cannot be kept in the program",
     why="""
 A tensor of the model belongs to a subclass of `torch.Tensor`, such as a quantized weight. A wrapper
-subclass that has `__tensor_flatten__` and `__tensor_unflatten__` is kept: fakexport makes it again around
-tensors without data, and the exported program holds the tensors inside of it (torchao's quantized weights
-are of this kind). Another subclass would become a plain tensor, and what the class does for each operator
-would be lost: a quantized weight would be checked, counted and exported as its high-precision original. So
-the export stops. The same holds for a subclass that `forward` takes or returns, since the inputs and
-outputs of an exported program are plain tensors; for a `DTensor`, whose program depends on the rank; and
-for a wrapper that does not say of itself what its parts say.
+subclass with `__tensor_flatten__` and `__tensor_unflatten__` is supported: fakexport rebuilds it around
+fake tensors, and the exported program holds its inner tensors (torchao's quantized weights are of this
+kind). Any other subclass would become a plain tensor, and its own implementation of each operator would
+be lost: a quantized weight would be checked, counted and exported as its high-precision original. So the
+export stops. The same applies to a subclass that `forward` takes or returns, since the inputs and outputs
+of an exported program are plain tensors; to a `DTensor`, whose program depends on the rank; and to a
+wrapper whose own shape or dtype disagrees with its inner tensors.
 """,
     how_to_repair="""
-Give the class `__tensor_flatten__` and `__tensor_unflatten__`, and register the tensor as a parameter or a
-buffer. Or keep plain tensors (the integers and the scale) as buffers and compute with them in `forward`.
-Pass a plain tensor in place of an input of the class: the tensors inside of it, `to_padded_tensor()` of a
+Give the class `__tensor_flatten__` and `__tensor_unflatten__`, and register the tensor as a parameter or
+a buffer. Or keep plain tensors (the integers and the scale) as buffers and compute with them in
+`forward`. Replace an input of such a class by plain tensors: its inner tensors, `to_padded_tensor()` of a
 nested tensor, `full_tensor()` of a `DTensor`, the data and the mask of a `MaskedTensor`.
 """,
     failing_model="""

@@ -1,4 +1,4 @@
-"""FE502: an operator gets tensors that live on different devices."""
+"""FE502: an operator gets tensors on different devices."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,18 +6,18 @@ RULE = Rule(
     code="FE502",
     name="tensors_on_different_devices",
     severity="error",
-    message="an operator gets tensors on different devices",
+    message="device mismatch between tensors of an operator",
     why="""
-Operators work on one device. On the target, some of this operator's tensors are in one memory and some in
-another, and torch moves nothing by itself (a CPU tensor without dimensions is the usual exception). On a
-machine with a single device the fault often cannot be seen: everything is on the CPU, and the export
-succeeds. It shows up where the model is deployed, as `Expected all tensors to be on the same device`.
+Operators work on one device. On the target, some of this operator's tensors are on one device and some on
+another, and torch moves nothing by itself (a 0-d CPU tensor is the usual exception). On a machine with a
+single device the fault often cannot be seen: everything is on the CPU, and the export succeeds. It
+appears where the model is deployed, as `Expected all tensors to be on the same device`.
 """,
     how_to_repair="""
-Make the tensor where it is used: `device=x.device` for one that `forward` makes, a buffer or a parameter for
-one that the constructor makes, so that it follows the module. If the weights are meant to be on different
-devices, move the data at the border: `table.to(x.device)`. With a device map, give both modules the same
-device.
+Create the tensor on the device where it is used: `device=x.device` for one that `forward` creates, a
+buffer or a parameter for one that the constructor creates, so that it follows the module. If the weights
+are meant to be on different devices, move the data where it crosses over: `table.to(x.device)`. With a
+device map, put both modules on the same device.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE210: a derivative of `torch.func` that torch.export does not trace."""
+"""FE210: torch.export does not trace a derivative of torch.func."""
 
 from fakexport.rules.rule import Rule
 
@@ -8,17 +8,18 @@ RULE = Rule(
     severity="error",
     message="torch.func derivative is not traced",
     why="""
-`torch.func.grad`, `vjp`, `jacrev`, `jacfwd` and `hessian` wrap their input in a tensor that `torch.export`
-does not know. At best the trace stops inside torch (`'Tensor' object has no attribute 'constant'`). At worst
-it finishes, and the wrapped input is a *constant* of the ExportedProgram: the program ignores what it is
-given, and stock `torch.export` says nothing. `torch.vmap`, `torch.func.jvp` and `torch.func.functional_call`
-are traced correctly.
+`torch.func.grad`, `vjp`, `jacrev`, `jacfwd` and `hessian` wrap their input in a tensor that
+`torch.export` does not know. At best the trace stops inside torch (`'Tensor' object has no attribute
+'constant'`). At worst it finishes, and the wrapped input is a *constant* of the ExportedProgram: the
+program ignores what it is given, and stock `torch.export` does not report it. `torch.vmap`,
+`torch.func.jvp` and `torch.func.functional_call` are traced correctly.
 """,
     how_to_repair="""
-Compute the derivative with `torch.autograd`, which is traced as plain operators: `torch.autograd.grad(loss,
-x)` in a `torch.enable_grad()` block, on `x.detach().requires_grad_()`; `torch.autograd.functional.jacobian`
-and `hessian` in place of `jacrev`, `jacfwd` and `hessian`. Gradients per sample are the gradient of the sum
-over the samples, if no sample influences another. Export without `--strict`, which traces none of these.
+Compute the derivative with `torch.autograd`, which is traced as plain operators:
+`torch.autograd.grad(loss, x)` in a `torch.enable_grad()` block, on `x.detach().requires_grad_()`;
+`torch.autograd.functional.jacobian` and `hessian` in place of `jacrev`, `jacfwd` and `hessian`.
+Per-sample gradients are the gradient of the sum over the samples, if no sample influences another. Export
+without `--strict`, which traces none of these.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE403: an operator changes an input in secret."""
+"""FE403: a custom operator mutates an input that its schema does not declare."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,16 +6,16 @@ RULE = Rule(
     code="FE403",
     name="undeclared_mutation",
     severity="error",
-    message="an operator changes an input without declaring it",
+    message="operator mutates an input without declaring it",
     why="""
-An operator from outside torch writes to one of its inputs, and its schema does not say so. The capture, and
-every pass after it, reorders and drops operators by what the schemas declare: the change may come too
-early, or not at all, and the program computes something else than the model. The check ran the operator's
-CPU kernel once on made-up data of the captured shapes and saw it.
+A custom operator writes to one of its inputs in place, and its schema does not say so. The export, and
+every pass after it, reorders and drops operators by what the schemas declare: the write may come too
+early, or not at all, and the program computes something other than the model. The check ran the
+operator's CPU kernel once on synthetic data of the traced shapes and observed the write.
 """,
     how_to_repair="""
-Declare the argument: `mutates_args={"x"}` in Python, `Tensor(a!) x` in a schema. Or let the operator write
-to a copy. `torch.library.opcheck` shows the same for your own inputs.
+Declare the argument: `mutates_args={"x"}` in Python, `Tensor(a!) x` in a schema. Or let the operator
+write to a copy. Run `torch.library.opcheck` to see the same on your own inputs.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE704: the checkpoint has an entry that nothing wants."""
+"""FE704: unexpected key in the checkpoint."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,17 +6,17 @@ RULE = Rule(
     code="FE704",
     name="unexpected_entry",
     severity="warning",
-    message="the checkpoint has an entry that no weight of the model wants",
+    message="unexpected key in checkpoint",
     why="""
-An entry is no weight of the model, and no part of one either. The binding leaves it out and is exact all
-the same, since every weight has an entry of its own; so this is a warning. It is worth a look: the head of
+An entry of the checkpoint is neither a weight of the model nor a part of one. Binding ignores it and is
+still exact, since every weight has its own entry; so this is a warning. It is worth a look: the head of
 another task, or the second half of a model of which one half was exported, is harmless. A tower that the
-configuration switches off is not. Together with FE701 it tells that the two sides name one thing
-differently, and the likely cause is given.
+configuration switches off is not. Together with FE701 it means that the model and the checkpoint name the
+same thing differently, and the likely cause is printed.
 """,
     how_to_repair="""
-Nothing, if the model is meant to be a part of what the checkpoint holds. Otherwise build the class of the
-model that the checkpoint was saved from (`hf:config.json:LlamaForCausalLM`), or rename the entry.
+Do nothing if the model is meant to be a part of what the checkpoint contains. Otherwise build the class
+of the model that the checkpoint was saved from (`hf:config.json:LlamaForCausalLM`), or rename the entry.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE101: the constructor reads a value that cannot be computed without data."""
+"""FE101: the constructor reads a tensor value that cannot be recomputed without data."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,20 +6,20 @@ RULE = Rule(
     code="FE101",
     name="unreplayable_read",
     severity="error",
-    message="a value read in the constructor cannot be recomputed without real data",
+    message="constructor reads a value that needs real data",
     why="""
 The constructor asks a tensor for its value: `.item()`, `.tolist()`, `.numpy()`, `bool(...)`, `int(...)`.
-Under fakexport the tensors have no data. Most such reads are answered all the same: fakexport has recorded
-the operations that made the tensor and replays just these on the CPU, so that
-`torch.linspace(0, 0.1, 12).tolist()` gives its true values. A read cannot be answered if a step of that
-history cannot run here, for instance an operator that has only a GPU kernel, or if the history starts outside
-of the recording, for instance in a fake tensor that somebody else made. Guessing a value would silently build
-another model, so the build stops.
+Under fakexport, tensors are fake and have no data. Most such reads are answered anyway: fakexport has
+recorded the operations that produced the tensor and replays only these on the CPU, so `torch.linspace(0,
+0.1, 12).tolist()` returns its true values. A read cannot be answered if a step of that history cannot run
+here, for instance an operator that has only a GPU kernel, or if the history starts outside the recording,
+for instance with a fake tensor that was created elsewhere. A guessed value would silently build a
+different model, so the build stops.
 """,
     how_to_repair="""
 Compute the value before the model is built and pass it in as a number, for instance from the model's
 configuration. Or compute it with operators that run on a CPU. Or keep it as a tensor and never read it:
-an attribute that `forward` multiplies by needs no Python number.
+an attribute that `forward` multiplies by does not have to be a Python number.
 """,
     failing_model="""
 import torch

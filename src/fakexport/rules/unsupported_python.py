@@ -1,4 +1,4 @@
-"""FE206: TorchDynamo cannot follow the code."""
+"""FE206: TorchDynamo cannot trace this code."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,16 +6,16 @@ RULE = Rule(
     code="FE206",
     name="unsupported_python",
     severity="error",
-    message="strict mode cannot follow this Python code",
+    message="graph break: strict mode cannot trace this code",
     why="""
 With `--strict`, TorchDynamo interprets the bytecode of `forward` in place of Python, so that it can prove
-what the program depends on. It knows torch and most of Python's language, but not C functions that it was
-not taught: it stops at the clock, the garbage collector, sockets, C extensions. Outside of a strict export
-this code just runs, once, while the model is traced.
+what the program depends on. It knows torch and most of the Python language, but not every C function: the
+clock, the garbage collector, sockets and C extensions cause a graph break, which an export does not
+allow. In a non-strict export this code just runs, once, while the model is traced.
 """,
     how_to_repair="""
-Export without `--strict`: that is torch's default, and the other rules are found there too. If it has to be
-strict, move the call out of `forward`, or leave it out while exporting: `if not
+Export without `--strict`: that is torch's default, and the other rules are found there too. If the export
+has to be strict, move the call out of `forward`, or skip it while exporting: `if not
 torch.compiler.is_exporting():`.
 """,
     failing_model="""

@@ -6,15 +6,15 @@ RULE = Rule(
     code="FE305",
     name="unused_dynamic_dim",
     severity="warning",
-    message="a dynamic dimension belongs to an input that is never read",
+    message="dynamic dimension of an unused input",
     why="""
-You declared a dimension of an input dynamic, and nothing in the program reads that input. The declaration
-changes nothing: often a branch of the model was not taken with these example inputs, or the name of the
-input is not the one that was meant. The program still expects the input.
+You declared a dimension of an input dynamic, and nothing in the exported program reads that input: its
+placeholder has no users. The declaration changes nothing: often a branch of the model was not taken with
+these example inputs, or the wrong input was named. The program still expects the input.
 """,
     how_to_repair="""
-Look whether the example inputs lead `forward` where the input is used. If they do, leave the input and the
-declaration out.
+Check whether the example inputs lead `forward` to where the input is used. If they do, remove the input
+and the declaration.
 """,
     failing_model="""
 import torch

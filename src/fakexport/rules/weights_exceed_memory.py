@@ -1,4 +1,4 @@
-"""FE503: more weights than the device has memory."""
+"""FE503: the weights exceed the memory of their device."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,18 +6,18 @@ RULE = Rule(
     code="FE503",
     name="weights_exceed_memory",
     severity="warning",
-    message="the weights placed on a device need more memory than it has",
+    message="weights exceed device memory",
     why="""
-The parameters and buffers that the device map puts on one device add up to more bytes than the device has.
-The program is captured all the same, since no byte of them exists here; it could not be loaded there. The sum
-counts a weight that is shared once, and it is a lower bound: activations, the cache of a language model and
-the libraries' own memory come on top. It is a warning and not an error, because the program is right, and
-because quantization or offloading after the export may make it fit.
+The parameters and buffers that the device map places on one device need more bytes than that device has.
+The program is exported anyway, since fake weights take no memory here; it could not be loaded there. The
+sum counts a shared weight once, and it is a lower bound: activations, the cache of a language model and
+the libraries' own memory come on top. It is a warning and not an error, because the program is correct,
+and because quantization or offloading after the export may make it fit.
 """,
     how_to_repair="""
-Halve the weights with a smaller dtype (`--dtype bfloat16`), spread them over several devices
-(`--target 8xH100 --device-map balanced`), or choose a device with more memory (`fakexport devices` lists
-them). `fakexport inspect` shows which modules are the largest.
+Halve the weights with a smaller dtype (`--dtype bfloat16`), spread them over several devices (`--target
+8xH100 --device-map balanced`), or choose a device with more memory (`fakexport devices` lists them). Run
+`fakexport inspect` to see which modules are the largest.
 """,
     failing_model="""
 import torch

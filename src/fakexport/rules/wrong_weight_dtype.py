@@ -1,4 +1,4 @@
-"""FE703: an entry has another dtype than its weight."""
+"""FE703: a checkpoint entry and its weight have different dtypes."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,16 +6,16 @@ RULE = Rule(
     code="FE703",
     name="wrong_weight_dtype",
     severity="error",
-    message="an entry of the checkpoint has another dtype than the weight",
+    message="dtype mismatch between checkpoint and model",
     why="""
-The dtype of every weight is written into a program: into the operators that were recorded for it, and often
-into conversions next to them. A weight of another dtype makes it fail, or run with other numbers.
-Checkpoints are mostly bfloat16, and a model that is built without a dtype is float32. `load_state_dict`
-would copy into what is there and convert without a word, at the price of a copy of everything in memory.
+An exported program fixes the dtype of every weight: in the operators that were traced for it, and often
+in conversions next to them. A weight of another dtype makes it fail, or produce different numbers. Most
+checkpoints are bfloat16, and a model that is built without a dtype is float32. `load_state_dict` would
+copy into the existing weights and convert silently, at the cost of a copy of everything in memory.
 """,
     how_to_repair="""
-Export in the dtype of the checkpoint (`--dtype bfloat16`, or `dtype=torch.bfloat16`): then the weights are
-mapped from the file and none is copied. Or convert while binding, `bind(program, checkpoint,
+Export in the dtype of the checkpoint (`--dtype bfloat16`, or `dtype=torch.bfloat16`): then the weights
+are mapped from the file and none is copied. Or convert while binding, `bind(program, checkpoint,
 dtype=torch.float32)`, which takes memory for the converted weights.
 """,
     failing_model="""

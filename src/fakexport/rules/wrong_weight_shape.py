@@ -1,4 +1,4 @@
-"""FE702: an entry has another shape than its weight."""
+"""FE702: a checkpoint entry and its weight have different shapes."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,19 +6,19 @@ RULE = Rule(
     code="FE702",
     name="wrong_weight_shape",
     severity="error",
-    message="an entry of the checkpoint has another shape than the weight",
+    message="shape mismatch between checkpoint and model",
     why="""
-The name is there, the shape is another one. The shapes of the weights are written into a program: its
-operators were chosen and its symbolic sizes were solved for them, so a weight of another shape would fail
-in the middle of a run, or broadcast and give wrong numbers. The cause is told where the shapes show it: a
-transposed matrix (`nn.Linear` keeps `[out, in]`, the Conv1D of GPT-2 and Flax keep `[in, out]`), a
-vocabulary that was padded or resized, one shard of a tensor-parallel checkpoint, or the configuration of
-another size of the model.
+The key exists, but the shape differs (`load_state_dict`: `size mismatch`). The shapes of the weights are
+fixed in an exported program: its operators were chosen and its symbolic sizes were solved for them, so a
+weight of another shape would fail in the middle of a run, or broadcast and produce wrong numbers. The
+cause is named where the shapes show it: a transposed matrix (`nn.Linear` keeps `[out, in]`, the Conv1D of
+GPT-2 and Flax keep `[in, out]`), a vocabulary that was padded or resized, one shard of a tensor-parallel
+checkpoint, or the configuration of another size of the model.
 """,
     how_to_repair="""
 Build the model with the configuration that belongs to the checkpoint, or convert the entry (transpose it,
-put the shards together) and save the checkpoint again. fakexport does not guess: a square matrix would hide
-a transposition.
+concatenate the shards) and save the checkpoint again. fakexport does not guess: a square matrix would
+hide a transposition.
 """,
     failing_model="""
 import torch

@@ -1,4 +1,4 @@
-"""FE303: an example size of 0 or 1 fixes a dimension."""
+"""FE303: an example size of 0 or 1 specializes a dynamic dimension."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,17 +6,16 @@ RULE = Rule(
     code="FE303",
     name="zero_or_one_example",
     severity="error",
-    message="an example size of 0 or 1 fixes a dynamic dimension",
+    message="example size 0 or 1 specializes the dimension",
     why="""
-You declared a dimension dynamic, and the example input has the size 0 or 1 there. These two sizes have
-rules of their own in torch, broadcasting and emptiness: a trace with them is right for them only. The
-capture therefore treats such a dimension as fixed, and then refuses the declaration. The model is not at
-fault.
+You declared a dimension dynamic, and the example input has size 0 or 1 there. torch treats these two
+sizes specially, because of broadcasting and emptiness: a trace with one of them is correct for that size
+only. So torch specializes such a dimension, and then refuses the declaration. The model is not the cause.
 """,
     how_to_repair="""
-Give an example of another size, 2 or more, with `--input` or from the factory. A program that was captured
-so takes the sizes 0 and 1 too, without a check: it is right for them unless the model or an operator has
-another way for them, and `fakexport check` says so where the declared range begins there. If the size is
+Pass an example of another size, 2 or more, with `--input` or from the factory. The exported program then
+accepts sizes 0 and 1 too, without a guard: it is correct for them unless the model or an operator treats
+them specially, and `fakexport check` says so where the declared range includes them. If the size is
 always 1, do not declare the dimension.
 """,
     failing_model="""

@@ -126,7 +126,7 @@ def test_a_fault_of_our_own_is_diagnostic_fe001_with_what_to_report(monkeypatch,
 
     out, err = capsys.readouterr()
     assert (code, out) == (2, "")
-    assert err.startswith("error[FE001]: fakexport itself failed; this says nothing about the model\n  --> ")
+    assert err.startswith("error[FE001]: fakexport itself failed\n  --> ")
     assert name in err
     assert "= note: the command was: fakexport check 'm y.py:f' --no-progress\n" in err
     assert f"python {sys.version.split()[0]}" in err

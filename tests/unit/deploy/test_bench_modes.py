@@ -127,7 +127,7 @@ def test_a_model_that_cannot_be_exported_has_a_diagnostic_as_its_reason(tmp_path
     assert "make_s" not in facts
     ((step, reason),) = failures
     assert step == "make"
-    assert reason.startswith(f"FE201: a branch depends on the values of a tensor at {MODELS}:")
+    assert reason.startswith(f"FE201: data-dependent branch: condition depends on tensor values at {MODELS}:")
 
 
 def test_values_are_drawn_where_a_source_has_none(tmp_path: Path) -> None:

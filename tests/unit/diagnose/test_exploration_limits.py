@@ -42,7 +42,10 @@ def test_the_first_finding_is_told_before_anything_is_explored(tmp_path, monkeyp
     checked(tmp_path, source(BRANCH), on_progress=told.append)
 
     (step,) = [progress for progress in told if progress.step == "explore"]
-    assert step.finding == "error[FE201] at model.py:7: a branch depends on the values of a tensor"
+    assert (
+        step.finding
+        == "error[FE201] at model.py:7: data-dependent branch: condition depends on tensor values"
+    )
     assert explored == [told.index(step) + 1]
 
 
@@ -55,7 +58,7 @@ def test_the_command_line_shows_it_on_stderr(tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert code == 1
     assert lines[2:] == [
-        "[1/1] cpu: error[FE201] at model.py:7: a branch depends on the values of a tensor",
+        "[1/1] cpu: error[FE201] at model.py:7: data-dependent branch: condition depends on tensor values",
         "[1/1] cpu: look for more problems ...",
     ]
 

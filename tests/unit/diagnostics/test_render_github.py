@@ -13,7 +13,7 @@ def test_golden_with_every_part() -> None:
     diagnostic = Diagnostic(
         "FE201",
         "error",
-        "a branch depends on the values of a tensor",
+        "data-dependent branch: condition depends on tensor values",
         labels=(Label(Span("src/model.py", 7, 12, 20), "x.sum() > 0 has no value"),),
         notes=("torch: Could not guard",),
         fix=Fix("use torch.where", command="fakexport explain FE201"),
@@ -23,7 +23,7 @@ def test_golden_with_every_part() -> None:
 
     assert render_github(diagnostic) == (
         "::error file=src/model.py,line=7,col=12,title=FE201::"
-        "a branch depends on the values of a tensor (2 times)%0A"
+        "data-dependent branch: condition depends on tensor values (2 times)%0A"
         "x.sum() > 0 has no value%0A"
         "note: torch: Could not guard%0A"
         "targets: cpu, H100%0A"

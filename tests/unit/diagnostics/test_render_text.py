@@ -51,7 +51,7 @@ def test_several_labels_in_two_files_with_count_fault_and_targets() -> None:
     diagnostic = Diagnostic(
         "FE502",
         "error",
-        "an operator gets tensors on different devices",
+        "device mismatch between tensors of an operator",
         labels=(
             Label(Span("blocks.py", 3, 5, 10), "made on cpu", is_primary=False),
             Label(Span("model.py", 12, 16, 17), "left: cuda:0", is_primary=False),
@@ -71,7 +71,7 @@ def test_several_labels_in_two_files_with_count_fault_and_targets() -> None:
     }
 
     assert render_text(diagnostic, read_source=reader(sources)) == lines("""
-error[FE502]: an operator gets tensors on different devices (126 times)
+error[FE502]: device mismatch between tensors of an operator (126 times)
   --> model.py:12:12  (layers.0, in forward)
     |
   9 |         x = self.embed(x)
@@ -86,7 +86,7 @@ error[FE502]: an operator gets tensors on different devices (126 times)
     |     ----- made on cpu
     = note: Expected all tensors
             to be on the same device
-    = fault: operator library
+    = cause: the operator library
     = targets: cpu+H100, 2xT4
 """)
 

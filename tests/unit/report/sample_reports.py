@@ -156,7 +156,7 @@ def full_report() -> Report:
     finding = Diagnostic(
         "FE201",
         "error",
-        "a branch depends on the values of a tensor",
+        "data-dependent branch: condition depends on tensor values",
         labels=(Label(Span("model.py", 7, 12, 19, "forward", "traceback"), "`x.sum()` has no value"),),
         notes=("torch says: Could not guard",),
         fix=Fix("use torch.where", command="sed -i model.py"),

@@ -97,7 +97,7 @@ Transfers
     cpu -> cuda:0  240 B  float32[s0, 20]  fc2  acme/model.py:7
     cpu -> cuda:0  ?      float32[s0, 20]
 
-error[FE201]: a branch depends on the values of a tensor (2 times)
+error[FE201]: data-dependent branch: condition depends on tensor values (2 times)
   --> model.py:7:12  (fc1, in forward)
     = here: `x.sum()` has no value
     = note: torch says: Could not guard

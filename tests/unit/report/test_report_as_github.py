@@ -9,7 +9,7 @@ def test_annotations_first_then_verdicts_and_summary():
     text = render_github(full_report())
 
     error, warning, *log = text.splitlines()
-    assert error.startswith("::error file=model.py,line=7,col=12,title=FE201::a branch depends")
+    assert error.startswith("::error file=model.py,line=7,col=12,title=FE201::data-dependent branch:")
     assert warning == "::warning title=FE503::the weights need more memory"
     assert log == [
         "target cpu+cuda: exports",

@@ -38,10 +38,27 @@ def test_a_rule_explains_itself(known: Rule) -> None:
     sentences = re.findall(r"[.:](?:\s|$)", known.why)
 
     assert len(known.message) <= 80
+    assert len(known.message.split()) <= 8, "a headline names the fault in at most eight words"
     assert not known.message.endswith(".")
     assert len(sentences) >= 3
     assert known.how_to_repair.strip()
     assert all(link.startswith("https://") for link in known.links)
+
+
+TORCH_TERMS = (
+    "graph break|data-dependent|unbacked SymInt|guard|missing key|unexpected key"
+    "|(?:size|dtype|device) mismatch|hard-codes|hard-coded device|trac(?:e|ed|ing)|exported program"
+    "|ExportedProgram|placeholder|state dict|buffers?|in-place|in place|custom operator|fake tensor"
+    "|TorchDynamo"
+)
+
+
+@every_rule
+def test_a_rule_uses_the_terms_that_people_search_for(known: Rule) -> None:
+    if known.fault == "fakexport":
+        return
+
+    assert re.search(rf"\b(?:{TORCH_TERMS})\b", f"{known.message} {known.why}", re.IGNORECASE)
 
 
 def test_only_what_no_factory_shows_has_no_model() -> None:
@@ -133,16 +150,16 @@ def test_golden_of_a_page() -> None:
     known = rule("FE302")
 
     assert explain("fe302") == (
-        "# FE302: dynamic_dim_specialised\n\n"
+        "# FE302: dynamic_dim_specialized\n\n"
         f"    error[FE302]: {known.message}\n\n"
         f"{known.why.strip()}\n\n"
         "## A model that fails\n\n"
         f"```python\n{(known.failing_model or '').strip()}\n```\n\n"
         "Save it as `model.py` and run "
         "`fakexport check model.py:factory --target cpu --dynamic x.0=1..64`.\n\n"
-        "## How to repair it\n\n"
+        "## How to fix it\n\n"
         f"{known.how_to_repair.strip()}\n\n"
-        "## The repaired model\n\n"
+        "## The fixed model\n\n"
         f"```python\n{(known.repaired_model or '').strip()}\n```\n\n"
         "## See also\n\n"
         "- <https://docs.pytorch.org/docs/stable/export.programming_model.html>\n"

@@ -168,7 +168,7 @@ def test_all_problems_come_in_one_error():
     assert [f.code for f in caught.value.report.findings] == ["FE701", "FE702", "FE703", "FE704"]
     assert str(caught.value) == (
         "a mapping does not fit the program: 3 of 3 weights do not fit: FE701 (1), FE702 (1), FE703 (1): "
-        "linear.bias (FE701): the checkpoint has no entry for a weight; linear.weight (FE702): expected "
+        "linear.bias (FE701): missing key in checkpoint; linear.weight (FE702): expected "
         "float32[4, 4], the checkpoint has float32[4, 5] (the configuration may be that of another size of "
         "the model); steps (FE703): expected float32, the checkpoint has float64"
     )

@@ -1,22 +1,22 @@
-"""FE501: a program names the device that it was exported on."""
+"""FE501: the graph hard-codes the device that the export ran on."""
 
 from fakexport.rules.rule import Rule
 
 RULE = Rule(
     code="FE501",
-    name="burned_in_device",
+    name="hard_coded_device",
     severity="warning",
-    message="a device is burned in: it is where the export ran",
+    message="graph hard-codes the device the export ran on",
     why="""
-`torch.arange(n, device=x.device)` follows its input in Python. A trace knows the device of the example input
-only and writes it down: `device=cpu`. The program is right as long as it stays there. If its weights and
-inputs are moved to a GPU, this tensor stays behind, and the operator that takes it stops with `Expected all
-tensors to be on the same device`. Nothing is wrong with the model.
+`torch.arange(n, device=x.device)` follows its input in Python. A trace knows only the device of the
+example input and hard-codes it in the graph: `device=cpu`. The program is correct as long as it stays
+there. If its weights and inputs are moved to a GPU, this tensor stays on the CPU, and the operator that
+takes it raises `Expected all tensors to be on the same device`. Nothing is wrong with the model.
 """,
     how_to_repair="""
-Put the whole program on the other device, `fakexport retarget model.pt2 --to cpu=cuda:0 -o gpu.pt2`: that
-replaces every device which is written down, and proves the result. Or export for that device in the first
-place. Or let the caller pass the tensor, so that the program names no device.
+Retarget the whole program, `fakexport retarget model.pt2 --to cpu=cuda:0 -o gpu.pt2`: that replaces every
+hard-coded device, and proves the result. Or export for that device in the first place. Or let the caller
+pass the tensor, so that the graph contains no device.
 """,
     failing_model="""
 import torch
