@@ -6,7 +6,7 @@ Importing this package does not import torch: a public name is fetched from its 
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from fakexport._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fakexport.archive import Bundle, bind, load, load_bundle, save, save_bundle, verify_weights

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from fakexport import __version__
+from fakexport._version import __version__
 from fakexport.devices import Topology
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.program import library_classes, library_modules, library_operators

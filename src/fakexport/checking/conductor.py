@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from fakexport import __version__
 from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport._version import __version__
 from fakexport.capture import (
     DynamicDims,
     ModelNotBuilt,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport import __version__
+from fakexport._version import __version__
 from fakexport.cli.bench_command import bench_command
 from fakexport.cli.bind_command import bind_command
 from fakexport.cli.bundle_command import bundle_command

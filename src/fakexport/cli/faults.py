@@ -13,7 +13,7 @@ from types import TracebackType
 
 import typer
 
-from fakexport import __version__
+from fakexport._version import __version__
 from fakexport.diagnostics import Diagnostic, Label, Span, render_text
 from fakexport.documents.escaping import escaped
 from fakexport.report.missing_package import missing_package

@@ -8,8 +8,8 @@ import subprocess
 
 import torch
 
-from fakexport import __version__
 from fakexport._torch.inductor import compiler_command
+from fakexport._version import __version__
 
 from ..artifact import DeployError
 

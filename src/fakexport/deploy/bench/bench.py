@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fakexport import __version__
+from fakexport._version import __version__
 from fakexport.capture import parse_dynamic
 from fakexport.report import BenchFailure, BenchMeasures, BenchReport, BenchRow, Spread
 from fakexport.sources import parse_input_spec

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fakexport import __version__
+from fakexport._version import __version__
 from fakexport.archive.manifest import MethodManifest, TensorEntry
 from fakexport.archive.manifest_json import decode_manifest, method_to_json
 from fakexport.archive.payload import weights_payload
