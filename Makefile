@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 CHECK := $(VENV)/bin/fakexport check
 PYTHON ?=
 
-.PHONY: demo test test-slow test-all fuzz lint gpu-fidelity bench clean
+.PHONY: demo test test-slow test-all test-torch fuzz lint rules test-package gpu-fidelity bench clean
 
 demo: $(VENV)/.with-transformers
 	$(CHECK) examples/mlp.py:cpu --target cpu
@@ -24,6 +24,15 @@ test-slow: $(VENV)/.with-test
 test-all: $(VENV)/.with-test
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "not gpu"
 
+# The tests of torch's private names and a core set on another torch, in an environment of its own:
+# make test-torch TORCH=2.15. The results are in docs/support.md.
+TORCH ?= 2.13
+CORE := tests/torch_facts tests/contract tests/unit/rules tests/unit/devices tests/unit/capture tests/unit/diagnose \
+	tests/unit/program tests/unit/archive tests/unit/weights tests/unit/sources tests/features
+test-torch:
+	$(MAKE) VENV=.venv-torch-$(TORCH) ONLY_TORCH=$(TORCH) .venv-torch-$(TORCH)/.with-test-core
+	.venv-torch-$(TORCH)/bin/python -m pytest -n 2 $(CORE)
+
 # Coverage-guided, where a wheel of atheris exists. What a fuzzer finds is printed and left in the file fuzz-crash-*.
 # FUZZ_SEED=0 takes another way each time, which is what a long run is for: make fuzz FUZZ_SEED=0 FUZZ_S=900
 FUZZ_S ?= 60
@@ -40,6 +49,13 @@ lint: $(VENV)/.with-lint
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+# The sdist and the wheel, and the demo from the wheel in an environment that has nothing else.
+test-package: $(VENV)/.created
+	sh tools/package.sh $(VENV)
+
+rules: $(VENV)/.with-test
+	$(VENV)/bin/fakexport explain --all > docs/rules.md
+
 # On a machine with an NVIDIA GPU. Offline, where torch and transformers are there already:
 # PYTHONPATH=src python3 -m benchmarks.gpu_fidelity
 gpu-fidelity: $(VENV)/.with-test
@@ -49,7 +65,7 @@ bench: $(VENV)/.with-bench
 	$(RUN) -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The part after `.with-` is an extra of pyproject.toml.
@@ -58,7 +74,7 @@ $(VENV)/.with-%: $(VENV)/.created pyproject.toml
 	@touch $@
 
 $(VENV)/.created: constraints.txt tools/venv.sh
-	sh tools/venv.sh $(VENV) $(PYTHON)
+	sh tools/venv.sh $(VENV) "$(PYTHON)" $(ONLY_TORCH)
 	@touch $@
 
 .PRECIOUS: $(VENV)/.with-% $(VENV)/.created

@@ -1,12 +1,14 @@
 #!/bin/sh
-# usage: tools/venv.sh VENV [PYTHON]
+# usage: tools/venv.sh VENV [PYTHON [TORCH]]
 # Makes VENV a working virtual environment with torch in it, and writes VENV/constraints.txt for pip.
 #
 # A torch that is already there stays: the one in VENV, or the one that the interpreter brings along
 # (a GPU machine's own build). Only where there is none, the version in constraints.txt is installed.
+# With TORCH, such as 2.15, the newest release of that version is installed, whatever is there.
 set -eu
 venv=$1
 asked_for=${2:-}
+only_torch=${3:-}
 
 is_supported() {
     "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
@@ -42,7 +44,7 @@ create_venv() {
     python=$(choose_python)
     echo "creating $venv with $("$python" --version)" >&2
     "$python" -m venv --clear "$venv"
-    brought_along=$(torch_home "$python")
+    brought_along=$([ -n "$only_torch" ] || torch_home "$python")
     if [ -n "$brought_along" ]; then
         # Not --system-site-packages: that cannot see into an interpreter which is itself a venv's.
         packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -55,7 +57,11 @@ if ! { is_supported "$venv/bin/python" && "$venv/bin/python" -m pip --version >/
 fi
 if [ -z "$(torch_home "$venv/bin/python")" ]; then
     echo "installing torch into $venv; this takes a while, once" >&2
-    "$venv/bin/python" -m pip install --quiet --constraint constraints.txt torch
+    if [ -n "$only_torch" ]; then
+        "$venv/bin/python" -m pip install --quiet "torch==$only_torch.*"
+    else
+        "$venv/bin/python" -m pip install --quiet --constraint constraints.txt torch
+    fi
 fi
 {
     grep -v '^torch==' constraints.txt

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "timm", "diffusers", "accelerate", "numpy", "safetensors")
+from fakexport._libraries import PACKAGES
+
+HEAVY = ("torch", *PACKAGES, "diffusers", "accelerate", "numpy", "safetensors")
 
 
 def heavy_imports(code: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 import fakexport
 
-# As README.md and DESIGN.md document them.
+# As README.md and docs/python.md document them.
 PUBLIC_NAMES = [
     "Bundle",
     "bind",

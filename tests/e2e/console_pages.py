@@ -121,6 +121,7 @@ PAGES = {
     "docs/json.md": Page(_json, ("jq",)),
 }
 LEFT_OUT = {
+    "CONTRIBUTING.md": "it installs into .venv and runs the tests",
     "docs/round_trip.md": "tests/e2e/test_captioning.py holds both scripts, at this size, to this line",
     "src/fakexport/deploy/cpp_project/template/README.md": (
         "the files that it names are any user's own; tests/e2e/test_cpp_runner.py builds and runs its project"

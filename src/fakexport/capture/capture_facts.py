@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport._libraries import PACKAGES
 from fakexport.devices import Topology
 from fakexport.fake import Built
 from fakexport.program.program_facts import ProgramFacts
@@ -15,7 +16,6 @@ from fakexport.sources import ExampleInputs, Source, dtype_text
 
 __all__ = ["facts_at_capture", "loaded_libraries"]
 
-_LIBRARIES = ("transformers", "timm")
 _NOT_STRICT = "traced by running the Python code, not checked by TorchDynamo (--strict)"
 
 
@@ -61,7 +61,7 @@ def _libraries_of(model: nn.Module) -> dict[str, str]:
 
 def loaded_libraries() -> dict[str, str]:
     """The versions of model libraries that are imported, by name."""
-    return {name: str(sys.modules[name].__version__) for name in _LIBRARIES if name in sys.modules}
+    return {name: str(sys.modules[name].__version__) for name in PACKAGES if name in sys.modules}
 
 
 def _dynamic_text(dynamic_shapes: Any) -> str | None:

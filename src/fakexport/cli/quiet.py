@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
+from fakexport._libraries import PACKAGES
 from fakexport.cli.address_space import check_address_space
 from fakexport.cli.streams import write_error_line, write_leniently
 from fakexport.documents.escaping import escaped
 
 __all__ = ["quiet"]
 
-_LIBRARIES = frozenset({"torch", "transformers", "timm"})
+_LIBRARIES = frozenset({"torch", *PACKAGES})
 
 
 @contextmanager

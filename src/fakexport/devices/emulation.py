@@ -27,6 +27,7 @@ from fakexport._torch.virtual_attention import virtual_attention
 from fakexport._torch.virtual_backward import virtual_backward
 
 from .profile import DeviceProfile
+from .tested_torch import warn_if_untested
 from .topology import Topology
 
 __all__ = ["emulate", "emulated_topology"]
@@ -73,6 +74,7 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
         self._stacks: list[tuple[object, ExitStack]] = []
 
     def __enter__(self) -> Topology:
+        warn_if_untested()
         with _lock, ExitStack() as stack:
             stack.enter_context(VirtualGuards(_types_to_guard(self.topology)))
             stack.enter_context(query_patches(_answers(self.topology), self.topology.present))

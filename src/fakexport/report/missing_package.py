@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from fakexport._libraries import PACKAGES
+
 __all__ = ["missing_package"]
 
 # What installs a package that some commands need, by the name under which it is imported.
 _REQUIREMENTS = {
-    **{name: name for name in ("torch", "transformers", "timm", "safetensors")},
+    **{name: name for name in ("torch", "safetensors", *PACKAGES)},
     "executorch": "'fakexport[executorch]'",
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "'fakexport[onnx]'"),
     "matplotlib": "'fakexport[charts]'",

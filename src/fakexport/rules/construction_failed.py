@@ -53,4 +53,5 @@ def factory():
     return Encoder(channels=16, heads=4), (torch.randn(2, 5, 16),)
 """,
     fails_on="build",
+    torch_error="embed_dim must be divisible by num_heads",
 )

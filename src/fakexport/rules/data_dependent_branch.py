@@ -50,6 +50,7 @@ def factory():
     return Gate(), (torch.randn(4),)
 """,
     fails_on="capture",
+    torch_error="Could not guard on data-dependent expression",
     links=("https://docs.pytorch.org/docs/stable/cond.html",),
     exportdb=("python.control-flow", "torch.cond"),
 )

@@ -53,6 +53,7 @@ def factory():
     return Halving(), (torch.linspace(-9, 9, 4),)
 """,
     fails_on="capture",
+    torch_error="Could not guard on data-dependent expression",
     links=("https://docs.pytorch.org/docs/stable/generated/torch._higher_order_ops.while_loop.html",),
     exportdb=("python.control-flow",),
 )

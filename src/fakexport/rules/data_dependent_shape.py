@@ -50,6 +50,7 @@ def factory():
     return Pairs(), (torch.randn(8),)
 """,
     fails_on="capture",
+    torch_error="Could not guard on data-dependent expression",
     links=("https://docs.pytorch.org/docs/stable/export.programming_model.html",),
     exportdb=("torch.dynamic-shape",),
 )

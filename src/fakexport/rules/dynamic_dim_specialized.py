@@ -45,6 +45,7 @@ def factory():
     return Heads(), (torch.randn(4, 8),)
 """,
     fails_on="capture",
+    torch_error="your code specialized it to be a constant (4)",
     dynamic={"x.0": "1..64"},
     links=("https://docs.pytorch.org/docs/stable/export.programming_model.html",),
     exportdb=("torch.dynamic-shape", "python.builtin"),

@@ -55,5 +55,6 @@ def factory():
     return Projection(), (torch.randn(2, 3),)
 """,
     fails_on="capture",
+    torch_error="a and b must have same reduction dim",
     links=("https://docs.pytorch.org/docs/stable/export.programming_model.html",),
 )

@@ -56,6 +56,7 @@ def factory():
     return Profiled(), (torch.randn(4),)
 """,
     fails_on="capture",
+    torch_error="__obj_flatten__",
     fault="operator library",
     links=("https://docs.pytorch.org/tutorials/advanced/custom_class_pt2.html",),
 )

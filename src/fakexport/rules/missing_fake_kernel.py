@@ -62,6 +62,7 @@ def factory():
     return Scale(), (torch.randn(2, 3),)
 """,
     fails_on="capture",
+    torch_error="no fake impl registered",
     fault="operator library",
     links=(
         "https://docs.pytorch.org/docs/stable/library.html",

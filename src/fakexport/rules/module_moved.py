@@ -54,4 +54,5 @@ def factory():
     return Block(), (torch.randn(2, 4, dtype=torch.bfloat16),)
 """,
     fails_on="capture",
+    torch_error="Couldn't swap",
 )

@@ -39,6 +39,8 @@ class Rule:
         form: Value of `fakexport compile --to`, where `fails_on` is `compile`: `onnx`.
         is_strict: Whether both models are traced with TorchDynamo (`--strict`).
         exportdb: Tags of ExportDB, torch's own collection of examples, that cover it: `torch.dynamic-shape`.
+        torch_error: Part of what stock torch raises on the failing model, where `fails_on` is `build` or
+            `capture`.
     Raises:
         ValueError: malformed headline, unknown `fails_on`, or only one of the two models given.
     """
@@ -59,6 +61,7 @@ class Rule:
     form: str | None = None
     is_strict: bool = False
     exportdb: tuple[str, ...] = ()
+    torch_error: str | None = None
 
     def __post_init__(self) -> None:
         check_headline(self.code, self.severity, self.message, self.fault)

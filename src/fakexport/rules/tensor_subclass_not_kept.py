@@ -106,6 +106,7 @@ def factory():
     return Quantized(), (torch.randn(2, 8),)
 """,
     fails_on="capture",
+    torch_error="Unable to cast NotImplemented to Tensor",
     links=(
         "https://docs.pytorch.org/docs/stable/notes/extending.html#subclassing-torch-tensor",
         "https://docs.pytorch.org/ao/stable/",

@@ -58,6 +58,7 @@ def factory():
     return Split(), (torch.empty(2, 8, device="cuda:0"),)
 """,
     fails_on="capture",
+    torch_error="at least two devices",
     target="cpu+H100",
     links=("https://docs.pytorch.org/docs/stable/notes/cuda.html",),
 )

@@ -59,5 +59,6 @@ def factory():
     return Forces(), (torch.randn(3, 4),)
 """,
     fails_on="capture",
+    torch_error="'Tensor' object has no attribute 'constant'",
     links=("https://docs.pytorch.org/docs/stable/func.html",),
 )

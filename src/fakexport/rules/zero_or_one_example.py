@@ -45,6 +45,7 @@ def factory():
     return Shift(), (torch.randn(2, 8),)
 """,
     fails_on="capture",
+    torch_error="Constraints violated",
     dynamic={"x.0": "1..64"},
     fault="inputs",
     links=("https://docs.pytorch.org/docs/stable/export.programming_model.html",),

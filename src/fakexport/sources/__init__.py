@@ -5,14 +5,12 @@ from fakexport.sources.input_spec import InputSpec, parse_input_spec
 from fakexport.sources.inputs import inputs_from_specs
 from fakexport.sources.operator_library import load_operator_library
 from fakexport.sources.resolve import resolve
-from fakexport.sources.source import FORMS, ExampleInputs, Kind, Source, no_patches
+from fakexport.sources.source import ExampleInputs, Source, no_patches
 from fakexport.sources.source_error import SourceError, how_to_install
 
 __all__ = [
-    "FORMS",
     "ExampleInputs",
     "InputSpec",
-    "Kind",
     "Source",
     "SourceError",
     "dtype_text",

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport._libraries import FORMS
 from fakexport.sources.python_file import import_file, import_module, importable
-from fakexport.sources.source import FORMS, ExampleInputs, Source
+from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, did_you_mean
 
 __all__ = ["check_arguments", "checked", "no_inputs", "python_source"]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from fakexport._libraries import FORMS
 from fakexport.sources.callable_source import callable_source
 from fakexport.sources.python_factory import python_source
-from fakexport.sources.source import FORMS, Source
+from fakexport.sources.source import Source
 from fakexport.sources.source_error import SourceError
 from fakexport.sources.timm_models import timm_source
 from fakexport.sources.transformers_source import HUB_ID, how_to_download, transformers_source
 
 __all__ = ["resolve"]
+
+# A row for each of `fakexport._libraries.LIBRARIES`.
+_OF_PREFIX: Mapping[str, Callable[[str, str, bool], Source]] = {
+    "hf": lambda spec, name, use_cache: transformers_source(spec, name, use_cache=use_cache),
+    "timm": lambda spec, name, use_cache: timm_source(spec, name),
+}
 
 
 def resolve(spec: str | nn.Module | Callable[[], Any], *, use_cache: bool = False) -> Source:
@@ -45,10 +52,8 @@ def resolve(spec: str | nn.Module | Callable[[], Any], *, use_cache: bool = Fals
     form, colon, name = spec.partition(":")
     if not colon:
         raise SourceError(_without_form(spec))
-    if form == "hf":
-        return transformers_source(spec, name, use_cache=use_cache)
-    if form == "timm":
-        return timm_source(spec, name)
+    if form in _OF_PREFIX:
+        return _OF_PREFIX[form](spec, name, use_cache)
     if form.isidentifier() and not name.replace(".", "").isidentifier():
         raise SourceError(f"{spec!r} is not a source: write {' | '.join(FORMS)}")
     return python_source(spec)

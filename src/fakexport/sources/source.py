@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["FORMS", "ExampleInputs", "Kind", "Source", "no_patches"]
-
-Kind = Literal["python", "transformers", "timm"]
-
-FORMS = (
-    "path/to/file.py:FACTORY",
-    "package.module:FACTORY",
-    "hf:MODEL_TYPE[:CLASS]",
-    "hf:path/to/config.json[:CLASS]",
-    "timm:NAME",
-)
-"""The forms of a source spec."""
+__all__ = ["ExampleInputs", "Source", "no_patches"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,7 @@ class Source:
 
     Args:
         spec: The text that it came from, as the user wrote it.
-        kind: Where the model comes from.
+        kind: Where the model comes from: `python`, or the package of a library.
         factory: Constructs the module; called inside a fake mode, on the caller's default device and
             dtype. Returns a module, `(module, args)` or `(module, args, kwargs)`. Modules of `transformers`
             and `timm` come in eval mode; those of a Python factory as the factory leaves them. A module that
@@ -74,7 +63,7 @@ class Source:
     """
 
     spec: str
-    kind: Kind
+    kind: str
     factory: Callable[[], Any]
     example_inputs: Callable[[nn.Module, str, torch.dtype | None], ExampleInputs]
     tracing: Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]] = no_patches

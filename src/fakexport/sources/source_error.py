@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import shlex
 import sys
 from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["SourceError", "did_you_mean", "first_line", "how_to_install"]
+from fakexport._libraries import PACKAGES
+
+__all__ = ["SourceError", "did_you_mean", "first_line", "how_to_install", "import_library"]
 
 LONGEST_LIST = 8
 
 # Packages of models whose name is that of their module, and those where it is not.
 _PACKAGES = {
     **dict.fromkeys(("accelerate", "bitsandbytes", "diffusers", "einops", "kernels", "numpy", "optimum")),
-    **dict.fromkeys(("peft", "safetensors", "scipy", "sentencepiece", "tiktoken", "timm", "tokenizers")),
-    **dict.fromkeys(("torchao", "torchaudio", "torchvision", "transformers", "triton", "xformers")),
+    **dict.fromkeys(("peft", "safetensors", "scipy", "sentencepiece", "tiktoken", "tokenizers")),
+    **dict.fromkeys(("torchao", "torchaudio", "torchvision", "triton", "xformers")),
+    **dict.fromkeys(PACKAGES),
     **dict.fromkeys(("flash_attn", "huggingface_hub", "mamba_ssm")),
     "cv2": "opencv-python-headless",
     "PIL": "pillow",
@@ -64,6 +69,25 @@ def first_line(error: BaseException) -> str:
     """
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def import_library(package: str, spec: str) -> Any:
+    """Return the library that a source needs, imported.
+
+    Args:
+        package: The name of the library, and of the extra of fakexport that installs it.
+        spec: The source, for messages.
+    Raises:
+        SourceError: it is not installed, or raises when it is imported.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name == package:
+            raise SourceError(f"{spec} needs {package}: pip install 'fakexport[{package}]'") from error
+        raise SourceError(f"{spec}: {package} cannot be imported, it misses {error.name}") from error
+    except Exception as error:  # a library may check the versions of others
+        raise SourceError(f"{spec}: {package} cannot be imported: {first_line(error)}") from error
 
 
 def how_to_install(error: BaseException) -> str | None:

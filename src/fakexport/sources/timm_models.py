@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
 from torch import nn
 
 from fakexport.sources.source import ExampleInputs, Source
-from fakexport.sources.source_error import SourceError, did_you_mean, first_line
+from fakexport.sources.source_error import SourceError, did_you_mean, import_library
 
 __all__ = ["timm_source"]
 
@@ -25,7 +24,7 @@ def timm_source(spec: str, name: str) -> Source:
     Raises:
         SourceError: timm does not import, or has no such model.
     """
-    timm = _timm(spec)
+    timm = import_library("timm", spec)
     if not timm.is_model(name):
         raise SourceError(
             f"timm has no model {name!r}{did_you_mean(name.partition('.')[0], timm.list_models())}"
@@ -36,17 +35,6 @@ def timm_source(spec: str, name: str) -> Source:
         return model.eval()
 
     return Source(spec=spec, kind="timm", factory=construct, example_inputs=_image_inputs)
-
-
-def _timm(spec: str) -> Any:
-    try:
-        return importlib.import_module("timm")
-    except ModuleNotFoundError as error:
-        if error.name == "timm":
-            raise SourceError(f"{spec} needs timm: pip install 'fakexport[timm]'") from error
-        raise SourceError(f"{spec}: timm cannot be imported, it misses {error.name}") from error
-    except Exception as error:  # torchvision for another torch raises RuntimeError
-        raise SourceError(f"{spec}: timm cannot be imported: {first_line(error)}") from error
 
 
 def _image_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from fakexport.sources.config_limits import within_limits
 from fakexport.sources.source import ExampleInputs, Source
-from fakexport.sources.source_error import SourceError, first_line
+from fakexport.sources.source_error import SourceError, import_library
 from fakexport.sources.transformers_class import model_class_for, text_part
 from fakexport.sources.transformers_config import (
     config_from_file,
@@ -43,7 +43,7 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
     Raises:
         SourceError: transformers is missing; as `transformers_config` and `transformers_class` say.
     """
-    _check_installed(spec)
+    import_library("transformers", spec)
     model, _, class_name = name.partition(":")
     config = _config(model)
     quantization = leave_out_quantization(config)
@@ -88,17 +88,6 @@ def how_to_download(hub_id: str) -> str:
         f"fakexport never downloads weights: run `hf download {hub_id} config.json --local-dir {folder}` "
         f"and pass hf:{folder}/config.json"
     )
-
-
-def _check_installed(spec: str) -> None:
-    try:
-        importlib.import_module("transformers")
-    except ModuleNotFoundError as error:
-        if error.name == "transformers":
-            raise SourceError(f"{spec} needs transformers: pip install 'fakexport[transformers]'") from error
-        raise SourceError(f"{spec}: transformers cannot be imported, it misses {error.name}") from error
-    except Exception as error:  # it checks the versions of what it depends on
-        raise SourceError(f"{spec}: transformers cannot be imported: {first_line(error)}") from error
 
 
 def _config(model: str) -> Any:

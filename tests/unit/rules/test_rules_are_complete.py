@@ -1,4 +1,4 @@
-"""Every rule has what STYLE asks of a rule, and can be found."""
+"""Every rule has what CONTRIBUTING.md asks of a rule, and can be found."""
 
 from __future__ import annotations
 

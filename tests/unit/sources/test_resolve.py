@@ -1,8 +1,14 @@
 """From a spec to its source: each form, and one clear line for each thing that is wrong with it."""
 
+import re
+import sys
+import tomllib
+
 import pytest
 
+from fakexport._libraries import LIBRARIES
 from fakexport.sources import SourceError, resolve
+from tests.contract.source_tree import ROOT
 
 
 @pytest.mark.parametrize("spec", ["", "llama", "examples/mlp.py", "onnx:what is this"])
@@ -12,14 +18,19 @@ def test_an_unknown_form_gives_the_list_of_forms(spec):
 
     message = str(caught.value)
     assert message.startswith(f"{spec!r} is not a source: write ")
-    for form in (
-        "file.py:FACTORY",
-        "package.module:FACTORY",
-        "hf:MODEL_TYPE",
-        "hf:path/to/config.json",
-        "timm:NAME",
-    ):
+    for form in ("file.py:FACTORY", "package.module:FACTORY", *(f"{row.prefix}:" for row in LIBRARIES)):
         assert form in message
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.package)
+def test_a_library_that_is_not_installed_is_named_with_what_installs_it(library, monkeypatch):
+    monkeypatch.setitem(sys.modules, library.package, None)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    with pytest.raises(SourceError, match=re.escape(f"pip install 'fakexport[{library.package}]'")):
+        resolve(f"{library.prefix}:anything")
+
+    assert any(requirement.startswith(library.package) for requirement in extras[library.package])
 
 
 def test_every_error_is_one_line_and_a_value_error():

@@ -1,0 +1,35 @@
+"""The libraries that models come from, one row each. Imports nothing, so that every package may read it."""
+
+from dataclasses import dataclass
+
+__all__ = ["FORMS", "LIBRARIES", "PACKAGES", "Library"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library whose models are named by a prefix: `timm:NAME`.
+
+    Args:
+        package: The name it is imported under, and the `kind` of its sources.
+        prefix: The text before the colon of a source.
+        forms: What users may write, for help texts and errors.
+    """
+
+    package: str
+    prefix: str
+    forms: tuple[str, ...]
+
+
+LIBRARIES = (
+    Library("transformers", "hf", ("hf:MODEL_TYPE[:CLASS]", "hf:path/to/config.json[:CLASS]")),
+    Library("timm", "timm", ("timm:NAME",)),
+)
+PACKAGES = tuple(library.package for library in LIBRARIES)
+"""Names under which they are imported."""
+
+FORMS = (
+    "path/to/file.py:FACTORY",
+    "package.module:FACTORY",
+    *(form for library in LIBRARIES for form in library.forms),
+)
+"""The forms of a source."""

@@ -1,0 +1,71 @@
+"""What CONTRIBUTING.md and docs/architecture.md name exists."""
+
+import re
+import tomllib
+
+import pytest
+import yaml
+
+from fakexport._version import NEWEST_TORCH, OLDEST_TORCH
+from tests.contract.source_tree import ROOT
+
+PAGES = ["CONTRIBUTING.md", "docs/architecture.md", "docs/versions.md", "docs/support.md"]
+PATH = re.compile(r"(?:src|tests|docs|tools|examples|benchmarks)/[\w./-]*")
+PLACEHOLDER = "NAME"
+
+
+def text_of(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_exists(page):
+    found = {path.rstrip(".") for path in PATH.findall(text_of(page))}
+
+    assert [path for path in sorted(found) if PLACEHOLDER not in path and not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page):
+    links = re.findall(r"\]\(([^)#:]+)\)", text_of(page))
+
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_make_target_exists(page):
+    targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), re.M))
+
+    assert set(re.findall(r"(?:`|\$ )make ([\w-]+)", text_of(page))) <= targets
+
+
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+
+
+def test_the_workflow_runs_targets_that_exist():
+    jobs = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+    ran = {step["run"].split()[1] for job in jobs.values() for step in job["steps"] if "run" in step}
+    targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), re.M))
+
+    assert {"lint", "test", "test-slow", "test-torch", "test-package"} <= ran <= targets
+
+
+def test_the_workflow_runs_every_python_and_the_ends_of_the_torch_range():
+    jobs = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    named = [row for row in project["classifiers"] if row.startswith("Programming Language")]
+
+    assert [
+        f"Programming Language :: Python :: {version}"
+        for version in jobs["tests"]["strategy"]["matrix"]["python"]
+    ] == named
+    versions = [tuple(map(int, text.split("."))) for text in jobs["torch"]["strategy"]["matrix"]["torch"]]
+    assert (min(versions), max(versions)) == (OLDEST_TORCH, NEWEST_TORCH)
+    assert f"torch>={'.'.join(map(str, OLDEST_TORCH))}" in project["dependencies"]
+
+
+def test_the_hooks_before_a_commit_run_what_lint_runs():
+    hooks = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"][0]["hooks"]
+
+    entries = " ".join(hook["entry"] for hook in hooks)
+    assert all(f"-m {tool}" in entries for tool in ("ruff check", "ruff format", "mypy"))
