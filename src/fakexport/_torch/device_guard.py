@@ -23,7 +23,7 @@ import torch
 from .patching import original_of
 from .virtual_guard import DEVICE_TYPE_INDEX, VirtualGuard
 
-__all__ = ["VirtualGuards", "guard_address", "library_path", "real_device_count"]
+__all__ = ["VirtualGuards", "guard_address", "library_path", "missing_guards", "real_device_count"]
 
 _REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 
@@ -50,6 +50,18 @@ def _virtual_guard(device_type: str) -> VirtualGuard:
     return VirtualGuard(device_type, guard_address)
 
 
+@functools.cache
+def missing_guards() -> str | None:
+    """Return why this process can have no virtual guards, as a clause; None where it can."""
+    if sys.platform == "win32":
+        return "torch for Windows lays out its C++ objects differently from Linux and macOS"
+    try:
+        _virtual_guard("cuda")
+    except (OSError, ValueError) as error:
+        return f"no device guard can be registered ({error})"
+    return None
+
+
 class VirtualGuards:
     """Context manager: the given device types have guards that do nothing. Uses may overlap in threads.
 
@@ -58,8 +70,7 @@ class VirtualGuards:
     that device come from the missing kernels, not from the guard, so they do not change.
 
     Raises:
-        OSError, ValueError: this build of torch exports no guard registry (Windows), or lays guards out
-            in another way than we know.
+        OSError, ValueError: as `missing_guards` says.
     """
 
     def __init__(self, device_types: Iterable[str]) -> None:
@@ -67,6 +78,8 @@ class VirtualGuards:
 
     def __enter__(self) -> None:
         guards = {device_type: _virtual_guard(device_type) for device_type in self._types}
+        if not guards:
+            return
         with _lock:
             registry = _registry()
             for device_type, guard in guards.items():
@@ -78,6 +91,8 @@ class VirtualGuards:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if not self._types:
+            return
         with _lock:
             registry = _registry()
             for device_type in self._types:
@@ -96,5 +111,6 @@ _previous: dict[str, int | None] = {}
 def real_device_count(device_type: str) -> int:
     """How many devices of a type this machine has, whatever is emulated."""
     module = getattr(torch, device_type)
-    count: int = original_of(module, "device_count")() if guard_address(device_type) else 0
+    is_possible = missing_guards() is not None or guard_address(device_type)
+    count: int = original_of(module, "device_count")() if is_possible else 0
     return count

@@ -29,7 +29,7 @@ from fakexport.checking.targets import (
     parse_target,
     parse_targets,
 )
-from fakexport.devices import emulate
+from fakexport.devices import check_emulation, emulate
 from fakexport.devices.host_memory import peak_bytes
 from fakexport.diagnose import (
     diagnose_assumptions,
@@ -112,6 +112,8 @@ def check(
         start_rss_bytes=peak_bytes(),
     )
     asked = parse_targets(targets, device_map, dtype, model)
+    for target in asked:
+        check_emulation(target.topology)
     announce = on_progress or (lambda progress: None)
     outcomes = []
     for index, target in enumerate(asked, start=1):

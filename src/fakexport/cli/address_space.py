@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 __all__ = ["LittleMemoryError", "check_address_space"]
 
 _MIB = 1 << 20
@@ -21,6 +19,10 @@ def check_address_space() -> None:
     Raises:
         LittleMemoryError: says what the limit is, and what it must be.
     """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _NEEDED_MIB * _MIB:
         raise LittleMemoryError(

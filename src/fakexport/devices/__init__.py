@@ -16,14 +16,16 @@ from fakexport.devices.profile import (
 from fakexport.devices.topology import MAX_DEVICES, Topology, VirtualDevice
 
 if TYPE_CHECKING:
-    from fakexport.devices.emulation import emulate, emulated_topology
+    from fakexport.devices.emulation import NoVirtualDevices, check_emulation, emulate, emulated_topology
 
 __all__ = [
     "MAX_DEVICES",
     "PEAK_DTYPES",
     "DeviceProfile",
+    "NoVirtualDevices",
     "Topology",
     "VirtualDevice",
+    "check_emulation",
     "default_profiles",
     "emulate",
     "emulated_topology",
@@ -33,6 +35,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("emulate", "emulated_topology"):
+    if name in ("NoVirtualDevices", "check_emulation", "emulate", "emulated_topology"):
         return getattr(importlib.import_module("fakexport.devices.emulation"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from fakexport._torch.absent_devices import ALWAYS_THERE, AbsentDevice
 from fakexport._torch.attention_backend import AttentionDevice
 from fakexport._torch.constant_propagation import constants_stay_on_cpu
 from fakexport._torch.context_stack import ContextStack
-from fakexport._torch.device_guard import VirtualGuards, real_device_count
+from fakexport._torch.device_guard import VirtualGuards, missing_guards, real_device_count
 from fakexport._torch.device_initialisation import avoid_device_init
 from fakexport._torch.device_operators import fake_device_operators
 from fakexport._torch.device_queries import DeviceAnswers
@@ -30,12 +30,16 @@ from .profile import DeviceProfile
 from .tested_torch import warn_if_untested
 from .topology import Topology
 
-__all__ = ["emulate", "emulated_topology"]
+__all__ = ["NoVirtualDevices", "check_emulation", "emulate", "emulated_topology"]
 
 _VIRTUAL_TYPES = ("cuda", "xpu", "mps")
 
 _topologies: ContextStack[Topology | None] = ContextStack("fakexport topology")
 _lock = threading.RLock()
+
+
+class NoVirtualDevices(RuntimeError):
+    """Torch on this platform cannot be given devices that do not exist. The message says what works here."""
 
 
 class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
@@ -60,6 +64,7 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
 
     Raises:
         ValueError: the topology names an unknown device.
+        NoVirtualDevices: on entry, as `check_emulation` says.
 
     Example:
         >>> import torch
@@ -75,6 +80,7 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
 
     def __enter__(self) -> Topology:
         warn_if_untested()
+        check_emulation(self.topology)
         with _lock, ExitStack() as stack:
             stack.enter_context(VirtualGuards(_types_to_guard(self.topology)))
             stack.enter_context(query_patches(_answers(self.topology), self.topology.present))
@@ -98,6 +104,21 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
             # Other threads may have entered this object after this one did.
             own = [index for index, (where, _) in enumerate(self._stacks) if where == _here()]
             self._stacks.pop(own[-1] if own else -1)[1].close()
+
+
+def check_emulation(topology: Topology) -> None:
+    """Refuse a topology with accelerators that this machine lacks, where torch allows no virtual ones.
+
+    Raises:
+        NoVirtualDevices: the message, one line, names the reason. docs/support.md lists such platforms.
+    """
+    if (reason := missing_guards()) is None:
+        return
+    if any(len(topology.devices_of(kind)) > real_device_count(kind) for kind in _VIRTUAL_TYPES):
+        raise NoVirtualDevices(
+            f"{topology.canonical} cannot be emulated here: {reason}. The target cpu can be checked; for "
+            "accelerators run fakexport on Linux or macOS, in WSL or in a container"
+        )
 
 
 class _Kernels:
@@ -144,6 +165,8 @@ def _types_to_guard(topology: Topology) -> list[str]:
     Where it has enough, the real guard stays, and real work in other threads does not meet ours.
     """
     real = {kind: real_device_count(kind) for kind in _VIRTUAL_TYPES}
+    if missing_guards() is not None:
+        return []
     return [kind for kind in _VIRTUAL_TYPES if not real[kind] or len(topology.devices_of(kind)) > real[kind]]
 
 

@@ -8,10 +8,13 @@ descriptor, by the code that checks the file and the code that uses it.
 from __future__ import annotations
 
 import errno
+import functools
 import mmap
+import operator
 import os
 import stat
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +25,9 @@ __all__ = ["RegularFile", "kind_of", "open_below", "open_regular", "read_file"]
 _PIECE_BYTES = 1 << 20
 # Python's `mmap` names it from 3.12 on. Without it, Linux refuses a private mapping larger than its memory.
 _LINUX_NORESERVE = 0x4000
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NAMES = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
+# Windows has the last two and no others.
+_FLAGS = os.O_RDONLY | functools.reduce(operator.or_, (int(getattr(os, name, 0)) for name in _NAMES))
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -46,6 +51,7 @@ class RegularFile:
         self.path = path
         self.status = status
         self._descriptor = descriptor
+        self._lock = threading.Lock()
         self._close = weakref.finalize(self, os.close, descriptor)
 
     @property
@@ -70,12 +76,19 @@ class RegularFile:
         """
         pieces = []
         try:
-            while length > 0 and (piece := os.pread(self._descriptor, length, offset)):
+            while length > 0 and (piece := self._read_once(offset, length)):
                 pieces.append(piece)
                 offset, length = offset + len(piece), length - len(piece)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.path) from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_once(self, offset: int, length: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self._descriptor, length, offset)
+        with self._lock:
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+            return os.read(self._descriptor, length)
 
     def pieces(self, offset: int = 0, length: int = sys.maxsize) -> Iterator[bytes]:
         """The same in steps, not through a mapping, whose pages would count as memory of the process."""
@@ -154,6 +167,8 @@ def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
     *folders, last = name.split("/")
     if any(step in ("", ".", "..") for step in (*folders, last)):
         raise OSError(errno.EINVAL, "does not lie below its folder", path)
+    if os.open not in os.supports_dir_fd:
+        return _open_step_by_step(path, Path(folder), [*folders, last])
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for step in folders:
@@ -167,6 +182,21 @@ def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
         raise OSError(error.errno, reason or error.strerror, path) from error
     finally:
         os.close(at)
+
+
+def _open_step_by_step(path: str, folder: Path, steps: list[str]) -> RegularFile:
+    """Open a file below a folder where no folder can be held open (Windows)."""
+    place = folder
+    for step in steps:
+        place = place / step
+        status = place.lstat()
+        if stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", False):
+            raise OSError(errno.ELOOP, "is or is behind a symbolic link", path)
+    opened = open_regular(place)
+    if not os.path.samestat(status, opened.status):
+        opened.close()
+        raise OSError(errno.ESTALE, "was exchanged while it was opened", path)
+    return opened
 
 
 def read_file(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
