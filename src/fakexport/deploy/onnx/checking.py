@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from fakexport.diagnose.labels import labels_at
@@ -62,7 +63,7 @@ def _finding(model: Any, found: re.Match[str]) -> Diagnostic:
 
 def shorten_notes(model: Any) -> None:
     """Leaves each node its modules and its lines of source, without the folders of this machine."""
-    paths = SourcePaths(None)
+    paths = SourcePaths(Path.cwd())
     del model.graph.metadata_props[:]
     for node in messages(model, "NodeProto"):
         kept = [(entry.key, entry.value) for entry in node.metadata_props if entry.key not in _REPEATED]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -180,7 +181,7 @@ def _notes(program: ExportedProgram, model: Any) -> Iterator[str]:
     called = [node for module in graph_modules(program.graph_module) for node in module.graph.nodes]
     if checks := [node for node in called if operator_name(node) in _ASSERTIONS]:
         span = next((span for span in map(source_span, checks) if span is not None), None)
-        place = "" if span is None else f", as at {SourcePaths(None).shortened(span.path)}:{span.line}"
+        place = "" if span is None else f", as at {SourcePaths(Path.cwd()).shortened(span.path)}:{span.line}"
         yield f"ONNX has no assertions: the program's are left out ({len(checks)}){place}"
     if draws := sorted({node.op_type for node in RecursiveGraphIterator(model.graph)} & _DRAWS):
         yield f"what runs the file draws its own random numbers: {', '.join(draws)}"
