@@ -297,7 +297,7 @@ def test_what_is_not_as_in_the_program_is_noted(tmp_path: Path) -> None:
 
     assertions, draws = made.notes
     assert assertions.startswith("ONNX has no assertions: ")
-    assert f"as at {Path(__file__).name}:" in assertions
+    assert f"{Path(__file__).name}:" in assertions
     assert draws.startswith("what runs the file draws its own random numbers: ")
 
 
