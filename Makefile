@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 CHECK := $(VENV)/bin/fakexport check
 PYTHON ?=
 
-.PHONY: demo test test-slow test-all test-torch fuzz lint rules test-package gpu-fidelity bench clean
+.PHONY: demo test test-slow test-all test-torch fuzz lint rules test-other-wheels test-package gpu-fidelity bench clean
 
 demo: $(VENV)/.with-transformers
 	$(CHECK) examples/mlp.py:cpu --target cpu
@@ -48,6 +48,16 @@ lint: $(VENV)/.with-lint
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+# What fakexport relies on in torch for platforms that the tests do not run on: only the wheels are read.
+TORCH_WHEELS := build/torch-wheels
+OTHER_PLATFORMS := macosx_14_0_arm64 win_amd64
+test-other-wheels: $(VENV)/.with-test
+	for platform in $(OTHER_PLATFORMS); do \
+		$(RUN) -m pip download --quiet --no-deps --only-binary :all: --python-version 3.11 --platform $$platform \
+			--dest $(TORCH_WHEELS) $$(grep '^torch==' constraints.txt) || exit 1; \
+	done
+	FAKEXPORT_TORCH_WHEELS=$(TORCH_WHEELS) $(RUN) -m pytest tests/torch_facts/test_other_wheels.py
 
 # The sdist and the wheel, and the demo from the wheel in an environment that has nothing else.
 test-package: $(VENV)/.created
