@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import torch
 
+from fakexport.error import FakexportError
+
 __all__ = ["ALWAYS_THERE", "AbsentDevice", "absence"]
 
 ALWAYS_THERE = ("cpu", "meta")
 """Device types that every machine has."""
 
 
-class AbsentDevice(torch.AcceleratorError, AssertionError):
+class AbsentDevice(torch.AcceleratorError, AssertionError, FakexportError):
     """A model names a device that the topology does not have.
 
     A CUDA build raises an `AcceleratorError`, a CPU-only wheel an `AssertionError`: a model that catches

@@ -10,6 +10,7 @@ from typing import overload
 import torch
 from torch.export import ExportedProgram
 
+from fakexport.error import InvalidValue
 from fakexport.program.program_devices import devices_of_program
 from fakexport.weights import BindError, Checkpoint, CheckpointSource, open_checkpoint, warn_of
 from fakexport.weights.binding import bound_program, check_dtype
@@ -154,7 +155,7 @@ def _check_constants(given: Mapping[str, torch.Tensor], wants: Iterable[MethodWa
     for name in given:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise ValueError(f"{name!r} is not a constant without a value; those of {programs}: {listed}")
+            raise InvalidValue(f"{name!r} is not a constant without a value; those of {programs}: {listed}")
 
 
 def _device_maps(

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from torch.export import ExportedProgram
 
 from fakexport.capture import flattened
+from fakexport.error import InvalidType, InvalidValue
 from fakexport.fake import is_fake
 from fakexport.program.program_facts import facts_of
 
@@ -105,29 +106,29 @@ class Bundle(Mapping[str, ExportedProgram]):
 
 def _check_names(programs: Mapping[str, ExportedProgram]) -> None:
     if not programs:
-        raise ValueError("a bundle has at least one method, and none is given")
+        raise InvalidValue("a bundle has at least one method, and none is given")
     if len(programs) > MOST_METHODS:
-        raise ValueError(f"a bundle has at most {MOST_METHODS} methods, and {len(programs)} are given")
+        raise InvalidValue(f"a bundle has at most {MOST_METHODS} methods, and {len(programs)} are given")
     for method, program in programs.items():
         if not isinstance(method, str) or not METHOD_NAME.fullmatch(method):
-            raise ValueError(f"{method!r} is no name of a method: a letter, then letters, digits and `_`")
+            raise InvalidValue(f"{method!r} is no name of a method: a letter, then letters, digits and `_`")
         if fault := fault_of_name(MethodRecords(method).model):
-            raise ValueError(f"{method!r} is no name of a method: {fault}")
+            raise InvalidValue(f"{method!r} is no name of a method: {fault}")
         if not isinstance(program, ExportedProgram):
-            raise TypeError(f"the method {method} is a {type(program).__name__}, and no exported program")
+            raise InvalidType(f"the method {method} is a {type(program).__name__}, and no exported program")
     lower = {method.lower(): method for method in programs}
     for method in programs:
         if lower[method.lower()] != method:
-            raise ValueError(f"only case tells the methods {method} and {lower[method.lower()]} apart")
+            raise InvalidValue(f"only case tells the methods {method} and {lower[method.lower()]} apart")
 
 
 def _check_prefixes(programs: Mapping[str, ExportedProgram], prefixes: Mapping[str, Prefix]) -> None:
     for method, (_, own) in prefixes.items():
         if method not in programs:
-            raise ValueError(f"a prefix of {method!r}, and the methods are {', '.join(programs)}")
+            raise InvalidValue(f"a prefix of {method!r}, and the methods are {', '.join(programs)}")
         for name in programs[method].state_dict:
             if not name.startswith(own):
-                raise ValueError(f"the weight {name} of {method} does not begin with {own!r}")
+                raise InvalidValue(f"the weight {name} of {method} does not begin with {own!r}")
 
 
 def _check_bound(programs: Mapping[str, ExportedProgram]) -> None:
@@ -135,4 +136,4 @@ def _check_bound(programs: Mapping[str, ExportedProgram]) -> None:
     bound = [method for method, kind in kinds.items() if kind == {False}]
     unbound = [method for method, kind in kinds.items() if True in kind]
     if bound and unbound:
-        raise ValueError(f"the weights of {bound[0]} are bound, and those of {unbound[0]} are not")
+        raise InvalidValue(f"the weights of {bound[0]} are bound, and those of {unbound[0]} are not")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from fakexport.error import InvalidValue
 from fakexport.weights import Checkpoint, Windows
 
 from .manifest import Location
@@ -59,7 +60,7 @@ class Links:
         """The name of the file itself, behind all symbolic links: whoever loads the archive follows none."""
         folder, file = self._archive.parent.resolve(), path.resolve()
         if not file.is_relative_to(folder):
-            raise ValueError(
+            raise InvalidValue(
                 f"{file} is not below the folder of {self._archive}, and a link leads only there: write the "
                 "archive beside the checkpoint or above it, or copy the weights into it"
             )

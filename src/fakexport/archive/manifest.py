@@ -11,6 +11,7 @@ from fakexport.archive.container.record_name import fault_of_name
 from fakexport.archive.container.writer import Digest
 from fakexport.archive.extent import extent
 from fakexport.documents.recipe import Recipe
+from fakexport.error import InvalidValue
 
 if TYPE_CHECKING:
     from fakexport.program.unbound_constant import UnboundConstant
@@ -111,14 +112,16 @@ class TensorEntry:
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.stride):
-            raise ValueError(f"`{self.name}` has {len(self.shape)} dimensions and {len(self.stride)} strides")
+            raise InvalidValue(
+                f"`{self.name}` has {len(self.shape)} dimensions and {len(self.stride)} strides"
+            )
         if self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"`{self.name}` has the unknown dtype {self.dtype!r}")
+            raise InvalidValue(f"`{self.name}` has the unknown dtype {self.dtype!r}")
         if self.extent_bytes > _MOST:
-            raise ValueError(f"`{self.name}` needs more bytes than 63 bits can count")
+            raise InvalidValue(f"`{self.name}` needs more bytes than 63 bits can count")
         if self.location and self.location.length < self.extent_bytes:
             needed = f"needs {self.extent_bytes} bytes and `{self.location.file}` gives it"
-            raise ValueError(f"`{self.name}` {needed} {self.location.length}")
+            raise InvalidValue(f"`{self.name}` {needed} {self.location.length}")
 
     @property
     def extent_bytes(self) -> int:
@@ -202,16 +205,20 @@ class MethodManifest:
         texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]
         for what, text in (*texts, *(("skipped check", check) for check in self.skipped_checks)):
             if _MACHINE_PATH.search(text):
-                raise ValueError(f"the {what} {text!r} names an absolute path; give it relative to a folder")
+                raise InvalidValue(
+                    f"the {what} {text!r} names an absolute path; give it relative to a folder"
+                )
         for operator in self.library_modules:
             if operator not in self.library_operators:
-                raise ValueError(f"a module for {operator!r}, which is not a library operator of the program")
+                raise InvalidValue(
+                    f"a module for {operator!r}, which is not a library operator of the program"
+                )
         names = [name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)]
         _refuse_twice("tensors", names)
         own = "" if self.prefix is None else self.prefix[1]
         for name in names:
             if not name.startswith(own):
-                raise ValueError(f"the weight {name!r} does not begin with {own!r}")
+                raise InvalidValue(f"the weight {name!r} does not begin with {own!r}")
         self._check_locations()
         self._check_recipes()
 
@@ -226,23 +233,23 @@ class MethodManifest:
         has_location = self.weights != "none"
         for tensor in self.tensors:
             if tensor.location and not has_location:
-                raise ValueError(f"`{tensor.name}` has a location in a weight-less archive")
+                raise InvalidValue(f"`{tensor.name}` has a location in a weight-less archive")
             if has_location and not tensor.location and tensor.persistent:
-                raise ValueError(f"`{tensor.name}` has no location in a bound archive")
+                raise InvalidValue(f"`{tensor.name}` has no location in a bound archive")
             if tensor.location and (fault := fault_of_name(tensor.location.file)):
-                raise ValueError(f"`{tensor.location.file}`: {fault}")
+                raise InvalidValue(f"`{tensor.location.file}`: {fault}")
             if tensor.location and tensor.location.is_link and self.weights != "linked":
                 file = tensor.location.file
-                raise ValueError(f"`{file}` is a link in an archive that has its weights inside")
+                raise InvalidValue(f"`{file}` is a link in an archive that has its weights inside")
 
     def _check_recipes(self) -> None:
         """Refuses a recipe that refers to what is not there yet, or makes nothing."""
         for recipe in self.recipes:
             if not recipe.entries or not recipe.weights:
-                raise ValueError("a recipe without entries or without weights")
+                raise InvalidValue("a recipe without entries or without weights")
             for step in recipe.steps:
                 if not step.values:
-                    raise ValueError(f"a recipe's {step.operator} of nothing")
+                    raise InvalidValue(f"a recipe's {step.operator} of nothing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +268,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.methods) <= MOST_METHODS:
-            raise ValueError(f"{len(self.methods)} methods; an archive has 1 to {MOST_METHODS}")
+            raise InvalidValue(f"{len(self.methods)} methods; an archive has 1 to {MOST_METHODS}")
         _refuse_twice("records", [record.name for record in self.records])
         self._check_shared()
         self._check_sizes()
@@ -305,11 +312,11 @@ class Manifest:
         for weight in self.shared:
             methods = {method for method, _ in weight}
             if len(weight) < 2 or len(methods) < len(weight):
-                raise ValueError("a shared weight that is not one of several methods")
+                raise InvalidValue("a shared weight that is not one of several methods")
             if unknown := sorted(methods - self.methods.keys()):
-                raise ValueError(f"a shared weight of {unknown[0]!r}, which is not a method")
+                raise InvalidValue(f"a shared weight of {unknown[0]!r}, which is not a method")
             if twice := sorted(seen.intersection(weight)):
-                raise ValueError(f"`{twice[0][1]}` of {twice[0][0]} is in two shared weights")
+                raise InvalidValue(f"`{twice[0][1]}` of {twice[0][0]} is in two shared weights")
             seen.update(weight)
 
     def _check_sizes(self) -> None:
@@ -320,14 +327,14 @@ class Manifest:
             if location.is_link:
                 continue
             if (size := sizes.get(location.file)) is None:
-                raise ValueError(f"`{location.file}` is not a record")
+                raise InvalidValue(f"`{location.file}` is not a record")
             if location.offset + location.length > size:
-                raise ValueError(f"a tensor lies beyond the end of `{location.file}`")
+                raise InvalidValue(f"a tensor lies beyond the end of `{location.file}`")
 
 
 def _refuse_twice(what: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ValueError(f"the {what} name `{name}` twice")
+            raise InvalidValue(f"the {what} name `{name}` twice")
         seen.add(name)

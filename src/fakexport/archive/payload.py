@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.export import ExportedProgram
 
+from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.tensor_identity import names_by_tensor
@@ -118,7 +119,7 @@ def constants_payload(
     tensors = {name: c for name, c in constants.items() if isinstance(c, torch.Tensor)}
     if other := sorted(constants.keys() - objects.keys() - tensors.keys()):
         kind = type(constants[other[0]]).__name__
-        raise ValueError(
+        raise InvalidValue(
             f"the constant {other[0]} is a {kind}: only tensors and objects of C++ classes are saved"
         )
     _refuse_sparse("constant", tensors)
@@ -132,7 +133,7 @@ def constants_payload(
         try:
             records[f"data/constants/{stored.record}"] = object_record(objects[names[0]])
         except ValueError as error:
-            raise ValueError(f"the constant {names[0]} cannot be saved: {error}") from error
+            raise InvalidValue(f"the constant {names[0]} cannot be saved: {error}") from error
         config |= dict.fromkeys(names, stored.config)
     for index, names in enumerate(names_by_tensor(tensors), first):
         constant, record = tensors[names[0]], f"tensor_{index}"
@@ -151,7 +152,7 @@ def _refuse_sparse(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided:
             layout = str(tensor.layout).removeprefix("torch.")
-            raise ValueError(f"the {kind} {name} has the layout {layout}: only strided tensors are saved")
+            raise InvalidValue(f"the {kind} {name} has the layout {layout}: only strided tensors are saved")
 
 
 def _names_by_object(objects: Mapping[str, torch.ScriptObject]) -> list[list[str]]:

@@ -17,6 +17,7 @@ from fakexport._torch.script_objects import (
     pickled_object,
 )
 from fakexport.documents.document_error import DocumentError
+from fakexport.error import InvalidValue
 
 from .container.central_directory import read_entries
 from .container.error import ArchiveError
@@ -104,7 +105,9 @@ def object_record(script_object: torch.ScriptObject) -> bytes:
     try:
         read_saved_object(content, Limits())
     except DocumentError as error:
-        raise ValueError(f"an object of the class {class_name(script_object)}: its record {error}") from None
+        raise InvalidValue(
+            f"an object of the class {class_name(script_object)}: its record {error}"
+        ) from None
     return content
 
 

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from fakexport._version import __version__
 from fakexport.devices import Topology
 from fakexport.documents.collection_pause import collection_paused
+from fakexport.error import InvalidType, InvalidValue
 from fakexport.program import library_classes, library_modules, library_operators
 from fakexport.program.program_facts import facts_of
 from fakexport.weights import Checkpoint, recipes_of
@@ -86,7 +87,7 @@ def save(
         'none'
     """
     if not isinstance(program, ExportedProgram | Bundle):
-        raise TypeError(f"a {type(program).__name__} is not a program; `save_bundle` writes several")
+        raise InvalidType(f"a {type(program).__name__} is not a program; `save_bundle` writes several")
     bundle = program if isinstance(program, Bundle) else Bundle({ALONE: program})
     links = None if link is None else Links(link, path)
     root = Path.cwd() if root is None else root
@@ -97,7 +98,7 @@ def save(
         records |= _program_records(own, MethodRecords(method), weights, constants, root=root)
         manifests[method] = _described(own, weights, constants, prefix, root=root)
     if link is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
-        raise ValueError(f"no weight can be linked: none lies in a safetensors file of {link.location}")
+        raise InvalidValue(f"no weight can be linked: none lies in a safetensors file of {link.location}")
     manifest = Manifest(methods=manifests, shared=bundle.shared)
     for method, about in manifest.methods.items():
         where = f"{os.fspath(path)}, method {method}," if manifest.is_bundle else os.fspath(path)
@@ -133,7 +134,7 @@ def save_bundle(
     if not isinstance(programs, Bundle):
         programs = Bundle(programs, prefixes=prefixes)
     elif prefixes is not None:
-        raise ValueError("the bundle has its prefixes: make another, `Bundle(bundle, prefixes=...)`")
+        raise InvalidValue("the bundle has its prefixes: make another, `Bundle(bundle, prefixes=...)`")
     return save(programs, path, root=root, link=link)
 
 
@@ -150,7 +151,7 @@ def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, P
         except ValueError as error:
             if bundle.is_alone:
                 raise
-            raise ValueError(f"the method {method}: {error}") from None
+            raise InvalidValue(f"the method {method}: {error}") from None
         first_weight += len(program.state_dict)
         first_constant += len(program.constants)
     if len(bundle) > 1:
@@ -169,9 +170,11 @@ def _check_whole(weights: Payload, constants: Payload) -> None:
         return
     fake = next((name for name, entry in weights.config.items() if entry["path_name"] == UNBOUND), None)
     if fake is not None:
-        raise ValueError(f"some weights are real, and {fake} is fake")
+        raise InvalidValue(f"some weights are real, and {fake} is fake")
     if constants.unbound:
-        raise ValueError(f"the weights are bound, and the constant {constants.unbound[0].name} has no value")
+        raise InvalidValue(
+            f"the weights are bound, and the constant {constants.unbound[0].name} has no value"
+        )
 
 
 def _program_records(

@@ -9,6 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
+from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
@@ -137,10 +138,10 @@ def _check_same(
     (method_a, name_a), (method_b, name_b) = first, second
     a, b = _tensor(programs[method_a], name_a), _tensor(programs[method_b], name_b)
     if method_a == method_b:
-        raise ValueError(f"{name_a} and {name_b} of {method_a} would be one weight: {_ADVICE}")
+        raise InvalidValue(f"{name_a} and {name_b} of {method_a} would be one weight: {_ADVICE}")
     name = name_in_checkpoint(name_a, prefixes.get(method_a))
     if _kind(a) != _kind(b):
-        raise ValueError(f"{name} is {_kind(a)} in {method_a} and {_kind(b)} in {method_b}: {_ADVICE}")
+        raise InvalidValue(f"{name} is {_kind(a)} in {method_a} and {_kind(b)} in {method_b}: {_ADVICE}")
     is_weight = name_a in programs[method_a].state_dict or name_b in programs[method_b].state_dict
     if is_weight and (is_fake(a) or is_fake(b)):
         return  # A fake weight may know how it was drawn; nobody wants that value.
@@ -150,7 +151,7 @@ def _check_same(
         return
     with real_execution():
         if not are_equal(*(value.detach() for value in values)):
-            raise ValueError(f"{name} has other data in {method_a} than in {method_b}: {_ADVICE}")
+            raise InvalidValue(f"{name} has other data in {method_a} than in {method_b}: {_ADVICE}")
 
 
 _ADVICE = "if these are two weights, tell their names in the checkpoint apart by prefixes"

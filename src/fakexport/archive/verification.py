@@ -12,6 +12,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
+from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.weights import WeightFinding, WeightsReport, open_checkpoint, verify_model
@@ -76,7 +77,7 @@ def verify_weights(
     """
     if is_archive(source_or_program):
         if dtype is not None:
-            raise ValueError("the dtypes of an archive are fixed: export the program with another dtype")
+            raise InvalidValue("the dtypes of an archive are fixed: export the program with another dtype")
         found, name = describe(source_or_program, trust=trust), os.fspath(source_or_program)
         wants = {method: _wants(found, method, source) for method in found.methods}
     elif isinstance(source_or_program, ExportedProgram | Bundle):
@@ -106,13 +107,13 @@ def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False
     for method, manifest in loaded.manifest.methods.items():
         state = loaded.bundle[method].state_dict
         if manifest.tensors and (manifest.weights == "none" or any(map(is_fake, state.values()))):
-            raise ValueError(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
+            raise InvalidValue(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
         for entry in manifest.tensors:
             tensor = state[entry.name]
             name = f"{method}: {entry.name}" if loaded.manifest.is_bundle else entry.name
             weights.setdefault(tensor_identity(tensor), (name, tensor))
     if not weights:
-        raise ValueError(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
+        raise InvalidValue(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
     with real_execution():
         bad = tuple(name for name, tensor in weights.values() if not is_finite(tensor))
     return WeightsReport(

@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from fakexport.devices import Topology
+from fakexport.error import FakexportError
 from fakexport.fake import Built, DeviceMap, build
 from fakexport.sources import Source, SourceError
 
 __all__ = ["ModelNotBuilt", "build_source"]
 
 
-class ModelNotBuilt(ValueError):
+class ModelNotBuilt(FakexportError, ValueError):
     """The model's own constructor raised; `__cause__` is the error."""
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.export import Dim, ShapesCollection
 
 from fakexport._torch.pytree import tree_leaves
+from fakexport.error import InvalidValue
 
 __all__ = ["AUTO", "DynamicDim", "DynamicDims", "as_torch_shapes", "parse_dynamic"]
 
@@ -70,7 +71,7 @@ def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:
             continue
         dim = _parse_one(text)
         if (dim.input_name, dim.dim) in dims:
-            raise ValueError(f"dimension {dim.input_name}.{dim.dim} is declared dynamic twice")
+            raise InvalidValue(f"dimension {dim.input_name}.{dim.dim} is declared dynamic twice")
         dims[dim.input_name, dim.dim] = dim
     return DynamicDims(tuple(dims.values()), is_auto)
 
@@ -78,10 +79,12 @@ def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:
 def _parse_one(text: str) -> DynamicDim:
     match = _FORM.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"cannot read dynamic dimension {text!r}: write NAME.DIM=MIN..MAX, NAME.DIM or auto")
+        raise InvalidValue(
+            f"cannot read dynamic dimension {text!r}: write NAME.DIM=MIN..MAX, NAME.DIM or auto"
+        )
     low, high = (None if match[key] is None else int(match[key]) for key in ("min", "max"))
     if low is not None and high is not None and low >= high:
-        raise ValueError(f"dynamic dimension {text!r} has an empty range: MIN must be less than MAX")
+        raise InvalidValue(f"dynamic dimension {text!r} has an empty range: MIN must be less than MAX")
     return DynamicDim(match["name"], int(match["dim"]), low, high)
 
 
@@ -120,21 +123,21 @@ def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCo
 def _tensor_named(dim: DynamicDim, inputs: Mapping[str, Any]) -> torch.Tensor:
     label = f"{dim.input_name}.{dim.dim}"
     if dim.input_name not in inputs:
-        raise ValueError(
+        raise InvalidValue(
             f"--dynamic {label}: the model has no such input{_near(dim.input_name, list(inputs))}"
         )
     tensor = inputs[dim.input_name]
     if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"--dynamic {label}: {dim.input_name} is a {type(tensor).__name__}, not a tensor")
+        raise InvalidValue(f"--dynamic {label}: {dim.input_name} is a {type(tensor).__name__}, not a tensor")
     if dim.dim >= tensor.dim():
-        raise ValueError(
+        raise InvalidValue(
             f"--dynamic {label}: {dim.input_name} has {tensor.dim()} dimensions, counted from 0 (shape "
             f"{list(tensor.shape)})"
         )
     size = int(tensor.shape[dim.dim])
     low, high = dim.min or 0, dim.max
     if size < low or (high is not None and size > high):
-        raise ValueError(f"--dynamic {label}: the example's size {size} is not in {low}..{high or ''}")
+        raise InvalidValue(f"--dynamic {label}: the example's size {size} is not in {low}..{high or ''}")
     return tensor
 
 

@@ -8,12 +8,13 @@ from torch.export.graph_signature import InputKind
 
 from fakexport._torch.vmap_steps import is_transformed
 from fakexport.diagnostics import Span
+from fakexport.error import FakexportError
 from fakexport.program import source_span
 
 __all__ = ["TransformLost", "refuse_lost_transforms"]
 
 
-class TransformLost(RuntimeError):
+class TransformLost(FakexportError, RuntimeError):
     """A transform's input became a constant of the program: it would compute the same whatever it is given.
 
     Args:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fakexport._torch.pytree import container_children
+from fakexport.error import InvalidType
 
 __all__ = ["bound_inputs", "plain", "plain_forward"]
 
@@ -73,7 +74,7 @@ def bound_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{type(module).__name__}.forward: {error}") from None
+        raise InvalidType(f"{type(module).__name__}.forward: {error}") from None
     bound: dict[str, Any] = {}
     for name, value in signature.bind_partial(*args).arguments.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:

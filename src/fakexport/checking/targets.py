@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fakexport.devices import Topology
+from fakexport.error import InvalidType, InvalidValue
 from fakexport.fake import DeviceMap
 from fakexport.report import TargetSpec
 from fakexport.sources import Source, dtype_text, parse_dtype
@@ -51,9 +52,9 @@ def parse_targets(
         TypeError, ValueError: one line about what is wrong with them.
     """
     if isinstance(targets, (str, Mapping)):
-        raise TypeError("targets must be a list of topologies, such as ['cpu', 'H100']")
+        raise InvalidType("targets must be a list of topologies, such as ['cpu', 'H100']")
     if not targets:
-        raise ValueError("no target given: name at least one, such as 'H100'")
+        raise InvalidValue("no target given: name at least one, such as 'H100'")
     parsed = [parse_target(target, device_map, dtype, source) for target in targets]
     names: dict[str, int] = {}
     for index, target in enumerate(parsed):
@@ -74,7 +75,7 @@ def parse_target(
     fields = {"topology": target} if isinstance(target, str) else dict(target)
     unknown = fields.keys() - {"topology", "device_map", "dtype"}
     if unknown or "topology" not in fields:
-        raise ValueError(f"a target has topology, device_map and dtype; got {', '.join(sorted(fields))}")
+        raise InvalidValue(f"a target has topology, device_map and dtype; got {', '.join(sorted(fields))}")
     topology = Topology.parse(fields["topology"])
     own_map = fields.get("device_map")
     asked = fields.get("dtype", dtype)
@@ -95,7 +96,7 @@ def _device_map(spec: DeviceMapText) -> DeviceMap:
     try:
         return DeviceMap.parse(spec)
     except OSError as error:
-        raise ValueError(f"device map {spec}: {error.strerror or error}") from error
+        raise InvalidValue(f"device map {spec}: {error.strerror or error}") from error
 
 
 def _map_text(device_map: DeviceMapText) -> str:

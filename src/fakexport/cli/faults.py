@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dis
 import errno
 import importlib.metadata
 import platform
 import shlex
 import traceback
 from collections.abc import Sequence
-from types import TracebackType
 
 import typer
 
 from fakexport._version import __version__
 from fakexport.diagnostics import Diagnostic, Label, Span, render_text
 from fakexport.documents.escaping import escaped
+from fakexport.error import FakexportError
 from fakexport.report.missing_package import missing_package
 from fakexport.rules import rule
 
@@ -23,7 +22,6 @@ __all__ = ["internal_fault", "usage_fault"]
 
 # Typer has carried its own copy of click since 0.22, and names this class only as a base.
 _CLICK_EXCEPTION = typer.BadParameter.__mro__[2]
-_RAISE = dis.opmap["RAISE_VARARGS"]
 # Which the system may say at any time, also of a file without a name.
 _OF_THE_SYSTEM = frozenset(
     (
@@ -40,24 +38,20 @@ _OF_THE_SYSTEM = frozenset(
 )
 # What the dynamic loader says where there is no room for a library, which Python raises as an ImportError.
 _NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
-_OWN, _COMMAND_LINE = "fakexport.", "fakexport.cli."
 
 
 def usage_fault(error: BaseException) -> str | None:
     """Returns one line if the call or the environment is at fault, and None if fakexport itself is.
 
-    At fault is the call where typer says so, where fakexport raises `ValueError`, `TypeError` or an error of
-    its own by a `raise` statement, and where the system denies a file. A `ValueError` that torch or the
-    standard library raised says nothing to the user: somebody here should have caught it.
+    The call is at fault where typer says so, where fakexport raises a `FakexportError`, and where the system
+    denies a file. Any other error says nothing to the user: fakexport should have caught it.
 
     Args:
         error: What a command raised, with its traceback.
     """
     if isinstance(error, _CLICK_EXCEPTION):
         return _one_line(_typer_message(error))
-    if isinstance(error, (ValueError, TypeError)) and _is_raised_on_purpose(error):
-        return _one_line(str(error))
-    if type(error).__module__.startswith(_OWN):
+    if isinstance(error, FakexportError):
         return _one_line(str(error))
     if (missing := missing_package(error)) is not None:
         return missing
@@ -119,23 +113,6 @@ def _typer_message(error: BaseException) -> str:
 
 def _is_library_too_large(error: BaseException) -> bool:
     return isinstance(error, (ImportError, OSError)) and any(said in str(error) for said in _NO_ROOM)
-
-
-def _is_raised_on_purpose(error: BaseException) -> bool:
-    """A `raise` statement of fakexport, outside the command line, is where the error comes from."""
-    last = _last(error.__traceback__)
-    if last is None:
-        return False
-    module = str(last.tb_frame.f_globals.get("__name__", ""))
-    if not module.startswith(_OWN) or module.startswith(_COMMAND_LINE):
-        return False
-    return last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE
-
-
-def _last(link: TracebackType | None) -> TracebackType | None:
-    while link is not None and link.tb_next is not None:
-        link = link.tb_next
-    return link
 
 
 def _one_line(text: str) -> str:

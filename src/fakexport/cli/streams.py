@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from fakexport.documents.escaping import escaped
+from fakexport.error import FakexportError
 
 __all__ = [
     "OutputError",
@@ -28,7 +29,7 @@ __all__ = [
 _WIDTH_OF_A_FILE = 100
 
 
-class OutputError(OSError):
+class OutputError(FakexportError, OSError):
     """What was to be printed could not be. One line."""
 
     def __init__(self, cause: OSError) -> None:

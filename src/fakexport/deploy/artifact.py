@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import torch
 
 from fakexport.diagnostics import Diagnostic
+from fakexport.error import FakexportError
 
 from .signature import Signature
 
@@ -22,7 +23,7 @@ Report = Callable[[str], None]
 """Takes a line of progress: what is being done now."""
 
 
-class DeployError(Exception):
+class DeployError(FakexportError):
     """A program cannot be compiled, or what was compiled cannot be opened or run, in one line."""
 
 

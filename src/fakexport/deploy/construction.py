@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport.error import InvalidValue
 from fakexport.sources import ExampleInputs, Source
 
 __all__ = ["SEED", "constructed"]
@@ -53,4 +54,4 @@ def _called(spec: str, factory: Callable[[], Any]) -> Any:
         return factory()
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{spec} cannot be run here: {type(error).__name__}: {first}") from error
+        raise InvalidValue(f"{spec} cannot be run here: {type(error).__name__}: {first}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
+from fakexport.error import InvalidValue
 from fakexport.files import new_file
 from fakexport.program.python_source import PythonSource, source
 
@@ -34,7 +35,7 @@ def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> Pyth
     """
     target = Path(path)
     if target.suffix == ".safetensors":
-        raise ValueError(f"{target}: choose another ending; the constants go to a file of this one")
+        raise InvalidValue(f"{target}: choose another ending; the constants go to a file of this one")
     written = source(program)
     if written.constants is not None:
         with new_file(target.with_suffix(".safetensors")) as file:

@@ -15,6 +15,7 @@ from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.archive import bind
 from fakexport.archive.sharing import name_in_checkpoint
 from fakexport.diagnose.comparison import Comparison, compare
+from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.program_facts import facts_of
@@ -88,7 +89,7 @@ def _as_the_program_takes_them(
     wanted = program.call_spec.in_spec
     leaves = [] if examples is None else tree_leaves((examples.args, dict(examples.kwargs)))
     if len(leaves) != wanted.num_leaves:
-        raise ValueError(f"{source}: its example inputs are not those of the program; give --inputs")
+        raise InvalidValue(f"{source}: its example inputs are not those of the program; give --inputs")
     devices = {tensor.device for tensor in program.state_dict.values()}
     device = devices.pop() if len(devices) == 1 else None
 
@@ -123,13 +124,13 @@ def _load(module: nn.Module, program: ExportedProgram, source: str) -> None:
     own = flat_tensors(held)
     for name, tensor in program.state_dict.items():
         if name in own and (own[name].shape, own[name].dtype) != (tensor.shape, tensor.dtype):
-            raise ValueError(
+            raise InvalidValue(
                 f"{source}: {name} is {_kind(own[name])} in the model and {_kind(tensor)} in the program; "
                 "was it exported with another dtype or config?"
             )
     if different := sorted(own.keys() ^ program.state_dict.keys()):
         where = "the model" if different[0] in own else "the program"
-        raise ValueError(f"{source}: only {where} has a weight {different[0]!r}")
+        raise InvalidValue(f"{source}: only {where} has a weight {different[0]!r}")
     module.load_state_dict({n: t for n, t in program.state_dict.items() if n in held}, strict=False)
     with torch.no_grad():
         for name in own.keys() - held.keys():  # Inside of wrappers, whose own `copy_` may be anything.

@@ -15,6 +15,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import boolean, field, integer, items, mapping, optional, record, text
+from fakexport.error import FakexportError, InvalidValue
 from fakexport.program import SymbolRange
 from fakexport.program.conditions import (
     Condition,
@@ -55,7 +56,7 @@ class EarlierSignature(DocumentError):
         )
 
 
-class UnsuitableInputs(ValueError):
+class UnsuitableInputs(FakexportError, ValueError):
     """The inputs of a call are not those of the program: one line, before anything runs."""
 
 
@@ -152,7 +153,7 @@ class Signature:
             if spec.kind is not InputKind.USER_INPUT or isinstance(spec.arg, ConstantArgument):
                 continue
             if not isinstance(spec.arg, TensorArgument):
-                raise ValueError(f"the input {spec.arg.name} is no tensor; only tensors can be given")
+                raise InvalidValue(f"the input {spec.arg.name} is no tensor; only tensors can be given")
             inputs.append(_input_tensor(spec.arg.name, nodes[spec.arg.name].meta["val"], ranges))
         specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
         outputs = tuple(

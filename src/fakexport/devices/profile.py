@@ -11,6 +11,8 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
+from fakexport.error import InvalidValue
+
 PEAK_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
 """The keys that `DeviceProfile.peak_flops` may have; tf32 is float32 input at reduced precision."""
 
@@ -122,7 +124,7 @@ def profile_named(name: str) -> DeviceProfile:
     if known is None:
         near = _nearest(name, spellings)
         meant = f"did you mean {', '.join(near)}? " if near else ""
-        raise ValueError(f"unknown device {name!r}: {meant}`fakexport devices` lists them all")
+        raise InvalidValue(f"unknown device {name!r}: {meant}`fakexport devices` lists them all")
     return known[1]
 
 
@@ -145,10 +147,10 @@ def read_profiles(toml: str) -> tuple[dict[str, DeviceProfile], dict[str, Device
     for profile in profiles.values():
         for spelling in (profile.name, *profile.aliases):
             if owners.setdefault(spelling.casefold(), profile.name) != profile.name:
-                raise ValueError(f"profiles: [{profile.name}]: the name {spelling!r} is taken")
+                raise InvalidValue(f"profiles: [{profile.name}]: the name {spelling!r} is taken")
     for device_type, name in defaults.items():
         if name not in profiles or profiles[name].device_type != device_type:
-            raise ValueError(f"profiles: default {device_type!r} = {name!r} is no {device_type} profile")
+            raise InvalidValue(f"profiles: default {device_type!r} = {name!r} is no {device_type} profile")
     return profiles, {device_type: profiles[name] for device_type, name in defaults.items()}
 
 
@@ -177,10 +179,10 @@ def _nearest(name: str, spellings: Mapping[str, tuple[str, DeviceProfile]]) -> l
 
 def _profile(name: str, table: Any) -> DeviceProfile:
     if not isinstance(table, dict):
-        raise ValueError(f"profiles: {name!r} is no table")
+        raise InvalidValue(f"profiles: {name!r} is no table")
     faults = list(_field_faults(table)) or list(_source_faults(table))
     if faults:
-        raise ValueError(f"profiles: [{name}]: {'; '.join(faults)}")
+        raise InvalidValue(f"profiles: [{name}]: {'; '.join(faults)}")
     values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
     return DeviceProfile(name=name, **values)
 

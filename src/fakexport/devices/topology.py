@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fakexport.devices.profile import DeviceProfile, default_profiles, profile_named
+from fakexport.error import InvalidValue
 
 MAX_DEVICES = 4096
 """The most devices that a topology may list."""
@@ -73,7 +74,7 @@ class Topology:
         for part in spec.split("+"):
             count, name = _counted(part.strip(), spec)
             if len(profiles) + count > MAX_DEVICES:
-                raise ValueError(f"topology {spec!r} lists more than {MAX_DEVICES} devices")
+                raise InvalidValue(f"topology {spec!r} lists more than {MAX_DEVICES} devices")
             model = _without_index(name, count, profiles)
             profile = profile_named(model)
             if model.casefold() in default_profiles() and profile.device_type != "cpu":
@@ -81,7 +82,9 @@ class Topology:
             profiles += [profile] * count
         for device_type, count in Counter(profile.device_type for profile in profiles).items():
             if count > 1 and device_type in _SINGLE:
-                raise ValueError(f"topology {spec!r} lists {count} {device_type} devices: a process has one")
+                raise InvalidValue(
+                    f"topology {spec!r} lists {count} {device_type} devices: a process has one"
+                )
         return cls(spec=spec, devices=_numbered(profiles), assumptions=tuple(dict.fromkeys(assumptions)))
 
     @property
@@ -131,7 +134,7 @@ class Topology:
         """
         found = self._find(name)
         if found is None:
-            raise ValueError(f"topology {self.spec!r} has no device {name!r}: it has {self.present}")
+            raise InvalidValue(f"topology {self.spec!r} has no device {name!r}: it has {self.present}")
         return found
 
     def has_device(self, name: str) -> bool:
@@ -155,12 +158,12 @@ def _counted(part: str, spec: str) -> tuple[int, str]:
     counted = _COUNTED.fullmatch(part)
     name = counted[2] if counted else part
     if not name:
-        raise ValueError(f"topology {spec!r} has an empty part: write for example 'cpu+2xA100-40GB'")
+        raise InvalidValue(f"topology {spec!r} has an empty part: write for example 'cpu+2xA100-40GB'")
     if counted is None:
         return 1, name
     digits = counted[1].lstrip("0")
     if not digits:
-        raise ValueError(f"topology {spec!r} lists 0 of {name!r}: a count is at least 1")
+        raise InvalidValue(f"topology {spec!r} lists 0 of {name!r}: a count is at least 1")
     # int() refuses thousands of digits with a message of its own.
     return (int(digits) if len(digits) <= len(str(MAX_DEVICES)) else MAX_DEVICES + 1), name
 
@@ -173,9 +176,9 @@ def _without_index(name: str, count: int, before: Iterable[DeviceProfile]) -> st
         return name
     index = sum(profile.device_type == device_type for profile in before)
     if count != 1:
-        raise ValueError(f"{name!r} is one device, not {count}: write '{count}x{device_type}'")
+        raise InvalidValue(f"{name!r} is one device, not {count}: write '{count}x{device_type}'")
     if indexed[2] != str(index):
-        raise ValueError(
+        raise InvalidValue(
             f"{name!r} cannot be listed here: the next {device_type} device is {device_type}:{index}"
         )
     return device_type

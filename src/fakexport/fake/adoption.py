@@ -20,6 +20,7 @@ from fakexport._torch.fake_tensors import (
 from fakexport._torch.parameter_classes import fake_parameter, own_class
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import held_bytes, is_wrapper
+from fakexport.error import InvalidType
 from fakexport.history import Recording, edit_of, remember_value, withhold_value
 
 from .module_tensors import held_tensors, plain_tensors, slots
@@ -60,7 +61,7 @@ def adopt(module: nn.Module, recording: Recording, device: torch.device | None) 
             return copy.deepcopy(module, adopted.by_id)
     except Exception as error:
         text = str(error).partition("\n")[0]
-        raise TypeError(
+        raise InvalidType(
             f"a module made outside of the build has to be copied, and {type(module).__name__} cannot be: "
             f"{text}; pass a function that makes it"
         ) from error

@@ -16,6 +16,7 @@ from fakexport._torch.pytree import tree_map
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.devices import emulated_topology
+from fakexport.error import InvalidType, InvalidValue
 from fakexport.history import Recording, recording
 
 from .adoption import LARGE_REAL_BYTES, adopt, foreign_tensors
@@ -91,7 +92,7 @@ def build(
         torch.Size([2, 3])
     """
     if dtype is not None and not dtype.is_floating_point:
-        raise ValueError(f"dtype of a model has to be floating, got {dtype}")
+        raise InvalidValue(f"dtype of a model has to be floating, got {dtype}")
     started = time.perf_counter()
     topology = emulated_topology()
     usual = str(default_device or (topology.default_device if topology else "cpu"))
@@ -146,7 +147,7 @@ def _made(factory: Callable[[], Any] | nn.Module) -> tuple[nn.Module, tuple[Any,
             return module, tuple(args), dict(kwargs)
     names = [type(item).__name__ for item in made] if isinstance(made, tuple) else [type(made).__name__]
     what = f"a tuple of {', '.join(names)}" if isinstance(made, tuple) else names[0]
-    raise TypeError(
+    raise InvalidType(
         f"a factory returns a module, (module, args) or (module, args, kwargs); this one gave {what}"
     )
 

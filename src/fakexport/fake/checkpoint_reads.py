@@ -12,6 +12,7 @@ import torch
 from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.fake_tensors import FakeTensorMode, real_to_fake
 from fakexport._torch.real_execution import real_execution
+from fakexport.error import InvalidType
 from fakexport.history import withhold_value
 
 __all__ = ["headers_alone"]
@@ -124,7 +125,7 @@ class _Slice:
     def __getitem__(self, index: Any) -> torch.Tensor:
         dtype = _DTYPES.get(self.get_dtype())
         if dtype is None or not hasattr(torch, dtype):
-            raise TypeError(f"{self._name} is of dtype {self.get_dtype()}, which this torch does not have")
+            raise InvalidType(f"{self._name} is of dtype {self.get_dtype()}, which this torch does not have")
         with real_execution():
             meta = torch.empty(self.get_shape(), dtype=getattr(torch, dtype), device="meta")
         whole = real_to_fake(self._mode, meta, self._device)

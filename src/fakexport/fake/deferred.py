@@ -14,6 +14,7 @@ from fakexport._torch.dispatch_observer import observe
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, new_fake_mode
 from fakexport._torch.wrapper_subclasses import inner_tensors
 from fakexport.devices import Topology, emulated_topology
+from fakexport.error import InvalidValue
 from fakexport.history import Output, note_edit, record_of, recording, remember_memory
 
 from .module_tensors import held_tensors
@@ -74,7 +75,7 @@ def is_deferred(obj: torch.Tensor | nn.Module) -> bool:
     Source: torchdistx `is_deferred`.
     """
     if not isinstance(obj, torch.Tensor | nn.Module):
-        raise ValueError(f"is_deferred takes a tensor or a module, got {type(obj).__name__}")
+        raise InvalidValue(f"is_deferred takes a tensor or a module, got {type(obj).__name__}")
     return any(is_fake_tensor(t) and isinstance(record_of(t).output, Output) for t in _tensors_of(obj))
 
 

@@ -13,6 +13,7 @@ from fakexport._torch.fake_tensors import FakeTensor, hand_on_hooks, is_fake_ten
 from fakexport._torch.parameter_classes import own_class, real_parameter
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
+from fakexport.error import FakexportError
 from fakexport.history import (
     Operation,
     Output,
@@ -35,7 +36,7 @@ Index = slice | int | tuple[slice | int, ...]
 _REAL = "_fakexport_real"
 
 
-class MaterializeError(RuntimeError):
+class MaterializeError(FakexportError, RuntimeError):
     """A fake tensor cannot be given its data. Nothing was materialised.
 
     Args:

@@ -11,6 +11,7 @@ from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.dispatch_observer import observe
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, meta_of, new_fake_mode
 from fakexport.devices import Topology, emulate
+from fakexport.error import InvalidValue
 from fakexport.history import note_edit, recording
 
 from .checkpoint_reads import headers_alone
@@ -98,5 +99,5 @@ def meta_like(fake: torch.Tensor) -> torch.Tensor:
         (1, 3)
     """
     if not is_fake_tensor(fake):
-        raise ValueError(f"expected a fake tensor, got {type(fake).__name__}")
+        raise InvalidValue(f"expected a fake tensor, got {type(fake).__name__}")
     return meta_of(fake)

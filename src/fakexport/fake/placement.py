@@ -13,6 +13,7 @@ from torch import nn
 from fakexport.devices import Topology, emulated_topology
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
+from fakexport.error import InvalidValue
 from fakexport.files import read_file
 
 from .balance import balanced_map
@@ -61,7 +62,7 @@ class DeviceMap:
             return spec
         if isinstance(spec, Mapping):
             if not spec:
-                raise ValueError("device map is empty: write {'': 'cuda:0'} for one device")
+                raise InvalidValue("device map is empty: write {'': 'cuda:0'} for one device")
             return cls({path: _device_name(d, path) for path, d in spec.items()}, _as_text(spec.items()))
         text = str(spec).strip()
         if isinstance(spec, Path) or text.endswith(".json"):
@@ -146,7 +147,7 @@ def check_device(device: str, topology: Topology | None) -> None:
     if topology is not None:
         topology.device(device)
     elif (kind := torch.device(device).type) != "cpu" and not torch.get_device_module(kind).is_available():
-        raise ValueError(f"there is no device {device!r}: no topology is emulated")
+        raise InvalidValue(f"there is no device {device!r}: no topology is emulated")
 
 
 def covering_entry(path: str, entries: Container[str]) -> str | None:
@@ -165,14 +166,14 @@ def _check_paths(module: nn.Module, entries: Iterable[str]) -> None:
             near = difflib.get_close_matches(path, paths, n=3, cutoff=0.3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
             what = f"which is no module of {type(module).__name__}"
-            raise ValueError(f"device map names {path!r}, {what}{hint}")
+            raise InvalidValue(f"device map names {path!r}, {what}{hint}")
 
 
 def _check_cover(module: nn.Module, entries: Mapping[str, str]) -> None:
     missing = [slot.path for slot in slots(module) if covering_entry(slot.path, entries) is None]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ValueError(f"device map says nothing about {missing[0]}{more}: add an entry '' for the rest")
+        raise InvalidValue(f"device map says nothing about {missing[0]}{more}: add an entry '' for the rest")
 
 
 def _paths(module: nn.Module) -> dict[str, None]:
@@ -184,14 +185,14 @@ def _device_name(device: Device, path: str) -> str:
     """torch's full name of a device: `cuda:0` for `cuda`, 0 or `torch.device("cuda")`."""
     where = f" for {path!r}" if path else ""
     if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
-        raise ValueError(f"a device map wants a device{where}, got {device!r}")
+        raise InvalidValue(f"a device map wants a device{where}, got {device!r}")
     text = str(device).strip()
     text = f"cuda:{text}" if text.isdecimal() else text
     try:
         parsed = torch.device(text)
     except RuntimeError:
         wanted = f"a device{where} such as 'cpu' or 'cuda:0'"
-        raise ValueError(f"a device map wants {wanted}, got {text!r}") from None
+        raise InvalidValue(f"a device map wants {wanted}, got {text!r}") from None
     if parsed.type in ("cpu", "meta"):
         return parsed.type
     return f"{parsed.type}:{parsed.index or 0}"
@@ -202,9 +203,9 @@ def _read_pairs(text: str) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         path, equals, device = (piece.strip() for piece in part.partition("="))
         if not equals:
-            raise ValueError(f"device map {text!r}: write 'module=device', got {part!r}")
+            raise InvalidValue(f"device map {text!r}: write 'module=device', got {part!r}")
         if path in pairs:
-            raise ValueError(f"device map {text!r} names {path!r} twice")
+            raise InvalidValue(f"device map {text!r} names {path!r} twice")
         pairs[path] = device
     return pairs
 
@@ -213,9 +214,9 @@ def _read_json(path: Path) -> dict[str, Device]:
     try:
         value = parse_json(read_file(path, most_bytes=_MOST_BYTES))
     except DocumentError as error:
-        raise ValueError(f"device map {path}: broken JSON: {error}") from None
+        raise InvalidValue(f"device map {path}: broken JSON: {error}") from None
     if not isinstance(value, dict) or not value:
-        raise ValueError(f"device map {path}: expected an object of module path -> device")
+        raise InvalidValue(f"device map {path}: expected an object of module path -> device")
     return value
 
 

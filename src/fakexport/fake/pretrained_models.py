@@ -16,6 +16,7 @@ from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.patching import Patches
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices import emulated_topology
+from fakexport.error import InvalidValue
 
 __all__ = ["pretrained_models", "register_caches"]
 
@@ -124,7 +125,7 @@ def _device_map(check: Callable[[Any], Any], device_map: Any) -> Any:
     if isinstance(checked, str) and (topology is None or len(topology.accelerators) < 2):
         return {"": "cpu" if topology is None else topology.default_device}
     if isinstance(checked, str) or len({str(device) for device in (checked or {}).values()}) > 1:
-        raise ValueError(f"device_map={device_map!r} on several devices: pip install accelerate")
+        raise InvalidValue(f"device_map={device_map!r} on several devices: pip install accelerate")
     return checked
 
 
@@ -132,7 +133,7 @@ def _without_offload(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a dispatch, if accelerate would not bring weights to a GPU again in each call."""
     offloaded = {str(device) for device in args[2].values()} & {"cpu", "disk"}
     if active_fake_mode() is not None and offloaded:
-        raise ValueError(
+        raise InvalidValue(
             f"device_map puts modules on {', '.join(sorted(offloaded))}, from where accelerate copies their "
             "weights to a GPU in each call, which no program can hold: place them with --device-map instead"
         )
@@ -148,7 +149,7 @@ def _kept(choose: Callable[..., Any], config: Any, given: Any, *args: Any, **res
     is_lost = quantizer is None or getattr(quantizer.quantization_config, "dequantize", False)
     if active_fake_mode() is not None and stored is not None and is_lost and not is_asked:
         method = _setting(stored, "quant_method") or "no method named"
-        raise ValueError(
+        raise InvalidValue(
             f"the checkpoint is quantized ({getattr(method, 'value', method)}), and transformers would load "
             "it unquantized here: check it for its own device, with the packages that transformers names, or "
             "pass a quantization_config with dequantize=True to check the unquantized model"

@@ -14,13 +14,14 @@ from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.parameter_classes import own_class
 from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper, rewrapped
 from fakexport.diagnostics import Span
+from fakexport.error import FakexportError
 
 from .module_tensors import held_tensors, slots
 
 __all__ = ["SubclassNotKept", "changed_inside", "check_class", "check_input", "unregistered_wrapper"]
 
 
-class SubclassNotKept(RuntimeError):
+class SubclassNotKept(FakexportError, RuntimeError):
     """A tensor subclass that would be another tensor in the program. Nothing is exported in its place.
 
     Args:

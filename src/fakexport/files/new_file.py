@@ -11,6 +11,7 @@ from io import BufferedWriter
 from pathlib import Path
 
 from fakexport.documents.escaping import escaped
+from fakexport.error import FakexportError
 
 from .regular_file import kind_of
 
@@ -19,7 +20,7 @@ __all__ = ["FileWriteError", "new_file"]
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
-class FileWriteError(OSError):
+class FileWriteError(FakexportError, OSError):
     """A file was not written; what stood at its path before still stands there. The text is one line."""
 
     def __init__(self, path: str | os.PathLike[str], cause: OSError) -> None:

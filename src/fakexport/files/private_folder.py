@@ -10,10 +10,12 @@ import os
 import stat
 from pathlib import Path
 
+from fakexport.error import FakexportError
+
 __all__ = ["PrivateFolderError", "fault_of_owner", "make_private_folder", "private_folder"]
 
 
-class PrivateFolderError(Exception):
+class PrivateFolderError(FakexportError):
     """Others than this user could write to what is to be trusted. One line, with the repair."""
 
 

@@ -16,6 +16,7 @@ import torch
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.diagnostics import Span
+from fakexport.error import FakexportError
 
 from .randomness import Origin, RandomOperation
 from .records import (
@@ -46,7 +47,7 @@ _KEPT_BYTES = 64 * 2**20
 _TAIL = 8
 
 
-class UnreplayableRead(RuntimeError):
+class UnreplayableRead(FakexportError, RuntimeError):
     """A value was read that cannot be recomputed.
 
     Args:

@@ -7,6 +7,7 @@ from typing import overload
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport.error import InvalidType
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.summary import ProgramSummary, summarise
 
@@ -37,4 +38,4 @@ def summary_of(module_or_program: nn.Module | ExportedProgram) -> ModuleSummary 
         return inspect_module(module_or_program)
     if isinstance(module_or_program, ExportedProgram):
         return summarise(module_or_program)
-    raise TypeError(f"expected a module or an ExportedProgram, got {type(module_or_program).__name__}")
+    raise InvalidType(f"expected a module or an ExportedProgram, got {type(module_or_program).__name__}")

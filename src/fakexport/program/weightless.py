@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from fakexport.error import FakexportError
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 
@@ -15,7 +16,7 @@ __all__ = ["UnboundProgram", "WeightlessProgram", "example_inputs_of", "has_valu
 _SHOWN = 5
 
 
-class UnboundProgram(RuntimeError):
+class UnboundProgram(FakexportError, RuntimeError):
     """A program was asked to run, or for a module that runs, and has no weights.
 
     Args:

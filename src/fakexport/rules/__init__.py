@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from difflib import get_close_matches
 
+from fakexport.error import InvalidValue
 from fakexport.rules.rule import FailsOn, Rule
 
 __all__ = ["FailsOn", "Rule", "all_rules", "rule"]
@@ -42,4 +43,4 @@ def rule(code: str) -> Rule:
         return by_key[wanted]
     nearest = dict.fromkeys(by_key[key] for key in get_close_matches(wanted, by_key, n=3, cutoff=0.0))
     listed = ", ".join(f"{known.code} ({known.name})" for known in nearest)
-    raise ValueError(f"unknown rule {code!r}; the nearest are {listed}")
+    raise InvalidValue(f"unknown rule {code!r}; the nearest are {listed}")

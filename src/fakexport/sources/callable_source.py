@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from fakexport.error import InvalidType
 from fakexport.sources.python_factory import check_arguments, checked, no_inputs
 from fakexport.sources.source import Source
 
@@ -23,7 +24,7 @@ def callable_source(factory: Callable[[], Any] | nn.Module) -> Source:
         SourceError: it cannot be called without arguments.
     """
     if not callable(factory):
-        raise TypeError(f"a source is a text, a factory or a module, not {type(factory).__name__}")
+        raise InvalidType(f"a source is a text, a factory or a module, not {type(factory).__name__}")
     name = getattr(factory, "__name__", type(factory).__name__)
     if not isinstance(factory, nn.Module):
         check_arguments(factory, name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from fakexport.error import InvalidValue
+
 __all__ = ["dtype_text", "parse_dtype"]
 
 
@@ -15,7 +17,7 @@ def parse_dtype(text: str) -> torch.dtype:
     """
     dtype = getattr(torch, text.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"unknown floating dtype {text!r}: write float32, bfloat16, float16 or float64")
+        raise InvalidValue(f"unknown floating dtype {text!r}: write float32, bfloat16, float16 or float64")
     return dtype
 
 

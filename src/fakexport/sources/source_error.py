@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fakexport._libraries import PACKAGES
+from fakexport.error import FakexportError
 
 __all__ = ["SourceError", "did_you_mean", "first_line", "how_to_install", "import_library"]
 
@@ -30,7 +31,7 @@ _PACKAGES = {
 }
 
 
-class SourceError(ValueError):
+class SourceError(FakexportError, ValueError):
     """A model source, or an input of one, cannot be had. The message is one line that says what to change.
 
     Args:

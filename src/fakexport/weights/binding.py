@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
+from fakexport.error import FakexportError, InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import value_of
 from fakexport.program.derived_program import derived_program
@@ -36,7 +37,7 @@ LARGEST_CHECKED_BYTES = 2**30
 """A mapped checkpoint that is larger is looked through for NaN only where `check_finite=True` asks for it."""
 
 
-class BindError(ValueError):
+class BindError(FakexportError, ValueError):
     """A checkpoint that does not fit the program: nothing was bound. The text is one line.
 
     Args:
@@ -125,7 +126,9 @@ def check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
     if dtype is not None and present and dtype not in present:
         names = ", ".join(sorted(str(found).removeprefix("torch.") for found in present))
         asked = str(dtype).removeprefix("torch.")
-        raise ValueError(f"the graph of the program is in {names}, not in {asked}: export it with that dtype")
+        raise InvalidValue(
+            f"the graph of the program is in {names}, not in {asked}: export it with that dtype"
+        )
 
 
 def _on_devices(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> ExportedProgram:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fakexport.devices.presence import exists_here
+from fakexport.error import InvalidValue
 from fakexport.program.retargeting.device_move import DeviceMove
 
 __all__ = ["move_to_here"]
@@ -25,5 +26,5 @@ def move_to_here(device_map: str | Mapping[str, str] | None, present: tuple[str,
         if not exists_here(target):
             is_own = target == device
             hint = f"device_map={{{device!r}: 'cpu'}} would bind it here" if is_own else "choose another"
-            raise ValueError(f"the device {target} is not on this machine; {hint}")
+            raise InvalidValue(f"the device {target} is not on this machine; {hint}")
     return move

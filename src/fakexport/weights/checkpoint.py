@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 
+from fakexport.error import FakexportError
+
 __all__ = ["Checkpoint", "CheckpointError", "Entry"]
 
 
-class CheckpointError(ValueError):
+class CheckpointError(FakexportError, ValueError):
     """A checkpoint that cannot be read, or that is refused; one line that names the file and the fault."""
 
 

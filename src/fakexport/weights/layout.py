@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport.error import FakexportError
+
 __all__ = ["Conversion", "ConversionFailed", "as_it_is", "hub_layout", "is_transformers_model"]
 
 Read = Callable[[str], torch.Tensor]
 Convert = Callable[[Read], dict[str, torch.Tensor]]
 
 
-class ConversionFailed(ValueError):
+class ConversionFailed(FakexportError, ValueError):
     """transformers could not make a weight of these entries; one line."""
 
 

@@ -14,6 +14,7 @@ import torch
 
 from fakexport._torch.kernel_observer import kernels_observed
 from fakexport.documents.recipe import Numbers, Recipe, Step
+from fakexport.error import FakexportError
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed, Read
 
@@ -22,7 +23,7 @@ __all__ = ["OPERATORS", "NotRecordable", "by_recipes", "recipe_of"]
 Tensors = Sequence[torch.Tensor]
 
 
-class NotRecordable(ValueError):
+class NotRecordable(FakexportError, ValueError):
     """A conversion does more than move data; one line."""
 
 

@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload
 from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES, MEMORY_FORMAT_CODES
+from fakexport.error import InvalidValue
 from fakexport.program.walk import attribute
 
 from .operator_lookup import readable_name
@@ -60,18 +61,20 @@ class ArgumentEncoder:
             return self._list(value, empty_list_kind)
         if isinstance(value, dict):
             if not all(type(key) is str for key in value):
-                raise ValueError("a dictionary with a key that is no string")
+                raise InvalidValue("a dictionary with a key that is no string")
             return {"as_string_to_argument": {key: self.of(entry) for key, entry in value.items()}}
         if isinstance(value, (OpOverload, HigherOrderOperator)):
             return {"as_operator": readable_name(value)}
-        raise ValueError(f"an argument of type {kind.__name__} cannot be stored")
+        raise InvalidValue(f"an argument of type {kind.__name__} cannot be stored")
 
     def _node(self, node: Node) -> Json:
         name = node.name
         if node.op == "get_attr":
             held = attribute(node.graph.owning_module, str(node.target))
             if not isinstance(held, GraphModule):
-                raise ValueError(f"{node.target}, a {type(held).__name__} that is no input, cannot be stored")
+                raise InvalidValue(
+                    f"{node.target}, a {type(held).__name__} that is no input, cannot be stored"
+                )
             return {"as_graph": {"name": node.target, "graph": self._subgraph(held)}}
         for kind, names in self.symbolic.items():
             if name in names:
@@ -82,7 +85,7 @@ class ArgumentEncoder:
 
     def _tensor(self, node: Node) -> Json:
         if node.op == "get_attr":
-            raise ValueError(f"{node.target}, a tensor that is no input, cannot be stored")
+            raise InvalidValue(f"{node.target}, a tensor that is no input, cannot be stored")
         return {"name": self.same_as.get(node.name, node.name)}
 
     def _list(self, values: Sequence[Any], empty_list_kind: str | None) -> Json:
@@ -106,13 +109,13 @@ class ArgumentEncoder:
             return self._nested(values)
         if isinstance(values, tuple):
             return self._mixed(values)
-        raise ValueError(f"a list of {_named(kinds)} cannot be stored")
+        raise InvalidValue(f"a list of {_named(kinds)} cannot be stored")
 
     def _mixed(self, values: tuple[Any, ...]) -> Json:
         """A tuple that torch's schema has no kind for, such as the block mask of FlexAttention."""
         if self._is_for_stock:
             what = f"torch's format has no tuple of {_named(set(map(type, values)))}"
-            raise ValueError(f"{what}, which an archive with weights needs: save it without, or link them")
+            raise InvalidValue(f"{what}, which an archive with weights needs: save it without, or link them")
         return {MIXED_TUPLE: [self.of(value) for value in values]}
 
     def _optional_tensor(self, node: Node | None) -> Json:
@@ -126,7 +129,7 @@ class ArgumentEncoder:
             return {"as_int_lists": [list(inner) for inner in values]}
         if kinds == {float}:
             return {"as_float_lists": [[float_json(entry) for entry in inner] for inner in values]}
-        raise ValueError("a list of lists of this kind cannot be stored")
+        raise InvalidValue("a list of lists of this kind cannot be stored")
 
 
 def object_json(name: str, held: CustomObjArgument) -> Json:

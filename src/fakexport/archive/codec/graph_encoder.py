@@ -20,6 +20,7 @@ from fakexport._torch.operator_registry import (
     schema_arguments,
 )
 from fakexport._torch.program_schema import SYMBOLIC_OPERATORS
+from fakexport.error import InvalidValue
 
 from .argument_encoder import ArgumentEncoder, object_json
 from .node_metadata import GRAPH_NAMES, MetadataEncoder
@@ -84,7 +85,7 @@ class GraphEncoder:
                     returned = [node.args[0]] if is_single else cast("Iterable[Any]", node.args[0])
                     outputs.extend(self._arguments.of(value) for value in returned)
                 elif node.op != "get_attr":
-                    raise ValueError(f"a {node.op} is no part of an exported program")
+                    raise InvalidValue(f"a {node.op} is no part of an exported program")
         names = self._arguments.symbolic
         return {
             "inputs": inputs,
@@ -110,7 +111,7 @@ class GraphEncoder:
             self._objects[node.name] = object_json(node.name, value)
             return {"as_custom_obj": self._objects[node.name]}
         if isinstance(value, _SYMBOLIC):
-            raise ValueError(f"an input that is a {type(value).__name__} cannot be stored")
+            raise InvalidValue(f"an input that is a {type(value).__name__} cannot be stored")
         return self._arguments.of(value)
 
     def _call(self, node: Node) -> Json:
@@ -123,13 +124,13 @@ class GraphEncoder:
             inputs, outputs = self._schema_inputs(node, target), self._schema_outputs(node, target)
         elif isinstance(target, HigherOrderOperator):
             if target.name() in _OUTSIDE:
-                raise ValueError(f"{target.name()} refers to what is not in the program")
+                raise InvalidValue(f"{target.name()} refers to what is not in the program")
             inputs, outputs = self._free_inputs(node), self._free_outputs(node)
             is_single = isinstance(value, torch.Tensor)
         elif callable(target):
             inputs, outputs = self._free_inputs(node), self._free_outputs(node)
         else:
-            raise ValueError(f"the target {target!r} cannot be stored")
+            raise InvalidValue(f"the target {target!r} cannot be stored")
         text = self._texts.get(target)
         if text is None:
             text = self._texts[target] = readable_name(target)
@@ -147,7 +148,7 @@ class GraphEncoder:
 
     def _symbolic_inputs(self, node: Node) -> list[Json]:
         if node.kwargs:
-            raise ValueError("keywords for an operator on symbolic numbers")
+            raise InvalidValue("keywords for an operator on symbolic numbers")
         names: Iterable[str]
         if isinstance(node.target, OpOverload):
             names = (name for name, _, _ in self._schema(node.target))
@@ -193,7 +194,7 @@ class GraphEncoder:
         if isinstance(value, tuple):
             return self._parts(node, value, self._part_names(node))
         if isinstance(value, list):
-            raise ValueError("an operator without schema that returns a list cannot be stored")
+            raise InvalidValue("an operator without schema that returns a list cannot be stored")
         if isinstance(value, dict):
             names = self._part_names(node)
             return [self._tensor_list(list(value.values()), [names.get(key) for key in value], node.name)]
@@ -216,7 +217,7 @@ class GraphEncoder:
         found: dict[Any, Node] = {}
         for user in node.users:
             if user.target is not operator.getitem:
-                raise ValueError(f"its parts are used other than by taking one out: {user.name}")
+                raise InvalidValue(f"its parts are used other than by taking one out: {user.name}")
             first = found.setdefault(user.args[1], user)
             if first is not user:
                 self._arguments.same_as[user.name] = first.name
@@ -233,7 +234,7 @@ class GraphEncoder:
         parts = []
         for index, part in enumerate(value):
             if not isinstance(part, torch.Tensor):
-                raise ValueError(f"a list with a {type(part).__name__} as a result")
+                raise InvalidValue(f"a list with a {type(part).__name__} as a result")
             user = named.get(index)
             name = f"{owner}{separator}{index}" if user is None else user.name
             parts.append(self._output(name, part)["as_tensor"])
@@ -255,7 +256,7 @@ class GraphEncoder:
         if isinstance(value, (float, torch.SymFloat)):
             symbolic["as_sym_float"][name] = self._values.floating(value)
             return {"as_sym_float": {"as_name": name}}
-        raise ValueError(f"a result that is a {type(value).__name__} cannot be stored")
+        raise InvalidValue(f"a result that is a {type(value).__name__} cannot be stored")
 
 
 def _input(name: str, argument: Json, kind: int) -> Json:
@@ -275,4 +276,4 @@ def _named(node: Node) -> Any:
     except ValueError as error:
         if str(error).startswith("cannot store node "):
             raise
-        raise ValueError(f"cannot store node {node.name} ({node.target}): {error}") from error
+        raise InvalidValue(f"cannot store node {node.name} ({node.target}): {error}") from error

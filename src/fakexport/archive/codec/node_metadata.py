@@ -13,6 +13,7 @@ from fakexport._torch.operator_registry import operator_text
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import memory_estimate
 from fakexport.documents.typed_json import named_items, text
+from fakexport.error import InvalidValue
 from fakexport.program.source_paths import SourcePaths
 
 __all__ = ["GRAPH_NAMES", "MetadataDecoder", "MetadataEncoder", "custom_json"]
@@ -63,7 +64,7 @@ def custom_json(custom: Any) -> str:
     try:
         return json.dumps(custom)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"its custom metadata is no JSON: {error}") from error
+        raise InvalidValue(f"its custom metadata is no JSON: {error}") from error
 
 
 def _function_text(function: Any) -> str:

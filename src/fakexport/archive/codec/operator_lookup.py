@@ -18,6 +18,7 @@ from fakexport._torch.operator_registry import (
 )
 from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 from fakexport.documents.document_error import DocumentError
+from fakexport.error import InvalidValue
 
 __all__ = ["Operators", "is_of_a_library", "reach_of", "readable_name", "refuse_unregistered"]
 
@@ -106,7 +107,7 @@ def readable_name(target: Any) -> str:
     try:
         _target(name, MappingProxyType({}))
     except DocumentError as error:
-        raise ValueError(f"no archive with it could be loaded: {error.reason}") from error
+        raise InvalidValue(f"no archive with it could be loaded: {error.reason}") from error
     return name
 
 

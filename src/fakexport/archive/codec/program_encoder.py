@@ -27,6 +27,7 @@ from fakexport._torch.program_schema import SCHEMA_VERSION, aten_version
 from fakexport._torch.symbolic_numbers import finite_bound
 from fakexport.documents.collection_pause import collection_paused
 from fakexport.documents.document_error import DocumentError
+from fakexport.error import InvalidValue
 from fakexport.program.conditions import UnreadableCondition, conditions_of
 from fakexport.program.source_paths import SourcePaths
 
@@ -117,7 +118,7 @@ def _guards(program: ExportedProgram) -> list[str]:
 
 
 def _no_graph(module: Any) -> Json:
-    raise ValueError("a graph in the signature of a program")
+    raise InvalidValue("a graph in the signature of a program")
 
 
 def _input_spec(spec: InputSpec) -> Json:
@@ -140,7 +141,7 @@ def _input_spec(spec: InputSpec) -> Json:
         case InputKind.CUSTOM_OBJ if isinstance(argument, CustomObjArgument):
             held = {"arg": object_json(argument.name, argument), "custom_obj_name": spec.target}
             return {"custom_obj": held}
-    raise ValueError(
+    raise InvalidValue(
         f"cannot store the input {argument.name}: a {type(argument).__name__} ({spec.kind.name})"
     )
 
@@ -151,7 +152,7 @@ def _constant(argument: ConstantArgument) -> Json:
     if value is None:
         return {"as_none": True}
     if type(value) not in kinds:
-        raise ValueError(f"cannot store the input {argument.name}: a constant {type(value).__name__}")
+        raise InvalidValue(f"cannot store the input {argument.name}: a constant {type(value).__name__}")
     return {kinds[type(value)]: value}
 
 
@@ -166,7 +167,7 @@ def _by_name(argument: Any) -> Json:
         return {"as_sym_float": {"as_name": argument.name}}
     if isinstance(argument, SymBoolArgument):
         return {"as_sym_bool": {"as_name": argument.name}}
-    raise ValueError(f"cannot store {argument.name}: a {type(argument).__name__}")
+    raise InvalidValue(f"cannot store {argument.name}: a {type(argument).__name__}")
 
 
 _OUTPUT_KINDS = {

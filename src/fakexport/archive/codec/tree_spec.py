@@ -10,6 +10,7 @@ from fakexport._torch.program_assembly import leaf_spec, tree_spec, tree_spec_te
 from fakexport._torch.program_schema import TREESPEC_VERSION
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.typed_json import field, items, mapping, text
+from fakexport.error import InvalidValue
 
 __all__ = ["tree_spec_from_text", "tree_spec_to_text"]
 
@@ -34,12 +35,12 @@ def _refuse_foreign(spec: Any) -> None:
     if spec.is_leaf():
         return
     if spec.type not in _PLAIN:
-        raise ValueError(
+        raise InvalidValue(
             f"a {spec.type.__module__}.{spec.type.__qualname__} among the inputs or outputs: only tuples, "
             "lists and dictionaries can be read without importing code"
         )
     if spec.type in _DICTIONARIES.values() and not all(type(key) in (str, int) for key in spec.context):
-        raise ValueError("a dictionary among the inputs or outputs has a key that is no string or integer")
+        raise InvalidValue("a dictionary among the inputs or outputs has a key that is no string or integer")
     for child in spec.children():
         _refuse_foreign(child)
 

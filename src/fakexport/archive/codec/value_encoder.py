@@ -10,6 +10,7 @@ import torch
 
 from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES
 from fakexport._torch.symbolic_numbers import expression_of, hint_of
+from fakexport.error import InvalidValue
 
 __all__ = ["Json", "ValueEncoder", "device_json", "float_json"]
 
@@ -31,9 +32,9 @@ class ValueEncoder:
     def tensor(self, value: torch.Tensor) -> Json:
         if value.layout is not torch.strided:
             kind = str(value.layout).removeprefix("torch.")
-            raise ValueError(f"a tensor of layout {kind} cannot be stored; only strided ones can")
+            raise InvalidValue(f"a tensor of layout {kind} cannot be stored; only strided ones can")
         if value.dtype not in DTYPE_CODES:
-            raise ValueError(f"torch's format has no tensors of {value.dtype}")
+            raise InvalidValue(f"torch's format has no tensors of {value.dtype}")
         device = value.device
         if device not in self._devices:
             self._devices[device] = device_json(device)

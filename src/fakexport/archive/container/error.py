@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.escaping import escaped
+from fakexport.error import FakexportError
 
 __all__ = ["ArchiveError", "faults_named"]
 
 
-class ArchiveError(ValueError):
+class ArchiveError(FakexportError, ValueError):
     """A file is refused. The text is one line: the path, what is wrong, and where in the file.
 
     Args:

@@ -6,11 +6,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from fakexport.archive.container.limits import MIB
+from fakexport.error import FakexportError
 
 __all__ = ["InflateError", "inflate"]
 
 
-class InflateError(ValueError):
+class InflateError(FakexportError, ValueError):
     """The packed bytes are not what one deflate stream of the declared size is."""
 
 

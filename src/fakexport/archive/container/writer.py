@@ -22,6 +22,7 @@ from fakexport.archive.container.framing import (
     local_header,
 )
 from fakexport.archive.container.record_name import fault_of_name, fault_of_names
+from fakexport.error import InvalidValue
 from fakexport.files import new_file, open_regular
 
 __all__ = ["Content", "Digest", "FileSlice", "Streamed", "write_container"]
@@ -198,9 +199,9 @@ def _read(piece: FileSlice) -> Iterator[bytes]:
 
 def _check_names(folder: str, names: list[str]) -> None:
     if "/" in folder:
-        raise ValueError(f"`{folder}` is no name of one folder")
+        raise InvalidValue(f"`{folder}` is no name of one folder")
     for name in (f"{folder}/{name}" for name in names):
         if fault := fault_of_name(name):
-            raise ValueError(f"{name!r}: {fault}")
+            raise InvalidValue(f"{name!r}: {fault}")
     if found := fault_of_names(names):
-        raise ValueError(f"{found[0]!r}: {found[1]}")
+        raise InvalidValue(f"{found[0]!r}: {found[1]}")

@@ -22,6 +22,7 @@ from fakexport._torch.inductor import AotiPackage, compile_graph
 from fakexport._torch.pytree import tree_unflatten
 from fakexport.archive.container.limits import MIB
 from fakexport.archive.container.reader import read_container
+from fakexport.error import InvalidValue
 from fakexport.files import new_file
 from fakexport.program import library_classes, library_modules, library_operators
 from fakexport.program.tensor_identity import names_by_tensor
@@ -91,7 +92,7 @@ def compile_aoti(
     """
     begun, out = time.monotonic(), Path(path)
     if out.suffix != ".pt2":
-        raise ValueError(f"{out}: the name of a package must end in .pt2, or torch does not open it")
+        raise InvalidValue(f"{out}: the name of a package must end in .pt2, or torch does not open it")
     if not out.absolute().parent.is_dir():
         raise DeployError(f"{out.parent}: no such folder")
     unbound = unbound_names(program)

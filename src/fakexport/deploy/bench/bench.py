@@ -12,6 +12,7 @@ from typing import Any
 
 from fakexport._version import __version__
 from fakexport.capture import parse_dynamic
+from fakexport.error import InvalidValue
 from fakexport.report import BenchFailure, BenchMeasures, BenchReport, BenchRow, Spread
 from fakexport.sources import parse_input_spec
 
@@ -110,9 +111,9 @@ def bench(
 def _check_modes(modes: Sequence[str]) -> None:
     for mode in modes:
         if mode not in MODES:
-            raise ValueError(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
+            raise InvalidValue(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
     if not modes or len(set(modes)) < len(modes):
-        raise ValueError("name each mode once, and at least one")
+        raise InvalidValue("name each mode once, and at least one")
 
 
 def _reference(folder: Path, timeout_s: float) -> Outcome:

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fakexport.error import FakexportError
 from fakexport.report import BenchFailure, BenchStep
 from fakexport.report.missing_package import missing_package
 
-from ..artifact import CompileFailure, DeployError
+from ..artifact import CompileFailure
 
 __all__ = ["Outcome", "StepFailed"]
 
@@ -93,7 +94,7 @@ def reason(error: BaseException) -> str:
     if (missing := missing_package(error)) is not None:
         return missing
     text = _first_line(str(error))
-    if isinstance(error, DeployError) and text:
+    if isinstance(error, FakexportError) and text:
         return text
     name = traceback.format_exception_only(error)[-1].partition(":")[0].rpartition(".")[2].strip()
     return f"{name}: {text}" if text else name

@@ -14,6 +14,7 @@ from torch import nn
 
 from fakexport.capture import parse_dynamic
 from fakexport.capture.dynamic_dims import as_torch_shapes
+from fakexport.error import InvalidValue
 from fakexport.program.tensor_spec import plain_name
 from fakexport.sources import SourceError, inputs_from_specs, parse_input_spec
 
@@ -145,7 +146,7 @@ def _write_inputs(inputs: Inputs, path: Path, source: str) -> None:
         torch.load(path)
     except (pickle.PicklingError, pickle.UnpicklingError, AttributeError) as error:
         kinds = "tensors, numbers, texts, lists, tuples and dicts"
-        raise ValueError(f"{source}: its inputs are not just {kinds}") from error
+        raise InvalidValue(f"{source}: its inputs are not just {kinds}") from error
 
 
 def _shown(values: Mapping[str, Any]) -> list[str]:

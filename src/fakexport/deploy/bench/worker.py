@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fakexport.devices.host_memory import peak_bytes, resident_bytes
+from fakexport.error import InvalidValue
 from fakexport.report import Spread
 from fakexport.sources import load_operator_library
 
@@ -115,7 +116,7 @@ def _resize(call: Call, others: Inputs, folder: Path, outcome: Outcome) -> None:
         with outcome.during("resize"):
             agreed = agreement(expected_outputs(folder, 2), call(copied(others)))
             if not agreed.is_equal:
-                raise ValueError(f"wrong outputs, {agreed.difference:.3g} from eager's")
+                raise InvalidValue(f"wrong outputs, {agreed.difference:.3g} from eager's")
             outcome.note(keeps_dynamic=True)
     except StepFailed:
         outcome.note(keeps_dynamic=False)

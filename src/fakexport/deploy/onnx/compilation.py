@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from fakexport.error import InvalidValue
 from fakexport.files import new_file
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.retargeting.retarget import retarget
@@ -72,7 +73,7 @@ def compile_onnx(
     say = report or _nothing
     target = Path(path)
     if target.suffix != ".onnx":
-        raise ValueError(f"{target}: an ONNX file has a name that ends in .onnx")
+        raise InvalidValue(f"{target}: an ONNX file has a name that ends in .onnx")
     program, notes = _on_the_cpu(program)
     signature = Signature.of(program)
     say("converting to ONNX")

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.program_assembly import check_guards
 from fakexport._torch.pytree import tree_leaves
+from fakexport.error import InvalidValue
 from fakexport.program.operator_name import operator_name
 from fakexport.program.output_names import output_names
 from fakexport.program.python_source.regions import used_values
@@ -67,7 +68,7 @@ def compare(
     exact, exact_outputs, assumptions = _reference(module, args, kwargs)
     ours = program_run(program, args, kwargs)
     if len(expected) != len(ours.outputs):
-        raise ValueError(f"the model gives {len(expected)} outputs, and the program {len(ours.outputs)}")
+        raise InvalidValue(f"the model gives {len(expected)} outputs, and the program {len(ours.outputs)}")
     pairs, rest = paired(eager, ours.kernels, exact, ours.operations)
     exact_outputs = exact_outputs if len(exact_outputs) == len(expected) else [None] * len(expected)
     triples = zip(output_names(program), expected, ours.outputs, exact_outputs, strict=True)
@@ -92,7 +93,7 @@ def _check_call(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping
     try:
         check_guards(module, tree_leaves((tuple(args), named)))
     except AssertionError as error:
-        raise ValueError(f"the program was not exported for these inputs: {error}") from None
+        raise InvalidValue(f"the program was not exported for these inputs: {error}") from None
 
 
 def _reference(

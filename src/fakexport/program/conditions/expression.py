@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from fakexport.error import InvalidValue
+
 __all__ = [
     "ARITY",
     "Expression",
@@ -66,13 +68,13 @@ _QUESTIONS = {
 def _power(base: Any, exponent: Any) -> Any:
     """A negative base and a fraction have no real power; a large one must not keep the process busy."""
     if abs(exponent) > 64 or (base < 0 and exponent != int(exponent)):
-        raise ValueError("a power that is not computed")
+        raise InvalidValue("a power that is not computed")
     return base**exponent
 
 
 def _shift(value: Any, places: Any) -> Any:
     if not 0 <= places < 64:
-        raise ValueError("a shift that is not computed")
+        raise InvalidValue("a shift that is not computed")
     return value << places
 
 

@@ -9,6 +9,8 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fakexport.error import FakexportError, InvalidValue
+
 from .condition import MAX_DEPTH, Condition, depth_of
 from .expression import Expression, Kind, Operation, Question, evaluated, questions_in
 from .input_leaves import InputLeaf, Path, leaf_at
@@ -34,7 +36,7 @@ _PLAIN = frozenset(("max", "min", "abs", "round", "float", "int"))
 _METHODS: Mapping[str, Kind] = {"size": "size", "stride": "stride"}
 
 
-class UnreadableCondition(ValueError):
+class UnreadableCondition(FakexportError, ValueError):
     """A condition on inputs is not in the language that fakexport stores and checks.
 
     Args:
@@ -226,4 +228,4 @@ def _chained(sign: str, left: Expression, right: Expression) -> Expression:
 
 
 def _no_answer(question: Question) -> int:
-    raise ValueError(f"{question} is not a number")
+    raise InvalidValue(f"{question} is not a number")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fakexport.error import FakexportError
+
 __all__ = ["SourceError"]
 
 
-class SourceError(ValueError):
+class SourceError(FakexportError, ValueError):
     """A program holds something that a Python file cannot; the text is one line."""

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch.export import ExportedProgram
 
+from fakexport.error import InvalidType, InvalidValue
 from fakexport.fake.placement import DeviceMap, covering_entry
 from fakexport.program.devices import device_of_literal
 from fakexport.program.module_path import module_path
@@ -63,7 +64,9 @@ class DeviceMove:
         else:
             asked = {full_name(old): full_name(new) for old, new in device_map.items()}
         if unknown := sorted(asked.keys() - set(present)):
-            raise ValueError(f"the program has nothing on {unknown[0]}: its devices are {', '.join(present)}")
+            raise InvalidValue(
+                f"the program has nothing on {unknown[0]}: its devices are {', '.join(present)}"
+            )
         return cls({old: new for old, new in asked.items() if old != new})
 
     @property
@@ -136,14 +139,14 @@ def parse_move(program: ExportedProgram, device_map: str | Mapping[str, str]) ->
             return DeviceMove.parse(device_map, devices_of_program(program))
         device_map = _read_pairs(device_map)
     if not isinstance(device_map, Mapping):
-        raise TypeError(f"a device map is a device or a mapping, not {type(device_map).__name__}")
+        raise InvalidType(f"a device map is a device or a mapping, not {type(device_map).__name__}")
     if not device_map:
-        raise ValueError("the device map is empty: write for example {'cpu': 'cuda:0'}")
+        raise InvalidValue("the device map is empty: write for example {'cpu': 'cuda:0'}")
     are_devices = {device_of_literal(key) is not None for key in device_map}
     if are_devices == {True}:
         return DeviceMove.parse(device_map, devices_of_program(program))
     if len(are_devices) == 2:
-        raise ValueError("a device map has devices or module paths on its left side, not both")
+        raise InvalidValue("a device map has devices or module paths on its left side, not both")
     entries = {path: full_name(device) for path, device in DeviceMap.parse(device_map).entries.items()}
     return _module_move(program, entries)
 
@@ -153,9 +156,9 @@ def _read_pairs(text: str) -> dict[str, str]:
     for part in text.split(","):
         old, _, new = (piece.strip() for piece in part.partition("="))
         if not new:
-            raise ValueError(f"device map {text!r}: write FROM=TO pairs, such as cpu=cuda:0")
+            raise InvalidValue(f"device map {text!r}: write FROM=TO pairs, such as cpu=cuda:0")
         if old in pairs:
-            raise ValueError(f"device map {text!r} names {old!r} twice")
+            raise InvalidValue(f"device map {text!r} names {old!r} twice")
         pairs[old] = new
     return pairs
 
@@ -166,16 +169,16 @@ def _module_move(program: ExportedProgram, entries: Mapping[str, str]) -> Module
         if path and path not in paths:
             near = difflib.get_close_matches(path, paths, n=3, cutoff=0.3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise ValueError(f"the device map names {path!r}, which is no module of the program{hint}")
+            raise InvalidValue(f"the device map names {path!r}, which is no module of the program{hint}")
     counts: dict[str, Counter[str]] = {}
     for name, tensor in program.state_dict.items():
         entry = covering_entry(name, entries)
         if entry is None:
-            raise ValueError(f"the device map says nothing about {name}: add an entry '' for the rest")
+            raise InvalidValue(f"the device map says nothing about {name}: add an entry '' for the rest")
         counts.setdefault(entry, Counter())[str(tensor.device)] += 1
     for entry, found in counts.items():
         if len(found) > 1:
-            raise ValueError(
+            raise InvalidValue(
                 f"the weights of {entry or 'the rest'!r} are on {' and '.join(sorted(found))}: "
                 "name its modules one by one, or map devices"
             )
@@ -200,7 +203,7 @@ def full_name(device: torch.device | str) -> str:
     try:
         found = torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"unknown device {str(device)!r}: {str(error).splitlines()[0]}") from None
+        raise InvalidValue(f"unknown device {str(device)!r}: {str(error).splitlines()[0]}") from None
     if found.type not in ("cpu", "meta") and found.index is None:
         found = torch.device(found.type, 0)
     return found.type if found.type in ("cpu", "meta") else str(found)

@@ -21,6 +21,7 @@ from fakexport._torch.script_objects import fake_object
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.devices.presence import exists_here
 from fakexport.diagnostics import Diagnostic
+from fakexport.error import FakexportError
 from fakexport.fake import is_fake
 from fakexport.program.derived_program import derived_program
 from fakexport.program.module_path import module_path
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 
-class RetargetError(ValueError):
+class RetargetError(FakexportError, ValueError):
     """Nodes of a program fail on the new devices: no program was made. The text is one line.
 
     Args:

@@ -1,0 +1,29 @@
+"""The base of every error that fakexport raises on purpose."""
+
+from __future__ import annotations
+
+__all__ = ["FakexportError", "InvalidType", "InvalidValue"]
+
+
+class FakexportError(Exception):
+    """The base of every error that fakexport raises: its text is one line that says what to change.
+
+    Each also derives from the builtin error that fits, such as `ValueError`, `TypeError` or `RuntimeError`.
+    Errors of the operating system (`OSError`), of the model's own code and of torch are raised unchanged.
+    Any other error that leaves fakexport is a bug of fakexport, which the command line reports as FE001.
+
+    Example:
+        >>> try:
+        ...     check("model.py:factory", targets=["H10"])
+        ... except FakexportError as error:
+        ...     print(error)
+        unknown device 'H10': did you mean H100-80GB? `fakexport devices` lists them all
+    """
+
+
+class InvalidValue(FakexportError, ValueError):
+    """An argument, or something that it names or holds, is not one that fakexport takes."""
+
+
+class InvalidType(FakexportError, TypeError):
+    """An argument, or something that it returns, is not of a type that fakexport takes."""
