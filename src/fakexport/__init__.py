@@ -9,13 +9,30 @@ from typing import TYPE_CHECKING
 from fakexport._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fakexport.archive import Bundle, bind, load, load_bundle, save, save_bundle, verify_weights
-    from fakexport.capture import export
+    from fakexport.archive import (
+        ArchiveError,
+        Bundle,
+        Manifest,
+        WeightsLeftBehind,
+        bind,
+        load,
+        load_bundle,
+        save,
+        save_bundle,
+        verify_weights,
+    )
+    from fakexport.capture import ModelNotBuilt, PartialProgram, TransformLost, UnboundConstants, export
     from fakexport.checking import check
-    from fakexport.deploy import write_source
-    from fakexport.devices import emulate
-    from fakexport.diagnose.comparison import compare
+    from fakexport.deploy import CompileFailure, DeployError, UnsuitableInputs, write_source
+    from fakexport.devices import DeviceProfile, Topology, emulate
+    from fakexport.diagnose.comparison import Comparison, compare
+    from fakexport.diagnostics import Diagnostic
+    from fakexport.error import FakexportError, InvalidType, InvalidValue
     from fakexport.fake import (
+        Built,
+        MaterializeError,
+        SubclassNotKept,
+        UnreplayableRead,
         build,
         deferred_init,
         fake_mode,
@@ -24,12 +41,84 @@ if TYPE_CHECKING:
         materialize_module,
         materialize_tensor,
         meta_like,
+        remember_value,
+        value_of,
     )
-    from fakexport.program import diff, inspect_devices, retarget, source, transfers
+    from fakexport.files import FileWriteError
+    from fakexport.program import (
+        DeviceListing,
+        ModuleSummary,
+        ProgramDifference,
+        ProgramSummary,
+        PythonSource,
+        PythonSourceError,
+        RetargetError,
+        RetargetWarning,
+        Transfer,
+        UnboundProgram,
+        diff,
+        inspect_devices,
+        retarget,
+        source,
+        transfers,
+    )
     from fakexport.program import summary_of as summary
+    from fakexport.report import Progress, Report, Verdict
+    from fakexport.sources import SourceError
+    from fakexport.weights import (
+        BindError,
+        Checkpoint,
+        CheckpointError,
+        WeightFinding,
+        WeightsReport,
+        WeightsWarning,
+        open_checkpoint,
+    )
 
 __all__ = [
+    "ArchiveError",
+    "BindError",
+    "Built",
     "Bundle",
+    "Checkpoint",
+    "CheckpointError",
+    "Comparison",
+    "CompileFailure",
+    "DeployError",
+    "DeviceListing",
+    "DeviceProfile",
+    "Diagnostic",
+    "FakexportError",
+    "FileWriteError",
+    "InvalidType",
+    "InvalidValue",
+    "Manifest",
+    "MaterializeError",
+    "ModelNotBuilt",
+    "ModuleSummary",
+    "PartialProgram",
+    "ProgramDifference",
+    "ProgramSummary",
+    "Progress",
+    "PythonSource",
+    "PythonSourceError",
+    "Report",
+    "RetargetError",
+    "RetargetWarning",
+    "SourceError",
+    "SubclassNotKept",
+    "Topology",
+    "Transfer",
+    "TransformLost",
+    "UnboundConstants",
+    "UnboundProgram",
+    "UnreplayableRead",
+    "UnsuitableInputs",
+    "Verdict",
+    "WeightFinding",
+    "WeightsLeftBehind",
+    "WeightsReport",
+    "WeightsWarning",
     "bind",
     "build",
     "check",
@@ -47,44 +136,50 @@ __all__ = [
     "materialize_module",
     "materialize_tensor",
     "meta_like",
+    "open_checkpoint",
+    "remember_value",
     "retarget",
     "save",
     "save_bundle",
     "source",
     "summary",
     "transfers",
+    "value_of",
     "verify_weights",
     "write_source",
 ]
 
-_HOMES = {
-    "Bundle": "fakexport.archive:Bundle",
-    "bind": "fakexport.archive:bind",
-    "build": "fakexport.fake:build",
-    "check": "fakexport.checking:check",
-    "compare": "fakexport.diagnose.comparison:compare",
-    "deferred_init": "fakexport.fake:deferred_init",
-    "diff": "fakexport.program:diff",
-    "emulate": "fakexport.devices:emulate",
-    "export": "fakexport.capture:export",
-    "fake_mode": "fakexport.fake:fake_mode",
-    "inspect_devices": "fakexport.program:inspect_devices",
-    "is_deferred": "fakexport.fake:is_deferred",
-    "is_fake": "fakexport.fake:is_fake",
-    "load": "fakexport.archive:load",
-    "load_bundle": "fakexport.archive:load_bundle",
-    "materialize_module": "fakexport.fake:materialize_module",
-    "materialize_tensor": "fakexport.fake:materialize_tensor",
-    "meta_like": "fakexport.fake:meta_like",
-    "retarget": "fakexport.program:retarget",
-    "save": "fakexport.archive:save",
-    "save_bundle": "fakexport.archive:save_bundle",
-    "source": "fakexport.program:source",
-    "summary": "fakexport.program:summary_of",
-    "transfers": "fakexport.program:transfers",
-    "verify_weights": "fakexport.archive:verify_weights",
-    "write_source": "fakexport.deploy:write_source",
+# The names that each room has; a test compares them with the imports above.
+_ROOMS = {
+    "archive": """
+        ArchiveError Bundle Manifest WeightsLeftBehind bind load load_bundle save save_bundle
+        verify_weights
+    """,
+    "capture": "ModelNotBuilt PartialProgram TransformLost UnboundConstants export",
+    "checking": "check",
+    "deploy": "CompileFailure DeployError UnsuitableInputs write_source",
+    "devices": "DeviceProfile Topology emulate",
+    "diagnose.comparison": "Comparison compare",
+    "diagnostics": "Diagnostic",
+    "error": "FakexportError InvalidType InvalidValue",
+    "fake": """
+        Built MaterializeError SubclassNotKept UnreplayableRead build deferred_init fake_mode
+        is_deferred is_fake materialize_module materialize_tensor meta_like remember_value value_of
+    """,
+    "files": "FileWriteError",
+    "program": """
+        DeviceListing ModuleSummary ProgramDifference ProgramSummary PythonSource PythonSourceError
+        RetargetError RetargetWarning Transfer UnboundProgram diff inspect_devices retarget source
+        transfers summary
+    """,
+    "report": "Progress Report Verdict",
+    "sources": "SourceError",
+    "weights": """
+        BindError Checkpoint CheckpointError WeightFinding WeightsReport WeightsWarning open_checkpoint
+    """,
 }
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
+_RENAMED = {"summary": "summary_of"}
 
 
 if not TYPE_CHECKING:  # a type checker would take any misspelt name for one of these
@@ -92,8 +187,8 @@ if not TYPE_CHECKING:  # a type checker would take any misspelt name for one of 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        room, _, attribute = _HOMES[name].partition(":")
-        value = getattr(importlib.import_module(room), attribute)
+        room = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+        value = getattr(room, _RENAMED.get(name, name))
         globals()[name] = value
         return value
 

@@ -14,10 +14,10 @@ class FakexportError(Exception):
 
     Example:
         >>> try:
-        ...     check("model.py:factory", targets=["H10"])
+        ...     emulate("H10").__enter__()
         ... except FakexportError as error:
         ...     print(error)
-        unknown device 'H10': did you mean H100-80GB? `fakexport devices` lists them all
+        unknown device 'H10': did you mean H100, V100, H200? `fakexport devices` lists them all
     """
 
 

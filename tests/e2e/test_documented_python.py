@@ -1,11 +1,16 @@
-"""The Python of the documentation runs, block after block, in one namespace per page."""
+"""The Python of the documentation runs: the blocks of a page in one namespace, and the docstring examples."""
 
 from __future__ import annotations
 
+import doctest
 import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -21,3 +26,16 @@ def test_each_block_runs(page):
         before = text[: block.start("code")].count("\n")
         code = "\n" * before + block["code"]  # Line numbers of the page, if it fails.
         exec(compile(code, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", fe.__all__)
+def test_the_example_of_a_public_name_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"torch": torch, "nn": nn, **{name: getattr(fe, name) for name in fe.__all__}}
+    runner = doctest.DocTestRunner(verbose=False)
+    written: list[str] = []
+
+    for examples in doctest.DocTestFinder(recurse=False).find(names[name], name, globs=names):
+        runner.run(examples, out=written.append)
+
+    assert not "".join(written)

@@ -100,8 +100,8 @@ def bind(
         >>> from fakexport.capture import export
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
         >>> bound = bind(program, {"weight": torch.ones(2, 4), "bias": torch.zeros(2)})
-        >>> bound.module()(torch.ones(1, 4))
-        tensor([[4., 4.]])
+        >>> bound.module()(torch.ones(3, 4))[0].tolist()
+        [4.0, 4.0]
     """
     if isinstance(program, Bundle):
         bundle = program

@@ -73,6 +73,10 @@ def is_deferred(obj: torch.Tensor | nn.Module) -> bool:
     Raises:
         ValueError: `obj` is neither.
     Source: torchdistx `is_deferred`.
+
+    Example:
+        >>> is_deferred(deferred_init(nn.Linear, 4, 2)), is_deferred(nn.Linear(4, 2))
+        (True, False)
     """
     if not isinstance(obj, torch.Tensor | nn.Module):
         raise InvalidValue(f"is_deferred takes a tensor or a module, got {type(obj).__name__}")

@@ -63,6 +63,11 @@ def materialize_tensor(tensor: torch.Tensor, *, device: str | torch.device | Non
         MaterializeError: its record is missing, was outdated by a change that nobody recorded, or cannot run;
             the device does not exist here; or a fake mode is active.
     Source: torchdistx `materialize_tensor`.
+
+    Example:
+        >>> layer = deferred_init(nn.LayerNorm, 3)
+        >>> materialize_tensor(layer.weight).tolist()
+        [1.0, 1.0, 1.0]
     """
     target = None if device is None else torch.device(device)
     _check(tensor, "tensor", target)

@@ -22,6 +22,12 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
         tensor: A fake tensor that was made in a recorded block or given a value, on whichever device.
     Raises:
         UnreplayableRead: its history is not known, cannot run here, or misses a change of its memory.
+
+    Example:
+        >>> with fake_mode():
+        ...     steps = torch.arange(3) * 2
+        >>> value_of(steps)
+        tensor([0, 2, 4])
     """
     if is_wrapper(tensor):
         with real_execution():
@@ -35,7 +41,19 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def remember_value(fake: torch.Tensor, real: torch.Tensor) -> None:
-    """Makes `real` the value of `fake`, from now on. It is kept, not copied."""
+    """Makes `real` the value of `fake`, from now on.
+
+    Args:
+        fake: A fake tensor, such as a constant of a program on a GPU that has no value.
+        real: A tensor on the CPU with its shape and dtype. It is kept, not copied.
+
+    Example:
+        >>> with fake_mode():
+        ...     offset = torch.empty(2)
+        >>> remember_value(offset, torch.ones(2))
+        >>> value_of(offset)
+        tensor([1., 1.])
+    """
     set_record(fake, made_from(real))
 
 

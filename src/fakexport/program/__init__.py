@@ -23,7 +23,7 @@ from fakexport.program.library_operators import (
 from fakexport.program.module_path import module_path
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.operator_name import operator_name
-from fakexport.program.python_source import PythonSource, SourceError, source
+from fakexport.program.python_source import PythonSource, PythonSourceError, source
 from fakexport.program.retargeting.device_listing import Breakage, DeviceListing, inspect_devices
 from fakexport.program.retargeting.retarget import (
     Retargeted,
@@ -58,13 +58,13 @@ __all__ = [
     "ProgramDifference",
     "ProgramSummary",
     "PythonSource",
+    "PythonSourceError",
     "RangeDifference",
     "RetargetError",
     "RetargetWarning",
     "Retargeted",
     "SharedOutput",
     "SignatureDifference",
-    "SourceError",
     "SymbolRange",
     "TensorSpec",
     "TensorTotals",

@@ -31,7 +31,7 @@ def summary_of(module_or_program: nn.Module | ExportedProgram) -> ModuleSummary 
         TypeError: it is neither.
 
     Example:
-        >>> summary_of(nn.Linear(4, 2)).total_parameters
+        >>> summary(nn.Linear(4, 2)).total_parameters
         10
     """
     if isinstance(module_or_program, nn.Module):

@@ -63,6 +63,11 @@ def transfers(program: ExportedProgram) -> tuple[Transfer, ...]:
 
     Args:
         program: Not changed.
+
+    Example:
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
+        >>> transfers(program)
+        ()
     """
     spelling = Spelling()
     return tuple(_found(program, spelling))

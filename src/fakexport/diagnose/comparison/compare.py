@@ -50,7 +50,7 @@ def compare(
         What was compared, and where it differs first.
     Raises:
         UnboundProgram: the program has no weights.
-        SourceError: it holds what cannot be run operation by operation.
+        PythonSourceError: it holds what cannot be run operation by operation.
         ValueError: the conditions of the program exclude these inputs; or the outputs of the two have another
             number of leaves.
         Exception: what the model or the program raises.

@@ -46,7 +46,7 @@ def program_run(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping
     """Runs a bound program on copies of the inputs and of its buffers.
 
     Raises:
-        SourceError: the program holds what cannot be run operation by operation.
+        PythonSourceError: the program holds what cannot be run operation by operation.
     """
     reading = read_program(program)
     leaves = iter(tree_leaves(copy.deepcopy((tuple(args), dict(kwargs)))))

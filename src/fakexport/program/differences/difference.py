@@ -37,6 +37,12 @@ def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
     Args:
         a: Not changed.
         b: Not changed.
+
+    Example:
+        >>> on_cpu = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
+        >>> on_gpu = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
+        >>> diff(on_cpu, on_gpu).is_identical_but_for_devices
+        True
     """
     first, second = canonicalise(a), canonicalise(b)
     both = _Both(first, second, pair(first, second))

@@ -1,6 +1,6 @@
 """A program as a Python file: `source`. The steps are reading, regions, the tree of modules, and the text."""
 
-from .error import SourceError
+from .error import PythonSourceError
 from .source import PythonSource, source
 
-__all__ = ["PythonSource", "SourceError", "source"]
+__all__ = ["PythonSource", "PythonSourceError", "source"]

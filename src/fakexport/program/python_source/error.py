@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fakexport.error import FakexportError
 
-__all__ = ["SourceError"]
+__all__ = ["PythonSourceError"]
 
 
-class SourceError(FakexportError, ValueError):
+class PythonSourceError(FakexportError, ValueError):
     """A program holds something that a Python file cannot; the text is one line."""

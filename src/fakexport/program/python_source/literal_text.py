@@ -10,7 +10,7 @@ import torch
 
 from fakexport.program.devices import device_of_literal
 
-from .error import SourceError
+from .error import PythonSourceError
 from .names import Names, identifier
 
 __all__ = ["Devices", "literal_text", "quoted", "usual_device"]
@@ -71,7 +71,7 @@ def literal_text(value: Any) -> str:
     """Text that evaluates to a literal of a graph, on one line.
 
     Raises:
-        SourceError: it is of a kind that has no text.
+        PythonSourceError: it is of a kind that has no text.
     """
     if value is None or isinstance(value, (bool, int)):
         return repr(value)
@@ -85,7 +85,7 @@ def literal_text(value: Any) -> str:
         return str(value)
     if isinstance(value, torch.device):
         return f"torch.device({quoted(str(value))})"
-    raise SourceError(f"a {type(value).__qualname__} in the graph has no Python text")
+    raise PythonSourceError(f"a {type(value).__qualname__} in the graph has no Python text")
 
 
 def quoted(value: str | bytes) -> str:

@@ -13,7 +13,7 @@ from torch.export.graph_signature import InputKind
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.tensor_identity import tensor_identity
 
-from .error import SourceError
+from .error import PythonSourceError
 from .literal_text import quoted
 from .names import Names, identifier, is_free_on_module, is_plain_attribute
 from .regions import Region
@@ -134,7 +134,7 @@ def module_tree(program: ExportedProgram, region: Region) -> ModuleTree:
     """The modules that hold something or that operations belong to.
 
     Raises:
-        SourceError: a name that no module can hold.
+        PythonSourceError: a name that no module can hold.
     """
     root = ModuleNode("", regions=[region])
     entries = {entry.name: entry for entry in _entries(program)}
@@ -154,7 +154,7 @@ def _at(root: ModuleNode, path: str) -> ModuleNode:
     node = root
     for part in path.split(".") if path else ():
         if not part or not ((part.isdecimal() and part.isascii()) or is_free_on_module(part)):
-            raise SourceError(f"no module can have a child called {part!r} ({path!r})")
+            raise PythonSourceError(f"no module can have a child called {part!r} ({path!r})")
         below = f"{node.path}.{part}" if node.path else part
         node = node.children.setdefault(part, ModuleNode(below))
     return node
@@ -171,7 +171,9 @@ def _settle(node: ModuleNode) -> None:
         if entry.kind == "constant" and (match := _LITERAL.fullmatch(entry.attribute)):
             entry.attribute = names.new(identifier(match[1]))
         if not entry.attribute or not is_free_on_module(entry.attribute) or entry.attribute in node.children:
-            raise SourceError(f"no module can hold a tensor called {entry.attribute!r} ({entry.name!r})")
+            raise PythonSourceError(
+                f"no module can hold a tensor called {entry.attribute!r} ({entry.name!r})"
+            )
 
 
 def _entries(program: ExportedProgram) -> Iterator[Entry]:

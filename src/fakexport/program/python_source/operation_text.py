@@ -16,7 +16,7 @@ import torch
 from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload
 from fakexport.program.operator_name import target_name
 
-from .error import SourceError
+from .error import PythonSourceError
 from .literal_text import Devices, literal_text, quoted
 from .names import is_plain_attribute
 from .values import Body, Context, Operation, Value
@@ -96,7 +96,7 @@ class OperationText:
                 return name if module is builtins else f"{module.__name__}.{name}"
         if (owner := torch_module(target)) is not None:
             return f"{owner}.{name}"
-        raise SourceError(f"the graph calls {target_name(target)}, which has no Python text")
+        raise PythonSourceError(f"the graph calls {target_name(target)}, which has no Python text")
 
     def context(self, context: Context) -> str:
         """The `with` line of a mode."""

@@ -15,7 +15,7 @@ from fakexport.program.module_path import NO_PATH, plain_path
 from fakexport.program.operator_name import target_name
 from fakexport.program.walk import attribute
 
-from .error import SourceError
+from .error import PythonSourceError
 from .values import Argument, Body, Call, Context, Operation, Stored, Value, mapped
 
 __all__ = ["Reading", "read_program"]
@@ -49,7 +49,8 @@ def read_program(program: ExportedProgram) -> Reading:
     """Reads the graph; the program is not changed.
 
     Raises:
-        SourceError: it has something that Python text cannot hold: an object of a C++ class, an effect token.
+        PythonSourceError: it has something that Python text cannot hold: an object of a C++ class, an effect
+            token.
     """
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     reader = _Reader(program.graph_module)
@@ -75,7 +76,9 @@ def _placeholder(node: Node, spec: InputSpec) -> Value:
         InputKind.CUSTOM_OBJ: f"an object of a C++ class ({spec.target})",
         InputKind.TOKEN: "an effect token",
     }
-    raise SourceError(f"the program holds {what.get(spec.kind, spec.kind.name)}, which has no Python text")
+    raise PythonSourceError(
+        f"the program holds {what.get(spec.kind, spec.kind.name)}, which has no Python text"
+    )
 
 
 class _Reader:
@@ -91,14 +94,16 @@ class _Reader:
             if node.op == "get_attr":
                 held = attribute(owner, str(node.target))
                 if not isinstance(held, GraphModule):
-                    raise SourceError(f"the graph reads an attribute that is no subgraph: {node.target}")
+                    raise PythonSourceError(
+                        f"the graph reads an attribute that is no subgraph: {node.target}"
+                    )
                 self.values[node] = (str(node.target), held)
             elif node.op == "call_function":
                 self.values[node] = self._called(node, body, contexts, is_main)
             elif node.op == "output":
                 body.result = self._resolved(node.args[0])
             elif node.op != "placeholder":
-                raise SourceError(f"a graph of a program has no {node.op}: {node.name}")
+                raise PythonSourceError(f"a graph of a program has no {node.op}: {node.name}")
 
     def _called(self, node: Node, body: Body, contexts: tuple[Context, ...], is_main: bool) -> Any:
         mode = _CONTEXTS.get(target_name(node.target))

@@ -16,7 +16,7 @@ from fakexport.program.walk import walk
 
 from .class_text import ClassWriter
 from .constants_file import LOADER, constants_file
-from .error import SourceError
+from .error import PythonSourceError
 from .literal_text import usual_device
 from .module_tree import module_tree
 from .names import comment_text
@@ -61,13 +61,13 @@ def source(program: ExportedProgram) -> PythonSource:
         The text and the constants: the same for the same program. Files of the model are named relative to
         the working directory, as in an archive.
     Raises:
-        SourceError: it holds something that no Python text can: an object of a C++ class, an effect token, a
-            sparse weight, a weight with a name that no module can have.
+        PythonSourceError: it holds something that no Python text can: an object of a C++ class, an effect
+            token, a sparse weight, a weight with a name that no module can have.
 
     Example:
         >>> from fakexport.capture import export
         >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
-        >>> print(source(program).text.splitlines()[-3].strip())
+        >>> print(source(program).text.splitlines()[-4].strip())
         return linear
     """
     reading = read_program(program)
@@ -83,7 +83,7 @@ def source(program: ExportedProgram) -> PythonSource:
     try:
         ast.parse(text)
     except (SyntaxError, RecursionError) as error:  # The last net: no text is better than a wrong one.
-        raise SourceError(f"the text of this program is no Python: {error}") from error
+        raise PythonSourceError(f"the text of this program is no Python: {error}") from error
     return PythonSource(text, constants)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .error import SourceError
+from .error import PythonSourceError
 from .literal_text import literal_text
 
 __all__ = ["empty_text", "small_text"]
@@ -18,10 +18,10 @@ def empty_text(tensor: torch.Tensor, device: str) -> str:
     """Text of a tensor of this shape, layout and dtype, without values.
 
     Raises:
-        SourceError: it is sparse, or of another layout without strides.
+        PythonSourceError: it is sparse, or of another layout without strides.
     """
     if tensor.layout is not torch.strided:
-        raise SourceError(f"a tensor is {tensor.layout}, and only strided ones are written")
+        raise PythonSourceError(f"a tensor is {tensor.layout}, and only strided ones are written")
     shape, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
     options = f"dtype={tensor.dtype}, device={device}"
     if strides == torch.empty(shape, device="meta").stride():

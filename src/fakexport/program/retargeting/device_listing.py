@@ -83,6 +83,11 @@ def inspect_devices(program: ExportedProgram, *, other_device: str | None = None
         ValueError: an unknown device.
     Reports:
         FE501, FE502, FE504 in `diagnostics`.
+
+    Example:
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
+        >>> inspect_devices(program).diagnostics  # Nothing is hard-coded: it could move to the CPU.
+        ()
     """
     present = devices_of_program(program)
     other = full_name(other_device or ("cuda:0" if set(present) <= {"cpu"} else "cpu"))

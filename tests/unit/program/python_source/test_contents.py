@@ -13,7 +13,7 @@ from torch.export import Dim, export
 
 import fakexport as fe
 from fakexport.archive import load, save
-from fakexport.program import SourceError, source
+from fakexport.program import PythonSourceError, source
 from tests.written_source import assert_gives_the_same, differences, written_module
 
 ROWS = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -354,7 +354,7 @@ def test_what_has_no_text_is_one_line():
     program = export(nn.Linear(8, 8), (ROWS,))
     program.state_dict["weight"] = torch.eye(8).to_sparse()
 
-    with pytest.raises(SourceError, match=r"torch.sparse_coo, and only strided ones") as raised:
+    with pytest.raises(PythonSourceError, match=r"torch.sparse_coo, and only strided ones") as raised:
         source(program)
 
     assert "\n" not in str(raised.value)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import export
 from torch.utils import _pytree as pytree
 
-from fakexport.program import SourceError, source
+from fakexport.program import PythonSourceError, source
 from fakexport.program.python_source.names import comment_text, identifier
 
 ROWS = torch.ones(4, 8)
@@ -101,7 +101,7 @@ def test_names_of_weights_are_string_literals_or_refused(payload, where):
     refusal = ""
     try:
         harmless(source(program).text)
-    except SourceError as error:
+    except PythonSourceError as error:
         refusal = str(error)
 
     assert refusal == "" or "no module can" in refusal
