@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fakexport.capture import ModelNotBuilt, PartialProgram, TransformLost, UnboundConstants, export
     from fakexport.checking import check
     from fakexport.deploy import CompileFailure, DeployError, UnsuitableInputs, write_source
-    from fakexport.devices import DeviceProfile, Topology, emulate
+    from fakexport.devices import DeviceProfile, NoVirtualDevices, Topology, emulate
     from fakexport.diagnose.comparison import Comparison, compare
     from fakexport.diagnostics import Diagnostic
     from fakexport.error import FakexportError, InvalidType, InvalidValue
@@ -96,6 +96,7 @@ __all__ = [
     "MaterializeError",
     "ModelNotBuilt",
     "ModuleSummary",
+    "NoVirtualDevices",
     "PartialProgram",
     "ProgramDifference",
     "ProgramSummary",
@@ -158,7 +159,7 @@ _ROOMS = {
     "capture": "ModelNotBuilt PartialProgram TransformLost UnboundConstants export",
     "checking": "check",
     "deploy": "CompileFailure DeployError UnsuitableInputs write_source",
-    "devices": "DeviceProfile Topology emulate",
+    "devices": "DeviceProfile NoVirtualDevices Topology emulate",
     "diagnose.comparison": "Comparison compare",
     "diagnostics": "Diagnostic",
     "error": "FakexportError InvalidType InvalidValue",

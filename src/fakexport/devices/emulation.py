@@ -25,6 +25,7 @@ from fakexport._torch.query_patches import query_patches
 from fakexport._torch.virtual_accelerator import virtual_accelerator
 from fakexport._torch.virtual_attention import virtual_attention
 from fakexport._torch.virtual_backward import virtual_backward
+from fakexport.error import FakexportError
 
 from .profile import DeviceProfile
 from .tested_torch import warn_if_untested
@@ -38,7 +39,7 @@ _topologies: ContextStack[Topology | None] = ContextStack("fakexport topology")
 _lock = threading.RLock()
 
 
-class NoVirtualDevices(RuntimeError):
+class NoVirtualDevices(FakexportError, RuntimeError):
     """Torch on this platform cannot be given devices that do not exist. The message says what works here."""
 
 
