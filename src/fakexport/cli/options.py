@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from fakexport._libraries import FORMS
+
 __all__ = [
     "DEBUG",
     "Archive",
@@ -45,8 +47,7 @@ Source = Annotated[
     typer.Argument(
         metavar="SOURCE",
         show_default=False,
-        help="The model: file.py:factory, package.module:factory, hf:config.json, hf:MODEL_TYPE[:CLASS] "
-        "or timm:NAME.",
+        help=f"The model: {', '.join(FORMS[:-1])} or {FORMS[-1]}.",
     ),
 ]
 DeviceMap = Annotated[
