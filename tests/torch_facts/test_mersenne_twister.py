@@ -197,6 +197,7 @@ def test_long_contiguous_tensors_neither_use_nor_keep_a_normal(dtype: torch.dtyp
     assert cached_normal(generator.get_state()) == cached_normal(with_normal())
 
 
+@settings(deadline=None)
 @given(value=st.floats(allow_nan=False))
 def test_a_kept_normal_can_be_set(value: float) -> None:
     state = fresh()
@@ -209,6 +210,7 @@ def test_a_kept_normal_can_be_set(value: float) -> None:
     assert torch.equal(with_cached_normal(result, None), state)
 
 
+@settings(deadline=None)
 @given(payload=st.binary(max_size=32), seed=st.integers(-(2**63), 2**63 - 1))
 def test_a_generator_carries_a_mark_and_its_seed(payload: bytes, seed: int) -> None:
     state = fresh(seed)
