@@ -23,7 +23,7 @@ def test_a_mode_that_dies_is_a_cell(tmp_path: Path) -> None:
         *("--repeat", 3, "--chart", chart, "--dynamic", "x.0"),
     )
 
-    assert "torchscript-trace is not captured: the process was ended by SIGKILL" in done.stdout
+    assert "torchscript-trace cannot be exported: the process was ended by SIGKILL" in done.stdout
     assert "1 of 2 modes give what eager gives" in done.stdout
     assert "1 thread\n" in done.stdout
     assert done.stderr.splitlines() == [

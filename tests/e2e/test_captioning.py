@@ -55,7 +55,7 @@ def test_the_decoders_batch_and_length_vary(decoder):
         assert verdict.summary.outputs[0].shape == (batch, length, "1024")
 
 
-def test_no_position_is_burned_in_on_the_cpu(decoder):
+def test_no_position_is_baked_in_on_the_cpu(decoder):
     """The seed's program, exported on the CPU, died on the GPU with `index is on cpu`."""
     on_gpu = decoder.verdicts[1]
 

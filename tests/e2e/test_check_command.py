@@ -99,7 +99,7 @@ def test_two_targets_and_their_difference(run):
     code, out, _ = run("check", f"{MLP}:factory", "--target", "cpu", "--target", "H100")
 
     assert code == 0
-    assert "  cpu -> H100: identical but for devices\n" in out
+    assert "  cpu -> H100: identical except for devices\n" in out
     assert out.endswith("2 of 2 targets export; 0 errors, 0 warnings\n")
 
 
@@ -110,7 +110,7 @@ def test_json_is_valid_and_the_same_in_every_run(run):
 
     jsonschema.Draft202012Validator(CHECK_SCHEMA).validate(first)
     assert [target["name"] for target in first["targets"]] == ["cpu", "cpu+cuda"]
-    assert first["targets"][1]["assumptions"] == ["'cuda' names no model: H100-80GB assumed"]
+    assert first["targets"][1]["assumptions"] == ["'cuda' does not name a model: H100-80GB assumed"]
     assert first["measured"][0].keys() == second["measured"][0].keys()
     del first["measured"], second["measured"]
     assert json.dumps(first) == json.dumps(second)

@@ -129,7 +129,7 @@ class TestCpp:
         refused = fakexport("run", bound, code=2).stderr
 
         assert re.search(
-            r"^libraries +signal_ops\.soft_clip\.default is no operator of torch$", described, re.M
+            r"^libraries +signal_ops\.soft_clip\.default is not a torch operator$", described, re.M
         )
         assert "missing" not in fakexport("inspect", archive, *load).stdout
         assert "signal_ops.soft_clip.default is not registered" in refused

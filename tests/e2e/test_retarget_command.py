@@ -33,7 +33,7 @@ def test_the_hard_coded_devices_are_found_with_their_lines(archive: Path) -> Non
         assert f"transformers/models/gpt2/modeling_gpt2.py:{line}" in text
     assert text.count("warning[FE501]") == 4
     assert "aten.embedding.default gets weight on cuda:0, indices on cpu" in text
-    assert text.splitlines()[-1].startswith("15 device literals, 15 burned in; ")
+    assert text.splitlines()[-1].startswith("15 device literals, 15 baked in; ")
 
 
 def test_one_command_makes_the_program_of_the_gpu(archive: Path, tmp_path: Path) -> None:

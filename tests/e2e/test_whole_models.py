@@ -85,7 +85,7 @@ def test_a_model_without_its_vision_tower_is_not_clean_and_the_printed_fix_works
     (found,) = report["diagnostics"]
     assert (code, report["is_clean"]) == (1, False)
     assert (found["code"], found["severity"], found["targets"]) == ("FE104", "warning", ["cpu", "H100"])
-    assert found["notes"][0].startswith("pixel_values is not given: ")
+    assert found["notes"][0].startswith("pixel_values was not provided: ")
     lost, whole = map(int, re.findall(r"[0-9]+", found["notes"][1].replace(",", ""))[:2])
     module = resolve(spec).factory()
     gone = ("model.image_newline", "model.vision_tower", "model.multi_modal_projector")
@@ -93,7 +93,7 @@ def test_a_model_without_its_vision_tower_is_not_clean_and_the_printed_fix_works
     assert lost == sum(p.numel() for name, p in module.named_parameters() if name.startswith(gone))
     assert found["notes"][1].endswith(f"parameters: {', '.join(gone)}")
 
-    options = shlex.split(found["fix"]["message"].partition("say so: ")[2])
+    options = shlex.split(found["fix"]["message"].partition(", pass ")[2])
     code, text = run("check", spec, *options)
 
     assert code == 0, text
@@ -108,7 +108,7 @@ def test_a_failure_for_want_of_an_omitted_input_names_it(run: Run, tmp_path: Pat
 
     assert code == 1
     assert "warning[FE104]: input used by the model was not derived" in text
-    assert "pixel_values is not given: it comes with other inputs that say where it lies" in text
+    assert "pixel_values was not provided: it depends on other inputs that give its position" in text
 
 
 def test_a_bare_model_type_says_that_no_published_model_was_measured(run: Run) -> None:
@@ -174,7 +174,7 @@ def test_a_bad_factory_is_one_line_or_a_finding_with_a_fix(
     capsys.readouterr()  # what transformers says while it saves
     assert main(["check", f"{pretrained}:needs_arguments", "--no-progress"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"error: {pretrained}:needs_arguments needs arguments (folder), and a factory is called without any: "
+        f"error: {pretrained}:needs_arguments needs arguments (folder), but a factory is called without any: "
         "write a function that passes them"
     ]
 

@@ -108,7 +108,7 @@ def test_a_guard_answers_where_the_header_says(device_type):
 
 
 def test_another_layout_is_refused():
-    with pytest.raises(OSError, match="lays its device guards out"):
+    with pytest.raises(OSError, match="has an unknown layout of device guards"):
         virtual_guard.VirtualGuard("cuda", lambda device_type: guard_address("cpu"))
 
 
@@ -117,7 +117,7 @@ def test_a_table_that_is_shifted_is_refused_and_nothing_is_called(shift):
     positions = method_table.method_positions(virtual_guard._HEADER)
     shifted = {name: position + shift for name, position in positions.items()}
 
-    with pytest.raises(OSError, match="lays its device guards out"):
+    with pytest.raises(OSError, match="has an unknown layout of device guards"):
         guard_layout.check_layout(guard_address, shifted)
 
 

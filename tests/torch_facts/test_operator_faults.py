@@ -41,7 +41,7 @@ def faults(forward, *args):
 def test_an_operator_of_python_without_a_fake_kernel_gives_what_its_schema_says():
     found, program = faults(lambda x, y: pair(x, y), torch.ones(2, 3), torch.ones(2, 3))
 
-    assert found == [("kernel", "fx_faults::pair", "a tensor like its first one")]
+    assert found == [("kernel", "fx_faults::pair", "a tensor like its first argument")]
     assert [tuple(node.meta["val"].shape) for node in program.graph.output_node().args[0]] == [(2, 3), (2, 3)]
 
 

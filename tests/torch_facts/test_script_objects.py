@@ -87,7 +87,7 @@ class TestStates:
     @pytest.mark.parametrize("state", [None, 3, ["a"], [1.5], [[1]], "x", [2**80]], ids=repr)
     def test_another_state_is_no_crash(self, state):
         with pytest.raises(
-            ValueError, match=r"^the class _TorchScriptTesting::_Foo does not take the state: "
+            ValueError, match=r"^the class _TorchScriptTesting::_Foo does not accept the state: "
         ):
             object_of_state("_TorchScriptTesting::_Foo", state)
 

@@ -1,6 +1,6 @@
 """A device that a target does not have: the error that a model gets for naming it, as on the real machine.
 
-Fake mode makes a tensor on any device that it is told, whether a machine has it or not. Seen on torch 2.11 to
+Fake mode creates a tensor on any requested device, whether a machine has it or not. Seen on torch 2.11 to
 2.13.
 """
 
@@ -32,7 +32,7 @@ class AbsentDevice(torch.AcceleratorError, AssertionError, FakexportError):
 
     @classmethod
     def named(cls, device: torch.device | str, present: str, *, instead: str) -> AbsentDevice:
-        """The error about an operator or a tensor on a device that does not exist.
+        """Return the error about an operator or a tensor on a device that does not exist.
 
         Args:
             present: The devices that exist, as text: `cpu, cuda:0..cuda:7`.
@@ -44,5 +44,5 @@ class AbsentDevice(torch.AcceleratorError, AssertionError, FakexportError):
 
 
 def absence(device: str, present: str) -> str:
-    """The sentence by which such an error is recognized, also where another error quotes it."""
+    """Return the sentence by which such an error is recognized, also where another error quotes it."""
     return f"device {device} does not exist on this target: it has {present}"

@@ -66,7 +66,7 @@ class AcceleratorHooks:
 
     @contextmanager
     def answering(self, is_built: bool) -> Iterator[None]:
-        """The context in which torch says this of the type. It may be nested, and overlap in threads."""
+        """Enter a context in which torch says this of the type. It may be nested, and overlap in threads."""
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -88,7 +88,7 @@ class AcceleratorHooks:
 
 @contextmanager
 def only_accelerator(device_type: str) -> Iterator[None]:
-    """The context in which torch says that it was built for this accelerator, and for no other.
+    """Enter a context in which torch says that it was built for this accelerator, and for no other.
 
     C++ allows for one alone: "Cannot have both XPU and cuda.".
     """

@@ -9,6 +9,6 @@ __all__ = ["active_fake_mode"]
 
 
 def active_fake_mode() -> FakeTensorMode | None:
-    """The innermost active `FakeTensorMode`, or None. Asked of the dispatcher, as torch's C++ asks."""
+    """Return the innermost active `FakeTensorMode`, or None. Asked of the dispatcher, as torch's C++ asks."""
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return mode if isinstance(mode, FakeTensorMode) else None

@@ -1,10 +1,10 @@
 """Which attention kernel a device would take, asked of a device that is not there.
 
-`scaled_dot_product_attention` chooses a kernel by the device's capability, and the kernels give outputs of
+`scaled_dot_product_attention` chooses a kernel by the device's capability, and the kernels return outputs of
 different strides: a `transpose` or `contiguous` that follows may or may not copy, so the choice shows in the
 traced program. A CPU-only wheel has no chooser for CUDA and takes the plain one; a CUDA wheel without a
 driver raises "Found no NVIDIA driver"; for xpu and mps it ends in an internal assert. Here the choice is
-made from the capability that the profile gives.
+made from the capability in the profile.
 Seen on torch 2.11 to 2.13.
 
 Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp:select_sdp_backend`,
@@ -78,9 +78,9 @@ class Attention:
 
 
 def choose_backend(call: Attention) -> Backend:
-    """The first backend, in the device's order, whose constraints the call meets.
+    """Return the first backend, in the device's order, whose constraints the call meets.
 
-    Honours `torch.nn.attention.sdpa_kernel` and `torch.backends.cuda.enable_*_sdp`.
+    Honors `torch.nn.attention.sdpa_kernel` and `torch.backends.cuda.enable_*_sdp`.
     """
     if call.device.type == "xpu":
         return "overrideable" if _can_use_overrideable(call) else "math"

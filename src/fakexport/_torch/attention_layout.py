@@ -19,7 +19,8 @@ _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 def functional_program(program: ExportedProgram) -> ExportedProgram:
-    """The program without writes in place, its attention decomposed, with views that fit what that gives.
+    """Return the program without writes in place, its attention decomposed, with views that fit what that
+    gives.
 
     What the program writes into buffers and inputs is among its outputs then. The `view` that merges the
     heads behind attention cannot be made of the decomposition's layout for a batch of more than one, and

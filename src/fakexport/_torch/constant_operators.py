@@ -1,4 +1,4 @@
-"""Operators that give the same bits on every device, run on the CPU. Seen on torch 2.13.
+"""Operators that produce the same bits on every device, run on the CPU. Seen on torch 2.13.
 
 Sums of floats, `exp`, ties of `argmax` and divisions by a Python number (CUDA multiplies by its reciprocal)
 differ between devices, and a branch would be taken that the device does not take: they are left out.
@@ -46,10 +46,10 @@ class NotExact(Exception):
 
 
 def exact_result(node: Node, values: Mapping[Node, Any]) -> Any:
-    """What a node of a traced graph gives, on the CPU.
+    """Return what a node of a traced graph returns, on the CPU.
 
     Raises:
-        NotExact: another device may give other bits, or the operator does not run.
+        NotExact: another device may return other bits, or the operator does not run.
     """
     arguments: Any = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: values[n])
     args, kwargs = arguments
@@ -57,7 +57,7 @@ def exact_result(node: Node, values: Mapping[Node, Any]) -> Any:
         return args[0][args[1]]
     target = node.target
     if not isinstance(target, OpOverload) or target.namespace != "aten":
-        raise NotExact(f"{target} is not known to give the same on every device")
+        raise NotExact(f"{target} is not known to return the same result on every device")
     kwargs = {name: _on_cpu(value) for name, value in kwargs.items() if name != "pin_memory"}
     args = tuple(_on_cpu(value) for value in args)
     _check_before(node, target, args, kwargs)
@@ -75,9 +75,9 @@ def _check_before(node: Node, target: OpOverload, args: Any, kwargs: Any) -> Non
     results = [leaf for leaf in tree_iter(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
     has_floats = any(t.is_floating_point() for t in (*tensors, *results))
     if name not in _ANY_DTYPE and (name not in _INTEGERS_ALONE or has_floats):
-        raise NotExact(f"{target} may give other bits on another device")
+        raise NotExact(f"{target} may return different bits on another device")
     if name in _ONLY_DEFAULT and target._overloadname != "default":
-        raise NotExact(f"{target} may give other bits on another device")
+        raise NotExact(f"{target} may return different bits on another device")
     if any(
         isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in tree_iter((args, kwargs))
     ):
@@ -85,7 +85,7 @@ def _check_before(node: Node, target: OpOverload, args: Any, kwargs: Any) -> Non
     if any(r.numel() > _MOST_ELEMENTS for r in results):
         raise NotExact("it is large")
     if has_floats and name in ("add", "sub", "rsub") and _alpha(name, args, kwargs) != 1:
-        raise NotExact("a multiplication and an addition in one may be rounded once or twice")
+        raise NotExact("a fused multiply-add may be rounded once or twice")
     if name == "div":
         _check_division(node, args, kwargs)
 
@@ -97,26 +97,26 @@ def _alpha(name: str, args: Any, kwargs: Any) -> Any:
 def _check_division(node: Node, args: Any, kwargs: Any) -> None:
     """A divisor on the CPU, with the tensor elsewhere, becomes a factor as well."""
     if kwargs.get("rounding_mode") is not None:
-        raise NotExact("a rounded division may give other bits on another device")
+        raise NotExact("a rounded division may return different bits on another device")
     divisor = args[1]
     if not isinstance(divisor, torch.Tensor):
         if abs(math.frexp(divisor)[0]) != 0.5:
-            raise NotExact("a division by a number may give other bits on another device")
+            raise NotExact("a division by a number may return different bits on another device")
         return
     devices = {n.meta["val"].device.type for n in node.all_input_nodes}
     if len(devices) != 1 or not devices <= set(_DIVIDING_DEVICES):
-        raise NotExact("a division may give other bits on another device")
+        raise NotExact("a division may return different bits on another device")
 
 
 def _check_result(target: OpOverload, result: Any, fake: Any) -> None:
     results = [leaf for leaf in tree_iter(result) if isinstance(leaf, torch.Tensor)]
     fakes = [leaf for leaf in tree_iter(fake) if isinstance(leaf, torch.Tensor)]
     if len(results) != len(fakes):
-        raise NotExact(f"{target} gives something else here")
+        raise NotExact(f"{target} returns something else here")
     for made, seen in zip(results, fakes, strict=True):
         check_kind(made)
         if (made.dtype, made.shape) != (seen.dtype, seen.shape):
-            raise NotExact(f"{target} gives another shape or dtype here")
+            raise NotExact(f"{target} returns another shape or dtype here")
 
 
 def check_kind(value: torch.Tensor) -> None:

@@ -53,7 +53,7 @@ def _unset_fake_on_cpu() -> Iterator[Any]:
 def _dispatch_without_device_constants(
     mode: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Mapping[str, Any]
 ) -> Any:
-    """`FakeTensorMode._dispatch_impl`, where an op that creates on a virtual device folds nothing.
+    """Return `FakeTensorMode._dispatch_impl`, where an op that creates on a virtual device folds nothing.
 
     Stock would run `constant.new_zeros(3, device="cuda")` on the real device, with dispatch disabled. Neither
     is anything folded of a lifted attribute that is itself fake, as stock would where one lifted attribute
@@ -78,7 +78,7 @@ _stock_dispatch = FakeTensorMode._dispatch_impl
 
 
 def constants_stay_on_cpu(check_device: Callable[[torch.device], None] = lambda device: None) -> Patches:
-    """The context in which constant folding never executes on a virtual device.
+    """Return a context in which constant folding never executes on a virtual device.
 
     Args:
         check_device: Called with each device that an operator on fakes names; may raise. What fake mode

@@ -1,7 +1,7 @@
 """What a traced `forward` asks about the values of constants: `bool(t)`, `int(t)`, `t.item()`, `t.tolist()`.
 
 A trace sees fakes only, so it makes an unknown number of every such value, or fails. The graph so far says
-what the tensor was computed from. Where that is constants alone, and operators that give the same bits on
+what the tensor was computed from. Where that is constants alone, and operators that produce the same bits on
 every device, the value can be computed on the CPU. Seen on torch 2.13.
 
 Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`.
@@ -42,7 +42,7 @@ class ConstantGraph:
         self._tracer = tracer
 
     def written(self) -> set[int]:
-        """The memories that an operator may have written into, as `storage_identity` tells them."""
+        """Return the memories that an operator may have written into, as `storage_identity` tells them."""
         return {
             memory
             for node in self._tracer.graph.nodes
@@ -53,23 +53,23 @@ class ConstantGraph:
         }
 
     def memory(self, node: Node) -> int | None:
-        """The memory of a tensor in the graph."""
+        """Return the memory of a tensor in the graph."""
         value = (
             getattr(self._tracer.root, str(node.target)) if node.op == "get_attr" else node.meta.get("val")
         )
         return storage_identity(value) if isinstance(value, torch.Tensor) else None
 
     def node_of(self, tensor: torch.Tensor) -> Node | None:
-        """The node that stands for a tensor."""
+        """Return the node that stands for a tensor."""
         slot = proxy_tensor.get_proxy_slot(tensor, self._tracer, None)
         return None if slot is None else slot.proxy.node
 
     def literal(self, node: Node) -> torch.Tensor | None:
-        """The tensor that a `get_attr` node reads: a fake, or the real one of `torch.tensor(...)`."""
+        """Return the tensor that a `get_attr` node reads: a fake, or the real one of `torch.tensor(...)`."""
         return getattr(self._tracer.root, str(node.target), None) if node.op == "get_attr" else None
 
     def number(self, tensor: torch.Tensor, leaf: Callable[[Node], torch.Tensor]) -> bool | int | float:
-        """The value of a tensor of one element.
+        """Return the value of a tensor of one element.
 
         Args:
             tensor: As the trace has it.
@@ -82,7 +82,7 @@ class ConstantGraph:
             raise NotExact(f"a tensor of shape {tuple(tensor.shape)} that is not in the graph")
         order = list(_ancestors(node))
         if stale := self.written() & {memory for n in order if (memory := self.memory(n)) is not None}:
-            raise NotExact(f"{len(stale)} of its memories were written to")
+            raise NotExact(f"{len(stale)} of its storages were written to")
         values: dict[Node, Any] = {}
         with real_execution():
             for step in order:
@@ -93,10 +93,12 @@ class ConstantGraph:
 
 
 def constant_questions(answer: Callable[[ConstantGraph, FakeTensor], Any]) -> Patches:
-    """The context in which `answer` is asked for the value of a fake tensor before a trace makes one up.
+    """Return a context in which `answer` is asked for the value of a fake tensor before a trace makes one
+    up.
 
     Args:
-        answer: Gets the graph so far and the tensor; gives a number, or None to let the trace go on as stock.
+        answer: Gets the graph so far and the tensor; returns a number, or None to let the trace go on as
+            stock.
     """
     stock = in_force(proxy_tensor, "proxy_call")
 
@@ -117,13 +119,13 @@ def constant_questions(answer: Callable[[ConstantGraph, FakeTensor], Any]) -> Pa
 
 
 def _is_nested() -> bool:
-    """Whether a body of `torch.cond` or the like is traced: its graph does not show earlier writes."""
+    """Return whether a body of `torch.cond` or the like is traced: its graph does not show earlier writes."""
     current = proxy_tensor._CURRENT_MAKE_FX_TRACER
     return current is None or current.is_hop_subgraph_tracer()
 
 
 def _written(node: Node) -> Iterator[Node]:
-    """The tensors that a node may write into; whatever is not an operator may write into each."""
+    """Yield the tensors that a node may write into; whatever is not an operator may write into each."""
     operator: Any = node.target
     if not isinstance(operator, OpOverload):
         if getattr(operator, "__name__", "") != "getitem":
@@ -137,7 +139,9 @@ def _written(node: Node) -> Iterator[Node]:
 
 
 def _aliased(node: Node) -> Iterator[Node]:
-    """A tensor and those whose memory it looks at: of an attribute's views, torch keeps no common memory."""
+    """Yield a tensor and those whose memory it looks at: of an attribute's views, torch keeps no common
+    memory.
+    """
     source: Any = node
     while isinstance(source, Node):
         yield source
@@ -149,7 +153,7 @@ def _aliased(node: Node) -> Iterator[Node]:
 
 
 def _ancestors(node: Node) -> Iterator[Node]:
-    """All that a node was computed from, each before its users, itself last."""
+    """Yield all that a node was computed from, each before its users, itself last."""
     found: set[Node] = set()
     pending = [node]
     while pending:

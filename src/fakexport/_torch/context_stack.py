@@ -29,18 +29,18 @@ class ContextStack(Generic[T]):
         self._entries: ContextVar[tuple[Entry[T], ...]] = ContextVar(name, default=())
 
     def push(self, value: T) -> Entry[T]:
-        """Puts a value on top of the stack of this context."""
+        """Put a value on top of the stack of this context."""
         entry = Entry(value)
         self._entries.set((*self._open(), entry))
         return entry
 
     def close(self, entry: Entry[T]) -> None:
-        """Ends an entry for every context that has it."""
+        """End an entry for every context that has it."""
         entry.is_open = False
         self._entries.set(self._open())
 
     def top(self, default: T) -> T:
-        """The value of the last entry of this context that is open, else the default."""
+        """Return the value of the last entry of this context that is open, else the default."""
         for entry in reversed(self._entries.get()):
             if entry.is_open:
                 return entry.value

@@ -1,7 +1,7 @@
 """Answering what only the data can answer, so that a trace goes on where stock torch raises.
 
 A shape environment is asked for the truth of a condition, or for a number. Where unknown numbers decide, it
-raises `GuardOnDataDependentSymNode`; in this context somebody may answer instead. The answer becomes an
+raises `GuardOnDataDependentSymNode`; in this context someone may answer instead. The answer becomes an
 assertion of the environment, as in torch's draft export, so that what follows from it is known from then on.
 Seen on torch 2.11 to 2.13.
 
@@ -52,7 +52,7 @@ class Question:
 
 
 def answered_questions(answer: Callable[[Question], Answer | None]) -> Patches:
-    """The context in which `answer` is asked before a trace fails; None lets it fail."""
+    """Return a context in which `answer` is asked before a trace fails; None lets it fail."""
     stock = in_force(ShapeEnv, "evaluate_expr")
 
     def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:

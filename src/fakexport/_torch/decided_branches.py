@@ -53,7 +53,7 @@ class DecidedBranches:
         self._guarded: set[Any] = set()
 
     def watched(self) -> Patches:
-        """The context around a trace."""
+        """Return the context around a trace."""
         stock = in_force(ShapeEnv, "evaluate_expr")
 
         def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ class DecidedBranches:
         return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
 
     def guards(self, program: ExportedProgram) -> list[str]:
-        """What was kept, as torch prints guards; without what its own guards say."""
+        """Return what was kept, as torch prints guards; without what its own guards say."""
         environment = _environment(program)
         if environment is None or not (self._found or self._found_by_libraries):
             return []
@@ -99,7 +99,7 @@ class DecidedBranches:
 
 
 def _asking(frame: FrameType | None) -> str | None:
-    """The file of the code that asks, with nothing of torch between that asks for itself."""
+    """Return the file of the code that asks, with nothing of torch between that asks for itself."""
     while frame is not None and (
         frame.f_code.co_filename in _ASKING or frame.f_code.co_filename.startswith("<")
     ):
@@ -108,9 +108,9 @@ def _asking(frame: FrameType | None) -> str | None:
 
 
 def _short_query_lengths(program: ExportedProgram) -> set[Any]:
-    """The symbols of the queries' lengths, in causal attention over keys that may be more.
+    """Return the symbols of the queries' lengths, in causal attention over keys that may be more.
 
-    A causal mask makes a single query see the first key alone, and libraries give none then; transformers
+    A causal mask makes a single query see the first key alone, and libraries pass none then; transformers
     asks `query.shape[2] > 1`, and cuts the keys off. With as many keys as queries it makes no difference.
     """
     symbols: set[Any] = set()
@@ -140,7 +140,7 @@ def _length(node: Any) -> Any:
 
 @cache
 def _is_turned(holds: Any) -> bool:
-    """Whether a size of 0 or 1 makes the condition false, the others large."""
+    """Return whether a size of 0 or 1 makes the condition false, the others large."""
     symbols = sorted(holds.free_symbols, key=str)
     if not symbols or len(symbols) > 4:
         return False

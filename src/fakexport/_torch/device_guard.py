@@ -29,19 +29,19 @@ _REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 
 
 def library_path(name: str) -> Path:
-    """The file of one of torch's own shared libraries: `c10`, `torch_cpu`."""
+    """Return the file of one of torch's own shared libraries: `c10`, `torch_cpu`."""
     suffix = "dylib" if sys.platform == "darwin" else "so"
     return Path(torch.__file__).parent / "lib" / f"lib{name}.{suffix}"
 
 
 def _registry() -> ctypes.Array[ctypes.c_void_p]:
-    """`c10::impl::device_guard_impl_registry`, an array of atomic pointers indexed by device type."""
+    """Return `c10::impl::device_guard_impl_registry`, an array of atomic pointers indexed by device type."""
     library = ctypes.CDLL(str(library_path("c10")))
     return (ctypes.c_void_p * (max(DEVICE_TYPE_INDEX.values()) + 1)).in_dll(library, _REGISTRY_SYMBOL)
 
 
 def guard_address(device_type: str) -> int | None:
-    """Address of the guard registered for `device_type`, or None."""
+    """Return the address of the guard registered for `device_type`, or None."""
     return _registry()[DEVICE_TYPE_INDEX[device_type]]
 
 
@@ -109,7 +109,7 @@ _previous: dict[str, int | None] = {}
 
 
 def real_device_count(device_type: str) -> int:
-    """How many devices of a type this machine has, whatever is emulated."""
+    """Return how many devices of a type this machine has, whatever is emulated."""
     module = getattr(torch, device_type)
     is_possible = missing_guards() is not None or guard_address(device_type)
     count: int = original_of(module, "device_count")() if is_possible else 0

@@ -1,9 +1,9 @@
-"""Keeping fake mode from initialising a device that answers "available" and does not exist.
+"""Keeping fake mode from initializing a device that answers "available" and does not exist.
 
 `FakeTensorMode.avoid_device_init` is derived from `torch.cuda.is_available()`. When that is answered from
 a profile, fake mode would allocate for real: `torch.tensor([], device="cuda")`, which every transformers
 KV cache runs, dies with "Could not run 'aten::empty_strided' ... 'CUDA'". And each fake tensor would first
-make a real one on its device, to initialise it (torch 2.11). Seen on torch 2.11 to 2.13.
+make a real one on its device, to initialize it (torch 2.11). Seen on torch 2.11 to 2.13.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["avoid_device_init"]
 
 
 def avoid_device_init() -> Patches:
-    """The context in which every `FakeTensorMode` avoids touching a device."""
+    """Return a context in which every `FakeTensorMode` avoids touching a device."""
     return Patches(
         {
             (FakeTensorMode, "avoid_device_init"): property(lambda mode: True),

@@ -32,9 +32,9 @@ Kernel = Callable[..., Any]
 
 
 def device_only_operators() -> tuple[str, ...]:
-    """Names of torch's operators that no kernel of the CPU, of `Meta` or of a composition stands for.
+    """Return the names of torch's operators without a kernel of the CPU, of `Meta` or of a composition.
 
-    Only a device can run them, and fake mode cannot stand in for it.
+    Only a device can run them, and fake mode cannot replace it.
     """
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
@@ -42,13 +42,13 @@ def device_only_operators() -> tuple[str, ...]:
 
 
 def operators_with_own_kernel() -> tuple[str, ...]:
-    """Names of the operators that `fake_device_operators` gives a kernel."""
+    """Return the names of the operators for which `fake_device_operators` has a kernel."""
     return tuple(sorted(operator.name() for operator in _KERNELS))
 
 
 @contextmanager
 def fake_device_operators() -> Iterator[None]:
-    """The context in which these operators have fake kernels."""
+    """Enter a context in which these operators have fake kernels."""
     table = fake_impls.op_implementations_dict
     before = {operator: table.get(operator) for operator in _KERNELS}
     table.update(_KERNELS)
@@ -129,7 +129,7 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 def _is_not_used(mode: FakeTensorMode, operator: Any, *args: Any, **kwargs: Any) -> bool:
-    """Which kernel runs is not part of the program, and the loss of each has the same shape."""
+    """Choose the kernel, which is not part of the program; the loss of each has the same shape."""
     return False
 
 

@@ -109,7 +109,7 @@ class Backend:
         return self._thread.index if parsed.index is None else parsed.index
 
     def _described_index(self, device: Any = None) -> int:
-        """The index for a question that `torch.cuda` checks itself, before it asks the driver."""
+        """Return the index for a question that `torch.cuda` checks itself, before it asks the driver."""
         index = self._asked_index(device)
         if self._devices and not 0 <= index < len(self._devices):
             raise self._absent(f"{self.device_type}:{index}", "Invalid device id")
@@ -133,7 +133,7 @@ class Backend:
     def _lazy_init(self) -> None:
         """Do what stock does for a real tensor, and nothing where a fake mode is active.
 
-        A call from C++ that returns would mark the device as initialised for the rest of the process,
+        A call from C++ that returns would mark the device as initialized for the rest of the process,
         and `torch.ones(1, device="cuda")` would fail with another error from then on.
         """
         if self._devices and active_fake_mode() is not None:
@@ -221,7 +221,7 @@ class Backend:
     def _refused(self, *args: Any, **kwargs: Any) -> Any:
         """Raise: the answer would be an address, a measurement or a recording of what does not run."""
         raise RuntimeError(
-            f"not available on a virtual {self.device_type} device: nothing runs there. Guard the call: "
+            f"not available on a virtual {self.device_type} device: nothing runs on it. Guard the call: "
             "`if not torch.compiler.is_exporting():`"
         )
 
@@ -236,7 +236,7 @@ class Backend:
         return torch.initial_seed()
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        """The CPU generator's state: virtual devices have no generator of their own."""
+        """Return the CPU generator's state: virtual devices have no generator of their own."""
         return torch.get_rng_state()
 
     def get_rng_state_all(self) -> list[torch.Tensor]:

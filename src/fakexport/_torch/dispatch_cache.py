@@ -15,5 +15,5 @@ __all__ = ["own_dispatch_cache"]
 
 
 def own_dispatch_cache() -> Patches:
-    """The context in which fake modes start with an empty memory, and leave the outer one as it was."""
+    """Return a context in which fake modes start with an empty memory, and leave the outer one as it was."""
     return Patches({(FakeTensorMode, "cache"): {}})

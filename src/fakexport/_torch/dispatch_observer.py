@@ -25,15 +25,15 @@ class Observer(Protocol):
     def __call__(
         self, run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Returns what the user's code gets.
+        """Return what the user's code gets.
 
-        `run()` gives what fake mode itself would return, `run(name=value)` with another keyword argument.
+        `run()` returns what fake mode itself would return, `run(name=value)` with another keyword argument.
         """
 
 
 @contextmanager
 def observed(mode: FakeTensorMode, observer: Observer) -> Iterator[None]:
-    """The context in which `observer` answers for the operators of `mode`, and no other observer does."""
+    """Enter a context in which `observer` answers for the operators of `mode`, and no other observer does."""
     before = vars(mode).get("dispatch")
     observe(mode, observer)
     try:
@@ -46,7 +46,7 @@ def observed(mode: FakeTensorMode, observer: Observer) -> Iterator[None]:
 
 
 def observe(mode: FakeTensorMode, observer: Observer) -> None:
-    """Lets `observer` answer for the operators of `mode` from now on, as long as the mode lives."""
+    """Let `observer` answer for the operators of `mode` from now on, as long as the mode lives."""
     stock = types.MethodType(type(mode).dispatch, mode)
     is_inside = False
 

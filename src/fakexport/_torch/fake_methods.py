@@ -32,7 +32,8 @@ def fake_methods(
     value_of: Callable[[torch.Tensor], torch.Tensor],
     data_assigned: Callable[[torch.Tensor, torch.Tensor], None],
 ) -> Patches:
-    """The context in which the fakes of `mode` print shortly, are read, copied, and moved with `Module.to`.
+    """Return a context in which the fakes of `mode` print shortly, are read, copied, and moved with
+    `Module.to`.
 
     Args:
         mode: The mode whose tensors are meant.
@@ -83,7 +84,7 @@ def fake_methods(
         return stock_deep_copy(self, memo)
 
     def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
-        # `Module._apply` wants `one` to hold what `other` holds and keep its identity. That needs no swap,
+        # `Module._apply` needs `one` to hold what `other` holds and keep its identity. That needs no swap,
         # but from the meta device (`to_empty`, `skip_init`), where C++ refuses other data.
         if not (is_ours(one) and is_ours(other)):
             stock_swap(one, other)
@@ -116,7 +117,7 @@ def _swap_fakes(one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:
-    """What `Tensor.__deepcopy__` makes of a leaf, without asking for a data pointer."""
+    """Return what `Tensor.__deepcopy__` makes of a leaf, without asking for a data pointer."""
     if id(fake) in memo:
         return memo[id(fake)]
     with torch.no_grad():
@@ -131,7 +132,9 @@ def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:
 
 
 def _copied(fake: torch.Tensor) -> torch.Tensor:
-    """A copy with the very strides of the tensor: like torch, of all the memory behind it if need be."""
+    """Return a copy with the very strides of the tensor: like torch, of all the memory that it views if need
+    be.
+    """
     copied = fake.clone()
     if copied.stride() == fake.stride() or fake.layout is not torch.strided:
         return copied

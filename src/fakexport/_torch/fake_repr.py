@@ -11,7 +11,9 @@ __all__ = ["describe_fake"]
 
 
 def describe_fake(fake: torch.Tensor) -> str:
-    """The text of one fake tensor, with what torch itself shows of a tensor: nothing that is the default."""
+    """Return the text of one fake tensor, with what torch itself shows of a tensor: nothing that is the
+    default.
+    """
     parts = ["..."]
     if fake.device.type != "cpu":
         parts.append(f"device='{fake.device}'")

@@ -56,7 +56,7 @@ NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, Unsup
 class _SameMode:
     """Stands in for `mode.__deepcopy__`: a deep copy of a fake tensor stays in the mode of the original.
 
-    Stock torch copies the mode as well, and the copied tensor then belongs to a mode that nobody entered.
+    Stock torch copies the mode as well, and the copied tensor then belongs to a mode that no one entered.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -67,7 +67,7 @@ class _SameMode:
 
 
 def new_fake_mode() -> FakeTensorMode:
-    """A fake mode whose tensors `torch.export` takes, with dynamic shapes as well."""
+    """Return a fake mode whose tensors `torch.export` takes, with dynamic shapes as well."""
     mode = FakeTensorMode(shape_env=ShapeEnv(tracked_fakes=[]), allow_non_fake_inputs=True)
     # On the instance and not on the class: `copy.deepcopy` asks the object, so nothing of torch is patched.
     mode.__dict__["__deepcopy__"] = _SameMode(mode)
@@ -75,7 +75,7 @@ def new_fake_mode() -> FakeTensorMode:
 
 
 def is_fake_tensor(value: object) -> bool:
-    """Whether `value` is a fake tensor, of whichever mode, or a wrapper with one inside."""
+    """Return whether `value` is a fake tensor, of whichever mode, or a wrapper with one inside."""
     return isinstance(value, FakeTensor) or (
         isinstance(value, torch.Tensor)
         and is_wrapper(value)
@@ -84,20 +84,23 @@ def is_fake_tensor(value: object) -> bool:
 
 
 def is_fake_of(value: object, mode: FakeTensorMode) -> bool:
-    """Whether `value` is a fake tensor of this mode, or a wrapper of nothing else."""
+    """Return whether `value` is a fake tensor of this mode, or a wrapper of nothing else."""
     if isinstance(value, torch.Tensor) and is_wrapper(value):
         return all(is_fake_of(inner, mode) for _, inner in inner_tensors(value))
     return isinstance(value, FakeTensor) and value.fake_mode is mode
 
 
 def mode_of(tensors: Iterable[torch.Tensor]) -> FakeTensorMode | None:
-    """The mode of the first fake tensor, or None."""
+    """Return the mode of the first fake tensor, or None."""
     plain = (inner for tensor in tensors for _, inner in inner_tensors(tensor))
     return next((tensor.fake_mode for tensor in plain if isinstance(tensor, FakeTensor)), None)
 
 
 def meta_of(fake: torch.Tensor) -> torch.Tensor:
-    """A meta tensor with the size, stride, offset, storage size and dtype of `fake`; without autograd."""
+    """Return a meta tensor with the size, stride, offset, storage size and dtype of `fake`.
+
+    Without autograd.
+    """
     with real_execution():
         if fake.layout is not torch.strided:
             meta: torch.Tensor = MetaConverter()(fake)
@@ -108,7 +111,7 @@ def meta_of(fake: torch.Tensor) -> torch.Tensor:
 
 
 def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
-    """A fake tensor of `mode` with the sizes, layout and dtype of `real`, said to be on `device`.
+    """Return a fake tensor of `mode` with the sizes, layout and dtype of `real`, said to be on `device`.
 
     It shares nothing with `real`, not even through the memo of the mode.
     """
@@ -121,7 +124,7 @@ def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device)
 
 
 def fake_elsewhere(fake: FakeTensor, device: torch.device) -> FakeTensor:
-    """A new fake tensor like `fake`, said to be on `device`.
+    """Return a new fake tensor like `fake`, said to be on `device`.
 
     The value of a literal goes along on the CPU alone: fake mode would compute with it where it is.
     Sizes are taken over without a look at them, so that it costs as little where they are symbolic, and
@@ -140,7 +143,7 @@ def fake_elsewhere(fake: FakeTensor, device: torch.device) -> FakeTensor:
 
 @contextmanager
 def quiet_fake_mode() -> Iterator[None]:
-    """The context in which fake mode does not log, traceback and all, that an operator refused."""
+    """Enter a context in which fake mode does not log, traceback and all, that an operator refused."""
     log = logging.getLogger(FakeTensorMode.__module__)
     was_disabled, log.disabled = log.disabled, True
     try:
@@ -150,13 +153,17 @@ def quiet_fake_mode() -> Iterator[None]:
 
 
 def storage_identity(tensor: torch.Tensor) -> int:
-    """A number that tensors have in common exactly if they look at the same memory, as long as it lives."""
+    """Return a number that tensors have in common exactly if they look at the same memory, as long as it
+    lives.
+    """
     identity: int = tensor.untyped_storage()._cdata
     return identity
 
 
 def own_attributes(fake: FakeTensor) -> dict[str, Any]:
-    """The attributes that the model's code gave to a fake tensor, without those that make it a fake."""
+    """Return the attributes that the model's code gave to a fake tensor, without those that
+    make it a fake.
+    """
     return {
         name: value
         for name, value in vars(fake).items()
@@ -165,7 +172,7 @@ def own_attributes(fake: FakeTensor) -> dict[str, Any]:
 
 
 def hand_on_hooks(fake: FakeTensor, real: torch.Tensor) -> None:
-    """Gives a tensor the gradient hooks that were registered on a fake one."""
+    """Return a tensor the gradient hooks that were registered on a fake one."""
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         if hooks := getattr(fake, name):
             setattr(real, name, hooks)

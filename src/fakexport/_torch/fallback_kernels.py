@@ -84,5 +84,5 @@ def _meta_of(leaf: Any, storages: set[int | None], not_implemented: RuntimeError
 
 
 def fallback_kernels_on_cpu() -> Patches:
-    """The context in which a fallback kernel for a virtual device runs on the CPU."""
+    """Return a context in which a fallback kernel for a virtual device runs on the CPU."""
     return Patches({(fake_tensor, "run_fallback_kernel"): _run_fallback_on_cpu})

@@ -24,7 +24,7 @@ _stock_snapshot = proxy_tensor.snapshot_fake
 
 
 def foreign_fakes_join_the_trace() -> Patches:
-    """The context in which every node of a trace gets a value of the trace's own fake mode."""
+    """Return a context in which every node of a trace gets a value of the trace's own fake mode."""
     return Patches({(proxy_tensor, "snapshot_fake"): _snapshot})
 
 

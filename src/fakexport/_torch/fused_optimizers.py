@@ -20,7 +20,7 @@ _FUSED = ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_ada
 
 @contextmanager
 def fused_optimizers() -> Iterator[None]:
-    """The context in which every fused optimizer runs on fakes."""
+    """Enter a context in which every fused optimizer runs on fakes."""
     with torch.library._scoped_library("aten", "IMPL") as library:
         for name in _FUSED:
             if _lacks_meta_kernel(f"aten::{name}"):

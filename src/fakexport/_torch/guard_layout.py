@@ -24,7 +24,7 @@ from .method_table import method_of, table_of
 __all__ = ["DEVICE_TYPE_INDEX", "call_methods", "check_layout", "packed_device"]
 
 DEVICE_TYPE_INDEX = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13, "meta": 14}
-"""`c10::DeviceType` values; they are serialised in checkpoints, so torch cannot renumber them."""
+"""`c10::DeviceType` values; they are serialized in checkpoints, so torch cannot renumber them."""
 
 # `[endbr64] [push rbp; mov rbp, rsp] [xor edx, edx] (xor eax, eax | mov eax, VALUE) [...] ret`
 _X86 = re.compile(
@@ -42,12 +42,12 @@ _PROBE = (
 
 
 def packed_device(type_index: int, device_index: int) -> int:
-    """A `c10::Device` as a function returns it: two signed bytes."""
+    """Return a `c10::Device` as a function returns it: two signed bytes."""
     return (device_index & 0xFF) << 8 | type_index
 
 
 def check_layout(guard_address: Callable[[str], int | None], positions: Mapping[str, int]) -> None:
-    """Compares what the guards of `cpu` and `meta` answer with what is known of them.
+    """Compare what the guards of `cpu` and `meta` answer with what is known of them.
 
     Raises:
         OSError: they answer otherwise, so that methods are not where the header says.
@@ -56,11 +56,11 @@ def check_layout(guard_address: Callable[[str], int | None], positions: Mapping[
     if not any(found):
         found = _called_elsewhere(positions)
     if found != _expected():
-        raise OSError(f"torch {torch.__version__} lays its device guards out in a way that is not known here")
+        raise OSError(f"torch {torch.__version__} has an unknown layout of device guards")
 
 
 def call_methods(guard_address: Callable[[str], int | None], positions: Mapping[str, int]) -> list[int]:
-    """What the methods answer when they are called. Only for a process that may end."""
+    """Return what the methods answer when they are called. Only for a process that may end."""
     function = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p, ctypes.c_uint16)
     return [
         method_of(_address(guard_address, kind), positions[name], function)(
@@ -84,7 +84,10 @@ def _expected() -> list[int]:
 def _read_methods(
     guard_address: Callable[[str], int | None], positions: Mapping[str, int]
 ) -> list[int | None]:
-    """The constants that the methods return, by their machine code; None where it is not understood."""
+    """Return the constants that the methods return, by their machine code.
+
+    None where it is not understood.
+    """
     found: list[int | None] = []
     for kind in ("cpu", "meta"):
         for name in _ASKED:
@@ -96,7 +99,7 @@ def _read_methods(
 
 
 def _constant(code: bytes) -> int | None:
-    """The number that a function returns and does nothing else, or None."""
+    """Return the number that a function returns and does nothing else, or None."""
     if platform.machine() in ("x86_64", "AMD64"):
         found = _X86.match(code)
         return None if found is None else int.from_bytes(found["value"] or b"\0", "little")
@@ -106,7 +109,7 @@ def _constant(code: bytes) -> int | None:
 
 
 def _constant_on_arm(words: list[int]) -> int | None:
-    """`[bti c] [mov x1, 0] (movz | movn) w0, VALUE [mov x1, 0] ret`."""
+    """Return `[bti c] [mov x1, 0] (movz | movn) w0, VALUE [mov x1, 0] ret`."""
     value = None
     for word in words:
         if word == 0xD65F03C0:  # ret
@@ -121,7 +124,7 @@ def _constant_on_arm(words: list[int]) -> int | None:
 
 
 def _called_elsewhere(positions: Mapping[str, int]) -> list[int]:
-    """What the methods answer in another process; nothing where it ends before."""
+    """Return what the methods answer in another process; nothing where it ends before."""
     asked = json.dumps({name: positions[name] for name in _ASKED})
     command = [sys.executable, "-c", _PROBE, asked]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

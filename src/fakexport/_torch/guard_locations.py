@@ -44,7 +44,10 @@ class Guard:
     _symbols: tuple[Any, ...] = field(repr=False, compare=False)
 
     def first_refused(self, sizes: Iterable[int]) -> int | None:
-        """The first of the sizes that the guard does not allow; None for a guard on several dimensions."""
+        """Return the first of the sizes that the guard does not allow.
+
+        None for a guard on several dimensions.
+        """
         if len(self._symbols) != 1:
             return None
         symbol = self._symbols[0]
@@ -52,7 +55,7 @@ class Guard:
 
 
 def guards_of_error(error: BaseException) -> list[Guard]:
-    """The guards of the shape environment that an export used before it raised.
+    """Return the guards of the shape environment that an export used before it raised.
 
     Export makes a fake mode of its own and keeps it in local variables, so the way to it after a failure
     is through the frames of the traceback.
@@ -67,7 +70,10 @@ def guards_of_error(error: BaseException) -> list[Guard]:
 
 
 def guards_of_program(program: ExportedProgram) -> list[Guard]:
-    """The guards of the shape environment that a program was captured with; none of one that was loaded."""
+    """Return the guards of the shape environment that a program was captured with.
+
+    None of one that was loaded.
+    """
     for node in program.graph.nodes:
         mode = getattr(node.meta.get("val"), "fake_mode", None)
         if mode is not None:

@@ -38,7 +38,7 @@ def compile_graph(
     *,
     has_weights: bool,
 ) -> tuple[Path, ...]:
-    """Compiles a graph ahead of time; the files that make a package.
+    """Compile a graph ahead of time; the files that make a package.
 
     The sizes of the inputs are those noted at the placeholders; of the examples only the devices count.
 
@@ -74,7 +74,7 @@ def _tensors(graph: GraphModule) -> Iterator[Node]:
 
 
 def compiler_command() -> str | None:
-    """The C++ compiler that Inductor takes, or None where it finds none that works."""
+    """Return the C++ compiler that Inductor takes, or None where it finds none that works."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -86,14 +86,17 @@ def compiler_command() -> str | None:
 
 
 def is_compiler_fault(error: BaseException) -> bool:
-    """Whether it says that the C++ compiler failed; its output is in the text."""
+    """Return whether it says that the C++ compiler failed; its output is in the text."""
     from torch._inductor.exc import CppCompileError
 
     return isinstance(error, CppCompileError)
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """What Inductor wrapped in errors of its own; the compiler's fault with its output, if it is one."""
+    """Return what Inductor wrapped in errors of its own.
+
+    The compiler's fault with its output, if it is one.
+    """
     seen: set[int] = set()
     while not is_compiler_fault(error) and id(error) not in seen:
         seen.add(id(error))
@@ -102,7 +105,7 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def failed_node(error: BaseException) -> Node | None:
-    """The node that was being compiled, from the innermost frame of Inductor's that has one."""
+    """Return the node that was being compiled, from the innermost frame of Inductor's that has one."""
     found: Node | None = None
     trace = error.__traceback__
     while trace is not None:
@@ -114,7 +117,7 @@ def failed_node(error: BaseException) -> Node | None:
 
 
 def _node_in(variables: Mapping[str, Any]) -> Node | None:
-    """An interpreter has the node as `n`; where code is generated, it is noted at the kernel, `self`."""
+    """Return the node that an interpreter has as `n`, or that is noted at the kernel, `self`."""
     noted = getattr(variables.get("self"), "__dict__", {})
     places = (variables.get("n"), noted.get("fx_node"), noted.get("origin_node"))
     return next((node for node in places if isinstance(node, Node)), None)
@@ -139,14 +142,14 @@ class AotiPackage:
         return tuple(self._loader.get_constant_fqns())
 
     def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Gives it all weights and constants, which it uses where they are: nothing is copied.
+        """Return it all weights and constants, which it uses where they are: nothing is copied.
 
         Names, dtypes, shapes and strides must be right; that is not checked.
         """
         self._loader.load_constants(dict(tensors), False, True, True)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The leaves of the outputs for the tensors of the flat call, whose layout must be right.
+        """Return the leaves of the outputs for the tensors of the flat call, whose layout must be right.
 
         A package without its weights ends the process.
         """

@@ -23,7 +23,7 @@ class KernelObserver(Protocol):
     def __call__(
         self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[..., Any]
     ) -> Any:
-        """Returns what the caller of the kernel gets: `run(*args, **kwargs)`, as a rule."""
+        """Return what the caller of the kernel gets: `run(*args, **kwargs)`, as a rule."""
 
 
 class _Observing(TorchDispatchMode):
@@ -39,13 +39,16 @@ class _Observing(TorchDispatchMode):
 
 @contextmanager
 def kernels_observed(observer: KernelObserver) -> Iterator[None]:
-    """The context in which `observer` answers for each kernel; those that it runs itself are not observed."""
+    """Enter a context in which `observer` answers for each kernel.
+
+    Those that it runs itself are not observed.
+    """
     with _Observing(observer):
         yield
 
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """The context in which nobody observes: higher-order operators refuse to run under an observer."""
+    """Enter a context in which no one observes: higher-order operators refuse to run under an observer."""
     with _disable_current_modes():
         yield

@@ -14,5 +14,5 @@ __all__ = ["lazy_graph_modules"]
 
 
 def lazy_graph_modules() -> AbstractContextManager[None]:
-    """The context in which new graph modules put off generating code."""
+    """Return a context in which new graph modules put off generating code."""
     return _use_lazy_graph_module(True)

@@ -69,10 +69,10 @@ def fold_lifted_moves(program: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def note_lifted_value(placeholder: Node, constant: torch.Tensor) -> None:
-    """Makes a placeholder's fake know the value of its constant, as torch does where constants are real.
+    """Make a placeholder's fake know the value of its constant, as torch does where constants are real.
 
-    Torch's own note is left out where it lifts no tensor (buffers), and so it is here. A fake constant is
-    no value: it is noted as unknown.
+    Torch's own note is left out where it lifts no tensor (buffers), and so it is here. A fake constant
+    is not a value: it is noted as unknown.
 
     Args:
         placeholder: The input of the graph that stands for the constant.
@@ -101,7 +101,9 @@ def _erase_unused(program: ExportedProgram, lift: Node) -> bool:
 
 
 def _constructor_move(lift: Node) -> Node | None:
-    """The move that `torch.tensor` or `torch.as_tensor` itself makes of the lifted literal, or None."""
+    """Return the move that `torch.tensor` or `torch.as_tensor` itself makes of the lifted
+    literal, or None.
+    """
     users = [user for user in lift.users if user.target is not _ASSERT]
     if len(users) != 1 or users[0].target not in _MOVES:
         return None

@@ -1,6 +1,6 @@
 """States of torch's CPU generator: moved on by any number of words without drawing them, and marked.
 
-`torch.Generator.get_state()` gives the seed, the 624 words of a Mersenne twister, the place of the next
+`torch.Generator.get_state()` returns the seed, the 624 words of a Mersenne twister, the place of the next
 word in them, and the normal numbers that were computed in pairs and wait for their turn. Nothing here runs
 an operator, so that it works the same whatever modes are active. Seen on torch 2.11 to 2.13.
 
@@ -70,21 +70,22 @@ _blank = torch.Generator("cpu")
 
 
 def seed_of(state: torch.Tensor) -> int:
-    """The seed, as `torch.Generator.initial_seed()` gives it. Drawing does not change it."""
+    """Return the seed, as `torch.Generator.initial_seed()` returns it. Drawing does not change it."""
     seed: int
     (seed,) = _SEED.unpack_from(_memory_of(state))
     return seed
 
 
 def drawn_since_seeded(state: torch.Tensor) -> int:
-    """How many words were drawn since the generator was seeded, if they are 624 at most."""
+    """Return how many words were drawn since the generator was seeded, if they are 624 at most."""
     left: int
     left, _, place = _PLACE.unpack_from(_memory_of(state), _PLACE_AT)
     return 0 if (left, place) == (1, 0) else _WORDS + 1 - left
 
 
 def is_as_far(before: torch.Tensor, after: torch.Tensor, words: int) -> bool:
-    """Whether a state can be the one `words` words after another, by its place in the block of 624 words.
+    """Return whether a state can be the one `words` words after another, by its place in the block of 624
+    words.
 
     A cheap check of a count: one that is wrong passes once in 624 times.
     """
@@ -93,7 +94,8 @@ def is_as_far(before: torch.Tensor, after: torch.Tensor, words: int) -> bool:
 
 
 def cached_normal(state: torch.Tensor) -> float | None:
-    """The number that the next draw of a single normal number gives without drawing, before mean and std.
+    """Return the number that the next draw of a single normal number gives without drawing, before mean and
+    std.
 
     Normal numbers that are drawn one by one come in pairs, and the second of a pair waits for the next
     call, of whichever dtype. Long contiguous tensors are filled without.
@@ -103,21 +105,21 @@ def cached_normal(state: torch.Tensor) -> float | None:
 
 
 def with_cached_normal(state: torch.Tensor, value: float | None) -> torch.Tensor:
-    """A copy of the state that has this number, or none, as `cached_normal`."""
+    """Return a copy of the state that has this number, or none, as `cached_normal`."""
     result = _copy(state)
     _NORMAL.pack_into(_memory_of(result), _NORMAL_AT, value or 0.0, 0.0, value is not None)
     return result
 
 
 def marked(state: torch.Tensor, payload: bytes) -> torch.Tensor:
-    """A copy of the state that carries the payload, and loses it with the first number drawn from it.
+    """Return a copy of the state that carries the payload, and loses it with the first number drawn from it.
 
     Its seed is that of `state`. A generator that is set to it hands the payload on: `mark_of(get_state())`.
     Numbers drawn from it are as random as any, but not those of `state`. A cached normal is dropped, as it
     could be drawn without a trace.
 
     Args:
-        state: Of a CPU generator; not changed.
+        state: State of a CPU generator; not changed.
         payload: At most 32 bytes.
     Raises:
         ValueError: The payload is longer, or `state` is none of a CPU generator.
@@ -143,14 +145,14 @@ class MarkedState:
         self._memory = _memory_of(self.state)
 
     def mark(self, payload: bytes) -> bytes:
-        """Replaces the payload. Returns what `raw_mark` gives of generators set to the state after."""
+        """Replace the payload. Returns what `raw_mark` gives of generators set to the state after."""
         words = _MARK_WORDS.unpack(payload.ljust(_MARK_BYTES, b"\0"))
         _MARK.pack_into(self._memory, _PLACE_AT, _MARK_HEAD, self._length, *words)
         return raw_mark(self.state)
 
 
 def raw_mark(state: torch.Tensor) -> bytes:
-    """The part of a state that holds the mark, for comparing with that of a state that has one.
+    """Return the part of a state that holds the mark, for comparing with that of a state that has one.
 
     Args:
         state: What `get_state` of a CPU generator gave. Nothing else: that is not looked at here.
@@ -159,7 +161,7 @@ def raw_mark(state: torch.Tensor) -> bytes:
 
 
 def mark_of(state: torch.Tensor) -> bytes | None:
-    """The payload of a marked state, or None of any other, also once a number was drawn."""
+    """Return the payload of a marked state, or None of any other, also once a number was drawn."""
     memory = _memory_of(state)
     if _HEAD.unpack_from(memory, _PLACE_AT) != (_MARK_HEAD,):
         return None
@@ -168,12 +170,12 @@ def mark_of(state: torch.Tensor) -> bytes | None:
 
 
 def advanced(state: torch.Tensor, words: int) -> torch.Tensor:
-    """The state after `words` more 32-bit numbers, bit for bit as if they had been drawn.
+    """Return the state after `words` more 32-bit numbers, bit for bit as if they had been drawn.
 
     Takes about 12 ns per word, and for more than half a million words 7 to 15 ms whatever their number.
 
     Args:
-        state: Of a CPU generator; not changed. A cached normal stays.
+        state: State of a CPU generator; not changed. A cached normal stays.
         words: What was drawn, in 32-bit outputs of the generator.
     Returns:
         A new state.
@@ -199,14 +201,14 @@ def advanced(state: torch.Tensor, words: int) -> torch.Tensor:
 
 
 def _copy(state: torch.Tensor, size: int = STATE_BYTES) -> torch.Tensor:
-    """A copy of the first `size` bytes; behind them, no normal is cached."""
+    """Return a copy of the first `size` bytes; behind them, no normal is cached."""
     result = _blank.get_state()
     ctypes.memmove(result.data_ptr(), _address_of(state), size)
     return result
 
 
 def _memory_of(state: torch.Tensor) -> ctypes.Array[ctypes.c_char]:
-    """The memory of the tensor, valid as long as the tensor is."""
+    """Return the memory of the tensor, valid as long as the tensor is."""
     return _Memory.from_address(_address_of(state))
 
 
@@ -231,7 +233,7 @@ _LONGEST_WALK = 1 << 19
 
 
 def _moved(window: int, steps: int) -> int:
-    """The window `steps` words on, at least 1."""
+    """Return the window `steps` words on, at least 1."""
     if steps <= _LONGEST_WALK:
         return _walked(window, steps)
     # Of the first word only the top bit is part of the recurrence. All bits of the words behind it are, so
@@ -248,14 +250,14 @@ def _walked(window: int, steps: int) -> int:
 
 
 def _lengthened(window: int) -> int:
-    """The window and the 227 words behind it."""
+    """Return the window and the 227 words behind it."""
     mixed = (window & _TOP_BITS) | (window >> 32 & _OTHER_BITS)
     new = (window >> 32 * _OTHER) ^ (mixed >> 1 & _OTHER_BITS) ^ ((mixed & _LOW_BITS) * _TWIST)
     return window | new << 32 * _WORDS
 
 
 def _selected_sum(polynomial: int, window: int) -> int:
-    """The sum of those of the windows i words on for which the polynomial has t^i."""
+    """Return the sum of those of the windows i words on for which the polynomial has t^i."""
     total = 0
     while polynomial:
         longer = _lengthened(window)
@@ -308,7 +310,7 @@ def _remainder(polynomial: int) -> int:
 
 @cache
 def _characteristic_terms() -> tuple[int, ...]:
-    """The exponents of c(s), ascending, where t^19937 * c(1/t) is the characteristic polynomial.
+    """Return the exponents of c(s), ascending, where t^19937 * c(1/t) is the characteristic polynomial.
 
     With y = 1 + s^227, and a_k the bits of the constant of the twist, c is y^32 + a_0 s^623 y^31 +
     a_1 s^(2*623) y^30 + ... + a_30 s^(31*623) y + a_31 s^19937 (Matsumoto and Nishimura).
@@ -322,5 +324,5 @@ def _characteristic_terms() -> tuple[int, ...]:
 
 
 def _powers_of_y(power: int) -> list[int]:
-    """The exponents of (1 + s^227)^power, where the binomial coefficients are odd."""
+    """Return the exponents of (1 + s^227)^power, where the binomial coefficients are odd."""
     return [_AHEAD * j for j in range(power + 1) if j & ~power == 0]

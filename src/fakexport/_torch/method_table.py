@@ -2,7 +2,7 @@
 
 Which position a method has in the table differs between releases of torch, so it is read from the headers
 that each wheel ships. The rest is the Itanium C++ ABI of Linux and macOS: an object begins with the address
-of its table, and two entries (offset to the top, type information) stand before the first method.
+of its table, and two entries (offset to the top, type information) are before the first method.
 Seen on torch 2.11 to 2.13.
 """
 
@@ -24,7 +24,7 @@ _DECLARATION = re.compile(r"^\s*virtual\s+(?:[^;{(]*?[\s*&])?(~?\w+)\s*\(", re.M
 
 
 def method_positions(header: str, base_header: str | None = None) -> dict[str, int]:
-    """Position of each virtual method that a header declares, in the table of its class.
+    """Return the position of each virtual method that a header declares, in the table of its class.
 
     Args:
         header: Path below torch's `include` folder, of a header with one class in it.
@@ -47,14 +47,14 @@ def method_positions(header: str, base_header: str | None = None) -> dict[str, i
 
 
 def table_of(address: int) -> int:
-    """Address of the first method in the table of the object at `address`."""
+    """Return the address of the first method in the table of the object at `address`."""
     table = ctypes.c_void_p.from_address(address).value
     assert table is not None
     return table
 
 
 def method_of(address: int, position: int, prototype: Any) -> Any:
-    """The method at this position, as a `ctypes` function of this prototype."""
+    """Return the method at this position, as a `ctypes` function of this prototype."""
     entry = ctypes.c_void_p.from_address(table_of(address) + position * _POINTER_BYTES)
     return prototype(entry.value)
 
@@ -63,7 +63,7 @@ class MethodTable:
     """A copy of an object's table in which some methods are Python functions.
 
     Args:
-        address: Of the object; it is not changed.
+        address: Address of the object; it is not changed.
         length: How many methods to copy.
         replaced: Position -> a `ctypes` function. It must raise nothing: C++ calls it.
     """

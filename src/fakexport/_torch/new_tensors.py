@@ -19,7 +19,7 @@ __all__ = ["new_tensors_stay"]
 
 
 def new_tensors_stay() -> Patches:
-    """The context in which `x.new_tensor(data)` is on the device of `x`."""
+    """Return a context in which `x.new_tensor(data)` is on the device of `x`."""
     return Patches({(FakeTensor, "new_tensor"): _new_tensor})
 
 

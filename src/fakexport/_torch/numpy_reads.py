@@ -18,7 +18,7 @@ __all__ = ["answered_numpy_reads"]
 
 
 def answered_numpy_reads(may_go_on: Callable[[Exception], bool]) -> Patches:
-    """The context in which a refused `numpy()` gives ones of the right shape, if `may_go_on` says so."""
+    """Return a context in which a refused `numpy()` gives ones of the right shape, if `may_go_on` says so."""
     stock = in_force(torch.Tensor, "numpy")
 
     def numpy(tensor: torch.Tensor, *, force: bool = False) -> Any:

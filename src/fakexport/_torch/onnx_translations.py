@@ -17,11 +17,12 @@ __all__ = ["node_of_failure", "prepared", "untranslated_nodes"]
 
 
 def prepared(program: ExportedProgram, translations: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
-    """The program as the exporter translates it: decomposed, without anything that writes in place.
+    """Return the program as the exporter translates it: decomposed, without anything that writes in place.
 
     Args:
         program: Not changed.
-        translations: Of more operators, as `torch.onnx.export` takes them in `custom_translation_table`.
+        translations: Translations of more operators, as `torch.onnx.export` takes them in
+            `custom_translation_table`.
     Raises:
         Exception: whatever the decompositions raise.
     """
@@ -33,7 +34,7 @@ def prepared(program: ExportedProgram, translations: Mapping[Any, Callable[..., 
 def untranslated_nodes(
     program: ExportedProgram, translations: Mapping[Any, Callable[..., Any]]
 ) -> Iterator[Node]:
-    """The nodes of a prepared program for whose operators there is no translation."""
+    """Yield the nodes of a prepared program for whose operators there is no translation."""
     from torch.onnx._internal.exporter import _core, _dispatching
 
     registry = _registry(translations)
@@ -59,7 +60,10 @@ def _registry(translations: Mapping[Any, Callable[..., Any]]) -> Any:
 
 
 def node_of_failure(error: BaseException) -> Node | None:
-    """The node at which a conversion stopped, out of the frames of its error; None where there is none."""
+    """Return the node at which a conversion stopped, out of the frames of its error.
+
+    None where there is none.
+    """
     seen: BaseException | None = error
     while seen is not None:
         link = seen.__traceback__

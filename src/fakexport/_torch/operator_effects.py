@@ -1,6 +1,6 @@
 """What an operator does to its arguments besides computing: writes, aliases, draws, reads.
 
-The schema of an overload says it, and only the private `_schema` gives it. Seen on torch 2.11 to 2.13.
+The schema of an overload says it, and only the private `_schema` returns it. Seen on torch 2.11 to 2.13.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Effects:
         aliased: The argument whose memory its outputs share, or None.
         is_random: It draws from a random generator.
         reads_values: Its result, or the shape of its result, depends on data.
-        ignores_values: Of its tensors it takes shape, dtype and device, and no value (`zeros_like`).
+        ignores_values: It uses shape, dtype and device of its tensors, and no value (`zeros_like`).
         leaves_uninitialised: The memory of its result has no values yet.
         is_identity: Its output is its argument, but for autograd.
         is_lift: It takes a real tensor that Python just made (`torch.tensor`, `torch.from_numpy`).
@@ -76,7 +76,7 @@ class Effects:
 
 
 def effects_of(operator: Any) -> Effects:
-    """The effects of an operator overload; of a higher-order operator, none are known."""
+    """Return the effects of an operator overload; of a higher-order operator, none are known."""
     known = _known.get(id(operator))
     if known is None:
         # By identity, as an overload computes its hash in Python; it is kept, so that the id stays its own.
@@ -123,6 +123,6 @@ def _is_alias(argument: Any) -> bool:
 
 
 def _reads_values(operator: OpOverload, name: str) -> bool:
-    # `index` depends on data with boolean masks only: whoever calls it with some has to see to that.
+    # `index` depends on data with boolean masks only: anyone who calls it with some has to see to that.
     tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     return name in _UNTAGGED_READS or (any(tag in operator.tags for tag in tags) and name != "aten::index")

@@ -51,7 +51,7 @@ class OperatorFault:
         kind: It has no fake kernel; the shape or the value of its result depends on data; its tensors are
             on different devices; or it names a device that does not exist.
         operator: `acme::scale`.
-        remedy: What stands in: `a result like its first tensor`, `other on cuda:0`.
+        remedy: What is used instead: `a result like its first tensor`, `other on cuda:0`.
         error: What stock torch raises.
         overload: The operator itself.
         args, kwargs: What it was called with: fake tensors, numbers.
@@ -69,7 +69,7 @@ class OperatorFault:
 def traced_past_faults(
     may_go_on: Callable[[OperatorFault], bool], *, before_each: Callable[[], None]
 ) -> Patches:
-    """The context in which `may_go_on` decides about an operator that cannot be traced.
+    """Return a context in which `may_go_on` decides about an operator that cannot be traced.
 
     Args:
         before_each: Called before every operator; may raise to end the trace.
@@ -109,7 +109,10 @@ def traced_past_faults(
 
 @contextmanager
 def operators_counted() -> Iterator[Callable[[], int]]:
-    """The context in which operators of fake modes are counted; gives what tells their number so far."""
+    """Enter a context in which operators of fake modes are counted.
+
+    Returns what tells their number so far.
+    """
     stock = in_force(FakeTensorMode, "dispatch")
     count = 0
 
@@ -130,7 +133,7 @@ def _kind(error: RuntimeError) -> FaultKind | None:
 
 
 def _named_tensors(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, FakeTensor]]:
-    """Each tensor with the argument of the schema that it was given for."""
+    """Yield each tensor with the argument of the schema that it was given for."""
     given = zip(func._schema.arguments, args, strict=False)
     named = (
         (argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs
@@ -140,7 +143,7 @@ def _named_tensors(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[
 
 
 def _common_device(func: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device | None:
-    """Where a tensor is written to; else the first accelerator."""
+    """Return where a tensor is written to; else the first accelerator."""
     tensors = list(_named_tensors(func, args, kwargs))
     written = [tensor.device for argument, tensor in tensors if argument.is_write]
     accelerators = [tensor.device for _, tensor in tensors if tensor.device.type != "cpu"]
@@ -152,14 +155,17 @@ def _moved(func: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device
     return f"{' and '.join(f'`{name}`' for name in dict.fromkeys(names))} on {device}"
 
 
+_LIKE_FIRST = "a tensor like its first argument"
+
+
 def _result_text(func: Any) -> str:
     kinds = [str(returned.type) for returned in func._schema.returns]
-    texts = ("a tensor like its first one" if "Tensor" in kind else str(_NUMBERS.get(kind)) for kind in kinds)
+    texts = (_LIKE_FIRST if "Tensor" in kind else str(_NUMBERS.get(kind)) for kind in kinds)
     return " and ".join(dict.fromkeys(texts)) or "nothing"
 
 
 def _plausible_result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """What the schema says of the results, with the shape of the first tensor."""
+    """Return what the schema says of the results, with the shape of the first tensor."""
     tensors = list(_named_tensors(func, args, kwargs))
     with mode:
         results = [_plausible(returned, tensors) for returned in func._schema.returns]

@@ -17,9 +17,9 @@ import torch
 
 __all__ = ["outside_reach", "outside_reason"]
 
-FILES = "opens or writes a file that the program names"
+FILES = "opens or writes a file named by the program"
 PROCESSES = "exchanges data with other processes"
-TERMINAL = "prints a text of the program"
+TERMINAL = "prints text from the program"
 ADDRESSES = "uses memory addresses or sizes that nothing checks"
 INTERPRETER = "belongs to the TorchScript interpreter, and torch.export does not write it"
 
@@ -78,7 +78,7 @@ _OF_MEMORY = frozenset(("ptr", "ptrs", "pointer", "pointers", "address", "addr",
 
 
 def outside_reason(name: str) -> str | None:
-    """Why a program that is not trusted may not call an operator; None for one that only computes.
+    """Return why a program that is not trusted may not call an operator; None for one that only computes.
 
     Args:
         name: `aten.from_file.default`, or `aten.from_file` for all its overloads. It need not be registered.
@@ -93,7 +93,7 @@ def outside_reason(name: str) -> str | None:
 
 
 def outside_reach(kind: str, name: str) -> str | None:
-    """What an argument lets an operator reach, by its type and name; None for a plain value.
+    """Return what an argument lets an operator reach, by its type and name; None for a plain value.
 
     Args:
         kind: Type in the schema: `str`, `Optional[str]`, `List[int]`.
@@ -123,5 +123,5 @@ def _reason_of_schemas(qualified: str) -> str | None:
 
 @cache
 def _dispatched() -> frozenset[str]:
-    """The operators of torch that have kernels; the interpreter of TorchScript has more of its own."""
+    """Return the operators of torch that have kernels; the interpreter of TorchScript has more of its own."""
     return frozenset(name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())

@@ -49,7 +49,7 @@ _LIST_KINDS = {"bool": "as_bools", "int": "as_ints", "float": "as_floats", "str"
 
 
 def registered_overload(namespace: str, name: str, overload: str) -> OpOverload | None:
-    """`torch.ops.<namespace>.<name>.<overload>`, or None where it is not registered.
+    """Return `torch.ops.<namespace>.<name>.<overload>`, or None where it is not registered.
 
     The dispatcher is asked first, because attributes of `torch.ops` come into being by being asked for.
     """
@@ -62,12 +62,14 @@ def registered_overload(namespace: str, name: str, overload: str) -> OpOverload 
 
 
 def higher_order_operator(name: str) -> HigherOrderOperator | None:
-    """A registered higher-order operator, or None."""
+    """Return a registered higher-order operator, or None."""
     return _higher_order_ops.get(name)
 
 
 def operator_text(target: Any) -> str:
-    """The name torch's serializer writes for an operator or a function: `torch.ops.aten.add.Tensor`."""
+    """Return the name torch's serializer writes for an operator or a function:
+    `torch.ops.aten.add.Tensor`.
+    """
     module: str = target.__module__
     if module.startswith("torch._ops"):
         module = module.replace("torch._ops", "torch.ops", 1)
@@ -75,7 +77,7 @@ def operator_text(target: Any) -> str:
 
 
 def schema_arguments(operator: OpOverload) -> tuple[tuple[str, bool, str | None], ...]:
-    """Of each argument: its name, whether it can only be a keyword, how an empty list for it is written."""
+    """Return each argument's name, whether it is keyword-only, and how an empty list for it is written."""
     return tuple(
         (argument.name, argument.kwarg_only, empty_list_kind(argument.type))
         for argument in operator._schema.arguments
@@ -83,7 +85,7 @@ def schema_arguments(operator: OpOverload) -> tuple[tuple[str, bool, str | None]
 
 
 def empty_list_kind(argument_type: Any) -> str | None:
-    """The kind under which torch writes an empty list for an argument of this type."""
+    """Return the kind under which torch writes an empty list for an argument of this type."""
     if isinstance(argument_type, torch.OptionalType):
         argument_type = argument_type.getElementType()
     if not isinstance(argument_type, torch.ListType):
@@ -95,7 +97,7 @@ def empty_list_kind(argument_type: Any) -> str | None:
 
 
 def has_tensor_list_return(operator: OpOverload) -> bool:
-    """Whether the operator returns one list of tensors."""
+    """Return whether the operator returns one list of tensors."""
     returns = operator._schema.returns
     if len(returns) != 1 or not isinstance(returns[0].real_type, torch.ListType):
         return False
@@ -103,5 +105,5 @@ def has_tensor_list_return(operator: OpOverload) -> bool:
 
 
 def return_count(operator: OpOverload) -> int:
-    """How many values the operator's schema says it returns."""
+    """Return how many values the operator's schema says it returns."""
     return len(operator._schema.returns)

@@ -48,7 +48,7 @@ class OperatorSchema:
 
 
 def operator_schema(name: str) -> OperatorSchema | None:
-    """The schema of a registered operator's first overload, or None.
+    """Return the schema of a registered operator's first overload, or None.
 
     Args:
         name: `acme::scale`.
@@ -66,12 +66,15 @@ def operator_schema(name: str) -> OperatorSchema | None:
 
 
 def is_python_operator(name: str) -> bool:
-    """Whether an operator was made with `torch.library.custom_op`: its kernels can raise, and not crash."""
+    """Return whether an operator was made with `torch.library.custom_op`: its kernels can raise, and not
+    crash.
+    """
     return name in OPDEFS
 
 
 def defining_module(name: str) -> str | None:
-    """The module of the function that `torch.library.custom_op` was given, if that is how it is loaded.
+    """Return the module of the function that `torch.library.custom_op` was given, if that is how it is
+    loaded.
 
     Args:
         name: `acme::scale`.
@@ -82,7 +85,7 @@ def defining_module(name: str) -> str | None:
 
 
 def argument_names(operator: Any) -> tuple[str, ...]:
-    """Names of the operator's arguments in the order of its schema; empty for what has no schema.
+    """Return the names of the operator's arguments in the order of its schema; empty for what has no schema.
 
     Args:
         operator: The target of a `call_function` node: an operator overload, a higher-order operator
@@ -93,11 +96,11 @@ def argument_names(operator: Any) -> tuple[str, ...]:
 
 
 def argument_values(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each argument by its name, defaults included; empty for what has no schema.
+    """Return the value of each argument by its name, defaults included; empty for what has no schema.
 
     Args:
         operator: As for `argument_names`.
-        args, kwargs: Of one call of it.
+        args, kwargs: Arguments of one call of it.
     """
     schema = getattr(operator, "_schema", None)
     if schema is None:
@@ -107,10 +110,12 @@ def argument_values(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def is_mutating(operator: Any) -> bool:
-    """Whether an operator overload writes into one of its arguments."""
+    """Return whether an operator overload writes into one of its arguments."""
     return bool(operator._schema.is_mutable)
 
 
 def is_changing_views(operator: Any) -> bool:
-    """Whether an operator overload changes the sizes or strides of its first argument (`unsqueeze_`)."""
+    """Return whether an operator overload changes the sizes or strides of its first
+    argument (`unsqueeze_`).
+    """
     return torch.Tag.inplace_view in operator.tags

@@ -29,7 +29,7 @@ _OWN_CLASS = "_fakexport_own_class"
 
 
 def parameters_keep_their_class(mode: FakeTensorMode) -> Patches:
-    """The context in which `MyParameter(fake)` is a fake tensor and a `MyParameter`.
+    """Return a context in which `MyParameter(fake)` is a fake tensor and a `MyParameter`.
 
     Args:
         mode: The active fake mode.
@@ -71,7 +71,7 @@ def parameters_keep_their_class(mode: FakeTensorMode) -> Patches:
 
 
 def own_class(fake: FakeTensor) -> type[torch.Tensor]:
-    """The class that the real tensor has: a subclass of `Parameter`, `Parameter`, or `Tensor`."""
+    """Return the class that the real tensor has: a subclass of `Parameter`, `Parameter`, or `Tensor`."""
     known: type[torch.Tensor] | None = getattr(type(fake), _OWN_CLASS, None)
     if known is not None:
         return known
@@ -79,7 +79,7 @@ def own_class(fake: FakeTensor) -> type[torch.Tensor]:
 
 
 def fake_parameter(cls: Any, fake: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """A parameter of the class around this fake data; the constructor of the class is not called."""
+    """Return a parameter of the class around this fake data; the constructor of the class is not called."""
     made: torch.Tensor = nn.Parameter(fake, requires_grad)
     if cls is not nn.Parameter and type(made) is FakeTensor:
         made.__class__ = _fake_class(cls)
@@ -87,7 +87,7 @@ def fake_parameter(cls: Any, fake: torch.Tensor, requires_grad: bool) -> torch.T
 
 
 def real_parameter(cls: Any, value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """A parameter of the class with this data; of a lazy class, one that still waits for its shape."""
+    """Return a parameter of the class with this data; of a lazy class, one that still waits for its shape."""
     made: torch.Tensor
     if issubclass(cls, _UninitializedTensorMixin):
         made = cls(requires_grad=requires_grad, device=value.device, dtype=value.dtype)
@@ -98,7 +98,7 @@ def real_parameter(cls: Any, value: torch.Tensor, requires_grad: bool) -> torch.
 
 @functools.cache
 def _fake_class(cls: Any) -> Any:
-    """A class of fake tensors that has the methods of `cls` as well, and its name."""
+    """Return a class of fake tensors that has the methods of `cls` as well, and its name."""
     body: dict[str, Any] = {
         _OWN_CLASS: cls,
         "__init__": cls.__init__,  # Python calls it on what `__new__` made, past that of the fake tensor.

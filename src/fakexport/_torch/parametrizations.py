@@ -25,7 +25,7 @@ __all__ = ["wrappers_can_be_unwrapped"]
 
 
 def wrappers_can_be_unwrapped(mode: FakeTensorMode) -> Patches:
-    """The context in which a parametrization may take a wrapper of fakes apart.
+    """Return a context in which a parametrization may take a wrapper of fakes apart.
 
     Args:
         mode: The mode of the fakes that are meant.

@@ -70,7 +70,7 @@ def _is_any_in_place() -> bool:
 
 
 def _fill_tables_of_dynamo() -> None:
-    """Builds the tables of functions that TorchDynamo knows, from the attributes as they are now.
+    """Build the tables of functions that TorchDynamo knows, from the attributes as they are now.
 
     It builds each on first use, and that of torch's functions again after the first process group was made;
     most hold the `id` of a function. A replacement must not get into one: it is gone afterwards, and any
@@ -105,14 +105,14 @@ def _let_tables_be_cleared() -> None:
 
 
 def original_of(owner: Any, name: str) -> Any:
-    """What an owner itself has under a name while nothing is replaced; None if it has nothing."""
+    """Return what an owner itself has under a name while nothing is replaced; None if it has nothing."""
     switch = _switches.get((owner, name))
     found = vars(owner).get(name) if switch is None or not switch.is_in_place else switch.original
     return None if found is _ABSENT else found
 
 
 def in_force(owner: Any, name: str) -> Any:
-    """What `owner.name` is in this context, without what chooses it: for a replacement that calls it.
+    """Return what `owner.name` is in this context, without what chooses it: for a replacement that calls it.
 
     The choice would be that replacement again.
     """
@@ -124,7 +124,7 @@ def in_force(owner: Any, name: str) -> Any:
 
 @contextmanager
 def traced_here() -> Iterator[None]:
-    """The context in which TorchDynamo sees what holds in this thread, whatever other threads enter."""
+    """Enter a context in which TorchDynamo sees what holds in this thread, whatever other threads enter."""
     global _tracing_thread
     try:
         with _lock:
@@ -173,18 +173,18 @@ class _Switch:
             self._remove()
 
     def show_last(self) -> None:
-        """Lets TorchDynamo see the last replacement, unless another thread traces."""
+        """Let TorchDynamo see the last replacement, unless another thread traces."""
         if _tracing_thread in (None, threading.get_ident()):
             value: Any = self._open[-1].value if self._open else None
             is_plain = isinstance(self.owner, ModuleType) or not hasattr(value, "__get__")
             self.traced = value if is_plain else value.__get__(None, self.owner)
 
     def value(self) -> Any:
-        """What holds in this context, as it stands in the owner."""
+        """Return what holds in this context, as it is in the owner."""
         return self._stack.top(self.original)
 
     def bound(self) -> Any:
-        """What holds in this context, as `owner.name` gives it."""
+        """Return what holds in this context, as `owner.name` returns it."""
         value = self.value()
         if value is _ABSENT and isinstance(self.owner, ModuleType):
             return getattr(builtins, self.name)  # A module finds the built-in, such as `print`.
@@ -223,7 +223,7 @@ _switches: dict[tuple[Any, str], _Switch] = {}
 
 
 def _chooser(switch: _Switch, replacement: Any) -> Any:
-    """What stands in the owner and hands on to what holds in the context."""
+    """Return what is in the owner and hands on to what holds in the context."""
     if isinstance(replacement, property):
         return property(
             lambda self: switch.bound().__get__(self), lambda self, value: switch.bound().__set__(self, value)
@@ -284,7 +284,7 @@ class _Chosen:
 
 
 def _choose_by_property(switch: _Switch) -> None:
-    """Lets a property of the module's class answer; what the module itself has stays as it is."""
+    """Let a property of the module's class answer; what the module itself has stays as it is."""
     module = switch.owner
     if not isinstance(module, _Chosen):
         module.__class__ = type(type(module).__name__, (_Chosen, type(module)), {})
@@ -299,7 +299,7 @@ def _choose_by_property(switch: _Switch) -> None:
 
 
 def _forget_property(switch: _Switch) -> bool:
-    """Takes the property away, and the class with the last one; says whether there was one."""
+    """Take the property away, and the class with the last one; says whether there was one."""
     kind = type(switch.owner)
     if switch.name not in vars(kind):
         return False

@@ -42,17 +42,17 @@ DIALECTS = ("ATEN", "TRAINING")
 
 
 def guards_code(program: ExportedProgram) -> list[str]:
-    """The conditions on inputs that `program.module()` checks, as Python expressions."""
+    """Return the conditions on inputs that `program.module()` checks, as Python expressions."""
     return list(program._guards_code)
 
 
 def add_guards(program: ExportedProgram, guards: Sequence[str]) -> None:
-    """Adds conditions on inputs, as torch prints guards, to those that `program.module()` checks."""
+    """Add conditions on inputs, as torch prints guards, to those that `program.module()` checks."""
     program._guards_code = list(dict.fromkeys((*program._guards_code, *guards)))
 
 
 def check_guards(module: torch.nn.Module, leaves: Sequence[Any]) -> None:
-    """Checks the flat inputs of a call as `program.module()` does, without calling it.
+    """Check the flat inputs of a call as `program.module()` does, without calling it.
 
     Raises:
         AssertionError: names the condition that they do not fulfil.
@@ -63,7 +63,7 @@ def check_guards(module: torch.nn.Module, leaves: Sequence[Any]) -> None:
 
 
 def plain_meta(sizes: Sequence[Any], strides: Sequence[Any], offset: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor without data for `fake_of`.
+    """Return a tensor without data for `fake_of`.
 
     A symbolic offset into the storage is left out where telling how large the storage is would need the value
     of a symbol that has none.
@@ -82,7 +82,7 @@ def plain_meta(sizes: Sequence[Any], strides: Sequence[Any], offset: Any, dtype:
 def fake_of(
     mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requires_grad: bool
 ) -> torch.Tensor:
-    """A new fake tensor that shares its (empty) storage with `meta`; any device, without emulation.
+    """Return a new fake tensor that shares its (empty) storage with `meta`; any device, without emulation.
 
     Some 20 times faster than `torch.empty_strided` under the mode where sizes are symbolic, since what torch
     concludes from strides (contiguity) is taken over from `meta`.
@@ -92,13 +92,13 @@ def fake_of(
 
 
 def as_parameter(fake: torch.Tensor) -> torch.Tensor:
-    """The same fake tensor, which is a `torch.nn.Parameter` from now on."""
+    """Return the same fake tensor, which is a `torch.nn.Parameter` from now on."""
     fake._is_param = True
     return fake
 
 
 def new_subgraph(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    """The graph module of a subgraph; its code is generated when it is first asked for."""
+    """Return the graph module of a subgraph; its code is generated when it is first asked for."""
     return _LazyGraphModule(root, graph)
 
 
@@ -115,7 +115,10 @@ def assemble(
     guards: list[str],
     meta: Mapping[str, Any],
 ) -> ExportedProgram:
-    """The program, validated; its code is generated when it is asked for. `root` holds the subgraphs."""
+    """Return the program, validated.
+
+    Its code is generated when it is asked for. `root` holds the subgraphs.
+    """
     with _without_code():
         program = ExportedProgram(
             root=root,
@@ -141,9 +144,9 @@ def reassemble(
     example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None,
     signature: ExportGraphSignature | None = None,
 ) -> ExportedProgram:
-    """A program like the first one, with another graph and other tensors; validated.
+    """Return a program like the first one, with another graph and other tensors; validated.
 
-    The conditions on inputs are those of the first: torch derives them anew from a shape environment that
+    The conditions on inputs are those of the first: torch derives them again from a shape environment that
     may have seen more in the meantime, and derives none for a program that was loaded.
     """
     with _without_code():
@@ -163,13 +166,14 @@ def reassemble(
 
 
 def _copied(signature: ExportGraphSignature) -> ExportGraphSignature:
-    """A copy that shares the fakes of C++ objects, whose tensors no copy can be made of."""
+    """Return a copy that shares the fakes of C++ objects, whose tensors no copy can be made of."""
     fakes = [spec.arg.fake_val for spec in signature.input_specs if isinstance(spec.arg, CustomObjArgument)]
     return copy.deepcopy(signature, {id(fake): fake for fake in fakes})
 
 
 def _without_code() -> Patches:
-    """In this context the constructor of `ExportedProgram` generates no code; it comes when it is asked for.
+    """Enter a context in which the constructor of `ExportedProgram` generates no code; it comes when it is
+    asked for.
 
     Generating and compiling it takes a quarter of the time to load a program of 9,000 nodes. The constructor
     makes its graph module by this one function, which does not look at `_use_lazy_graph_module`.
@@ -178,15 +182,17 @@ def _without_code() -> Patches:
 
 
 def tree_spec(kind: type, context: Any, children: list[Any]) -> Any:
-    """The structure of a container. `context` is what torch keeps of it: for a dict, the list of its keys."""
+    """Return the structure of a container. `context` is what torch keeps of it: for a dict, the list of its
+    keys.
+    """
     return _pytree.TreeSpec(kind, context, children)
 
 
 def leaf_spec() -> Any:
-    """The structure of what is no container."""
+    """Return the structure of what is not a container."""
     return _pytree.treespec_leaf()
 
 
 def tree_spec_text(spec: Any, version: int) -> str:
-    """Torch's own JSON of a structure."""
+    """Return torch's own JSON of a structure."""
     return _pytree.treespec_dumps(spec, version)

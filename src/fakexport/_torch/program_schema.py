@@ -42,17 +42,17 @@ SYMBOLIC_OPERATORS: dict[str, Callable[..., Any]] = {
     f"{function.__module__}.{function.__name__}": function
     for function in sorted(_SYM_OPS, key=lambda function: (function.__module__, function.__name__))
 }
-"""Python functions on symbolic numbers that may stand in a program, by the name torch writes."""
+"""Python functions on symbolic numbers that may be in a program, by the name torch writes."""
 
 
 def aten_version() -> int:
-    """The version of the aten operator set that this torch writes into a program."""
+    """Return the version of the aten operator set that this torch writes into a program."""
     version: int = torch._C._get_max_operator_version()
     return version
 
 
 def _python_functions() -> dict[str, Callable[..., Any]]:
-    """What torch's verifier lets stand in a program beside operators and symbolic arithmetic."""
+    """Return what torch's verifier accepts in a program in addition to operators and symbolic arithmetic."""
     found: list[Callable[..., Any]] = [operator.getitem, operator.abs, operator.index, torch.sym_sum]
     found += [getattr(math, name) for name in ("ceil", "floor", "sqrt", "log2", "exp") if hasattr(math, name)]
     found += [torch._C._set_grad_enabled, autocast_mode._enter_autocast, autocast_mode._exit_autocast]
@@ -76,4 +76,4 @@ def _python_functions() -> dict[str, Callable[..., Any]]:
 
 
 PYTHON_FUNCTIONS = _python_functions()
-"""Python functions that may stand in a program, by the name torch writes."""
+"""Python functions that may be in a program, by the name torch writes."""

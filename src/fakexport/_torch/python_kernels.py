@@ -1,6 +1,6 @@
 """The kernels for fakes that torch has in Python, which an export runs and fake mode alone does not.
 
-Some of them stand beside a C++ kernel that wants its sizes as numbers: `aten.constant_pad_nd` of a size that
+Some of them are next to a C++ kernel that needs its sizes as numbers: `aten.constant_pad_nd` of a size that
 depends on data is such an operator. Seen on torch 2.11 to 2.13.
 
 Source: `torch/export/_trace.py`, `torch/fx/experimental/proxy_tensor.py:_MakefxTracer`, which enable them.
@@ -16,6 +16,6 @@ __all__ = ["python_kernels"]
 
 
 def python_kernels() -> AbstractContextManager[None]:
-    """The context in which operators on fakes give what they give during an export."""
+    """Return a context in which operators on fakes return what they returns during an export."""
     guard: AbstractContextManager[None] = enable_python_dispatcher()
     return guard

@@ -15,21 +15,21 @@ __all__ = ["container_children", "tree_leaves", "tree_map", "tree_unflatten"]
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """The leaves of a nested container, in export's order."""
+    """Return the leaves of a nested container, in export's order."""
     return _pytree.tree_leaves(tree)
 
 
 def container_children(value: Any) -> list[Any] | None:
-    """The children of a registered container, one level down, or None where `value` is a leaf."""
+    """Return the children of a registered container, one level down, or None where `value` is a leaf."""
     node = _pytree.SUPPORTED_NODES.get(type(value))
     return None if node is None else list(node.flatten_fn(value)[0])
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same container with `function` applied to each leaf."""
+    """Return the same container with `function` applied to each leaf."""
     return _pytree.tree_map(function, tree)
 
 
 def tree_unflatten(leaves: list[Any], spec: Any) -> Any:
-    """The container of a structure that export wrote down, with these leaves."""
+    """Return the container of a structure that export wrote down, with these leaves."""
     return _pytree.tree_unflatten(leaves, spec)

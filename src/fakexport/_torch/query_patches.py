@@ -41,7 +41,7 @@ _PRIVATE = (
 
 
 def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]], present: str = "cpu") -> Patches:
-    """The context in which torch answers for exactly these devices.
+    """Return a context in which torch answers for exactly these devices.
 
     A type that is not in `devices` answers that it has none, whatever this machine really has: the
     answer belongs to the target.
@@ -83,7 +83,7 @@ def _no_marker(*args: Any, **kwargs: Any) -> int:
 def _device_module_answer(chosen: Backend | None) -> Callable[..., ModuleType]:
     original = original_of(torch, "get_device_module")
 
-    @functools.wraps(original.__wrapped__)  # The original is a cached function; Dynamo wants the one inside.
+    @functools.wraps(original.__wrapped__)  # The original is a cached function; Dynamo needs the one inside.
     def get_device_module(device: torch.device | str | None = None) -> ModuleType:
         if device is None:
             device = "cpu" if chosen is None else chosen.device_type
@@ -95,7 +95,7 @@ def _device_module_answer(chosen: Backend | None) -> Callable[..., ModuleType]:
 def _replacements(
     answers: object, package: ModuleType, private: Sequence[str] = ()
 ) -> dict[tuple[Any, str], Callable[..., Any]]:
-    """`(owner, name) -> answer` for every name of the package that `answers` can answer.
+    """Return `(owner, name) -> answer` for every name of the package that `answers` can answer.
 
     Owners are the package and those of its submodules that define or import the very same object: a
     function of the same name may ask something else there (`torch.cuda.nccl.is_available`).

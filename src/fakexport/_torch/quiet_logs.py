@@ -32,7 +32,7 @@ _is_allowed: ContextVar[bool] = ContextVar("fakexport_is_allowed", default=False
 
 @contextmanager
 def torch_logs_silenced() -> Iterator[None]:
-    """Drops warnings and errors that torch, torchao and transformers log in the block, and graphs of torch.
+    """Drop warnings and errors that torch, torchao and transformers log in the block, and graphs of torch.
 
     Only those of this thread or task: other threads log as before. What `TORCH_LOGS` asks for is of lower
     levels, and stays. Blocks may overlap in any order; after the last one everything is as it was.
@@ -51,7 +51,7 @@ def torch_logs_silenced() -> Iterator[None]:
 
 @contextmanager
 def torch_logs_allowed() -> Iterator[None]:
-    """In this block `torch_logs_silenced` does nothing, so that torch can be debugged."""
+    """Enter a context in which `torch_logs_silenced` does nothing, so that torch can be debugged."""
     token = _is_allowed.set(True)
     try:
         yield
@@ -99,7 +99,9 @@ class _Installation:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Those of the libraries' loggers, those of the root, pytest's among them, and that of last resort."""
+    """Yield those of the libraries' loggers, those of the root, pytest's among them, and
+    that of last resort.
+    """
     known = logging.root.manager.loggerDict
     names = [name for name in list(known) if name.partition(".")[0] in _LIBRARIES]
     for logger in (logging.root, *(known[name] for name in names)):

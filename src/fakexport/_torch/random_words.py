@@ -1,6 +1,6 @@
 """How many numbers of the CPU generator a random operator takes, told without running it.
 
-Whoever makes tensors without drawing their values has to know where eager execution would have left the
+Anyone who makes tensors without drawing their values has to know where eager execution would have left the
 generator. Most kernels take a number of 32-bit words that follows from the sizes, the memory layout and the
 dtype of what they fill. Seen on torch 2.11 to 2.13. What differs between versions, builds or processors is
 measured once, on a generator of our own.
@@ -48,7 +48,7 @@ Rule = Callable[[torch.Tensor, int, Sequence[Any]], Drawn | None]
 def drawn_by(
     operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> Drawn | None:
-    """What the operator's CPU kernel draws, or None if that is not known or depends on values.
+    """Return what the operator's CPU kernel draws, or None if that is not known or depends on values.
 
     No value is read and no device looked at: the tensors may be fake, and on any device.
 
@@ -114,7 +114,7 @@ def _log_normal(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn 
 
 
 def _doubles(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
-    """One double per element, of whichever dtype it is."""
+    """Return one double per element, of whichever dtype it is."""
     return Drawn(2 * count)
 
 
@@ -141,12 +141,12 @@ def _random(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | No
 
 
 def _below(position: int) -> Rule:
-    """Integers from 0 to the argument at this position."""
+    """Return integers from 0 to the argument at this position."""
     return lambda filled, count, args: _integers(filled.dtype, count, 0, args[position])
 
 
 def _between(position: int) -> Rule:
-    """Integers from the argument at this position to the next argument."""
+    """Return integers from the argument at this position to the next argument."""
     return lambda filled, count, args: _integers(filled.dtype, count, args[position], args[position + 1])
 
 
@@ -165,12 +165,12 @@ def _integers(dtype: torch.dtype, count: int, low: Any, high: Any) -> Drawn | No
 
 
 def _permutation(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
-    # Of a permutation that takes gigabytes nobody measured it.
+    # Of a permutation that takes gigabytes no one measured it.
     return Drawn(max(count - 1, 0)) if count < _WIDE else None
 
 
 def _bernoulli_of(position: int) -> Rule:
-    """Each with a probability of its own, from the tensor at this position."""
+    """Return each with a probability of its own, from the tensor at this position."""
     return lambda filled, count, args: Drawn(2 * count if args[position].dtype is torch.float64 else count)
 
 
@@ -204,7 +204,7 @@ def _nothing(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | N
 
 
 def _stream(fill: str, dtype: torch.dtype, count: int) -> Drawn | None:
-    """What a kernel draws that may have MKL make the numbers and then only draws a seed for that."""
+    """Return what a kernel draws that may have MKL make the numbers and then only draws a seed for that."""
     if not count:
         return _NOTHING
     words = _words_per_call_and_element(fill, dtype)
@@ -223,7 +223,8 @@ def _words_per_call_and_element(fill: str, dtype: torch.dtype) -> tuple[int, int
 
 @cache
 def _draws_rest_twice(dtype: torch.dtype) -> bool:
-    """Whether `normal_` draws what is behind the last 16 elements, and then once more together with others.
+    """Return whether `normal_` draws what is behind the last 16 elements, and then once more together with
+    others.
 
     torch 2.11 does so for every dtype, 2.13 no more for those of 16 bits.
     """
@@ -232,7 +233,7 @@ def _draws_rest_twice(dtype: torch.dtype) -> bool:
 
 
 def _measured(fill: str, count: int, dtype: torch.dtype) -> int:
-    """How many words the method of a tensor draws. At most 624 can be told apart."""
+    """Return how many words the method of a tensor draws. At most 624 can be told apart."""
     with real_execution():
         generator = torch.Generator("cpu")
         getattr(torch.empty(count, dtype=dtype), fill)(generator=generator)

@@ -13,7 +13,7 @@ __all__ = ["real_execution"]
 
 @contextmanager
 def real_execution() -> Iterator[None]:
-    """The context in which operators compute: no dispatch or function mode, autograd or autocast acts.
+    """Enter a context in which operators compute: no dispatch or function mode, autograd or autocast acts.
 
     Used inside of a mode's own dispatch as well, where that mode is already off.
     """

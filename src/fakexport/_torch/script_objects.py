@@ -71,8 +71,8 @@ class HeldObject:
 
     Args:
         class_name: `profiling::_ScriptProfile`.
-        methods: Of each method its name and the text of its schema.
-        attribute: Name of the module's attribute; empty where it is no attribute.
+        methods: Name and schema text of each method.
+        attribute: Name of the module's attribute; empty where it is not an attribute.
         owner_file, owner_class: Where the module's class is defined; empty where that is not known.
     """
 
@@ -84,7 +84,9 @@ class HeldObject:
 
 
 def held_script_object(error: BaseException) -> HeldObject | None:
-    """The object that an export was working on when it raised, found in the frames of the traceback."""
+    """Return the object that an export was working on when it raised, found in the frames
+    of the traceback.
+    """
     values = [
         value for frame, _ in traceback.walk_tb(error.__traceback__) for value in frame.f_locals.values()
     ]
@@ -101,27 +103,29 @@ def held_script_object(error: BaseException) -> HeldObject | None:
 
 
 def class_name(script_object: torch.ScriptObject) -> str:
-    """`signal_ops::Polynomial`"""
+    """Return `signal_ops::Polynomial`"""
     return class_of(str(script_object._type()))
 
 
 def class_of(qualified: str) -> str:
-    """The name of a class in C++, of `qualified_name`."""
+    """Return the name of a class in C++, of `qualified_name`."""
     return qualified.removeprefix(_PREFIX).replace(".", "::")
 
 
 def is_class_of_torch(name: str) -> bool:
-    """Whether torch registers the class of this name by itself, without anybody having loaded a library."""
+    """Return whether torch registers the class of this name by itself, without anyone having loaded a
+    library.
+    """
     return name.partition("::")[0] in TORCH_CLASS_NAMESPACES
 
 
 def qualified_name(name: str) -> str:
-    """The name of a class as programs have it, `__torch__.torch.classes.signal_ops.Polynomial`."""
+    """Return the name of a class as programs have it, `__torch__.torch.classes.signal_ops.Polynomial`."""
     return _PREFIX + name.replace("::", ".")
 
 
 def is_class_registered(name: str) -> bool:
-    """Whether a library that is loaded has the class of this name."""
+    """Return whether a library that is loaded has the class of this name."""
     try:
         torch._C._get_custom_class_python_wrapper(*name.split("::"))
     except RuntimeError:
@@ -130,7 +134,7 @@ def is_class_registered(name: str) -> bool:
 
 
 def fake_object(script_object: torch.ScriptObject, mode: FakeTensorMode) -> Any:
-    """The fake of an object, whose methods take and give fakes of `mode`; None where none can be made.
+    """Return the fake of an object, whose methods take and give fakes of `mode`; None where none can be made.
 
     None is for a class without a fake class, or one whose `__obj_flatten__` the fake class does not take.
     """
@@ -141,12 +145,12 @@ def fake_object(script_object: torch.ScriptObject, mode: FakeTensorMode) -> Any:
 
 
 def is_fake_object(value: object) -> bool:
-    """Whether the value is the fake of an object."""
+    """Return whether the value is the fake of an object."""
     return isinstance(value, FakeScriptObject)
 
 
 def pickled_object(script_object: torch.ScriptObject) -> bytes:
-    """The record that `torch.export.save` writes of an object; the same for the same state.
+    """Return the record that `torch.export.save` writes of an object; the same for the same state.
 
     Raises:
         ValueError: the class has no `def_pickle`.
@@ -158,13 +162,13 @@ def pickled_object(script_object: torch.ScriptObject) -> bytes:
 
 
 def state_text(script_object: torch.ScriptObject) -> str:
-    """What `__getstate__` of an object's class gives, on one line of at most 200 characters."""
+    """Return what `__getstate__` of an object's class gives, on one line of at most 200 characters."""
     state, _ = cast("Any", script_object).__getstate__()
     return " ".join(repr(state).split())[:200]
 
 
 def object_of_state(name: str, state: Any) -> torch.ScriptObject:
-    """An object of a registered class, made by the `__setstate__` of the class's `def_pickle`.
+    """Return an object of a registered class, made by the `__setstate__` of the class's `def_pickle`.
 
     Nothing is unpickled: torch holds the state against the schema of `__setstate__` and hands it over.
 
@@ -179,16 +183,16 @@ def object_of_state(name: str, state: Any) -> torch.ScriptObject:
         made.__setstate__((state, qualified_name(name)))  # type: ignore[attr-defined]
     except (RuntimeError, TypeError, ValueError, OverflowError, IndexError) as error:
         reason = (str(error).splitlines() or [""])[0].partition(" (#define ")[0]
-        raise ValueError(f"the class {name} does not take the state: {reason}") from error
+        raise ValueError(f"the class {name} does not accept the state: {reason}") from error
     return made
 
 
 def hold_real_objects(program: ExportedProgram) -> None:
-    """Puts the objects of C++ classes themselves among the program's constants, where their fakes are.
+    """Put the objects of C++ classes themselves among the program's constants, where their fakes are.
 
     A strict export leaves the fakes there, with which the program cannot run, and names them by TorchDynamo's
-    way to the object, through the closure of a wrapped `forward`: that is no path of attributes. One that is
-    not strict has the objects and their paths. Seen on torch 2.13.
+    way to the object, through the closure of a wrapped `forward`: that is not a path of attributes. One that
+    is not strict has the objects and their paths. Seen on torch 2.13.
     """
     for spec in program.graph_signature.input_specs:
         if spec.kind is not InputKind.CUSTOM_OBJ or spec.target is None:

@@ -17,7 +17,7 @@ _UNKNOWN_CLASS = re.compile(r"Couldn't resolve type .*__torch__\.torch\.classes\
 
 
 def programs_of(path: str) -> dict[str, ExportedProgram]:
-    """All programs of a file, by name; what else is in it, such as compiled code, is loaded too.
+    """Return all programs of a file, by name; what else is in it, such as compiled code, is loaded too.
 
     Args:
         path: The file, which the user trusts: what it says is run.
@@ -27,11 +27,12 @@ def programs_of(path: str) -> dict[str, ExportedProgram]:
 
 
 def reading_fault(path: str, raised: Exception) -> Exception:
-    """The error behind the one that `torch.export.load` raised for a file, found by reading it once more.
+    """Return the cause of the error that `torch.export.load` raised for a file, found by reading it once
+    more.
 
     Args:
         path: The file, which the user trusts: what it says is run again.
-        raised: Returned where there is none behind it.
+        raised: Returned if it has no other cause.
     """
     if not str(raised).startswith("We ran into an error when deserializing"):
         return raised
@@ -43,6 +44,6 @@ def reading_fault(path: str, raised: Exception) -> Exception:
 
 
 def unregistered_class(fault: Exception) -> str | None:
-    """`acme::Table`, if the file has an object of that C++ class and its library is not loaded."""
+    """Return `acme::Table`, if the file has an object of that C++ class and its library is not loaded."""
     found = _UNKNOWN_CLASS.search(str(fault))
     return f"{found[1]}::{found[2]}" if found else None

@@ -88,36 +88,41 @@ _NAMES = [
 
 
 def shape_functions() -> dict[str, Any]:
-    """The functions of shape expressions that torch adds to sympy's, by the name that it writes."""
+    """Return the functions of shape expressions that torch adds to sympy's, by the name that it writes."""
     return {name: getattr(functions, name) for name in _NAMES if hasattr(functions, name)}
 
 
 def infinite_integer() -> Any:
-    """Torch's integer infinity, the bound of a symbol without a bound."""
+    """Return torch's integer infinity, the bound of a symbol without a bound."""
     return int_oo
 
 
 def expression_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
-    """The sympy expression behind a symbolic number, simplified by what its shape environment knows."""
+    """Return the sympy expression behind a symbolic number, simplified by what its shape
+    environment knows.
+    """
     return number.node.expr
 
 
 def noted_expression_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
-    """The sympy expression behind a symbolic number as it was noted; much faster than `expression_of`."""
+    """Return the sympy expression behind a symbolic number as it was noted.
+
+    Much faster than `expression_of`.
+    """
     return number.node._expr
 
 
 def has_unbacked_symbols(number: Any) -> bool:
-    """Whether only running the program tells a number."""
+    """Return whether only running the program tells a number."""
     return not isinstance(number, int) and bool(free_unbacked_symbols(number))
 
 
 @contextmanager
 def without_new_guards(environment: ShapeEnv) -> Iterator[None]:
-    """The context in which fakes may be computed with and the environment of their sizes learns nothing.
+    """Enter a context in which fakes may be computed with and the environment of their sizes learns nothing.
 
     Comparisons are answered from the sizes of the example inputs, and new symbols for sizes that only
-    running tells belong to nobody.
+    running tells belong to no one.
     """
     with environment.suppress_guards(), environment.ignore_fresh_unbacked_symbols():
         yield
@@ -142,10 +147,10 @@ def pending_symbols_dropped(program: ExportedProgram) -> Iterator[None]:
 
 
 def keep_ranges(program: ExportedProgram) -> None:
-    """Tells the shape environments of a program's inputs the ranges that the program has for their symbols.
+    """Tell the shape environments of a program's inputs the ranges that the program has for their symbols.
 
     Torch keeps those of `Dim.DYNAMIC(min=2, max=8)` in `range_constraints` alone: the environment may still
-    have the symbol from 2 to infinity, and whoever asks it for the greatest size learns the example's.
+    have the symbol from 2 to infinity, and anyone who asks it for the greatest size learns the example's.
     """
     for node in program.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
@@ -160,17 +165,17 @@ def keep_ranges(program: ExportedProgram) -> None:
 
 
 def hint_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
-    """The value that the number had in the example inputs, or None."""
+    """Return the value that the number had in the example inputs, or None."""
     return number.node.hint
 
 
 def expression_python(expression: Any) -> str:
-    """An expression as torch prints it into guards; symbols stand for themselves."""
+    """Return an expression as torch prints it into guards; symbols stand for themselves."""
     return str(PythonPrinter().doprint(expression))
 
 
 def finite_bound(bound: Any) -> int | None:
-    """A bound of a range as an integer; None for infinity.
+    """Return a bound of a range as an integer; None for infinity.
 
     Raises:
         ValueError: the bound is finite and no integer.
@@ -178,19 +183,22 @@ def finite_bound(bound: Any) -> int | None:
     if bound in (sympy.oo, -sympy.oo, int_oo, -int_oo):
         return None
     if not isinstance(bound, (int, sympy.Integer)):
-        raise ValueError(f"the bound {bound} is no integer")
+        raise ValueError(f"the bound {bound} is not an integer")
     return int(bound)
 
 
 def value_range(lower: int | None, upper: int | None) -> Any:
-    """A range of integers; None is infinity."""
+    """Return a range of integers; None is infinity."""
     return ValueRanges(
         -int_oo if lower is None else sympy.Integer(lower), int_oo if upper is None else sympy.Integer(upper)
     )
 
 
 def unbacked_index(name: str) -> tuple[str, int] | None:
-    """`("u", 3)` for the symbol `u3`, whose value only running the program tells; None for other symbols."""
+    """Return `("u", 3)` for the symbol `u3`, whose value only running the program tells.
+
+    None for other symbols.
+    """
     for prefix in ("zuf", "u"):
         if name.startswith(prefix) and name[len(prefix) :].isdecimal():
             return prefix, int(name[len(prefix) :])
@@ -227,7 +235,7 @@ class SymbolTable:
                     self.environment.unbacked_symfloat_counter = counter
 
     def declare(self, symbol: Any) -> None:
-        """Makes a symbol known, with its range. Does nothing for one that is known."""
+        """Make a symbol known, with its range. Does nothing for one that is known."""
         if symbol.name in self.symbols:
             return
         self.symbols[symbol.name] = symbol
@@ -256,7 +264,7 @@ class SymbolTable:
         return self.environment.create_symboolnode(expression)
 
     def unbacked_bindings(self, value: Any) -> dict[Any, Any]:
-        """Where in a value the unbacked symbols stand that no earlier value had."""
+        """Return where in a value the unbacked symbols are that no earlier value had."""
         if not self._pending:
             return {}
         return _free_unbacked_symbols_with_path(
@@ -264,11 +272,11 @@ class SymbolTable:
         )
 
     def unbound_symbols(self) -> list[str]:
-        """Unbacked symbols that no value has brought so far."""
+        """Return unbacked symbols that no value has brought so far."""
         return sorted(symbol.name for symbol in self._pending)
 
     def keep_promise(self, node: torch.fx.Node) -> None:
-        """Tells the shape environment what an assertion in the graph promises about symbols."""
+        """Tell the shape environment what an assertion in the graph promises about symbols."""
         argument = node.args[0] if node.args else None
         value = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
         if node.target is torch.ops.aten._assert_scalar.default and isinstance(value, torch.SymBool):

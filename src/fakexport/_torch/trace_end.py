@@ -1,7 +1,7 @@
 """Ending an export where its trace ends. Seen on torch 2.11 to 2.13.
 
-After the trace and the check of the declared dimensions, export works on the graph for as long again. Who
-wants to know what the trace runs into needs none of that.
+After the trace and the check of the declared dimensions, export works on the graph for as long again. To find
+out what the trace runs into, none of that is needed.
 
 Source: `torch/export/_trace.py:_non_strict_export`.
 """
@@ -22,7 +22,9 @@ class TraceFinished(BaseException):
 
 
 def ended_after_trace() -> Patches:
-    """The context in which a non-strict export raises `TraceFinished` once the dimensions are checked."""
+    """Return a context in which a non-strict export raises `TraceFinished` once the
+    dimensions are checked.
+    """
     stock = in_force(_trace, "produce_guards_and_solve_constraints")
 
     def produce_guards_and_solve_constraints(*args: Any, **kwargs: Any) -> None:

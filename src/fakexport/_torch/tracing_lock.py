@@ -19,7 +19,7 @@ _lock = threading.RLock()
 
 
 def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
-    """Lets other threads wait while the function runs in one; that one may call it again inside."""
+    """Let other threads wait while the function runs in one; that one may call it again inside."""
 
     @functools.wraps(function)
     def waits(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,6 +1,6 @@
 """`nn.init.trunc_normal_` as one step.
 
-It draws, asks whether a value lies outside of the bounds, and draws again where one does. Asked of fake
+It draws, asks whether a value is outside of the bounds, and draws again where one does. Asked of fake
 tensors, each of these questions would draw the whole weight: a vision transformer would build as slowly as
 with data, and one with billions of parameters not at all. Seen on torch 2.13; 2.11 asks nothing.
 
@@ -28,7 +28,7 @@ def truncated_normal_as_one_step(
     mode: FakeTensorMode,
     note: Callable[[Callable[..., Any], torch.Tensor, tuple[Any, ...], Drawn | None], bool],
 ) -> Patches:
-    """The context in which a fake of `mode` is not initialised but noted to be.
+    """Return a context in which a fake of `mode` is not initialized but noted to be.
 
     Args:
         mode: The mode whose tensors are meant.
@@ -56,7 +56,7 @@ _FARTHEST = 9.0  # Box-Muller of 53-bit numbers gives sqrt(2 * 53 * ln 2) = 8.57
 def _drawn(
     function: Callable[..., Any], tensor: torch.Tensor, mean: float, std: float, a: float, b: float
 ) -> Drawn | None:
-    """What the function draws, where no number can lie outside of the bounds and be drawn again."""
+    """Return what the function draws, where no number can be outside of the bounds and be drawn again."""
     is_within = a < mean - _FARTHEST * std and mean + _FARTHEST * std < b
     if not is_within or not _draws_normals(function):
         return None
@@ -65,7 +65,7 @@ def _drawn(
 
 @functools.cache
 def _draws_normals(function: Callable[..., Any]) -> bool:
-    """Whether the function draws what `normal_` draws, as torch's does from 2.13 on."""
+    """Return whether the function draws what `normal_` draws, as torch's does from 2.13 on."""
     ours, normal = torch.Generator(), torch.Generator()
     normal.set_state(ours.get_state())
     with real_execution():

@@ -1,8 +1,8 @@
 """Make torch name the user's line. Seen on torch 2.11 to 2.13.
 
 Two questions of torch are answered here while a model is traced. Which frames go into a node's stack trace:
-those that are not in a set of torch's own files, to which ours are added, since some of our functions stand
-in for torch's. And which frame imposed a condition on sizes: stock takes the innermost one outside of a few
+those that are not in a set of torch's own files, to which ours are added, since some of our functions replace
+torch's. And which frame imposed a condition on sizes: stock takes the innermost one outside of a few
 files, which for `reshape` is a file of torch.
 
 Source: `torch/fx/experimental/symbolic_shapes.py:uninteresting_files, ShapeEnv._get_stack_summary`.
@@ -29,7 +29,7 @@ __all__ = ["name_user_frames"]
 
 @contextmanager
 def name_user_frames(is_user_code: Callable[[str], bool]) -> Iterator[None]:
-    """In this context torch blames the innermost frame of user code.
+    """Enter a context in which torch blames the innermost frame of user code.
 
     Args:
         is_user_code: Whether a file was written by the author of the model; asked once per file.
@@ -52,7 +52,7 @@ def _own_files() -> frozenset[str]:
 def _innermost(is_user_code: Callable[[str], bool]) -> Callable[..., Any]:
     stock = in_force(ShapeEnv, "_get_stack_summary")
 
-    # Not `_get_user_frame`: torch also asks that one whether it stands in an `assert`, which decides what is
+    # Not `_get_user_frame`: torch also asks that one whether it is in an `assert`, which decides what is
     # traced.
     def stack_summary(environment: ShapeEnv, is_debug: bool = False, framework_loc: Any = None) -> Any:
         frame: FrameType | None = sys._getframe(1)

@@ -30,7 +30,7 @@ _KEYS = ("AutogradCUDA", "AutogradXPU", "AutogradMPS")
 
 @contextmanager
 def virtual_attention(device_of: Callable[[torch.device], AttentionDevice | None]) -> Iterator[None]:
-    """In this context attention on fake tensors takes the kernel of their device.
+    """Enter a context in which attention on fake tensors takes the kernel of their device.
 
     Args:
         device_of: What is known of a device; None where it is not emulated.
@@ -93,7 +93,7 @@ def _attend(call: Attention, scale: float | None) -> Tensor:
 
 
 def _flash(call: Attention, scale: float | None) -> Tensor:
-    """The flash kernel wants head dimensions in multiples of 8, and the scale of the unpadded one."""
+    """Pad the head dimension to a multiple of 8, as the flash kernel needs, and keep the original scale."""
     head_dim = call.query.size(-1)
     padded = [_padded(tensor) for tensor in (call.query, call.key, call.value)]
     wanted_scale = scale if scale is not None else float(head_dim) ** -0.5

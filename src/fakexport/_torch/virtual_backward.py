@@ -23,9 +23,9 @@ __all__ = ["virtual_backward"]
 
 
 def virtual_backward(device_type: str) -> Patches:
-    """The context in which `torch.autograd` runs backward passes over fakes of this device type.
+    """Return a context in which `torch.autograd` runs backward passes over fakes of this device type.
 
-    Where guards have no streams (macOS), stock's error stands, and says why.
+    Where guards have no streams (macOS), stock's error remains, and says why.
     """
     stock = original_of(torch.autograd.graph, "_engine_run_backward")
 

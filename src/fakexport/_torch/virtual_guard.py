@@ -85,15 +85,15 @@ class VirtualGuard:
 
 
 def has_streams() -> bool:
-    """Whether a guard can give streams on this machine; without them there is no backward pass."""
+    """Return whether a guard can provide streams on this machine; without them there is no backward pass."""
     return missing_streams() is None
 
 
 @functools.cache
 def missing_streams() -> str | None:
-    """Why a guard can give no streams on this machine, as a sentence; None where it can."""
+    """Return why a guard cannot provide streams on this machine, as a sentence; None where it can."""
     if platform.system() != "Linux" or platform.machine() not in _GET_STREAM:
-        return "a backward pass over fakes needs Linux on x86-64 or Arm64"
+        return "a backward pass on fake tensors needs Linux on x86-64 or Arm64"
     try:
         _stream_function()
     except OSError as error:
@@ -111,17 +111,18 @@ def _current_device(device_type: str) -> int:
 
 @functools.cache
 def _stream_function() -> Any:
-    """`getStream` of our guards, in a page that can be run and no longer written."""
+    """Return `getStream` of our guards, in a page that can be run and no longer written."""
     page = _code_page(_GET_STREAM[platform.machine()])
     function: Any = _STREAM(page)
     return function
 
 
 def _code_page(code: bytes) -> int:
-    """Address of a page with this machine code, never writable and executable at once; it is never freed.
+    """Return the address of a page with this machine code, never writable and executable at once; it is never
+    freed.
 
     Raises:
-        OSError: the system gives no such page; the message says who forbids it.
+        OSError: the system returns no such page; the message says who forbids it.
     """
     c = ctypes.CDLL(None, use_errno=True)
     c.mmap.restype = ctypes.c_void_p
@@ -130,20 +131,21 @@ def _code_page(code: bytes) -> int:
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     page = c.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
     if page in (None, ctypes.c_void_p(-1).value):
-        raise OSError(ctypes.get_errno(), "no memory for a page of machine code")
+        raise OSError(ctypes.get_errno(), "no memory for a page of executable code")
     ctypes.memmove(page, code, len(code))
     _flush_instructions(page, len(code))
     if c.mprotect(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
         raise OSError(
             ctypes.get_errno(),
             "the system forbids memory that was written to be executed (SELinux `execmem`, systemd "
-            "`MemoryDenyWriteExecute`, or PaX): without it, backward passes over fakes are not available",
+            "`MemoryDenyWriteExecute`, or PaX): without it, backward passes on fake tensors are not "
+            "available",
         )
     return int(page)
 
 
 def _flush_instructions(start: int, length: int) -> None:
-    """Lets the processor read what was written: Arm keeps instructions in a cache of their own.
+    """Let the processor read what was written: Arm keeps instructions in a cache of their own.
 
     Raises:
         OSError: libgcc, which knows how, is not there or is another.

@@ -36,7 +36,7 @@ class VirtualStream:
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """The least and the greatest priority, as CUDA has them."""
+        """Return the least and the greatest priority, as CUDA has them."""
         return 0, -1
 
     @property
@@ -102,7 +102,7 @@ class VirtualEvent:
         """Return at once: the event has happened."""
 
     def elapsed_time(self, end_event: VirtualEvent) -> float:
-        """Milliseconds, as `torch.cuda.Event.elapsed_time` gives them: 0.0, since nothing runs."""
+        """Return milliseconds, as `torch.cuda.Event.elapsed_time` gives them: 0.0, since nothing runs."""
         return 0.0
 
     def ipc_handle(self) -> bytes:

@@ -1,6 +1,6 @@
 """The functions that `torch.vmap` leaves in a program, and the levels that `torch.func` opens and closes.
 
-`vmap` is no operator: a program has a function that opens a level, one that makes a batched tensor of a
+`vmap` is not an operator: a program has a function that opens a level, one that makes a batched tensor of a
 tensor, the operators of what is mapped, and then the two the other way round. Levels are a stack of the
 thread. A batched tensor is a plain `Tensor` to Python, whatever it wraps, and shows the sizes of one element.
 
@@ -33,12 +33,12 @@ VMAP_LEVEL_STEPS = frozenset(
         predispatch.lazy_load_decompositions,
     }
 )
-"""Those that give no tensor: what follows them runs on the levels that they open and close."""
+"""Those that return no tensor: what follows them runs on the levels that they open and close."""
 
 
 @contextmanager
 def transform_levels_closed() -> Iterator[None]:
-    """The context after which the levels are closed that were opened inside, however it was left.
+    """Enter the context after which the levels are closed that were opened inside, however it was left.
 
     Stock leaves levels open after some failed exports: in the same process, every later call is then taken
     for one inside of the transform.
@@ -51,19 +51,21 @@ def transform_levels_closed() -> Iterator[None]:
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
-    """Whether it is a tensor of a level of `torch.func`, around another one, even if the level is closed."""
+    """Return whether it is a tensor of a level of `torch.func`, around another one, even if the level is
+    closed.
+    """
     return bool(_functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def without_levels(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor inside of all levels, which has the memory; the tensor itself if it is of none."""
+    """Return the tensor inside of all levels, which has the memory; the tensor itself if it is of none."""
     while is_transformed(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor
 
 
 def with_other_memory(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """A tensor of the same levels of `vmap` around what `change` makes of the one inside."""
+    """Return a tensor of the same levels of `vmap` around what `change` makes of the one inside."""
     if not _functorch.is_batchedtensor(tensor):
         return change(tensor)
     inside = with_other_memory(_functorch.get_unwrapped(tensor), change)
@@ -74,7 +76,9 @@ def with_other_memory(tensor: torch.Tensor, change: Callable[[torch.Tensor], tor
 
 
 def want_gradient(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor.requires_grad_()`, which torch forbids on an open level, although a tensor of none is meant."""
+    """Return `tensor.requires_grad_()`, which torch forbids on an open level, although a tensor of none is
+    meant.
+    """
     if _functorch.maybe_current_level() is None:
         return tensor.requires_grad_()
     was_allowed = _functorch.get_inplace_requires_grad_allowed()

@@ -19,7 +19,7 @@ __all__ = ["flat_tensors", "held_bytes", "inner_name", "inner_tensors", "is_wrap
 
 
 def is_wrapper(value: object) -> bool:
-    """Whether `value` is a tensor that holds others and says which: it has `__tensor_flatten__`."""
+    """Return whether `value` is a tensor that holds others and says which: it has `__tensor_flatten__`."""
     return isinstance(value, torch.Tensor) and bool(is_traceable_wrapper_subclass(value))
 
 

@@ -21,7 +21,7 @@ __all__ = ["drop_refused_nodes", "failure_of_absent_device"]
 
 
 def drop_refused_nodes(program: ExportedProgram) -> None:
-    """Removes the operators that raised because of an absent device, in a model that caught the error.
+    """Remove the operators that raised because of an absent device, in a model that caught the error.
 
     torch writes a node before it runs the operator, and leaves it there. The program would raise where the
     model goes on.
@@ -38,7 +38,8 @@ def drop_refused_nodes(program: ExportedProgram) -> None:
 
 
 def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
-    """The failure of a program that is on, or names, a device which the emulated topology lacks; else None.
+    """Return the failure of a program that is on, or names, a device which the emulated topology lacks; else
+    None.
 
     Operators that name one raise while they are traced. This finds what came from elsewhere: inputs and
     weights that were made before, and devices that a library put into the graph by itself.
@@ -65,7 +66,7 @@ def _is_refused(node: Node, topology: Topology) -> bool:
 
 
 def _devices(program: ExportedProgram) -> Iterator[tuple[str, Span | None]]:
-    """Each device with the user's line that it is used in, values before literals.
+    """Yield each device with the user's line that it is used in, values before literals.
 
     An autocast region moves nothing: torch ignores it where its device type does not exist.
     """

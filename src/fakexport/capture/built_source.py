@@ -26,7 +26,7 @@ def build_source(
     device_map: DeviceMap | None = None,
     dtype: torch.dtype | None = None,
 ) -> Built:
-    """Builds the model of a source without data, in the `emulate` block of its devices.
+    """Build the model of a source without data, in the `emulate` block of its devices.
 
     Args:
         source: The model.
@@ -48,7 +48,7 @@ def build_source(
             raise
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
-            reason = f"{type(error).__name__}: {first}; `fakexport check {source.spec}` says more"
+            reason = f"{type(error).__name__}: {first}; run `fakexport check {source.spec}` for details"
             raise ModelNotBuilt(f"{source.spec} cannot be built: {reason}") from error
 
     usual = devices.default_device

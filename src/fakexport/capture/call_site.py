@@ -15,10 +15,10 @@ __all__ = ["running_user_frames"]
 
 
 def running_user_frames(until: CodeType) -> list[tuple[FrameType, Span]]:
-    """Frames of user code on the stack of this thread, outermost first, with columns.
+    """Return frames of user code on the stack of this thread, outermost first, with columns.
 
     Args:
-        until: Code of the function that started the model; frames outside of it are somebody else's.
+        until: Code of the function that started the model; frames outside of it are someone else's.
     """
     found = [(frame, _span(frame)) for frame in _inside(until) if is_user_code(frame.f_code.co_filename)]
     if found:

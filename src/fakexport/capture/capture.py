@@ -74,7 +74,7 @@ def capture(
     tracing: AbstractContextManager[Any] | None = None,
     facts: ProgramFacts | None = None,
 ) -> Captured:
-    """Capture `module` as it stands, fake or real, on the devices where it stands.
+    """Capture `module` as it is, fake or real, on the devices where it is.
 
     The caller has entered `devices.emulate` if a device is virtual. The program's outputs are plain
     tuples, lists and dicts. Weights stay what they are: fake weights stay fake. Constants get their values,
@@ -86,7 +86,7 @@ def capture(
         kwargs: Keyword example inputs.
         dynamic: `DynamicDims`, or what `torch.export.export(dynamic_shapes=...)` takes, or None.
         strict: Trace with TorchDynamo instead of running the Python code.
-        tracing: Entered around the trace: what the model's library wants patched meanwhile.
+        tracing: Entered around the trace: what the model's library needs patched while tracing.
         facts: What is known before the trace: source, target, placement, assumptions. The program has them,
             with the constants that have no value.
     Returns:
@@ -130,14 +130,15 @@ def traced(
     read_constants: dict[str, None],
     is_specialized: bool = False,
 ) -> ExportedProgram:
-    """The program as `torch.export` makes it, with conditions on its inputs that stock torch leaves out.
+    """Return the program as `torch.export` makes it, with conditions on its inputs that stock torch leaves
+    out.
 
     Those are the branches that sizes of 0 and 1 would take otherwise, and inputs that were None. Where stock
     fails and `forward` asked for the value of a constant, it is traced once more with the answers.
 
     Args:
         module, args, kwargs, strict, tracing: As for `capture`.
-        shapes: What `torch_shapes` gives.
+        shapes: What `torch_shapes` returns.
         read_constants: Gets the names of the constants that were read.
         is_specialized: Give the answers in the first trace already.
     Raises:
@@ -187,19 +188,22 @@ def _traced_once(
 
 
 def failure_of(error: BaseException) -> CaptureFailure:
-    """What an error of `traced` says, with the conditions on sizes that led to it."""
+    """Return what an error of `traced` says, with the conditions on sizes that led to it."""
     spans = (error.span,) if isinstance(error, TransformLost) and error.span else ()
     return CaptureFailure.of(error, guards=_guards(error), spans=spans)
 
 
 def torch_shapes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic: Any) -> Any:
-    """What `torch.export.export(dynamic_shapes=...)` takes; raises for a bad call, as `capture` says."""
+    """Return what `torch.export.export(dynamic_shapes=...)` takes.
+
+    Raises for a bad call, as `capture` says.
+    """
     inputs = bound_inputs(module, args, kwargs)
     return as_torch_shapes(dynamic, inputs) if isinstance(dynamic, DynamicDims) else dynamic
 
 
 def _of_subclass(module: nn.Module, error: Exception) -> SubclassNotKept | None:
-    """The error that names the wrapper, where torch's says only that it met a strange tensor."""
+    """Return the error that names the wrapper, where torch's says only that it met a strange tensor."""
     is_unanswered = "Unable to cast NotImplemented to Tensor" in str(error)
     held = unregistered_wrapper(module)
     is_misplaced = isinstance(error, KeyError) or "from fake tensor input" in str(error)
@@ -210,7 +214,7 @@ def _of_subclass(module: nn.Module, error: Exception) -> SubclassNotKept | None:
         made = SubclassNotKept.of(*held, reason)
     else:
         made = SubclassNotKept(
-            "a tensor that forward makes", "tensor subclass", "torch.export cannot trace it"
+            "a tensor that forward creates", "tensor subclass", "torch.export cannot trace it"
         )
     made.__cause__ = error
     return made
@@ -223,6 +227,6 @@ def _guards(error: BaseException) -> tuple[GuardFact, ...]:
 
 
 def guard_span(guard: Guard) -> Span | None:
-    """The user's line that imposed a condition on sizes, where torch kept it."""
+    """Return the user's line that imposed a condition on sizes, where torch kept it."""
     place = next(((p, n, f) for p, n, f in reversed(guard.places) if is_user_code(p)), None)
     return None if place is None else Span(place[0], place[1], function=place[2], origin="guard")

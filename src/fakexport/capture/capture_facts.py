@@ -29,13 +29,13 @@ def facts_at_capture(
     dynamic_shapes: Any,
     is_strict: bool,
 ) -> ProgramFacts:
-    """What is known of a program before it is captured.
+    """Return what is known of a program before it is captured.
 
     Args:
         source: The model.
         devices: Those that are emulated.
         built: The fake model.
-        inputs: Of the trace.
+        inputs: Inputs of the trace.
         dtype: The floating dtype that was asked for.
         dynamic_shapes: As the caller gave it; what torch takes is not text, and the program has the ranges.
         is_strict: Whether TorchDynamo traced it.
@@ -54,13 +54,13 @@ def facts_at_capture(
 
 
 def _libraries_of(model: nn.Module) -> dict[str, str]:
-    """The versions of model libraries that the model is made of, by name."""
+    """Return the versions of model libraries that the model is made of, by name."""
     used = {type(part).__module__.partition(".")[0] for part in model.modules()}
     return {name: version for name, version in loaded_libraries().items() if name in used}
 
 
 def loaded_libraries() -> dict[str, str]:
-    """The versions of model libraries that are imported, by name."""
+    """Return the versions of model libraries that are imported, by name."""
     return {name: str(sys.modules[name].__version__) for name in PACKAGES if name in sys.modules}
 
 

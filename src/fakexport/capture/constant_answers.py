@@ -60,7 +60,7 @@ class ConstantAnswers:
 
     @contextmanager
     def given(self) -> Iterator[None]:
-        """The context around the trace, inside of what replaces `forward`."""
+        """Enter the context around the trace, inside of what replaces `forward`."""
         if not self._originals:
             yield
             return
@@ -93,7 +93,7 @@ class ConstantAnswers:
         self._graph = None
 
     def _end(self) -> None:
-        """Notes the constants that were read and are changed by now."""
+        """Note the constants that were read and are changed by now."""
         if self._graph is None:
             return
         stale = self._stale(self._graph)
@@ -103,7 +103,7 @@ class ConstantAnswers:
                 self.found_changed.add(held.name)
 
     def _stale(self, graph: ConstantGraph) -> list[_Held]:
-        """The constants whose memory, or memory that another one shares with it, was written to."""
+        """Return the constants whose memory, or memory that another one shares with it, was written to."""
         written = graph.written()
         memories = {
             storage_identity(held.original) for held in self._held if storage_identity(held.traced) in written
@@ -122,7 +122,7 @@ class ConstantAnswers:
         except NotExact:
             return None
         if not used:
-            return None  # Literals alone: torch knows those that it wants to know.
+            return None  # Literals alone: torch already knows those that it needs.
         self._graph = graph
         self.read |= used
         return number if self._is_answering else None
@@ -142,7 +142,7 @@ class ConstantAnswers:
                     break
                 used[held.name] = None
                 return value
-        raise NotExact(f"{node.name} is not a constant of a known value")
+        raise NotExact(f"{node.name} is not a constant with a known value")
 
     def _value(self, held: _Held) -> torch.Tensor | None:
         if held.name not in self._values:
@@ -160,7 +160,7 @@ class ConstantAnswers:
 
 
 def _constants(module: nn.Module) -> Iterator[tuple[str, FakeTensor]]:
-    """The non-persistent buffers and plain tensor attributes, by name."""
+    """Yield the non-persistent buffers and plain tensor attributes, by name."""
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
         buffers = {n: t for n, t in part._buffers.items() if n in part._non_persistent_buffers_set}

@@ -29,13 +29,13 @@ _FIRST_SENTENCE_END = re.compile(r"\.\s")  # Of a missing kernel, torch goes on 
 
 
 def recover_constants(program: ExportedProgram) -> Recovered:
-    """Puts the true values of the constants into a fake program, wherever the model's code determines them.
+    """Put the true values of the constants into a fake program, wherever the model's code determines them.
 
     Constants are what no checkpoint carries: non-persistent buffers, plain tensor attributes, literals. One
     on the CPU becomes a real tensor. One on a virtual device becomes a new fake tensor, whose value
-    `fake.value_of` gives. One that the code does not determine stays fake, and `value_of` raises for it:
+    `fake.value_of` returns. One that the code does not determine stays fake, and `value_of` raises for it:
     nothing is guessed. Names of one tensor go on sharing one. Parameters and persistent buffers stay as they
-    are, and so do real constants, objects that are no tensors, and the tensors of the captured module.
+    are, and so do real constants, objects that are not tensors, and the tensors of the captured module.
 
     Args:
         program: A program of a module that was built fake; its `constants` are changed in place.
@@ -78,7 +78,7 @@ def _provenance(program: ExportedProgram) -> Provenance:
 
 
 def _names_by_tensor(program: ExportedProgram) -> list[list[str]]:
-    """The names of the tensor constants, those of one tensor together."""
+    """Return the names of the tensor constants, those of one tensor together."""
     names: dict[int, list[str]] = {}
     for name, constant in program.constants.items():
         if isinstance(constant, torch.Tensor):
@@ -87,7 +87,7 @@ def _names_by_tensor(program: ExportedProgram) -> list[list[str]]:
 
 
 def _inputs(program: ExportedProgram) -> Iterator[tuple[str, Node]]:
-    """The placeholder of each constant that the graph takes, by name of the constant."""
+    """Yield the placeholder of each constant that the graph takes, by name of the constant."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     for spec in program.graph_signature.input_specs:
         if spec.kind in (InputKind.CONSTANT_TENSOR, InputKind.BUFFER) and spec.target is not None:
@@ -95,12 +95,12 @@ def _inputs(program: ExportedProgram) -> Iterator[tuple[str, Node]]:
 
 
 def _reading_span(placeholder: Node) -> Span | None:
-    """The user's line of the first node that takes the constant and has one."""
+    """Return the user's line of the first node that takes the constant and has one."""
     return next((span for user in placeholder.users if (span := source_span(user))), None)
 
 
 def value_or_reason(constant: torch.Tensor, provenance: Provenance) -> torch.Tensor | UnboundConstant:
-    """The value of a constant, real and with memory of its own; or why there is none."""
+    """Return the value of a constant, real and with memory of its own; or why there is none."""
     if not isinstance(constant, FakeTensor):
         return _unknown("it is on the meta device") if constant.is_meta else constant
     if (size := _held_bytes(constant)) > LARGEST_CONSTANT_BYTES:
@@ -112,28 +112,28 @@ def value_or_reason(constant: torch.Tensor, provenance: Provenance) -> torch.Ten
     except UnreplayableRead as error:
         return _unknown(_FIRST_SENTENCE_END.split(error.reason, maxsplit=1)[0])
     if (value.shape, value.dtype, value.layout) != (constant.shape, constant.dtype, constant.layout):
-        return _unknown(f"its record gives {_kind(value)} for a tensor of {_kind(constant)}")
+        return _unknown(f"its recording produces {_kind(value)} for a tensor of {_kind(constant)}")
     return _own_copy(value, constant)
 
 
 def _reason(constant: torch.Tensor, provenance: Provenance) -> UnboundConstant | None:
-    """Why the code does not determine a value, or None if it does."""
+    """Return why the code does not determine a value, or None if it does."""
     found = provenance.dependence_of(constant)
     if found is None:
         return None
     source, operator = found.source, found.operator
     match found.kind:
         case "memory":
-            detail = f"it shares the memory of {source}, whose values a checkpoint brings"
+            detail = f"it shares the memory of {source}, whose values come from a checkpoint"
             return UnboundConstant("", "parameter", detail, weight=source)
         case "parameter":
             detail = f"it is computed from the parameter {source}, which {operator} reads"
             return UnboundConstant("", "parameter", detail, weight=source, operator=operator)
         case "random":
-            detail = f"it depends on what {source} draws, and nobody chose the seed"
+            detail = f"it depends on what {source} draws, without a seed"
             return UnboundConstant("", "random", detail, operator=operator)
         case "uninitialised":
-            return _unknown(f"it depends on memory of {source} into which nothing was written")
+            return _unknown(f"it depends on memory of {source} that was never written")
         case "unknown":
             return _unknown(f"it depends on {source}")
 
@@ -143,7 +143,7 @@ def _unknown(detail: str) -> UnboundConstant:
 
 
 def _carrier(constant: FakeTensor, outcome: torch.Tensor | UnboundConstant) -> torch.Tensor:
-    """The tensor that stands for the constant in the program. The captured module keeps its own."""
+    """Return the tensor that stands for the constant in the program. The captured module keeps its own."""
     if not isinstance(outcome, UnboundConstant):
         if constant.device.type == "cpu":
             return outcome
@@ -157,7 +157,7 @@ def _carrier(constant: FakeTensor, outcome: torch.Tensor | UnboundConstant) -> t
 
 
 def _own_copy(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The value in memory of its own, laid out as `like` is; bytes between the elements are zero."""
+    """Return the value in memory of its own, laid out as `like` is; bytes between the elements are zero."""
     if value.layout is not torch.strided or value.is_quantized:
         return value
     with real_execution():
@@ -170,7 +170,7 @@ def _own_copy(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _held_bytes(tensor: torch.Tensor) -> int:
-    """Bytes from the first to the last element: an expanded dimension takes none."""
+    """Return bytes from the first to the last element: an expanded dimension takes none."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return tensor.numel() * tensor.itemsize
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -52,7 +52,7 @@ class DynamicDims:
 
 
 def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:
-    """The dimensions that `--dynamic` names.
+    """Return the dimensions that `--dynamic` names.
 
     Args:
         texts: `auto`, `input_ids.1`, `input_ids.1=2..4096`, `input_ids.0=1..`; several of them.
@@ -89,17 +89,18 @@ def _parse_one(text: str) -> DynamicDim:
 
 
 def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCollection | None:
-    """What `torch.export.export(dynamic_shapes=...)` takes for these inputs, or None if nothing varies.
+    """Return what `torch.export.export(dynamic_shapes=...)` takes for these inputs, or None if nothing
+    varies.
 
-    A dimension that is named may not be specialised. An unnamed dimension whose example size equals that
+    A dimension that is named may not be specialized. An unnamed dimension whose example size equals that
     of a named one follows the model (`Dim.AUTO`): the length of `attention_mask` need not be declared
-    beside that of `input_ids`.
+    next to that of `input_ids`.
 
     Args:
         dynamic: The dimensions.
         inputs: Argument name -> example value, tensors or containers of them.
     Raises:
-        ValueError: an unknown name, a name that is no tensor, a dimension that the tensor does not have,
+        ValueError: an unknown name, a name that is not a tensor, a dimension that the tensor does not have,
             an example size outside of the range.
     """
     if not dynamic.dims and not dynamic.is_auto:

@@ -1,9 +1,9 @@
-"""All problems of a capture that failed, in one more trace.
+"""Find all problems of a failed capture in one more trace.
 
 `torch.export` stops at the first problem. This traces the model again with `torch.export`, non-strictly,
 while hooks answer in the places where it would stop: a condition on data gets an answer, a number a value, an
-operator without a fake kernel a result, tensors on two devices one device. Every answer is an assumption and
-is told.
+operator without a fake kernel a result, tensors on two devices one device. Every answer is an
+assumption and is reported.
 
 It is one trace with hooks, since repeating the export with one more assumption each time would cost as many
 traces as there are problems. And it is torch's own trace, since a plain run of `forward` under a fake mode
@@ -118,14 +118,14 @@ def explore(
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
     work: int = 0,
 ) -> Exploration:
-    """What stands in the way of a capture, as far as that can be found with assumptions.
+    """Find everything that blocks a capture by tracing past each failure under an assumption.
 
     Args:
         module, args, kwargs, dynamic: As for `capture`, which raised for a bad call.
         tracing: Makes the context that `capture` takes.
         work: How many operators the capture traced before it failed.
     Returns:
-        The problems and assumptions of the trace that found most. The same model gives the same, unless a
+        The problems and assumptions of the trace that found most. The same model returns the same, unless a
         trace takes longer than `MOST_SECONDS`.
     """
     kwargs = dict(kwargs or {})
@@ -151,7 +151,7 @@ def explore(
 
 
 def _worth(found: Exploration) -> tuple[int, bool]:
-    """The more problems the better: a turned branch may also lead out of `forward` at once."""
+    """Return the more problems the better: a turned branch may also lead out of `forward` at once."""
     return sum(not problem.is_last for problem in found.problems), found.is_complete
 
 
@@ -166,7 +166,7 @@ def capture_or_explore(
     on_failure: Callable[[CaptureFailure], None] | None = None,
     facts: ProgramFacts | None = None,
 ) -> tuple[Captured, Exploration | None]:
-    """What `capture` gives and, if that is a failure, what `explore` finds.
+    """Return the result of `capture` and, if that is a failure, what `explore` finds.
 
     Args:
         module, args, kwargs, dynamic, strict, facts: As for `capture`.
@@ -244,7 +244,7 @@ class _Trace:
         return Exploration(problems, tuple(self._assumptions.values()), is_complete, limit)
 
     def count(self) -> None:
-        """Counts an operator, and ends a trace that takes too long."""
+        """Count an operator, and end a trace that takes too long."""
         self.operators += 1
         if self.operators > MOST_OPERATORS:
             raise _Limited(f"{MOST_OPERATORS:,} operators")
@@ -252,7 +252,7 @@ class _Trace:
             raise _Limited(f"{MOST_SECONDS:.0f} seconds of processor time")
 
     def answer(self, question: Question) -> Answer | None:
-        """The answer to what only data can tell; None outside of the user's code."""
+        """Return the answer to what only data can tell; None outside of the user's code."""
         frames = self._frames()
         if not frames:
             return None
@@ -270,12 +270,12 @@ class _Trace:
         return given
 
     def may_go_on(self, fault: OperatorFault) -> bool:
-        """Whether a stand-in may be used for an operator."""
+        """Return whether a stand-in may be used for an operator."""
         frames = self._frames()
         if not frames:
             return False
         key = fault.operator if fault.kind == "kernel" else _place(frames[-1][1])
-        verb = "gets" if fault.kind == "devices" else "gives"
+        verb = "gets" if fault.kind == "devices" else "returns"
         call = OperatorCall(fault.operator, fault.overload, fault.args, fault.kwargs)
         self._note(
             fault.error,
@@ -287,7 +287,7 @@ class _Trace:
         return True
 
     def may_read(self, error: Exception) -> bool:
-        """Whether NumPy may get an array of ones."""
+        """Return whether NumPy may get an array of ones."""
         frames = self._frames()
         if not frames:
             return False
@@ -331,7 +331,7 @@ class _Trace:
         is_branch: bool = False,
         call: OperatorCall | None = None,
     ) -> None:
-        """Keeps a problem; one that a frame has again, in a loop or of one line, is the same."""
+        """Keep a problem; one that a frame has again, in a loop or of one line, is the same."""
         frame, span = frames[-1]
         known = self._problems.get(key)
         if known is None:
@@ -350,7 +350,7 @@ def _place(span: Span) -> _Place:
 
 
 def _number(question: Question) -> Answer:
-    """A number that is neither 0 nor 1 for a size, since those two have rules of their own; else 1."""
+    """Return a number that is neither 0 nor 1 for a size, since those two have rules of their own; else 1."""
     if question.kind == "float":
         return 1.0
     wanted = 2 if question.is_of_size else 1

@@ -38,38 +38,38 @@ def export(
     dynamic_shapes: Any = None,
     strict: bool = False,
 ) -> ExportedProgram:
-    """The program of a model on a topology, with fake weights, true constants, and without the devices.
+    """Export a model for a topology: fake weights, true constants, and no device needed.
 
     Constants are non-persistent buffers, plain tensor attributes and literals. Those on the CPU are real
-    tensors; those on a virtual device are fakes, whose value `fakexport.fake.value_of` gives.
+    tensors; those on a virtual device are fakes, whose value `fakexport.fake.value_of` returns.
 
     Args:
-        source: What makes the module, which is then built without data: `file.py:factory`,
+        source: What builds the module without data: `file.py:factory`,
             `hf:config.json` and the like, as for `check`; or a factory, which returns the module,
-            `(module, args)` or `(module, args, kwargs)`. A module, real or fake, is taken as it is: of a
-            real one the weights become fakes of the same shapes, and no data is copied.
+            `(module, args)` or `(module, args, kwargs)`. A module, real or fake, is used as it is: the
+            weights of a real one become fakes of the same shapes, and no data is copied.
         args: Positional example inputs, real or fake; a real one becomes a fake on the device of the first
             module. Default: what the factory returned, or `check` derives.
-        kwargs: Keyword example inputs, likewise.
+        kwargs: Keyword example inputs, treated the same way.
         topology: The devices that exist: `"H100"`, `"cpu+2xA100-40GB"`. Default: those of the `emulate`
             block around the call, else the CPU alone.
-        device_map: Where the modules live: a device, `{"model.embed": "cpu", "": "cuda:0"}`,
+        device_map: Where the modules are: a device, `{"model.embed": "cpu", "": "cuda:0"}`,
             `"fc1=cpu,fc2=cuda:0"`, the path of a JSON file, or `"balanced"`. Where the model does not move
             tensors between them itself, transfers are inserted. Default: where the factory puts them, on
             the topology's first accelerator if it does not say.
-        dtype: Default floating dtype during construction. Default: torch's.
+        dtype: Default floating-point dtype while the model is constructed. Default: torch's.
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or what `torch.export.export` takes.
         strict: Trace with TorchDynamo instead of running the Python code.
     Returns:
         A plain `ExportedProgram`; its outputs are plain tuples, lists and dicts.
     Raises:
-        ValueError, TypeError: a topology, device map, dynamic dimension or input that does not fit.
+        ValueError, TypeError: a topology, device map, dynamic dimension or input that does not fit the model.
         Exception: what the model or `torch.export` raised, as it was raised.
     Warns:
-        UnboundConstants: some constants have no value, because the code does not determine one; it names
-            them, with FE601, FE602 or FE603.
-        PartialProgram: the program is not that of the whole model that a text names: an input that could not
-            be derived is missing (FE104), or the quantization of its config (FE105).
+        UnboundConstants: some constants have no value, because the code does not determine one; the warning
+            names them, with FE601, FE602 or FE603.
+        PartialProgram: the program is not the whole model: an input that could not be derived is missing
+            (FE104), or the quantization of its config (FE105).
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
@@ -110,13 +110,13 @@ def export(
 def _left_out(
     source: Source, module: nn.Module, inputs: ExampleInputs, program: ExportedProgram
 ) -> Iterator[str]:
-    """What of the model that the source names is not in the program."""
-    more = f"`fakexport check {source.spec}` says more"
+    """Yield what of the model that the source names is not in the program."""
+    more = f"run `fakexport check {source.spec}` for details"
     if source.quantization is not None:
         yield f"FE105: the config is quantized ({source.quantization}), and the program is not; {more}"
     if inputs.omitted and (unused := unused_parameters(program, module)).modules:
         share = f"{unused.elements:,} of {unused.total_elements:,} parameters"
-        yield f"FE104: without {', '.join(inputs.omitted)} the program does not use {share}; {more}"
+        yield f"FE104: without {', '.join(inputs.omitted)}, the program does not use {share}; {more}"
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def _inputs(
     kwargs: Mapping[str, Any] | None,
     dtype: torch.dtype | None,
 ) -> ExampleInputs:
-    """The inputs as fake tensors; of the factory, or of the source, where the caller gives none."""
+    """Return the inputs as fake tensors; from the factory or the source, if the caller passes none."""
     device = torch.device(built.placement.input_device)
     if args is None and kwargs is None and (built.args or built.kwargs or source.kind == "python"):
         args, kwargs = built.args, built.kwargs
@@ -163,7 +163,7 @@ def _inputs(
 
 
 def _is_text(dynamic_shapes: Any) -> bool:
-    """Whether the dimensions are given in fakexport's words and not in torch's."""
+    """Return whether the dimensions are given in fakexport's words and not in torch's."""
     if isinstance(dynamic_shapes, str):
         return True
     is_list = isinstance(dynamic_shapes, (list, tuple)) and bool(dynamic_shapes)

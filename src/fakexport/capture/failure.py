@@ -54,7 +54,7 @@ class CaptureFailure:
     """Why no program was captured.
 
     Args:
-        error_types: Class names of the error and of the errors behind it, outermost first.
+        error_types: Class names of the error and of its causes, outermost first.
         messages: Their texts, in the same order.
         spans: Frames of user code in the traceback of the innermost error that has any, outermost first.
         guards: Conditions on sizes met before the failure.
@@ -86,7 +86,7 @@ class CaptureFailure:
     def of(
         cls, error: BaseException, *, guards: tuple[GuardFact, ...] = (), spans: tuple[Span, ...] = ()
     ) -> CaptureFailure:
-        """What an error says.
+        """Return what an error says.
 
         Args:
             guards: As above.
@@ -125,7 +125,9 @@ _FRAME_IN_TEXT = re.compile(r'File "(?P<path>[^"\n]+)", line (?P<line>\d+), in (
 
 
 def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
-    """User frames that torch wrote into a message: strict export raises far away from the user's code."""
+    """Return user frames that torch wrote into a message: strict export raises far away
+    from the user's code.
+    """
     for error in errors:
         found = [m for trace in str(error).split("\n\n") for m in _frames_of_the_model(trace)]
         if found:
@@ -140,14 +142,17 @@ def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
 
 
 def _frames_of_the_model(trace: str) -> Iterator[re.Match[str]]:
-    """The user frames of one stack trace; those outside of our own frames belong to who called fakexport."""
+    """Return the user frames of one stack trace.
+
+    Those outside of our own frames belong to who called fakexport.
+    """
     frames = list(_FRAME_IN_TEXT.finditer(f"{trace}\n"))
     own = max((index for index, m in enumerate(frames) if is_own_code(m["path"])), default=-1)
     return (frame for frame in frames[own + 1 :] if is_user_code(frame["path"]))
 
 
 def user_spans(error: BaseException) -> tuple[Span, ...]:
-    """The frames of an error's own traceback that belong to user code, outermost first, with columns.
+    """Return the frames of an error's own traceback that belong to user code, outermost first, with columns.
 
     Frames of torch, of fakexport, of the standard library and of generated code are left out; model
     libraries such as transformers count as user code.
@@ -165,7 +170,7 @@ def _spans(error: BaseException) -> Iterator[Span]:
 
 
 def span_at(code: CodeType, instruction: int, line: int | None) -> Span:
-    """The place of an instruction, with columns where Python knows them.
+    """Return the place of an instruction, with columns where Python knows them.
 
     A conditional jump has the place of the whole statement: of `if a is not None and b.any():` it does not
     tell which operand was asked. What was computed last before it does.
@@ -209,5 +214,5 @@ def _columns(
 
 
 def _span_of_summary(frame: traceback.FrameSummary) -> Span:
-    """The line of a frame that torch kept; it has no columns."""
+    """Return the line of a frame that torch kept; it has no columns."""
     return Span(frame.filename, frame.lineno or 1, function=frame.name, origin="traceback")

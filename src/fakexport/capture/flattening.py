@@ -2,7 +2,7 @@
 
 `torch.export` leaves a wrapper among the weights as one placeholder, so that the program needs its class, and
 with it the package of the class, wherever it is loaded. Here it is flattened as `run_decompositions` flattens
-it, under the names that torch gives there, and the rest of the graph stays as it was traced:
+it, under torch's names, and the rest of the graph stays as it was traced:
 `access_subclass_inner_tensor(weight, "qdata")` is the placeholder of `qdata`, and an operator that takes a
 whole wrapper is replaced by what the class does for it.
 """
@@ -52,7 +52,9 @@ def flattened(program: ExportedProgram) -> ExportedProgram:
         tensor = held.get(spec.target or "")
         if is_wrapper(tensor) and not is_wrapper(shown[spec.arg.name]):
             name = str(spec.target)
-            raise SubclassNotKept.of(name, tensor, "the graph, as torch read it from a file, has it plain")
+            raise SubclassNotKept.of(
+                name, tensor, "torch read the graph from a file, in which it is a plain tensor"
+            )
     graph_module = copied_graph(program)
     parts = _Parts()
     specs = [
@@ -89,12 +91,12 @@ class _Parts(dict[Node, Any]):
     """What stands for a node of wrappers: `_Wrapped`, a plain node, a number, or a container of those."""
 
     def of(self, value: Any) -> Any:
-        """The same arguments with what stands for each node."""
+        """Return the same arguments with what stands for each node."""
         return torch.fx.node.map_arg(value, lambda node: self.get(node, node))
 
 
 def _inputs(graph: Graph, spec: InputSpec, parts: _Parts) -> Iterator[InputSpec]:
-    """The inputs that stand for one; its placeholder is replaced in the graph."""
+    """Yield the inputs that stand for one; its placeholder is replaced in the graph."""
     node = next(n for n in graph.find_nodes(op="placeholder") if n.name == spec.arg.name)
     value = node.meta.get("val")
     if not is_wrapper(value):
@@ -102,7 +104,7 @@ def _inputs(graph: Graph, spec: InputSpec, parts: _Parts) -> Iterator[InputSpec]
         return
     name = spec.target or spec.arg.name
     if spec.kind not in _KINDS:
-        reason = "an exported program takes plain tensors; pass what it consists of and build it in forward"
+        reason = "an exported program takes plain tensors; pass its parts and build it in forward"
         raise SubclassNotKept.of(f"input {name}", value, reason)
     placeholders = []
     for index, (_, inner) in enumerate(inner_tensors(value)):
@@ -115,14 +117,14 @@ def _inputs(graph: Graph, spec: InputSpec, parts: _Parts) -> Iterator[InputSpec]
 
 
 class _Flattening:
-    """Goes through a graph in order and replaces every node that takes or gives a wrapper."""
+    """Go through a graph in order and replace every node that takes or returns a wrapper."""
 
     def __init__(self, graph: Graph, parts: _Parts) -> None:
         self._graph = graph
         self._parts = parts
 
     def run(self) -> dict[str, str]:
-        """Replaces them; returns the names of plain nodes that another one stands for now."""
+        """Replace them; returns the names of plain nodes that another one stands for now."""
         for node in list(self._graph.nodes):
             if node in self._parts or not any(source in self._parts for source in node.all_input_nodes):
                 continue
@@ -132,11 +134,11 @@ class _Flattening:
         return {node.name: made.name for node, made in self._parts.items() if isinstance(made, Node)}
 
     def _replaced(self, node: Node) -> Any:
-        """What stands for a node from now on; plain tensors already stand for it in the graph."""
+        """Return what stands for a node from now on; plain tensors already stand for it in the graph."""
         if node.op == "output":
             raise self._refusal(node, "forward returns it")
         if isinstance(node.target, HigherOrderOperator):
-            raise self._refusal(node, f"{node.target} takes it as a whole")
+            raise self._refusal(node, f"{node.target} takes the whole subclass")
         if node.target is getitem:
             made = self._parts.of(node.args[0])[node.args[1]]
         elif node.target is _access and (inner := self._accessed(node)) is not None:
@@ -148,7 +150,7 @@ class _Flattening:
         return made
 
     def _accessed(self, node: Node) -> Node | _Wrapped | None:
-        """The inner tensor that an attribute is; None for an attribute that the class computes."""
+        """Return the inner tensor that an attribute is; None for an attribute that the class computes."""
         wrapped, name = self._parts.of(node.args)
         paths = [path for path, _ in inner_tensors(wrapped.like)]
         nodes = [inner for path, inner in zip(paths, wrapped.nodes, strict=True) if path[0] == name]
@@ -158,7 +160,7 @@ class _Flattening:
         return _Wrapped(f"{wrapped.name}.{name}", value, tuple(nodes)) if is_wrapper(value) else nodes[0]
 
     def _traced(self, node: Node) -> Any:
-        """What the class does for an operator, as nodes in place of the operator."""
+        """Return what the class does for an operator, as nodes in place of the operator."""
         args, kwargs = self._parts.of((node.args, node.kwargs))
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Node | _Wrapped)]
         inputs = [n for leaf in leaves for n in (leaf.nodes if isinstance(leaf, _Wrapped) else (leaf,))]
@@ -197,12 +199,12 @@ class _Flattening:
         return tree_map(stand_in, given)
 
     def _inlined(self, node: Node, traced: Graph, inputs: list[Node]) -> list[Node]:
-        """Copies the traced nodes into the graph before `node`; returns those of the results."""
+        """Copy the traced nodes into the graph before `node`; returns those of the results."""
         copies: dict[Node, Node] = dict(zip(traced.find_nodes(op="placeholder"), inputs, strict=True))
         made: list[Node] = []
         for old in traced.nodes:
             if old.op == "get_attr":
-                raise self._refusal(node, f"its {node.target} makes a constant")
+                raise self._refusal(node, f"its {node.target} creates a constant")
             if old.op == "call_function":
                 with self._graph.inserting_before(node):
                     copies[old] = self._graph.node_copy(old, lambda n: copies[n])
@@ -233,7 +235,7 @@ class _Tensors:
         self._made: dict[tuple[int, bool], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def inner(self, held: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """The entries of a state dict, or constants, without wrappers."""
+        """Yield the entries of a state dict, or constants, without wrappers."""
         for name, tensor in held.items():
             if not is_wrapper(tensor):
                 yield name, tensor

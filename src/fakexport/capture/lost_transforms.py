@@ -1,4 +1,4 @@
-"""Programs that lost the input of a transform of `torch.func`, which torch exports without a word."""
+"""Programs that lost the input of a transform of `torch.func`, which torch exports silently."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TransformLost(FakexportError, RuntimeError):
 
 
 def refuse_lost_transforms(program: ExportedProgram) -> None:
-    """Raises `TransformLost` for a program with a constant that is a tensor of a transform's level.
+    """Raise `TransformLost` for a program with a constant that is a tensor of a transform's level.
 
     Export knows the tensors that the model is given, and not those that `torch.func.grad` wraps around them.
     """

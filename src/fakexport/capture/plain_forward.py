@@ -18,7 +18,7 @@ __all__ = ["bound_inputs", "plain", "plain_forward"]
 
 @contextmanager
 def plain_forward(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """In this context `module.forward` returns plain containers and declares just the given inputs.
+    """Enter a context in which `module.forward` returns plain containers and declares just the given inputs.
 
     A signature with `**kwargs` would make export bundle the keyword inputs under a name of its own. The
     module's own `forward` comes back afterwards, as an attribute of the class or of the instance as before.
@@ -41,7 +41,7 @@ def plain_forward(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def plain(value: Any) -> Any:
-    """The same tensors in tuples, lists and dicts only.
+    """Return the same tensors in tuples, lists and dicts only.
 
     Named fields stay names: a dict subclass (`transformers.modeling_outputs.*`), a dataclass and a named
     tuple become dicts. Fields that are None are left out. Another registered container (a KV cache) becomes
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 def bound_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Argument name -> value, in the order in which a program of `plain_forward` takes them.
+    """Return argument name -> value, in the order in which a program of `plain_forward` takes them.
 
     Raises:
         TypeError: `forward` does not take these inputs; the message names the input.

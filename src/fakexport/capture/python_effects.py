@@ -65,7 +65,7 @@ class PythonEffects:
 
 @contextmanager
 def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
-    """In this context, calls of `module.forward` are watched; they do what they did before.
+    """Enter a context in which calls of `module.forward` are watched; they do what they did before.
 
     `print`, the functions of `random` and of `numpy.random` (if something has imported it) are replaced while
     the call lasts. Draws through names that the model imported (`from random import random`) are seen by the
@@ -139,14 +139,17 @@ def _watched(
 
 
 def _caller(frame: FrameType | None) -> Span | None:
-    """The call's place in user code; None where code of torch or of the standard library made the call."""
+    """Return the call's place in user code.
+
+    None where code of torch or of the standard library made the call.
+    """
     if frame is None or not is_user_code(frame.f_code.co_filename):
         return None
     return span_at(frame.f_code, frame.f_lasti, frame.f_lineno)
 
 
 def _draws(module: ModuleType) -> Iterator[str]:
-    """Names of a module's functions that draw from its own generator."""
+    """Return the names of a module's functions that draw from its own generator."""
     for name, function in list(vars(module).items()):
         owner = getattr(function, "__self__", None)
         is_draw = type(owner).__name__ in ("Random", "RandomState") and callable(function)
@@ -155,12 +158,12 @@ def _draws(module: ModuleType) -> Iterator[str]:
 
 
 def _state(module: ModuleType) -> Any:
-    """The state of a module's own generator, as something to compare."""
+    """Return the state of a module's own generator, as something to compare."""
     return module.getstate() if module is random else repr(module.get_state(legacy=False))
 
 
 def _attributes(root: nn.Module) -> dict[str, dict[str, Any]]:
-    """The plain attributes of every module by its path; of containers, what they hold now."""
+    """Return the plain attributes of every module by its path; of containers, what they hold now."""
     return {
         path: {name: _held(value) for name, value in vars(module).items() if _is_plain(name)}
         for path, module in root.named_modules()
@@ -180,7 +183,7 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _changed(root: nn.Module, before: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, nn.Module]]:
-    """Path, name and module of each plain attribute that is not what it was."""
+    """Return the path, name and module of each plain attribute that is not what it was."""
     after = _attributes(root)
     for path, module in root.named_modules():
         if type(module).__module__.startswith(("torch.nn.", "torch.ao.")) and type(module) is not nn.Module:
@@ -195,7 +198,7 @@ _ABSENT = object()
 
 
 def _is_same(old: Any, new: Any) -> bool:
-    """Whether nothing was assigned: the same object, an equal number or text, a container of such."""
+    """Return whether nothing was assigned: the same object, an equal number or text, a container of such."""
     if old is new:
         return True
     if type(old) is not type(new):
@@ -206,7 +209,7 @@ def _is_same(old: Any, new: Any) -> bool:
 
 
 def _assignment(module: nn.Module, name: str) -> Span | None:
-    """Where a method assigns `self.name`, or changes it in place; `forward` first."""
+    """Return where a method assigns `self.name`, or changes it in place; `forward` first."""
     found: list[tuple[bool, Span]] = []
     for owner in type(module).__mro__:
         for method in vars(owner).values():
@@ -235,7 +238,10 @@ def _assignments(method: Callable[..., Any], name: str) -> Iterator[Span]:
 
 
 def _columns(line: str, place: ast.expr, margin: int) -> tuple[int, int | None]:
-    """From 1 and in characters; `ast` counts bytes of UTF-8 from 0, and behind the margin of the method."""
+    """Return columns from 1, in characters.
+
+    `ast` counts bytes of UTF-8 from 0, and after the indentation of the method.
+    """
     text = line[margin:].encode()
     start = margin + len(text[: place.col_offset].decode()) + 1
     if place.end_lineno != place.lineno:
@@ -244,7 +250,7 @@ def _columns(line: str, place: ast.expr, margin: int) -> tuple[int, int | None]:
 
 
 def _places(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions that a statement or call may change: targets, and owners of a called method."""
+    """Yield the expressions that a statement or call may change: targets, and owners of a called method."""
     targets: list[ast.expr] = []
     match node:
         case ast.Assign():

@@ -33,15 +33,15 @@ class Recovered:
 
 
 class PartialProgram(UserWarning):
-    """`export` gives a program of less than the model that its source names, as FE104 and FE105 report it."""
+    """The exported program is not the whole model that its source names, as FE104 and FE105 report."""
 
 
 class UnboundConstants(UserWarning):
-    """`export` gives a program some of whose constants have no value; the text names them."""
+    """Some constants of the exported program have no value; the text names them."""
 
     @classmethod
     def of(cls, constants: Sequence[UnboundConstant]) -> UnboundConstants:
-        """The warning about these constants, at least one."""
+        """Return the warning about these constants, at least one."""
         shown = [f"{c.name} ({c.code}: {c.detail})" for c in constants[:_NAMES_IN_WARNING]]
         if len(constants) > len(shown):
             shown.append(f"and {len(constants) - len(shown)} more")
@@ -49,5 +49,5 @@ class UnboundConstants(UserWarning):
         codes = " and ".join(f"`fakexport explain {code}`" for code in sorted({c.code for c in constants}))
         return cls(
             f"the program is incomplete, {what} no value: {'; '.join(shown)}. Put the values into "
-            f"`program.constants` before it runs; {codes} says how the model can do without"
+            f"`program.constants` before it runs; {codes} explains how to avoid them"
         )

@@ -71,7 +71,7 @@ def check(
     use_cache: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Report:
-    """Whether a model exports for each target, how the programs differ, and what is wrong.
+    """Check whether a model exports for each target, how the programs differ, and what blocks the export.
 
     Nothing is downloaded, no weight is allocated, and none of the devices needs to exist.
 
@@ -80,19 +80,19 @@ def check(
             `timm:NAME`; or a factory; or a module, whose weights are not read.
         targets: Topologies, or mappings with `topology` and, to override the arguments of the same
             names, `device_map` and `dtype`.
-        device_map: Where the modules live: a device, `"balanced"`, `"fc1=cpu,fc2=cuda:0"`, a mapping, or
+        device_map: Where the modules are: a device, `"balanced"`, `"fc1=cpu,fc2=cuda:0"`, a mapping, or
             the path of a JSON file.
-        dtype: Default floating dtype of the construction, such as `"bfloat16"`.
-        inputs: Example inputs, such as `"pixel_values=float32[1,3,224,224]"`, in place of derived ones.
+        dtype: Default floating-point dtype while the model is constructed, such as `"bfloat16"`.
+        inputs: Example inputs, such as `"pixel_values=float32[1,3,224,224]"`, which override derived ones.
         dynamic_shapes: `"auto"`, or dimensions such as `"input_ids.1=2..4096"`.
         strict: Trace with TorchDynamo instead of running the Python code.
-        use_cache: Let a language model return the KV cache of what it was given; it takes none.
+        use_cache: Let a language model return the KV cache of its input; it takes none.
         on_progress: Called at the start of each step.
     Returns:
         One verdict per target in the order asked, the differences, and the diagnostics.
     Raises:
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
-        TypeError: a factory that returns no module.
+        TypeError: a factory that does not return a module.
     Reports:
         FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505,
         FE601 to FE603, FE901 to FE907.
@@ -145,7 +145,7 @@ def inspect(
     device_map: DeviceMapText | None = None,
     dtype: str | None = None,
 ) -> ModuleSummary:
-    """The architecture of a model that need not fit this machine: modules, parameters, bytes, devices.
+    """Return the architecture of a model that need not fit this machine: modules, parameters, bytes, devices.
 
     Args:
         source, device_map, dtype: as for `check`.
@@ -203,7 +203,7 @@ Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
 
 
 def _check_target(request: _Request, target: Target, announce: Announce) -> Outcome:
-    """One target from construction to verdict. A bad call is raised, everything else is an outcome."""
+    """Return one target from construction to verdict. A bad call is raised, everything else is an outcome."""
     clock = _Clock(announce)
     verdict = Verdict(target.spec, False, None, None, (), _timings(request, clock))
 

@@ -42,11 +42,11 @@ def parse_targets(
     dtype: str | None,
     source: Source,
 ) -> list[Target]:
-    """The targets of a check, each with a name of its own.
+    """Return the targets of a check, each with a name of its own.
 
     Args:
         targets: Topologies, or mappings with `topology`, `device_map` and `dtype`.
-        device_map, dtype: Of those that have none of their own.
+        device_map, dtype: Device map and dtype of those that have none of their own.
         source: The model, which may have a dtype, and takes something for granted.
     Raises:
         TypeError, ValueError: one line about what is wrong with them.
@@ -71,7 +71,7 @@ def parse_target(
     dtype: str | None,
     source: Source,
 ) -> Target:
-    """One target; the arguments and errors are those of `parse_targets`."""
+    """Return one target; the arguments and errors are those of `parse_targets`."""
     fields = {"topology": target} if isinstance(target, str) else dict(target)
     unknown = fields.keys() - {"topology", "device_map", "dtype"}
     if unknown or "topology" not in fields:

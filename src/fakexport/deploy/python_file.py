@@ -24,7 +24,7 @@ def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> Pyth
     Returns:
         What was written.
     Raises:
-        PythonSourceError: the program has no Python text.
+        PythonSourceError: the program cannot be written as Python source.
         ValueError: the file would be called `.safetensors`.
         FileWriteError: it cannot be written.
 

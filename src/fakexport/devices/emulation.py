@@ -44,7 +44,8 @@ class NoVirtualDevices(FakexportError, RuntimeError):
 
 
 class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
-    """Context manager: the topology's devices exist for fake tensors, and answer as their profiles say.
+    """Enter a context in which the topology's devices exist for fake tensors and behave as their profiles
+    say.
 
     Works on a CPU-only wheel, on a CUDA wheel without a driver, and on a machine with a real device of
     another kind. It may be nested, entered again, and left by an exception; afterwards every patched
@@ -152,7 +153,7 @@ _kernels = _Kernels()
 
 
 def _here() -> tuple[int, int]:
-    """The thread and the asyncio task that runs."""
+    """Return the thread and the asyncio task that runs."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -161,7 +162,8 @@ def _here() -> tuple[int, int]:
 
 
 def _types_to_guard(topology: Topology) -> list[str]:
-    """Device types whose guard must do nothing: those of which this machine has too few for the topology.
+    """Return the device types whose guard must do nothing: those of which this machine has too few for the
+    topology.
 
     Where it has enough, the real guard stays, and real work in other threads does not meet ours.
     """
@@ -172,7 +174,7 @@ def _types_to_guard(topology: Topology) -> list[str]:
 
 
 def emulated_topology() -> Topology | None:
-    """The topology of the innermost `emulate` block that this thread or task is in, or None."""
+    """Return the topology of the innermost `emulate` block that this thread or task is in, or None."""
     return _topologies.top(None)
 
 
@@ -214,7 +216,7 @@ def _answers_of(profile: DeviceProfile) -> DeviceAnswers:
     )
 
 
-# Attribute of torch's device properties -> field of the profile. A value nobody publishes is left out,
+# Attribute of torch's device properties -> field of the profile. A value no one publishes is left out,
 # so that a model which asks for it gets an AttributeError and not a guess.
 _PROPERTY_FIELDS = {
     "multi_processor_count": "multiprocessor_count",

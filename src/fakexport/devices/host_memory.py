@@ -12,7 +12,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_bytes() -> int:
-    """The most resident memory so far.
+    """Return the most resident memory so far.
 
     Linux's `ru_maxrss` begins with that of the process which started this one, `VmHWM` with nothing.
     """
@@ -27,7 +27,7 @@ def peak_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """The resident memory now; where the system does not tell (macOS, Windows), the most so far."""
+    """Return the resident memory now; where the system does not report it (macOS, Windows), the peak."""
     return _kib("VmRSS") * 1024 if _STATUS.exists() else peak_bytes()
 
 

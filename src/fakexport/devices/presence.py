@@ -10,7 +10,7 @@ __all__ = ["exists_here"]
 
 
 def exists_here(device: str | torch.device) -> bool:
-    """Whether this process can put data on a device; an emulated device takes none."""
+    """Return whether this process can put data on a device; an emulated device takes none."""
     wanted = torch.device(device)
     if wanted.type in ("cpu", "meta"):
         return wanted.type == "cpu"

@@ -21,7 +21,7 @@ PEAK_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "i
 class DeviceProfile:
     """The published properties of one accelerator model, or of the host.
 
-    A profile answers for a device that is not there. None means that nobody publishes the value, or that
+    A profile answers for a device that is not there. None means that no one publishes the value, or that
     the device has no such thing; a `cuda` profile has every field but `gcn_arch_name`.
 
     Args:
@@ -85,7 +85,7 @@ _UNSOURCED = frozenset({"aliases", "device_type", "sources"})
 
 @functools.cache
 def load_profiles() -> Mapping[str, DeviceProfile]:
-    """Returns every profile that fakexport ships, by name, in the order of the data file.
+    """Return every profile that fakexport ships, by name, in the order of the data file.
 
     Returns:
         A read-only mapping, the same object on every call.
@@ -97,7 +97,7 @@ def load_profiles() -> Mapping[str, DeviceProfile]:
 
 @functools.cache
 def default_profiles() -> Mapping[str, DeviceProfile]:
-    """Returns the profile that each bare device type stands for: `cuda` -> H100-80GB.
+    """Return the profile that each bare device type stands for: `cuda` -> H100-80GB.
 
     Returns:
         A read-only mapping with the keys `cpu`, `cuda`, `xpu` and `mps`, the same object on every call.
@@ -106,7 +106,7 @@ def default_profiles() -> Mapping[str, DeviceProfile]:
 
 
 def profile_named(name: str) -> DeviceProfile:
-    """Returns the profile that a name, an alias or a bare device type means, in any case.
+    """Return the profile that a name, an alias or a bare device type means, in any case.
 
     Args:
         name: `H100-80GB`, `h100`, `cuda`.
@@ -129,7 +129,7 @@ def profile_named(name: str) -> DeviceProfile:
 
 
 def read_profiles(toml: str) -> tuple[dict[str, DeviceProfile], dict[str, DeviceProfile]]:
-    """Reads and checks a profile file.
+    """Read and check a profile file.
 
     Args:
         toml: Text in the format that the head of `profiles.toml` describes.
@@ -137,7 +137,7 @@ def read_profiles(toml: str) -> tuple[dict[str, DeviceProfile], dict[str, Device
         The profiles by name, and the profile of each bare device type.
     Raises:
         ValueError: Not TOML; an unknown or missing field; a value of the wrong kind; a value without a
-            source or a source without a value; two profiles with one name; a default that is no profile
+            source or a source without a value; two profiles with one name; a default that is not a profile
             of its type.
     """
     tables = tomllib.loads(toml)
@@ -150,7 +150,7 @@ def read_profiles(toml: str) -> tuple[dict[str, DeviceProfile], dict[str, Device
                 raise InvalidValue(f"profiles: [{profile.name}]: the name {spelling!r} is taken")
     for device_type, name in defaults.items():
         if name not in profiles or profiles[name].device_type != device_type:
-            raise InvalidValue(f"profiles: default {device_type!r} = {name!r} is no {device_type} profile")
+            raise InvalidValue(f"profiles: default {device_type!r} = {name!r} is not a {device_type} profile")
     return profiles, {device_type: profiles[name] for device_type, name in defaults.items()}
 
 
@@ -162,14 +162,14 @@ def _shipped() -> tuple[dict[str, DeviceProfile], dict[str, DeviceProfile]]:
 
 @functools.cache
 def _spellings() -> Mapping[str, tuple[str, DeviceProfile]]:
-    """Returns case-folded spelling -> the spelling as written, and the profile that it means."""
+    """Return case-folded spelling -> the spelling as written, and the profile that it means."""
     profiles = load_profiles().values()
     named = [(spelling, p) for p in profiles for spelling in (p.name, *p.aliases)]
     return {spelling.casefold(): (spelling, p) for spelling, p in [*default_profiles().items(), *named]}
 
 
 def _nearest(name: str, spellings: Mapping[str, tuple[str, DeviceProfile]]) -> list[str]:
-    """Returns the spellings closest to a name, best first and one per profile."""
+    """Return the spellings closest to a name, best first and one per profile."""
     found: dict[str, str] = {}
     for match in difflib.get_close_matches(name.casefold(), spellings, n=3, cutoff=0.5):
         spelling, profile = spellings[match]
@@ -179,7 +179,7 @@ def _nearest(name: str, spellings: Mapping[str, tuple[str, DeviceProfile]]) -> l
 
 def _profile(name: str, table: Any) -> DeviceProfile:
     if not isinstance(table, dict):
-        raise InvalidValue(f"profiles: {name!r} is no table")
+        raise InvalidValue(f"profiles: {name!r} is not a table")
     faults = list(_field_faults(table)) or list(_source_faults(table))
     if faults:
         raise InvalidValue(f"profiles: [{name}]: {'; '.join(faults)}")
@@ -188,7 +188,7 @@ def _profile(name: str, table: Any) -> DeviceProfile:
 
 
 def _field_faults(table: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what is wrong with the fields of one profile."""
+    """Yield what is wrong with the fields of one profile."""
     required = _REQUIRED.get(str(table.get("device_type")))
     if required is None:
         yield f"device_type must be one of {', '.join(_REQUIRED)}"
@@ -222,7 +222,7 @@ def _is_acceptable(key: str, value: Any) -> bool:
 
 
 def _source_faults(table: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the values without a source and the sources without a value; the fields are in order."""
+    """Yield the values without a source and the sources without a value; the fields are in order."""
     sources = table.get("sources", {})
     for key in table:
         if key not in _UNSOURCED and key not in sources:
@@ -232,4 +232,4 @@ def _source_faults(table: Mapping[str, Any]) -> Iterator[str]:
         if key not in rates and key not in set(table) - {"sources"}:
             yield f"source {key!r} has no value"
         if not text.startswith("https://"):
-            yield f"source {key!r} names no address"
+            yield f"source {key!r} has no URL"

@@ -52,7 +52,7 @@ class Topology:
 
     @classmethod
     def parse(cls, spec: str) -> Topology:
-        """Reads a topology: device models joined by `+`, each with an optional count before an `x`.
+        """Read a topology: device models joined by `+`, each with an optional count before an `x`.
 
         Args:
             spec: `cpu`, `H100`, `8xH100-80GB`, `cpu+2xA100-40GB`, `cuda`, `cuda:0`. Names in any case, with
@@ -78,7 +78,7 @@ class Topology:
             model = _without_index(name, count, profiles)
             profile = profile_named(model)
             if model.casefold() in default_profiles() and profile.device_type != "cpu":
-                assumptions.append(f"'{model.casefold()}' names no model: {profile.name} assumed")
+                assumptions.append(f"'{model.casefold()}' does not name a model: {profile.name} assumed")
             profiles += [profile] * count
         for device_type, count in Counter(profile.device_type for profile in profiles).items():
             if count > 1 and device_type in _SINGLE:
@@ -96,7 +96,7 @@ class Topology:
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """Names of the devices that the text lists, in its order."""
+        """Return the names of the devices that the text lists, in its order."""
         return tuple(device.name for device in self.devices)
 
     @property
@@ -115,7 +115,7 @@ class Topology:
         return next((device.name for device in self.accelerators), "cpu")
 
     def devices_of(self, device_type: str) -> tuple[VirtualDevice, ...]:
-        """Returns the devices of one type, by index. `cpu` always has one.
+        """Return the devices of one type, by index. `cpu` always has one.
 
         Args:
             device_type: torch's device type, `cuda`.
@@ -125,7 +125,7 @@ class Topology:
         return tuple(device for device in self.devices if device.type == device_type)
 
     def device(self, name: str) -> VirtualDevice:
-        """Returns the device of a name.
+        """Return the device of a name.
 
         Args:
             name: torch's name of a device. Without an index it means the first one of the type.
@@ -138,7 +138,7 @@ class Topology:
         return found
 
     def has_device(self, name: str) -> bool:
-        """Says whether `device(name)` returns a device.
+        """Say whether `device(name)` returns a device.
 
         Args:
             name: torch's name of a device, with or without an index.
@@ -154,11 +154,11 @@ class Topology:
 
 
 def _counted(part: str, spec: str) -> tuple[int, str]:
-    """Returns how many devices one part of a spec lists, and the name in it."""
+    """Return how many devices one part of a spec lists, and the name in it."""
     counted = _COUNTED.fullmatch(part)
     name = counted[2] if counted else part
     if not name:
-        raise InvalidValue(f"topology {spec!r} has an empty part: write for example 'cpu+2xA100-40GB'")
+        raise InvalidValue(f"topology {spec!r} has an empty part: write, for example, 'cpu+2xA100-40GB'")
     if counted is None:
         return 1, name
     digits = counted[1].lstrip("0")
@@ -169,7 +169,7 @@ def _counted(part: str, spec: str) -> tuple[int, str]:
 
 
 def _without_index(name: str, count: int, before: Iterable[DeviceProfile]) -> str:
-    """Returns `cuda` for `cuda:0`, when that is the index that the next device of the type gets."""
+    """Return `cuda` for `cuda:0`, when that is the index that the next device of the type gets."""
     indexed = _INDEXED.fullmatch(name)
     device_type = indexed[1].casefold() if indexed else ""
     if indexed is None or device_type not in default_profiles():
@@ -197,7 +197,7 @@ def _numbered(profiles: Iterable[DeviceProfile]) -> tuple[VirtualDevice, ...]:
 
 
 def _ranges(devices: Iterable[VirtualDevice]) -> str:
-    """Returns the names of the devices and of the host, with `cuda:0..cuda:7` for a row of them."""
+    """Return the names of the devices and of the host, with `cuda:0..cuda:7` for a row of them."""
     counts = Counter(device.type for device in devices if device.type != "cpu")
     rows = (f"{t}:0" if count == 1 else f"{t}:0..{t}:{count - 1}" for t, count in counts.items())
     return ", ".join(["cpu", *rows])

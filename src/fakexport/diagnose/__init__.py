@@ -1,4 +1,4 @@
-"""Detectors: from the facts of a build, a capture and a program to diagnostics."""
+"""Detectors: turn the facts of a build, a capture and a program into diagnostics."""
 
 from fakexport.diagnose.construction import diagnose_build
 from fakexport.diagnose.failure import diagnose_assumptions, diagnose_failure

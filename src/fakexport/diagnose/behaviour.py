@@ -1,4 +1,4 @@
-"""What a program does otherwise than its reader may think: FE901 to FE907."""
+"""Where the exported program behaves differently from what the model code suggests: FE901 to FE907."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CODES = {"attribute": "FE903", "print": "FE906", "random": "FE907"}
 
 
 def diagnose_behaviour(program: ExportedProgram, effects: Iterable[PythonEffect]) -> Iterator[Diagnostic]:
-    """What eager code does and the program does not, or does otherwise.
+    """Report what eager code does and the program does not, or does differently.
 
     Args:
         program: As captured, before decompositions.
@@ -49,7 +49,7 @@ def _written(program: ExportedProgram) -> Iterator[Diagnostic]:
     for found in written_inputs(program):
         yield rule("FE902").diagnostic(
             labels=labels_at(found.span, f"`{found.operator}` writes into the input `{found.name}`"),
-            notes=(f"the caller's tensor `{found.name}` has other values after each call",),
+            notes=(f"the caller's tensor `{found.name}` is changed by each call",),
             fix=Fix("compute a new tensor: `x = x + 1` in place of `x += 1`, or write into `x.clone()`"),
             node=found.node,
             module_path=found.module_path or None,
@@ -63,10 +63,10 @@ def _python(effect: PythonEffect) -> Diagnostic:
             label, note = f"`{effect.what}` changes here", f"`{place}` was changed while `forward` ran"
             fix = "return it, or register it as a buffer and write into that: `self.steps += 1`"
         case "print":
-            label, note = "printed once, while the model was captured", "the program prints nothing"
+            label, note = "printed once, while the model was traced", "the program prints nothing"
             fix = "remove it, or print what the program returns"
         case "random":
-            label = f"`{effect.what}` drew a number, and the program keeps it"
+            label = f"`{effect.what}` drew a number, which is a constant of the program"
             note = f"`forward` drew from the generator of {effect.what.partition('.')[0]}"
             fix = "draw with torch, or take the number as an argument of `forward`"
     return rule(_CODES[effect.kind]).diagnostic(
@@ -97,8 +97,8 @@ def _plain_attributes(program: ExportedProgram) -> Iterator[Diagnostic]:
 def _shared(program: ExportedProgram) -> Iterator[Diagnostic]:
     for found in shared_outputs(program):
         yield rule("FE905").diagnostic(
-            labels=labels_at(found.span, f"the output `{found.name}` is memory of {found.other}"),
+            labels=labels_at(found.span, f"the output `{found.name}` is the memory of {found.other}"),
             notes=(f"the output `{found.name}` shares its memory with {found.other}",),
-            fix=Fix("return a copy, `x.clone()`, where the caller writes into it"),
+            fix=Fix("return a copy, `x.clone()`, if the caller writes into it"),
             module_path=found.module_path or None,
         )

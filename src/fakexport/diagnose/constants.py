@@ -1,4 +1,4 @@
-"""Constants without a value: FE601, FE602, FE603."""
+"""Report constants without a value: FE601, FE602, FE603."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fakexport.rules import rule
 __all__ = ["diagnose_constants"]
 
 _FIXES = {
-    "FE601": "compute it in `forward`, or make it a persistent buffer, which the checkpoint brings",
+    "FE601": "compute it in `forward`, or make it a persistent buffer, so that the checkpoint contains it",
     "FE602": "draw it with `generator=torch.Generator().manual_seed(...)`, or make it a persistent buffer",
-    "FE603": "make it of operators that run on the CPU, or make it a persistent buffer",
+    "FE603": "compute it with operators that run on the CPU, or make it a persistent buffer",
 }
 
 
 def diagnose_constants(recovered: Recovered) -> Iterator[Diagnostic]:
-    """One diagnostic per constant that has no value in the program, in the order of the constants.
+    """Return one diagnostic per constant that has no value in the program, in the order of the constants.
 
     Reports:
         FE601, FE602, FE603. The place is the line that reads the constant; a constant that nothing reads

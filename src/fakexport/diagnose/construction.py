@@ -19,7 +19,7 @@ __all__ = ["diagnose_build", "subclass_not_kept"]
 
 
 def diagnose_build(error: BaseException, *, topology: Topology | None = None) -> Diagnostic:
-    """The diagnostic of a constructor that raised.
+    """Return the diagnostic of a constructor that raised.
 
     Args:
         error: What the factory raised, with its traceback.
@@ -51,11 +51,11 @@ def diagnose_build(error: BaseException, *, topology: Topology | None = None) ->
 
 
 _REFUSED_CLASS = re.compile(r"^Creating a new Tensor subclass (\w+) but the raw Tensor object is already ")
-_NO_DATA = "it is made of a tensor that exists already, and is not a wrapper with `__tensor_flatten__`"
+_NO_DATA = "it is created from an existing tensor, and is not a wrapper with `__tensor_flatten__`"
 
 
 def subclass_not_kept(error: SubclassNotKept, spans: tuple[Span, ...] = ()) -> Diagnostic:
-    """FE103, which names the tensor, its class and the reason."""
+    """Report FE103, which names the tensor, its class and the reason."""
     return rule("FE103").diagnostic(
         labels=labels_at(error.span or _last(spans), f"here: {error.class_name.rpartition('.')[2]}"),
         notes=(str(error),),

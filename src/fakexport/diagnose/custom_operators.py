@@ -1,4 +1,4 @@
-"""Operators from outside torch that are not what they say: FE402, FE403."""
+"""Detect custom operators that do not match their declaration: FE402, FE403."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MUTATED = "not defined as mutable but was mutated"
 
 @dataclass(frozen=True)
 class ComparedOperators:
-    """What came of running the custom operators of a program.
+    """The result of running the custom operators of a program.
 
     Args:
-        diagnostics: Of those that are not what they say.
+        diagnostics: Diagnostics of those that do not match their declaration.
         notes: A sentence for each that could not be compared.
     """
 
@@ -40,13 +40,13 @@ class ComparedOperators:
 
 
 def compare_custom_operators(program: ExportedProgram) -> ComparedOperators:
-    """Runs each operator that was made in Python once, on made-up data on the CPU, and compares.
+    """Run each custom operator of Python once on synthetic data on the CPU, and compare its kernels.
 
     Only operators of `torch.library.custom_op`, whose kernels can raise but not crash, and only with inputs
     of at most `LARGEST_INPUT_BYTES`. Each operator is run as its first node calls it.
 
     Reports:
-        FE402 where the fake kernel gives another shape, dtype or layout than the real one, FE403 where an
+        FE402 where the fake kernel returns another shape, dtype or layout than the real one, FE403 where an
         input is changed that the schema does not say is.
     """
     diagnostics: list[Diagnostic] = []
@@ -65,7 +65,7 @@ def compare_custom_operators(program: ExportedProgram) -> ComparedOperators:
 
 
 def _custom_operator(visit: Visit) -> str | None:
-    """`acme::scale`, if an operator outside of torch has that name."""
+    """Return `acme::scale`, if an operator outside of torch has that name."""
     operator = operator_name(visit.node)
     namespace, _, name = operator.partition(".")
     is_called = visit.node.op == "call_function" and hasattr(visit.node.target, "overloadpacket")
@@ -74,7 +74,10 @@ def _custom_operator(visit: Visit) -> str | None:
 
 def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
     if not is_python_operator(name):
-        raise NotComparable("it is not of `torch.library.custom_op`, and might crash on made-up data")
+        raise NotComparable(
+            "operators not defined with `torch.library.custom_op`, such as those in C++, are not run on "
+            "synthetic data: they could crash"
+        )
     args, kwargs = made_up_inputs(
         tree_map(
             lambda leaf: leaf.meta.get("val") if isinstance(leaf, Node) else leaf,
@@ -93,12 +96,12 @@ def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
             module_path=visit.module_path or None,
         )
     elif mutated != "SUCCESS":
-        raise NotComparable(f"on made-up data it raised {type(mutated).__name__}: {_first_line(mutated)}")
+        raise NotComparable(f"on synthetic data it raised {type(mutated).__name__}: {_first_line(mutated)}")
     if type(mismatch).__name__ == "MetadataMismatchError":
         yield rule("FE402").diagnostic(
             labels=labels_at(visit.span, f"the kernels of {name} disagree"),
             notes=(str(mismatch),),
-            fix=Fix("make the fake kernel give what the real one gives"),
+            fix=Fix("make the fake kernel return what the real kernel returns"),
             module_path=visit.module_path or None,
         )
 

@@ -1,4 +1,4 @@
-"""What only the data can tell, where the capture had to know it: FE201, FE203, FE204, FE205, FE301."""
+"""Detect data-dependent values, sizes and control flow: FE201, FE203, FE204, FE205, FE301."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ASSERTED = re.compile(r"Data-dependent assertion|Failed to trace .* assert", re
 
 
 _NUMPY = re.compile(r"\.numpy\(\) is not supported for tensor subclasses|Can't call numpy\(\) on")
-# What a function says that is no operator and got a number of the trace: `f"{x.item():.2f}"`.
+# What a function says that is not an operator and got a number of the trace: `f"{x.item():.2f}"`.
 _TRACED_NUMBER = re.compile(
     r"\bSym(?:Int|Float|Bool)\b|^'(?:u|zuf)\d+'$|type must be tuple of ints,\s?but got FakeTensor"
     r"|maximum\(\) missing|minimum\(\) missing"
@@ -42,18 +42,18 @@ _REFUSALS = ("TypeError", "KeyError", "ValueError")
 
 
 def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
-    """FE205: NumPy wants the data."""
+    """Report FE205: NumPy needs the data."""
     if not any(_NUMPY.search(text) for text in failure.messages):
         return None
     return rule("FE205").diagnostic(
         labels=labels_of(failure, "NumPy needs the data of this tensor"),
         notes=torch_says(failure),
-        fix=Fix("compute it with operators of torch, or wrap it as a custom operator with a fake kernel"),
+        fix=Fix("compute it with torch operators, or wrap it in a custom operator with a fake kernel"),
     )
 
 
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
-    """FE203: Python needs a number."""
+    """Report FE203: Python needs a number."""
     reads_output = "DataDependentOutputException" in failure.error_types and not _is_test(failure)
     number = _found(_NUMBER, failure)
     is_refused = failure.error_types[0] in _REFUSALS and bool(_TRACED_NUMBER.search(failure.messages[0]))
@@ -68,7 +68,7 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
-    """FE201: Python asks a tensor whether it is true; FE204: it is the condition of a loop."""
+    """Report FE201: Python asks a tensor whether it is true; FE204: it is the condition of a loop."""
     guard = _found(_GUARD, failure)
     is_branch = any(_BRANCH.search(text) or _ASSERTED.search(text) for text in failure.messages)
     is_branch |= "DataDependentOutputException" in failure.error_types
@@ -80,7 +80,7 @@ def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
         return rule("FE204").diagnostic(
             labels=labels_of(failure, message),
             notes=torch_says(failure),
-            fix=Fix("run a fixed number of rounds with `torch.where`, or use `torch.while_loop`"),
+            fix=Fix("run a fixed number of iterations with `torch.where`, or use `torch.while_loop`"),
         )
     return rule("FE201").diagnostic(
         labels=labels_of(failure, message),
@@ -90,14 +90,14 @@ def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
-    """FE301: the capture must know a size."""
+    """Report FE301: the capture must know a size."""
     guard = _found(_GUARD, failure) or _found(_NUMBER, failure)  # Torch 2.11 asks for the number of parts.
     if guard is None and "DynamicOutputShapeException" not in failure.error_types:
         return None
     expression = source_text(failure.culprit)
     asked = f" ({guard['expression']})" if guard else ""
     return rule("FE301").diagnostic(
-        labels=labels_of(failure, f"`{expression}` must know the size{asked}" if expression else "here"),
+        labels=labels_of(failure, f"`{expression}` needs to know the size{asked}" if expression else "here"),
         notes=torch_says(failure),
         fix=Fix(size_repair(failure.culprit)),
     )

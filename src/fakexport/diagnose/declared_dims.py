@@ -1,4 +1,4 @@
-"""What a program makes of the dimensions that were declared dynamic: FE302, FE304, FE305; FE207."""
+"""Check the declared dynamic dimensions against the program: FE302, FE304, FE305; FE207."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LARGEST = 2**20
 def diagnose_declared_dims(
     program: ExportedProgram, summary: ProgramSummary, dynamic: DynamicDims
 ) -> Iterator[Diagnostic]:
-    """What was declared and does not hold: the program takes fewer sizes, or does not read the input.
+    """Yield what was declared and does not hold: the program takes fewer sizes, or does not read the input.
 
-    `torch.export` keeps a dimension dynamic and narrows its range without a word; the bounds that were given
-    are held against the guards of the trace here. Where no bound was given, the program's own is right.
+    `torch.export` keeps a dimension dynamic and narrows its range silently; here, the declared bounds are
+    compared with the guards of the trace. Where no bound was declared, the program's own is right.
 
     Reports:
         FE302 for a dimension that has a refused size in its declared range, FE304 for two dimensions with
@@ -46,31 +46,30 @@ def diagnose_declared_dims(
                 notes=(
                     f"{dim.input_name}.{dim.dim} was declared dynamic; no operator reads {dim.input_name}",
                 ),
-                fix=Fix(
-                    f"leave out --dynamic {dim.input_name}.{dim.dim}, or give inputs that make use of it"
-                ),
+                fix=Fix(f"remove --dynamic {dim.input_name}.{dim.dim}, or pass inputs that use it"),
             )
 
 
 def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
-    """One sentence for each dimension that was declared from 0 or 1 on: the program has it from 2 on.
+    """Return one sentence for each dimension that was declared from 0 or 1 on: the program has it from 2 on.
 
-    `torch.export` raises such a bound to 2 without a word, and lets the program take the smaller sizes
+    `torch.export` raises such a bound to 2 silently, and lets the program take the smaller sizes
     without a guard: it may be right for them, fail inside, or be wrong. Where no bound was given, none
     was promised.
 
     Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.create_symbol`, `specialize_zero_one`.
     """
     return tuple(
-        f"{dim.input_name}.{dim.dim} was declared as {_range(dim)}, and the program is traced for sizes from "
-        f"2 on: it takes {'0 and 1' if dim.min == 0 else '1'} without a check, and nothing is proven there"
+        f"{dim.input_name}.{dim.dim} was declared as {_range(dim)}, but torch traces sizes from 2: "
+        + ("sizes 0 and 1 are" if dim.min == 0 else "size 1 is")
+        + " accepted without a guard and not verified"
         for dim in dynamic.dims
         if dim.min is not None and dim.min < 2
     )
 
 
 def diagnose_numbers(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """Numbers among the inputs, whose values the program holds.
+    """Return the numbers among the inputs, whose values the program holds.
 
     Reports:
         FE207.
@@ -80,10 +79,8 @@ def diagnose_numbers(program: ExportedProgram) -> Iterator[Diagnostic]:
             continue
         if type(spec.arg.value) in (int, float):
             yield rule("FE207").diagnostic(
-                notes=(f"{spec.arg.name} is {spec.arg.value!r} in the program, which takes no other value",),
-                fix=Fix(
-                    f"pass {spec.arg.name} as a tensor without dimensions, or leave it out of the inputs"
-                ),
+                notes=(f"{spec.arg.name} is {spec.arg.value!r} in the program, which accepts no other",),
+                fix=Fix(f"pass {spec.arg.name} as a 0-d (scalar) tensor, or remove it from the inputs"),
             )
 
 
@@ -109,8 +106,8 @@ def _unequal(guard: Guard, declared: Mapping[str, DynamicDim]) -> Iterator[Diagn
         both = " and ".join(f"{name} as {_range(declared[name])}" for name in names)
         yield rule("FE304").diagnostic(
             labels=labels_at(guard_span(guard), f"needs {' and '.join(names)} to be equal"),
-            notes=(f"declared were {both}",),
-            fix=Fix(f"declare one range for {' and '.join(names)}"),
+            notes=(f"declared: {both}",),
+            fix=Fix(f"declare the same range for {' and '.join(names)}"),
         )
 
 

@@ -1,4 +1,4 @@
-"""A device that the target does not have: FE505."""
+"""Detect a device that the target does not have: FE505."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_GENERATOR = re.compile(r"Cannot get (?P<type>CUDA|XPU|MPS) generator without
 
 
 def absent_device(failure: CaptureFailure, topology: Topology | None) -> Diagnostic | None:
-    """FE505: `forward` names a device that the topology lacks."""
+    """Report FE505: `forward` names a device that the topology lacks."""
     found = _absent(failure.messages, topology)
     return None if found is None else _diagnostic(*found, topology, lambda text: labels_of(failure, text))
 
@@ -29,7 +29,7 @@ def absent_device(failure: CaptureFailure, topology: Topology | None) -> Diagnos
 def absent_device_in_constructor(
     error: BaseException, span: Span | None, topology: Topology | None
 ) -> Diagnostic | None:
-    """The same for what a factory raised.
+    """Return the same for what a factory raised.
 
     Args:
         span: The user's line.
@@ -39,7 +39,7 @@ def absent_device_in_constructor(
 
 
 def _absent(messages: tuple[str, ...], topology: Topology | None) -> tuple[str, str] | None:
-    """The device that does not exist and those that do, as an error says."""
+    """Return the device that does not exist and those that do, as an error says."""
     for message in messages:
         if (found := _ABSENT.search(message)) is not None:
             return found["device"], found["present"]
@@ -62,7 +62,7 @@ def _diagnostic(
 
 
 def _other_target(device: str, topology: Topology | None) -> str:
-    """A target that has the device, as text after the first half of a fix; "" where there is none."""
+    """Return a target that has the device, as text after the first half of a fix; "" where there is none."""
     device_type, _, index = device.partition(":")
     count = int(index or 0) + 1
     if device_type not in default_profiles() or count > MAX_DEVICES:

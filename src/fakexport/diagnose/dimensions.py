@@ -1,4 +1,4 @@
-"""Declared dynamic dimensions for which no program is captured: FE302, FE303, FE304."""
+"""Explain a refused dynamic dimension: FE302, FE303, FE304."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DIMENSION = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<dim>\d+)\]")
 
 
 def dynamic_dims_specialised(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
-    """FE302, for each dimension that works for one size only, or for a part of its declared range."""
+    """Report FE302, for each dimension that works for one size only, or for a part of its declared range."""
     text = next((m for m in failure.messages if any(mark.search(m) for mark in _MARKS)), None)
     if text is None:
         return ()
@@ -35,19 +35,19 @@ def dynamic_dims_specialised(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
 
 
 def zero_or_one_examples(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
-    """FE303, for each example size that stands for itself only."""
+    """Report FE303, for each example size that stands for itself only."""
     found = [match for text in failure.messages[:1] for match in _ZERO_OR_ONE.finditer(text)]
     return tuple(
         rule("FE303").diagnostic(
-            notes=(f"the example of {m['name']} has the size {m['size']} in dimension {m['dim']}",),
-            fix=Fix(f"give an example in which {m['name']}.{m['dim']} is 2 or more"),
+            notes=(f"the example of {m['name']} has size {m['size']} in dimension {m['dim']}",),
+            fix=Fix(f"pass an example in which {m['name']}.{m['dim']} is 2 or more"),
         )
         for m in found
     )
 
 
 def dims_must_be_equal(failure: CaptureFailure) -> tuple[Diagnostic, ...]:
-    """FE304, for each pair of dimensions that were declared apart."""
+    """Report FE304, for each pair of dimensions that were declared apart."""
     found = [match for text in failure.messages[:1] for match in _EQUAL.finditer(text)]
     return tuple(_unequal(failure, match["dims"]) for match in found)
 
@@ -59,7 +59,7 @@ def _unequal(failure: CaptureFailure, text: str) -> Diagnostic:
     return rule("FE304").diagnostic(
         labels=labels_at(guard.span if guard else None, f"needs {names} to be equal"),
         notes=torch_says(failure),
-        fix=Fix(f"declare one dimension for {names}"),
+        fix=Fix(f"declare the same dimension for {names}"),
     )
 
 
@@ -80,7 +80,7 @@ def _specialised(failure: CaptureFailure, text: str, *, is_only: bool) -> Diagno
 
 
 def _responsible(failure: CaptureFailure, dims: Sequence[str]) -> GuardFact | None:
-    """The guard that fixes a size of one of the dimensions, or else the last one that has a place."""
+    """Return the guard that fixes a size of one of the dimensions, or else the last one that has a place."""
     placed = [guard for guard in failure.guards if guard.span is not None]
     own = [guard for guard in placed if set(guard.dims) & set(dims)] or placed
     fixing = [guard for guard in own if guard.expression.startswith("Eq(")]

@@ -118,7 +118,7 @@ class _Call:
     arguments: Mapping[str, Any]
 
     def tensor(self, argument: str) -> torch.Tensor | None:
-        """The value of an argument, of a list the first one; None for what is not a tensor."""
+        """Return the value of an argument, of a list the first one; None for what is not a tensor."""
         return _tensor(self.arguments.get(argument))
 
     @property
@@ -159,7 +159,7 @@ def _refusal(node: Node) -> _Refusal | None:
 
 
 def _kind_refused(call: _Call) -> _Refusal | None:
-    """An operator without a kernel for complex numbers, for integers, for bool or for floats."""
+    """Return an operator without a kernel for complex numbers, for integers, for bool or for floats."""
     kinds = refused_kinds(call.name, call.device_type)
     tensors = call.tensors if kinds else {}
     if not tensors:
@@ -172,7 +172,9 @@ def _kind_refused(call: _Call) -> _Refusal | None:
 
 
 def _computed(call: _Call, tensors: list[torch.Tensor]) -> torch.dtype | None:
-    """The dtype that the kernel gets: the promoted one where dtypes are promoted, else that of the first."""
+    """Return the dtype that the kernel gets: the promoted one where dtypes are promoted, else that of the
+    first.
+    """
     if len(tensors) == 1 or torch.Tag.pointwise not in call.node.target.tags:  # type: ignore[union-attr]
         return tensors[0].dtype
     if len(tensors) == 2:
@@ -206,13 +208,16 @@ def _mixed(call: _Call) -> _Refusal | None:
 
 
 def _is_of_classes(call: _Call) -> bool:
-    """Whether the targets of a loss are indices of classes; probabilities are multiplied, which promotes."""
+    """Return whether the targets of a loss are indices of classes.
+
+    Probabilities are multiplied, which promotes.
+    """
     values, target = call.tensor("self"), call.tensor("target")
     return values is not None and target is not None and values.dim() == target.dim() + 1
 
 
 def _wrong_choice(call: _Call) -> _Refusal | None:
-    """An index or a mask of a dtype that chooses nothing."""
+    """Return an index or a mask of a dtype that chooses nothing."""
     argument, allowed = _CHOOSING.get(call.name, ("", ()))
     tensor = call.tensor(argument)
     if tensor is None or tensor.dtype in allowed:
@@ -221,7 +226,7 @@ def _wrong_choice(call: _Call) -> _Refusal | None:
 
 
 def _not_kept(call: _Call) -> _Refusal | None:
-    """An in-place operator whose result its tensor cannot hold: `integers.mul_(0.5)`."""
+    """Return an in-place operator whose result its tensor cannot hold: `integers.mul_(0.5)`."""
     values, other = call.tensor("self"), call.arguments.get("other", call.arguments.get("tensor1"))
     is_in_place = operator_name(call.node) != call.name
     operand = _tensor(other) if isinstance(other, Node) else other
@@ -236,7 +241,7 @@ def _not_kept(call: _Call) -> _Refusal | None:
 
 
 def _bool_subtracted(call: _Call) -> _Refusal | None:
-    """`-` between a tensor of bool and anything else."""
+    """Return `-` between a tensor of bool and anything else."""
     if call.name not in ("aten.sub.Tensor", "aten.rsub.Scalar", "aten.rsub.Tensor"):
         return None
     operands = {name: t.dtype for name, t in call.tensors.items() if t.dtype is torch.bool}
@@ -262,12 +267,14 @@ def _tensor(argument: Any) -> torch.Tensor | None:
 
 
 def _may_be_filled(values: torch.Tensor | None) -> bool:
-    """Whether `x[mask] = value` can be a `masked_fill`, which converts the value."""
+    """Return whether `x[mask] = value` can be a `masked_fill`, which converts the value."""
     return values is not None and all(isinstance(size, int) and size == 1 for size in values.shape)
 
 
 def _bias(values: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor | None:
-    """The bias of `linear` if it needs the dtype of the values: where it is fused, and not added in-place."""
+    """Return the bias of `linear` if it needs the dtype of the values: where it is fused, and not added
+    in-place.
+    """
     if values is None or bias is None:
         return None
     is_static = all(isinstance(size, int) for size in values.shape)  # Asking a symbol would add a guard.
@@ -285,7 +292,7 @@ def _is_mixed(name: str, operands: Mapping[str, torch.dtype]) -> bool:
 
 
 def _is_autocast(visit: Visit) -> bool:
-    """Whether autocast is on for a kind of device: the innermost region for that kind decides."""
+    """Return whether autocast is on for a kind of device: the innermost region for that kind decides."""
     is_on: dict[Any, bool] = {}
     caller = visit.caller
     while caller is not None:
@@ -309,7 +316,9 @@ def _diagnostic(visit: Visit, refusal: _Refusal) -> Diagnostic:
 
 
 def _conversions(operands: Mapping[str, torch.dtype]) -> str:
-    """`input.to(torch.float32)`: the dtype of the weight, of what is written into, or of the widest kind."""
+    """Return `input.to(torch.float32)`: the dtype of the weight, of what is written into, or of the widest
+    kind.
+    """
     if operands.keys() & {"weight", "source", "values"}:
         wanted = operands["weight" if "weight" in operands else "self"]
     else:

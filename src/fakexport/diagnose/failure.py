@@ -43,7 +43,7 @@ Detector = Callable[[CaptureFailure], Diagnostic | tuple[Diagnostic, ...] | None
 def diagnose_failure(
     failure: CaptureFailure, exploration: Exploration | None = None, *, topology: Topology | None = None
 ) -> tuple[Diagnostic, ...]:
-    """The diagnostics of a capture that failed: what stopped it, then what else is in its way.
+    """Return the diagnostics of a capture that failed: what stopped it, then what else is in its way.
 
     Args:
         failure: The failure of the capture.
@@ -72,7 +72,7 @@ def diagnose_failure(
 
 
 def diagnose_assumptions(exploration: Exploration) -> Iterator[str]:
-    """A sentence for each assumption that an exploration made, and for what ended it."""
+    """Yield a sentence for each assumption that an exploration made, and for what ended it."""
     for assumption in exploration.assumptions:
         where = place_text(assumption.span)
         yield f"to keep looking for problems, assumed that {assumption.text} at {where}"
@@ -94,7 +94,8 @@ def diagnose_assumptions(exploration: Exploration) -> Iterator[str]:
 
 
 def _follows_from_assumptions(problem: Problem) -> bool:
-    """Whether an error that ended a trace is of what had been assumed, and says nothing about the model.
+    """Return whether an error that ended a trace is of what had been assumed, and says nothing about the
+    model.
 
     What a line asks of data or of an operator is a fault by itself. Any other error is the model's own only
     if its code ran as some input would have it: branches were taken, and nothing was made up.
@@ -120,19 +121,21 @@ def _diagnosed(failure: CaptureFailure, topology: Topology | None) -> tuple[Diag
 
 
 def _with_assumptions(diagnostics: Iterable[Diagnostic], problem: Problem) -> Iterator[Diagnostic]:
-    """What a line asks of data or of an operator is a fault by itself; an error may follow from a guess."""
+    """Yield the diagnostics of a problem, with a note if an assumption may have caused it."""
     for diagnostic in diagnostics:
         notes = diagnostic.notes
         if problem.assumptions and (problem.is_last):
             count, last = len(problem.assumptions), problem.assumptions[-1]
-            after = f"after {count} assumptions, the last one" if count > 1 else "after one assumption,"
+            which = f"{count} assumptions, the last one being" if count > 1 else "the assumption"
             where = f"{last.text} at {place_text(last.span)}"
-            notes += (f"found {after} that {where}: it may follow from what was assumed",)
+            notes += (f"found under {which} that {where}: it may be caused by what was assumed",)
         yield replace(diagnostic, count=problem.count, notes=notes)
 
 
 def _is_same(known: Diagnostic, other: Diagnostic) -> bool:
-    """Whether two findings are one: a rule at a place, or, where no place is known, with the same words."""
+    """Return whether two findings are one: a rule at a place, or, where no place is known, with the same
+    words.
+    """
     if known.code != other.code:
         return False
     if known.primary is None or other.primary is None:
@@ -163,7 +166,7 @@ _DETECTORS: tuple[Detector, ...] = (
 
 
 def _forward_failed(failure: CaptureFailure) -> Diagnostic:
-    """FE202, which passes on what torch or the model said."""
+    """Report FE202, which passes on what torch or the model said."""
     known = next((text for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
@@ -185,7 +188,7 @@ _KNOWN_FIXES = (
     ),
     (
         re.compile(r"Cannot get \w+ generator|getNewGenerator\(\)"),
-        "leave out `generator=`, or pass the random numbers as an input: an ExportedProgram keeps no "
+        "remove `generator=`, or pass the random numbers as an input: an ExportedProgram keeps no "
         "torch.Generator that can be saved, and never seeds it again",
     ),
 )

@@ -12,7 +12,7 @@ __all__ = ["diagnose_internal_fault"]
 
 
 def diagnose_internal_fault(error: BaseException, *, versions: Mapping[str, str]) -> Diagnostic:
-    """What to report when fakexport itself raised.
+    """Return what to report when fakexport itself raised.
 
     Reports:
         FE001.

@@ -101,7 +101,7 @@ def refused_kinds(operator: str, device_type: str) -> str:
 
     Args:
         operator: `aten.gelu.default`.
-        device_type: Of other types than "cpu" and "cuda" only what both refuse is known.
+        device_type: For types other than "cpu" and "cuda", only what both refuse is known.
     """
     name = operator.removeprefix("aten.")
     here = {"cpu": _AT_CPU, "cuda": _AT_CUDA}.get(device_type, {})

@@ -22,12 +22,12 @@ _MAX_NOTE_LINES = 12
 
 
 def labels_of(failure: CaptureFailure, message: str) -> tuple[Label, ...]:
-    """The culprit as primary label, and the frame that called it where that is another place."""
+    """Return the culprit as primary label, and the frame that called it where that is another place."""
     return labels_at(failure.culprit, message, caller=failure.spans[-2] if len(failure.spans) > 1 else None)
 
 
 def labels_at(span: Span | None, message: str, *, caller: Span | None = None) -> tuple[Label, ...]:
-    """A primary label at `span`, and a secondary one at `caller`; none where no place is known."""
+    """Return a primary label at `span`, and a secondary one at `caller`; none where no place is known."""
     if span is None:
         return ()
     primary = Label(with_columns(span), message)
@@ -37,18 +37,18 @@ def labels_at(span: Span | None, message: str, *, caller: Span | None = None) ->
 
 
 def torch_says(failure: CaptureFailure) -> tuple[str, ...]:
-    """Torch's own message as a note, without what it says to its developers."""
+    """Return torch's own message as a note, without what it says to its developers."""
     text = _FOR_DEVELOPERS.sub("", failure.messages[0]).strip()
     lines = text.splitlines()[:_MAX_NOTE_LINES]
     return (f"{failure.error_types[0]}: " + "\n".join(lines).rstrip(),) if lines else ()
 
 
 def place_text(span: Span) -> str:
-    """`model.py:8`."""
+    """Return `model.py:8`."""
     return f"{PurePath(span.path).name}:{span.line}"
 
 
 def headline(diagnostic: Diagnostic) -> str:
-    """`error[FE201] at model.py:8: data-dependent branch: condition depends on tensor values`."""
+    """Return `error[FE201] at model.py:8: data-dependent branch: condition depends on tensor values`."""
     place = f" at {place_text(diagnostic.primary.span)}" if diagnostic.primary else ""
     return f"{diagnostic.severity}[{diagnostic.code}]{place}: {diagnostic.message}"

@@ -1,4 +1,4 @@
-"""Where a program is not that of the model that was named: an input is missing, or its quantization."""
+"""Detect a program that is not the whole model: an input or the quantization is missing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MOST_MODULES = 4
 def diagnose_omitted_inputs(
     program: ExportedProgram | None, module: nn.Module, inputs: ExampleInputs
 ) -> tuple[Diagnostic, ...]:
-    """Whether the program lacks a part of the model, as an input of it was not derived.
+    """Return whether the program lacks a part of the model, as an input of it was not derived.
 
     An input without which the program still uses every parameter is not missed.
 
     Args:
         program: Exported from the module; None where that failed, which may come of the omitted input.
-        module: Of fake tensors.
+        module: Module of fake tensors.
         inputs: What it was exported with.
     Reports:
         FE104, at most once.
@@ -34,12 +34,12 @@ def diagnose_omitted_inputs(
     unused = None if program is None else unused_parameters(program, module)
     if unused is not None and not unused.modules:
         return ()
-    notes = [f"{name} is not given: {reason}" for name, reason in inputs.omitted.items()]
+    notes = [f"{name} was not provided: {reason}" for name, reason in inputs.omitted.items()]
     names = ", ".join(inputs.omitted)
     lacks = f"the model may fail because it lacks {names}" if unused is None else _sentence(unused)
     fix = "write a factory that returns the model and all of its inputs"
     if unused is not None:
-        fix += f"; to check it without {names}, say so: {_options(inputs)}"
+        fix += f"; to check the model without {names}, pass {_options(inputs)}"
     found = rule("FE104").diagnostic(
         notes=(*notes, lacks), fix=Fix(fix), module_path=unused.modules[0] if unused else None
     )
@@ -63,7 +63,7 @@ def diagnose_quantization(source: Source) -> tuple[Diagnostic, ...]:
 
 
 def unused_note(program: ExportedProgram, module: nn.Module) -> tuple[str, ...]:
-    """A sentence about the parameters that the program does not use, where there are any."""
+    """Return a sentence about the parameters that the program does not use, where there are any."""
     unused = unused_parameters(program, module)
     return (_sentence(unused),) if unused.modules else ()
 
@@ -78,6 +78,6 @@ def _sentence(unused: UnusedParameters) -> str:
 
 
 def _options(inputs: ExampleInputs) -> str:
-    """The inputs that there are, as options of the command line."""
+    """Return the inputs that there are, as options of the command line."""
     specs = (InputSpec.of(name, tensor) for name, tensor in inputs.kwargs.items())
     return " ".join(f"--input '{spec}'" for spec in specs)

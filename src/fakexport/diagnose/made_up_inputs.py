@@ -1,4 +1,4 @@
-"""Real data in the place of fakes, to run an operator of Python on."""
+"""Create synthetic inputs on which a Python custom operator can run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NotComparable(Exception):
 
 
 def made_up_inputs(described: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Real arguments on the CPU, like fake ones.
+    """Return real arguments on the CPU, like fake ones.
 
     Args:
         described: Positional and keyword arguments, with fake tensors in them.
@@ -53,7 +53,7 @@ def made_up_inputs(described: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _number(value: Any) -> Any:
-    """A symbolic number's value in the example, None where only data tell it; all else as it is."""
+    """Return a symbolic number's value in the example, None where only data tell it; all else as it is."""
     return hint_of(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
 
 
@@ -62,7 +62,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def _real(fake: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Drawn numbers, so that a change is seen; of integers zeros, which are indices of every table."""
+    """Return drawn numbers, so that a change is seen; of integers zeros, which are indices of every table."""
     sizes, strides = ([_number(n) for n in numbers] for numbers in (fake.shape, fake.stride()))
     if not fake.is_floating_point():
         return torch.zeros(sizes, dtype=fake.dtype)

@@ -1,4 +1,4 @@
-"""Weights that do not fit their device: FE503."""
+"""Detect weights that exceed the memory of their device: FE503."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["diagnose_memory"]
 
 
 def diagnose_memory(summary: ProgramSummary, topology: Topology) -> Diagnostic | None:
-    """Whether some device has less memory than the parameters and buffers placed on it.
+    """Return whether some device has less memory than the parameters and buffers placed on it.
 
     Reports:
         FE503, once, with the worst device; the host's memory is not assumed.
@@ -35,8 +35,8 @@ def diagnose_memory(summary: ProgramSummary, topology: Topology) -> Diagnostic |
         notes=(
             f"{device} ({profile.name}) has {_gibibytes(memory)}, the weights placed on it need "
             f"{_gibibytes(weight_bytes)}",
-            f"{len(over)} of {len(topology.accelerators)} devices are short of memory; all weights together "
-            f"need {_gibibytes(sum(placed.values()))}",
+            f"{len(over)} of {len(topology.accelerators)} devices have too little memory; all weights "
+            f"together need {_gibibytes(sum(placed.values()))}",
         ),
         fix=Fix("use more or larger devices, or a smaller dtype"),
     )

@@ -1,4 +1,4 @@
-"""What the real kernel of an operator of Python gives, for the fake kernel that is missing."""
+"""Run the real kernel of a Python custom operator to write its missing fake kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ __all__ = ["observed_results"]
 
 
 def observed_results(call: OperatorCall) -> str | None:
-    """The expression of a fake kernel's results, `torch.empty_like(x)`, where one run leaves no other choice.
+    """Return the expression of a fake kernel's results, `torch.empty_like(x)`, where one run leaves no other
+    choice.
 
     Only an operator of `torch.library.custom_op` is run: its kernels can raise but not crash. A result is
     like an argument if it has its shape, and if no other size of the call could have given that shape.
@@ -54,7 +55,7 @@ def _like(result: Any, given: dict[str, Any]) -> str | None:
 
 
 def _is_only_explanation(tensor: torch.Tensor, others: Iterable[Any]) -> bool:
-    """Whether the sizes of a tensor cannot be those of other arguments, or one of its own twice."""
+    """Return whether the sizes of a tensor cannot be those of other arguments, or one of its own twice."""
     sizes = list(tensor.shape)
     if len(set(sizes)) < len(sizes) or any(size < 2 for size in sizes):
         return False

@@ -1,4 +1,4 @@
-"""What a capture cannot run: FE206, FE208, FE210, FE401, FE404, FE502."""
+"""Detect what a trace cannot run: FE206, FE208, FE210, FE401, FE404, FE502."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DIFFERENT_DEVICES = re.compile(
 
 
 def missing_fake_kernel(failure: CaptureFailure) -> Diagnostic | None:
-    """FE401: an operator can run on real data only."""
+    """Report FE401: an operator can run on real data only."""
     found = next((m for text in failure.messages for p in _NO_FAKE_KERNEL if (m := p.search(text))), None)
     unsupported = next((i for i, name in enumerate(failure.error_types) if name in _UNSUPPORTED), None)
     if found is None and unsupported is None:
@@ -56,15 +56,18 @@ def missing_fake_kernel(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def _registration(operator: str, results: str | None) -> str:
-    """What to register; where the results are not certain, what is printed raises until it is filled in."""
+    """Return what to register.
+
+    Where the results are not certain, what is printed raises until it is filled in.
+    """
     skeleton = fake_kernel_skeleton(operator, results)
     if results is not None:
-        return f"register one; the real kernel, run on made-up data, gave these shapes:\n{skeleton}"
+        return f"register one; the real kernel, run on synthetic data, returned these shapes:\n{skeleton}"
     return f"register one, and fill in what it returns:\n{skeleton}"
 
 
 def missing_fake_class(failure: CaptureFailure) -> Diagnostic | None:
-    """FE404: an object of a C++ class has no stand-in."""
+    """Report FE404: an object of a C++ class has no stand-in."""
     if not any(_NO_FAKE_CLASS.search(text) for text in failure.messages):
         return None
     held = None if failure.error is None else held_script_object(failure.error)
@@ -73,26 +76,26 @@ def missing_fake_class(failure: CaptureFailure) -> Diagnostic | None:
     span = attribute_span(held.owner_file, held.owner_class, held.attribute)
     where = f"self.{held.attribute}" if held.attribute else "an input"
     return rule("FE404").diagnostic(
-        labels=labels_at(span, f"`{where}` is of the C++ class {held.class_name}"),
+        labels=labels_at(span, f"`{where}` is an object of the C++ class {held.class_name}"),
         notes=(f"class: {held.class_name}", *torch_says(failure)),
         fix=Fix(f"register a fake class:\n{fake_class_skeleton(held.class_name, held.methods)}"),
     )
 
 
 def unsupported_python(failure: CaptureFailure) -> Diagnostic | None:
-    """FE206: TorchDynamo gave up."""
+    """Report FE206: TorchDynamo gave up."""
     if failure.error_types[0] not in ("Unsupported", "InternalTorchDynamoError"):
         return None
     expression = source_text(failure.culprit)
     return rule("FE206").diagnostic(
-        labels=labels_of(failure, f"TorchDynamo cannot follow `{expression}`" if expression else "here"),
+        labels=labels_of(failure, f"TorchDynamo cannot trace `{expression}`" if expression else "here"),
         notes=torch_says(failure),
         fix=Fix("export without --strict, or guard the line: `if not torch.compiler.is_exporting():`"),
     )
 
 
 def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
-    """FE210: what a derivative of `torch.func` is taken of is unknown to the trace."""
+    """Report FE210: what a derivative of `torch.func` is taken of is unknown to the trace."""
     is_lost = isinstance(failure.error, TransformLost) or any(
         _OF_A_LEVEL in text for text in failure.messages
     )
@@ -109,7 +112,7 @@ def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def module_moved(failure: CaptureFailure) -> Diagnostic | None:
-    """FE208: `forward` casts or moves the weights of a module."""
+    """Report FE208: `forward` casts or moves the weights of a module."""
     if not any("Couldn't swap" in text for text in failure.messages):
         return None
     expression = source_text(failure.culprit)
@@ -117,20 +120,20 @@ def module_moved(failure: CaptureFailure) -> Diagnostic | None:
         labels=labels_of(failure, f"`{expression}` replaces weights" if expression else "here"),
         notes=torch_says(failure),
         fix=Fix(
-            "make the module of that dtype and device in the constructor, and move what it is called with: "
+            "create the module with that dtype and device in the constructor, and convert its input instead: "
             "`self.norm(x.to(self.norm.weight.dtype))`"
         ),
     )
 
 
 def _qualified(name: str) -> str:
-    """`acme::scale` of `acme.scale.default` and `acme::scale`."""
+    """Return `acme::scale` of `acme.scale.default` and `acme::scale`."""
     parts = re.split(r"::|\.", name.strip().strip("'\""))
     return "::".join(parts[:2])
 
 
 def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
-    """FE502: an operator got tensors of two devices."""
+    """Report FE502: an operator got tensors of two devices."""
     found = next((m for text in failure.messages if (m := _DIFFERENT_DEVICES.search(text))), None)
     if found is None:
         return None
@@ -140,5 +143,5 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE502").diagnostic(
         labels=labels_of(failure, f"{what} tensors on {first} and on {second}"),
         notes=torch_says(failure),
-        fix=Fix("make it where the other one is, `device=x.device`, or move it: `.to(x.device)`"),
+        fix=Fix("create it on the device of the other one, `device=x.device`, or move it: `.to(x.device)`"),
     )

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a program, though it was captured."""
+"""Find everything that is wrong with a program although it was captured."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def diagnose_program(
     topology: Topology,
     dynamic: DynamicDims,
 ) -> ProgramFindings:
-    """The findings about a program.
+    """Return the findings about a program.
 
     Args:
         captured: With a program: as it was captured, since of a loaded one the conditions on sizes are not

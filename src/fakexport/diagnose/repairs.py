@@ -1,4 +1,4 @@
-"""What to write in place of a line that asks for data: the text of a fix, made from the line itself."""
+"""Suggest what to write in place of a data-dependent line, derived from the line itself."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["branch_repair", "construction_repair", "forward_repair", "number_rep
 
 _EXPERTS = 'or, for the experts of transformers, set `"experts_implementation": "batched_mm"` in the config'
 _ITEM = (
-    "read it with `.item()` and not with `int()`, and tell its bounds: `n = {0}.item()`, "
+    "read it with `.item()` and not with `int()`, and state its bounds: `n = {0}.item()`, "
     "`torch._check(n >= 0)`, `torch._check(n <= limit)`; where Python must know it, as the index of a list, "
     "compute all and pick one: `torch.stack(results)[{0}]`"
 )
 
 
 def branch_repair(span: Span | None) -> str:
-    """What to do about a condition on data."""
+    """Return what to do about a condition on data."""
     expression = _expression(span)
     condition = None if span is None else condition_at(span)
     match expression:
@@ -47,12 +47,10 @@ def _statement_repair(condition: ast.If | ast.IfExp | ast.While | ast.Assert, as
     test = _text(condition.test)
     match condition:
         case ast.Assert():
-            return (
-                f"leave the check out of the export: `assert torch.compiler.is_exporting() or {_text(asked)}`"
-            )
+            return f"skip the check while exporting: `assert torch.compiler.is_exporting() or {_text(asked)}`"
         case ast.If(body=[ast.Raise()], orelse=[]):
             wrapped = f"({test})" if isinstance(condition.test, ast.BoolOp) else test
-            return f"leave the check out of the export: `if not torch.compiler.is_exporting() and {wrapped}:`"
+            return f"skip the check while exporting: `if not torch.compiler.is_exporting() and {wrapped}:`"
         case ast.IfExp():
             chosen = f"torch.where({test}, {_text(condition.body)}, {_text(condition.orelse)})"
             return (
@@ -63,7 +61,7 @@ def _statement_repair(condition: ast.If | ast.IfExp | ast.While | ast.Assert, as
         case ast.If(
             body=[ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None))], orelse=[]
         ):
-            return f"remove these lines: `{name}` is then always applied, also where it masks nothing"
+            return f"remove these lines: `{name}` is then always applied, even where it masks nothing"
     mask = _mask(asked)
     if mask is not None and isinstance(condition, ast.If) and not condition.orelse and test != _text(asked):
         return (
@@ -77,11 +75,12 @@ _GENERAL = "compute both sides and choose with `torch.where`, or branch with `to
 
 
 def number_repair(span: Span | None) -> str:
-    """What to do where Python needs a number."""
+    """Return what to do where Python needs a number."""
     match _expression(span):
         case ast.Call(func=ast.Name(id="range"), args=[*_, _]):
             return (
-                "loop a fixed number of times, and keep what is done with `torch.where(i < steps, new, old)`"
+                "loop a fixed number of times, and keep finished results with `torch.where(i < steps, new, "
+                "old)`"
             )
         case ast.Call(func=ast.Name(id="int" | "float"), args=[value]):
             return _ITEM.format(_text(value))
@@ -90,12 +89,12 @@ def number_repair(span: Span | None) -> str:
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]):
             return f"use `{_text(value)}.{name}().item()` in place of Python's `{name}`"
         case ast.JoinedStr() | ast.FormattedValue():
-            return "leave the text out of the export: `if not torch.compiler.is_exporting():`"
-    return "use a number that is known before the data: a configuration value, or a shape"
+            return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
+    return "use a number that is known without the data: a configuration value or a shape"
 
 
 def size_repair(span: Span | None) -> str:
-    """What to do where a size must be known."""
+    """Return what to do where a size must be known."""
     expression = _expression(span)
     condition = None if span is None else condition_at(span)
     if (
@@ -104,17 +103,19 @@ def size_repair(span: Span | None) -> str:
         and expression.func.id == "len"
     ):
         return (
-            f"use `{_text(expression.args[0])}.shape[0]` in place of `len`, and tell what always holds "
-            "before it is asked: `torch._check(n > 2)`; or count with a sum and choose with `torch.where`"
+            f"use `{_text(expression.args[0])}.shape[0]` in place of `len`, and state what always holds "
+            "before the comparison: `torch._check(n > 2)`; or count with a sum and choose with "
+            "`torch.where`"
         )
     if condition is not None:
         opposite = (
             _text(ast.UnaryOp(ast.Not(), condition.test)) if expression is None else _opposite(expression)
         )
-        return f"if it is never so, say it before: `torch._check({opposite})`; else mask with `torch.where`"
+        return f"if it is never true, state that: `torch._check({opposite})`; else mask with `torch.where`"
     if isinstance(expression, (ast.ListComp, ast.Name)):
         loop = (
-            "loop over all that there can be, `for i in range(number):`, where one without rows adds nothing"
+            "loop over every possible index, `for i in range(number):`, where an index without rows adds "
+            "nothing"
         )
         is_library = span is not None and "transformers" in span.path
         return f"{loop}, {_EXPERTS}" if is_library else loop
@@ -140,7 +141,7 @@ _Repair = Callable[[re.Match[str]], str]
 _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
     (
         re.compile(r"forward\(\) missing \d+ required positional arguments?: (.+)"),
-        lambda m: f"give the missing input with --input: {m[1]}",
+        lambda m: f"pass the missing input with --input: {m[1]}",
     ),
     (
         re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'"),
@@ -155,24 +156,24 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
     (
         re.compile(r"same reduction dim, but got \[(?:.*, )?(\d+)\] X \[(\d+), \d+\]"),
         lambda m: (
-            f"the input has {m[1]} features and the weight takes {m[2]}: make the layer for {m[1]} "
-            f"(`in_features={m[1]}`), or give an input whose last size is {m[2]}"
+            f"the input has {m[1]} features and the weight expects {m[2]}: create the layer for {m[1]} "
+            f"(`in_features={m[1]}`), or pass an input whose last size is {m[2]}"
         ),
     ),
     (
         re.compile(r"expected input\[.*?\] to have (\d+) channels, but got (\d+) channels"),
         lambda m: (
-            f"the input has {m[2]} channels and the weight takes {m[1]}: make the layer for {m[2]} "
-            f"(`in_channels={m[2]}`), or give an input of {m[1]} channels"
+            f"the input has {m[2]} channels and the weight expects {m[1]}: create the layer for {m[2]} "
+            f"(`in_channels={m[2]}`), or pass an input of {m[1]} channels"
         ),
     ),
     (
         re.compile(r"shape '.*?' is invalid for input of size (\d+)"),
-        lambda m: f"ask for sizes whose product is {m[1]}; one of them may be -1, which is what is left",
+        lambda m: f"use sizes whose product is {m[1]}; one of them may be -1, which is inferred",
     ),
     (
         re.compile(r"Sizes of tensors must match except in dimension \S+ Expected (\d+) in dimension (\d+)"),
-        lambda m: f"make the tensors of size {m[1]} in dimension {m[2]}, as the first one is",
+        lambda m: f"make the tensors have size {m[1]} in dimension {m[2]}, as the first one is",
     ),
     (
         re.compile(r"Attempting to broadcast a dimension of length \d+ at (-?\d+)!.*to (\[.*?\])", re.DOTALL),
@@ -180,7 +181,7 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
     ),
     (
         re.compile(r"'indices' to have one of the following scalar types: Long, Int"),
-        lambda m: "give indices of integers: `.long()` here, or an input of int64",
+        lambda m: "pass integer indices: `.long()` here, or an input of int64",
     ),
     (
         re.compile(r"'(\w+)' object has no attribute '(\w+)'"),
@@ -189,7 +190,8 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
     (
         re.compile(r"Cannot access data pointer"),
         lambda m: (
-            "there is no memory while the model is traced: do this in the constructor, or compute with torch"
+            "tensors have no memory while the model is traced: do this in the constructor, or compute with "
+            "torch operators"
         ),
     ),
     (
@@ -198,42 +200,42 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
             r"|SparseCsr(?:CPU|CUDA)|sparse_dim expected sparse|zeros_sparse_compressed expected"
         ),
         lambda m: (
-            "keep the tensors dense for this device, `table.to_dense()` where the model makes them and "
-            "`x @ y` in place of `torch.sparse.mm(x.to_sparse(), y)`: no archive stores sparse tensors either"
+            "keep the tensors dense for this device, `table.to_dense()` where the model creates them, and "
+            "`x @ y` in place of `torch.sparse.mm(x.to_sparse(), y)`: and no archive stores sparse tensors"
         ),
     ),
     (
         re.compile(r"Sparse (?:CSR|CSC|BSR|BSC) tensors do not have strides"),
         lambda m: (
-            "register the sparse tensor with `self.register_buffer(name, tensor)`: torch.export takes it as "
-            "a parameter or a buffer, and not as a plain attribute"
+            "register the sparse tensor with `self.register_buffer(name, tensor)`: torch.export supports it "
+            "as a parameter or a buffer, but not as a plain attribute"
         ),
     ),
     (
         re.compile(r"DTensor"),
         lambda m: (
-            "give the module before it is distributed: without `distribute_module` and `parallelize_module`"
+            "pass the module before it is distributed: without `distribute_module` and `parallelize_module`"
         ),
     ),
 )
 _NONE = (
     "no fix is known for this error: if eager mode raises it too, compare the shapes and dtypes at this line "
-    "with what the operator takes; if not, move the line out of `forward`"
+    "with what the operator expects; if not, move the line out of `forward`"
 )
 _NONE_IN_CONSTRUCTOR = (
     "no fix is known for this error: if plain Python raises it too, correct the arguments at this line; if "
-    "not, move what needs data into a method that is called when the weights are there"
+    "not, move what needs data into a method that is called once the weights are loaded"
 )
 
 
 def forward_repair(message: str) -> str:
-    """What to do about an error of `forward`, or that nothing is known."""
+    """Return what to do about an error of `forward`, or that nothing is known."""
     found = ((pattern.search(message), repair) for pattern, repair in _FORWARD)
     return next((repair(match) for match, repair in found if match), _NONE)
 
 
 def construction_repair(message: str) -> str:
-    """What to do about an error of a constructor, or that nothing is known."""
+    """Return what to do about an error of a constructor, or that nothing is known."""
     found = forward_repair(message)
     return _NONE_IN_CONSTRUCTOR if found == _NONE else found
 

@@ -26,11 +26,11 @@ _RESULTS_IN_CPP = {"Tensor": "at::Tensor", "List[Tensor]": "std::vector<at::Tens
 
 
 def fake_kernel_skeleton(operator: str, results: str | None = None) -> str:
-    """A fake kernel in Python and, for an operator of C++, a Meta kernel, made from its schema.
+    """Return a fake kernel in Python and, for an operator of C++, a Meta kernel, made from its schema.
 
     Args:
         operator: `acme::scale`.
-        results: The expression of what it returns, where that is certain. Default: it raises, since a guessed
+        results: The expression that it returns, if that is certain. Default: it raises, since a guessed
             shape would make a program that is wrong.
     Returns:
         Several lines.
@@ -45,15 +45,15 @@ def fake_kernel_skeleton(operator: str, results: str | None = None) -> str:
 
 
 def _unfinished(operator: str, example: str) -> str:
-    return f'raise NotImplementedError("return what {operator} gives, such as {example}")'
+    return f'raise NotImplementedError("return what {operator} returns, such as {example}")'
 
 
 def fake_class_skeleton(class_name: str, methods: Sequence[tuple[str, str]]) -> str:
-    """A fake class with the methods of a C++ class.
+    """Return a fake class with the methods of a C++ class.
 
     Args:
         class_name: `acme::Table`.
-        methods: Of each method its name and its schema.
+        methods: Name and schema of each method.
     """
     lines = [
         f'@torch._library.register_fake_class("{class_name}")',
@@ -61,13 +61,14 @@ def fake_class_skeleton(class_name: str, methods: Sequence[tuple[str, str]]) -> 
         "    def __init__(self, **state):",
         "        vars(self).update(state)",
         "    @classmethod",
-        "    def __obj_unflatten__(cls, state):  # state: the pairs that `__obj_flatten__` of C++ gives",
+        "    def __obj_unflatten__(cls, state):  # state: the pairs that `__obj_flatten__` of C++ returns",
         "        return cls(**dict(state))",
     ]
     for name, schema in methods:
         inputs, _, result = schema.partition("(")[2].rpartition(") -> ")
         names = [re.split(r"[ =]", part.strip())[1] for part in inputs.split(", ")[1:]]
-        lines += [f"    def {name}({', '.join(['self', *names])}):", f"        ...  # gives {_kind(result)}"]
+        lines.append(f"    def {name}({', '.join(['self', *names])}):")
+        lines.append(f"        ...  # returns {_kind(result)}")
     return "\n".join(lines)
 
 
@@ -93,7 +94,7 @@ def _in_cpp(schema: OperatorSchema) -> str:
     inputs = ", ".join(f"{_IN_CPP.get(kind, kind)} {argument}" for argument, kind in schema.arguments)
     kinds = [_RESULTS_IN_CPP.get(kind) or _IN_CPP.get(kind, kind) for kind in schema.results]
     result = kinds[0] if len(kinds) == 1 else f"std::tuple<{', '.join(kinds)}>" if kinds else "void"
-    unfinished = f'TORCH_CHECK_NOT_IMPLEMENTED(false, "return what {schema.name} gives: at::empty(...)");'
+    unfinished = f'TORCH_CHECK_NOT_IMPLEMENTED(false, "return what {schema.name} returns: at::empty(...)");'
     return (
         f"{result} {name}_meta({inputs}) {{ {unfinished if kinds else ''} }}\n"
         f'TORCH_LIBRARY_IMPL({namespace}, Meta, m) {{ m.impl("{name}", &{name}_meta); }}'

@@ -1,4 +1,4 @@
-"""Findings as data, and the formats that they are shown in. Standard library only."""
+"""Diagnostics as data, and their output formats. Standard library only."""
 
 from fakexport.diagnostics.as_json import to_dict
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Origin, Severity, Span

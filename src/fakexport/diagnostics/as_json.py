@@ -9,10 +9,10 @@ from fakexport.diagnostics.diagnostic import Diagnostic
 
 
 def to_dict(diagnostic: Diagnostic) -> dict[str, Any]:
-    """Returns every field as dicts, lists, strings, numbers, booleans and None.
+    """Return every field as dicts, lists, strings, numbers, booleans and None.
 
     The keys are the field names, in the order of the class, and none is left out when it is empty:
-    a reader needs no defaults, and the same diagnostic always gives the same bytes.
+    a reader needs no defaults, and the same diagnostic always returns the same bytes.
 
     Args:
         diagnostic: The finding.

@@ -1,4 +1,4 @@
-"""The value types of a finding: where, what, why, and how to repair it."""
+"""The value types of a diagnostic: where, what, why, and how to fix it."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ class Diagnostic:
 
 
 def check_headline(code: str, severity: str, message: str, fault: str) -> None:
-    """Checks what a rule and its diagnostics have in common.
+    """Check what a rule and its diagnostics have in common.
 
     Raises:
         ValueError: a malformed code, an unknown severity or fault, a message that is empty, longer
             than 80 characters or on several lines.
     """
     if not _CODE.fullmatch(code):
-        raise ValueError(f"a code is FE and three digits, got {code!r}")
+        raise ValueError(f"a code is FE followed by three digits, got {code!r}")
     _check_choice("severity", severity, get_args(Severity))
     _check_choice("fault", fault, get_args(Fault))
     if not message or "\n" in message:

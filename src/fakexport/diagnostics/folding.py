@@ -1,4 +1,4 @@
-"""Many findings of one cause become one finding with a count."""
+"""Fold diagnostics with the same cause into one with a count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Returns the diagnostics with repeats merged, in the order of first appearance.
+    """Return the diagnostics with repeats merged, in the order of first appearance.
 
     A model with 126 equal layers shows one fault 126 times; it is one fault. Two rounds:
     within a target, findings of one code at one primary place merge and their counts add up, where
@@ -49,7 +49,7 @@ def _one_target_each(diagnostics: Iterable[Diagnostic]) -> Iterable[Diagnostic]:
 
 
 def _cause(diagnostic: Diagnostic) -> Hashable:
-    """What two repeats have in common. Different words at one place are different causes."""
+    """Return what two repeats have in common. Different words at one place are different causes."""
     rule = (diagnostic.code, diagnostic.severity, diagnostic.fault, _numberless(diagnostic.module_path))
     primary = diagnostic.primary
     if primary is None:

@@ -1,4 +1,4 @@
-"""Diagnostics as GitHub workflow commands, which GitHub shows beside the changed line."""
+"""Diagnostics as GitHub workflow commands, which GitHub shows next to the changed line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _COMMAND = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def render_github(diagnostic: Diagnostic) -> str:
-    """Returns one workflow command, one line of text without a line end.
+    """Return one workflow command, one line of text without a line end.
 
     The headline comes first; label, notes, targets and fix follow as further lines of the annotation.
     GitHub shows ten annotations of each kind per step, so fold before rendering.

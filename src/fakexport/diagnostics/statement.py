@@ -1,4 +1,4 @@
-"""What stands at a place of a source file: the part of a line that a finding is about."""
+"""Find the part of a source line that a diagnostic is about."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["attribute_span", "condition_at", "is_loop_test", "is_negated", "is_t
 
 
 def with_columns(span: Span) -> Span:
-    """The span of what is computed, where it has no columns or those of a whole statement.
+    """Return the span of what is computed, where it has no columns or those of a whole statement.
 
     A guard and a graph node know their line only; of a condition, Python may name the whole `if`, `while`,
     `for` or `... if ... else ...`. The columns are then those of the condition, of what a `for` runs over, or
@@ -39,7 +39,7 @@ def with_columns(span: Span) -> Span:
 
 
 def _is_all_of(node: ast.stmt | ast.IfExp, span: Span) -> bool:
-    """Whether a span is no more exact than a statement or a conditional expression."""
+    """Return whether a span is no more exact than a statement or a conditional expression."""
     if span.column is None:
         return isinstance(node, ast.stmt)
     start, end = _columns(span, node)
@@ -48,30 +48,30 @@ def _is_all_of(node: ast.stmt | ast.IfExp, span: Span) -> bool:
 
 
 def is_test(span: Span) -> bool:
-    """Whether the place is a condition of an `if`, a `while` or an `assert`, or part of it."""
+    """Return whether the place is a condition of an `if`, a `while` or an `assert`, or part of it."""
     return any(_covers(node.test, span) for node in _source(span.path).conditions)
 
 
 def is_loop_test(span: Span) -> bool:
-    """Whether the place is the condition of a `while`, or part of it."""
+    """Return whether the place is the condition of a `while`, or part of it."""
     conditions = _source(span.path).conditions
     return any(isinstance(node, ast.While) and _covers(node.test, span) for node in conditions)
 
 
 def condition_at(span: Span) -> ast.If | ast.IfExp | ast.While | ast.Assert | None:
-    """The innermost statement or expression whose condition the place is in."""
+    """Return the innermost statement or expression whose condition the place is in."""
     found = [node for node in _source(span.path).conditions if _covers(node.test, span)]
     return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
 def is_negated(span: Span) -> bool:
-    """Whether the place starts with `not`."""
+    """Return whether the place starts with `not`."""
     negations = _source(span.path).negations
     return any((node.lineno, _columns(span, node)[0]) == (span.line, span.column) for node in negations)
 
 
 def attribute_span(path: str, class_name: str, attribute: str) -> Span | None:
-    """Where a class reads `self.<attribute>`: in its `forward`, or else in another method.
+    """Return where a class reads `self.<attribute>`: in its `forward`, or else in another method.
 
     Args:
         path: File of the class.
@@ -108,7 +108,7 @@ def _covers(node: ast.expr, span: Span) -> bool:
 
 
 def _columns(span: Span, node: ast.expr | ast.stmt) -> tuple[int, int | None]:
-    """From 1 and in characters; `ast` counts bytes of UTF-8 from 0."""
+    """Return columns from 1, in characters; `ast` counts bytes of UTF-8 from 0."""
     text = linecache.getline(span.path, span.line).encode()
     start = len(text[: node.col_offset].decode(errors="replace")) + 1
     if node.end_lineno != node.lineno:
@@ -127,7 +127,7 @@ class _Source:
 
 
 def _source(path: str) -> _Source:
-    """The file as it is now; empty where it is not at hand or no Python."""
+    """Return the file as it is now; empty where it is not at hand or no Python."""
     is_readable = path.endswith(".py") and Path(path).is_file()
     if is_readable:
         return _parsed(path, Path(path).stat().st_mtime_ns)

@@ -29,9 +29,9 @@ _CAUSES: dict[Fault, str] = {
 
 
 def source_line(path: str, line: int) -> str | None:
-    """Returns one line of a source file, or None where it is not at hand.
+    """Return one line of a source file, or None where it is not at hand.
 
-    Paths may come from an archive of somebody else, so only regular `*.py` files are opened, besides
+    Paths may come from an archive of someone else, so only regular `*.py` files are opened, besides
     what Python itself has put into `linecache` (notebook cells).
 
     Args:
@@ -47,7 +47,7 @@ def source_line(path: str, line: int) -> str | None:
 
 
 def source_text(span: Span | None) -> str | None:
-    """The characters that a span with columns covers, or None."""
+    """Return the characters that a span with columns covers, or None."""
     if span is None or span.column is None or span.end_column is None:
         return None
     line = source_line(span.path, span.line)
@@ -55,7 +55,7 @@ def source_text(span: Span | None) -> str | None:
 
 
 def render_text(diagnostic: Diagnostic, *, read_source: ReadSource = source_line) -> str:
-    """Returns the finding as plain text without colours and without a line end.
+    """Return the finding as plain text without colors and without a line end.
 
     Characters that could move a terminal's cursor or turn its text around are shown as escapes.
 
@@ -98,7 +98,7 @@ def _place(diagnostic: Diagnostic) -> str:
 
 
 def _position(span: Span, module_path: str | None = None) -> str:
-    """`model.py:7:12  (model.layers.3, in forward)`; with one of the two names, just that name."""
+    """Return `model.py:7:12  (model.layers.3, in forward)`; with one of the two names, just that name."""
     position = f"{span.path}:{span.line}" + (f":{span.column}" if span.column is not None else "")
     if module_path and span.function:
         return f"{position}  ({module_path}, in {span.function})"
@@ -107,7 +107,7 @@ def _position(span: Span, module_path: str | None = None) -> str:
 
 
 def _snippets(diagnostic: Diagnostic, sources: dict[Label, str | None], margin: str) -> Iterator[str]:
-    """The source lines, file by file, the culprit's file first."""
+    """Yield the source lines, file by file, the culprit's file first."""
     by_path: dict[str, list[Label]] = {}
     for label in sorted(sources, key=lambda label: not label.is_primary):
         if sources[label] is not None:
@@ -133,7 +133,7 @@ def _file_lines(labels: list[Label], sources: dict[Label, str | None], margin: s
 
 
 def _underlined(label: Label, source: str, margin: str) -> Iterator[str]:
-    """The carets and the message; without a known column just the message, below the statement."""
+    """Yield the carets and the message; without a known column just the message, below the statement."""
     span = label.span
     if span.column is None:
         indent = source[: len(source) - len(source.lstrip())]
@@ -168,7 +168,7 @@ def _footer(diagnostic: Diagnostic, sources: dict[Label, str | None]) -> Iterato
 
 
 def _aligned(prefix: str, text: str) -> list[str]:
-    """The text behind the prefix, its further lines below the first one."""
+    """Return the text after the prefix, with further lines aligned below the first."""
     first, *rest = text.strip("\n").split("\n")
     return [prefix + first, *(" " * len(prefix) + line for line in rest)]
 
@@ -184,7 +184,9 @@ def _printable(line: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The text, whose lines stay lines, with escapes for all that could steer a terminal or hide text."""
+    """Return the text, whose lines stay lines, with escapes for all that could steer a
+    terminal or hide text.
+    """
     return "\n".join(map(_printable, text.split("\n")))
 
 
@@ -197,7 +199,7 @@ def _escaped(character: str) -> str:
 
 
 def _display_width(text: str) -> int:
-    """Columns that a terminal gives the text: wide East Asian characters take two, accents none."""
+    """Return the width of a text in a terminal: wide East Asian characters take two columns, accents none."""
     widths = (
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )

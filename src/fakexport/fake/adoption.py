@@ -33,12 +33,12 @@ LARGE_REAL_BYTES = 2**20
 
 
 def foreign_tensors(module: nn.Module, mode: FakeTensorMode) -> dict[str, torch.Tensor]:
-    """The parameters, buffers and plain tensor attributes that are no fakes of this mode, by name."""
+    """Return the parameters, buffers and plain tensor attributes that are not fakes of this mode, by name."""
     return {name: t for name, t in _tensors(module) if not is_fake_of(t, mode) or t.device.type == "meta"}
 
 
 def adopt(module: nn.Module, recording: Recording, device: torch.device | None) -> nn.Module:
-    """A copy of the module whose tensors are fakes of the recording's mode; the module stays as it is.
+    """Return a copy of the module whose tensors are fakes of the recording's mode; the module stays as it is.
 
     No data is copied. The value of a real tensor is remembered by reference (but for large parameters),
     what is known of a fake one is taken over; ties, classes and attributes of tensors are kept.
@@ -62,8 +62,8 @@ def adopt(module: nn.Module, recording: Recording, device: torch.device | None) 
     except Exception as error:
         text = str(error).partition("\n")[0]
         raise InvalidType(
-            f"a module made outside of the build has to be copied, and {type(module).__name__} cannot be: "
-            f"{text}; pass a function that makes it"
+            f"a module built outside of the factory has to be copied, and {type(module).__name__} cannot "
+            f"be: {text}; pass a function that builds it"
         ) from error
 
 
@@ -82,7 +82,7 @@ class _Adopted:
         self._device = device
 
     def take(self, name: str, tensor: torch.Tensor, *, is_weight: bool = False) -> torch.Tensor:
-        """The fake of a tensor; of a wrapper, the wrapper of the fakes of what is inside."""
+        """Return the fake of a tensor; of a wrapper, the wrapper of the fakes of what is inside."""
         if id(tensor) not in self.by_id:
             check_class(name, tensor)
             self._kept.append(tensor)
@@ -110,7 +110,7 @@ class _Adopted:
         return fake
 
     def _described(self, name: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A fake tensor with the sizes, the class and the attributes of a tensor, and no value."""
+        """Return a fake tensor with the sizes, the class and the attributes of a tensor, and no value."""
         with self._recording.paused():
             fake: torch.Tensor = real_to_fake(self._recording.mode, tensor, device)
             if isinstance(tensor, nn.Parameter):

@@ -1,7 +1,7 @@
 """Contiguous blocks of a model over the devices of a topology, in proportion to their memory.
 
 In the spirit of accelerate's `infer_auto_device_map`, which asks the real devices for their free memory
-and wants a package of its own; this needs neither. A module that ends up between two devices costs a
+and needs a package of its own; this needs neither. A module that ends up between two devices costs a
 transfer per run, so a repeated block stays whole.
 """
 
@@ -33,7 +33,7 @@ class _Unit:
 
 
 def balanced_map(module: nn.Module, topology: Topology | None) -> dict[str, str]:
-    """Device by module path: blocks in the order of the model, in shares of the devices' memory.
+    """Return the device by module path: blocks in the order of the model, in shares of the devices' memory.
 
     Modules without parameters (rotary embeddings) are on the first device, modules whose parameters are
     all tied to earlier ones are with those. The host is used only where it is the only device.
@@ -97,7 +97,7 @@ def _units(module: nn.Module, device_count: int) -> Iterator[_Unit]:
 
 
 def _is_split(part: nn.Module, is_block: bool, whole: set[str], share: float) -> bool:
-    """Whether the children of a module may be on different devices."""
+    """Return whether the children of a module may be on different devices."""
     if type(part).__name__ in whole or not any(_bytes(child) for child in part.children()):
         return False
     if _bytes(part) > share:

@@ -39,7 +39,7 @@ class Built:
         args: Positional example inputs that the factory gave, as fakes; real ones are on the input device.
         kwargs: Keyword example inputs.
         mode: The fake mode, a stock `FakeTensorMode` with a `ShapeEnv`.
-        recording: How the tensors were made; `recording.value_of(t)` gives their values.
+        recording: How the tensors were made; `recording.value_of(t)` returns their values.
         placement: Where the tensors are.
         build_seconds: Wall time of the construction and the placement.
         notes: Sentences about what did not go as asked: real tensors above 1 MiB, other dtypes, ties.
@@ -63,9 +63,9 @@ def build(
     dtype: torch.dtype | None = None,
     default_device: str | torch.device | None = None,
 ) -> Built:
-    """Builds a model without data, places it, and remembers how its tensors were made.
+    """Build a model without data, place it, and record how its tensors were made.
 
-    Values that the constructor reads are computed from the recorded operations. Use `fake_mode` to look
+    Values that the constructor reads are computed from the recorded operations. Use `fake_mode` to inspect
     at a model without placing it.
 
     Args:
@@ -92,7 +92,7 @@ def build(
         torch.Size([2, 3])
     """
     if dtype is not None and not dtype.is_floating_point:
-        raise InvalidValue(f"dtype of a model has to be floating, got {dtype}")
+        raise InvalidValue(f"the dtype of a model must be floating-point, got {dtype}")
     started = time.perf_counter()
     topology = emulated_topology()
     usual = str(default_device or (topology.default_device if topology else "cpu"))
@@ -148,12 +148,15 @@ def _made(factory: Callable[[], Any] | nn.Module) -> tuple[nn.Module, tuple[Any,
     names = [type(item).__name__ for item in made] if isinstance(made, tuple) else [type(made).__name__]
     what = f"a tuple of {', '.join(names)}" if isinstance(made, tuple) else names[0]
     raise InvalidType(
-        f"a factory returns a module, (module, args) or (module, args, kwargs); this one gave {what}"
+        f"a factory returns a module, (module, args) or (module, args, kwargs); this one returned {what}"
     )
 
 
 def _as_fakes(inputs: Any, mode: FakeTensorMode, target: torch.device) -> Any:
-    """The example inputs as fakes; a real one, which no virtual device can hold, is put on `target`."""
+    """Return the example inputs as fakes.
+
+    A real one, which no virtual device can hold, is put on `target`.
+    """
 
     def fake(value: Any) -> Any:
         check_input("an example input", value)
@@ -164,7 +167,9 @@ def _as_fakes(inputs: Any, mode: FakeTensorMode, target: torch.device) -> Any:
 
 
 def _moved(inputs: Any, default: torch.device, target: torch.device) -> Any:
-    """The example inputs where the first module runs: those that were made on the default device move too."""
+    """Return the example inputs where the first module runs: those that were made on the default device move
+    too.
+    """
 
     def move(value: Any) -> Any:
         is_there = not isinstance(value, torch.Tensor) or value.device in (target, torch.device("meta"))
@@ -175,7 +180,7 @@ def _moved(inputs: Any, default: torch.device, target: torch.device) -> Any:
 
 def _real_notes(module: nn.Module) -> list[str]:
     real = [
-        f"{slot.path} was made with {held_bytes(slot.tensor):,} bytes of real data"
+        f"{slot.path} was created with {held_bytes(slot.tensor):,} bytes of real data"
         for slot in slots(module)
         if not is_fake_tensor(slot.tensor) and slot.tensor.device.type != "meta"
         and held_bytes(slot.tensor) > LARGE_REAL_BYTES
@@ -184,7 +189,7 @@ def _real_notes(module: nn.Module) -> list[str]:
 
 
 def _dtype_notes(module: nn.Module, dtype: torch.dtype | None) -> list[str]:
-    """A note for each floating dtype of parameters that is not the one that was asked for."""
+    """Return a note for each floating dtype of parameters that is not the one that was asked for."""
     if dtype is None:
         return []
     others: dict[torch.dtype, list[str]] = {}

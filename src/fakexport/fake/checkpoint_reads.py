@@ -43,7 +43,8 @@ _DTYPES = {
 
 @contextmanager
 def headers_alone() -> Iterator[None]:
-    """In this context `safetensors.safe_open` reads headers where a fake mode is active, in every module.
+    """Enter a context in which `safetensors.safe_open` reads headers where a fake mode is active, in every
+    module.
 
     `transformers`, `safetensors.torch.load_file`, diffusers and timm all read through it. Threads without a
     fake mode read weights as ever. A module that was imported in the block gets the real one back as well.
@@ -125,9 +126,9 @@ class _Slice:
     def __getitem__(self, index: Any) -> torch.Tensor:
         dtype = _DTYPES.get(self.get_dtype())
         if dtype is None or not hasattr(torch, dtype):
-            raise InvalidType(f"{self._name} is of dtype {self.get_dtype()}, which this torch does not have")
+            raise InvalidType(f"{self._name} has dtype {self.get_dtype()}, which this torch does not have")
         with real_execution():
             meta = torch.empty(self.get_shape(), dtype=getattr(torch, dtype), device="meta")
         whole = real_to_fake(self._mode, meta, self._device)
-        withhold_value(whole, f"{self._name} of a checkpoint, of which the header alone was read")
+        withhold_value(whole, f"{self._name} of a checkpoint, of which only the header was read")
         return whole if index is Ellipsis else whole[index]

@@ -1,4 +1,4 @@
-"""Deferred initialisation: build a model without data now, give it its data later."""
+"""Deferred initialization: build a model without data now, and add its data later."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ T = TypeVar("T")
 
 
 def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Calls `fn` so that the tensors it makes are fake, and records how each was made.
+    """Call `fn` so that the tensors it creates are fake, and record how each was created.
 
     `materialize_module` and `materialize_tensor` replay the record. With the seed that torch has now, the
-    result equals `fn(*args, **kwargs)` bit for bit, whatever is materialised and in which order. The random
+    result equals `fn(*args, **kwargs)` bit for bit, whatever is materialized and in any order. The random
     generators are left where the eager call leaves them.
 
-    Tensors of several calls may be used together: `deferred_init(lambda: nn.Sequential(a, b))`. What is to
-    change afterwards is changed inside of a call as well: `deferred_init(model.half)`.
+    Tensors of several calls may be used together: `deferred_init(lambda: nn.Sequential(a, b))`. Make later
+    changes inside of a call as well: `deferred_init(model.half)`.
 
     Args:
-        fn: Makes a module or a tensor, or anything that holds some.
+        fn: Returns a module or a tensor, or anything that contains some.
         args, kwargs: Passed to `fn`. Real tensors among them are kept by reference until the replay.
     Returns:
         What `fn` returns.
@@ -46,7 +46,7 @@ def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T
     Warns:
         RuntimeWarning: where the generator is left depends on more than 134 million numbers (a truncated
             normal distribution with bounds near its mean), which were not drawn. A further `deferred_init`
-            goes on from the right place; numbers that are drawn for real before are others than eager's.
+            continues from the right place; real numbers that are drawn before differ from those of eager.
     Source: torchdistx `deferred_init`; pytorch issues 93947, 96161.
 
     Example:
@@ -66,10 +66,10 @@ def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T
 
 
 def is_deferred(obj: torch.Tensor | nn.Module) -> bool:
-    """Whether a tensor, or any tensor of a module, is fake and has a record that can be replayed.
+    """Return whether a tensor, or any tensor of a module, is fake and has a record that can be replayed.
 
     Args:
-        obj: A tensor, or a module: all that `materialize_module` would materialise.
+        obj: A tensor, or a module: all that `materialize_module` would materialize.
     Raises:
         ValueError: `obj` is neither.
     Source: torchdistx `is_deferred`.
@@ -84,7 +84,7 @@ def is_deferred(obj: torch.Tensor | nn.Module) -> bool:
 
 
 def _tensors_of(value: object) -> Iterator[torch.Tensor]:
-    """The plain tensors of a value; of a wrapper, those inside of it."""
+    """Yield the plain tensors of a value; of a wrapper, those inside of it."""
     if isinstance(value, torch.Tensor):
         yield from (inner for _, inner in inner_tensors(value))
     elif isinstance(value, nn.Module):

@@ -37,7 +37,7 @@ _REAL = "_fakexport_real"
 
 
 class MaterializeError(FakexportError, RuntimeError):
-    """A fake tensor cannot be given its data. Nothing was materialised.
+    """A fake tensor cannot be given its data. Nothing was materialized.
 
     Args:
         name: The tensor's name in the module, or `tensor`.
@@ -45,22 +45,23 @@ class MaterializeError(FakexportError, RuntimeError):
     """
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name} cannot be materialised: {reason}")
+        super().__init__(f"{name} cannot be materialized: {reason}")
         self.name = name
         self.reason = reason
 
 
 def materialize_tensor(tensor: torch.Tensor, *, device: str | torch.device | None = None) -> torch.Tensor:
-    """The real tensor of a fake one that was made in `deferred_init` or `fake_mode`.
+    """Return the real tensor for a fake one that was created in `deferred_init` or `fake_mode`.
 
-    The same fake tensor gives the same real tensor, and fakes that share memory give tensors that do.
-    Class, attributes and `requires_grad` are those of the fake tensor; it is a leaf of the autograd graph.
+    The same fake tensor always returns the same real tensor, and fakes that share memory return tensors that
+    do. Class, attributes and `requires_grad` are those of the fake tensor; it is a leaf of the autograd
+    graph.
 
     Args:
         tensor: A fake tensor. A real one is returned as it is.
         device: Where to put it. Default: the device that was recorded. It is computed on the CPU.
     Raises:
-        MaterializeError: its record is missing, was outdated by a change that nobody recorded, or cannot run;
+        MaterializeError: its record is missing, was outdated by a change that no one recorded, or cannot run;
             the device does not exist here; or a fake mode is active.
     Source: torchdistx `materialize_tensor`.
 
@@ -82,22 +83,23 @@ def materialize_module(
     *,
     shard_fn: Callable[[str, torch.Tensor], Index | None] | None = None,
 ) -> None:
-    """Puts real tensors in the places of the fake ones of a module and its submodules.
+    """Replace the fake tensors of a module and its submodules by real ones.
 
-    Parameters, buffers, and tensors that are plain attributes or stand in lists, tuples and dicts there. Real
-    tensors stay. Histories that nothing needs any more are freed. Either all of it happens or nothing.
+    This covers parameters, buffers, and tensors that are plain attributes or in lists, tuples and dicts. Real
+    tensors stay. Histories that are no longer needed are freed. Either everything is replaced or nothing.
 
     Args:
         module: A module made in `deferred_init` or `fake_mode`, or a part of one.
         buffers_only: Leave parameters fake.
-        check_fn: Says of each module, the root included, whether its own tensors are to be materialised.
-            Its submodules are asked for themselves.
+        check_fn: Returns for each module, the root included, whether its own tensors are materialized.
+            It is called for submodules too.
         device: Where to put the tensors. Default: where each was recorded. They are computed on the CPU.
         shard_fn: Gets the full name and the fake tensor, and says which part to keep, as `tensor[part]`; None
-            keeps all. Memory in use peaks at the largest whole tensor beside what is kept.
+            keeps all. Memory in use peaks at the largest whole tensor next to what is kept.
     Raises:
-        MaterializeError: as for `materialize_tensor`; or tensors that share memory are to be cut differently.
-        Exception: whatever `check_fn` or `shard_fn` raises; nothing was materialised.
+        MaterializeError: as for `materialize_tensor`; or tensors that share memory would be sharded
+            differently.
+        Exception: whatever `check_fn` or `shard_fn` raises; nothing was materialized.
     Source: torchdistx `materialize_module`, which has the first three arguments.
 
     Example:
@@ -132,7 +134,7 @@ def materialize_module(
 
 
 def _check(fake: torch.Tensor, name: str, device: torch.device | None) -> None:
-    """Raises if the fake tensor cannot be materialised, as far as that can be told beforehand."""
+    """Raise if the fake tensor cannot be materialized, as far as that can be told beforehand."""
     if is_wrapper(fake):
         for path, inner in inner_tensors(fake):
             _check(inner, ".".join((name, *path)), device)
@@ -151,11 +153,14 @@ def _check(fake: torch.Tensor, name: str, device: torch.device | None) -> None:
             torch.empty(0, device=target)
     except (RuntimeError, AssertionError) as error:
         text = str(error).partition("\n")[0]
-        raise MaterializeError(name, f"there is no {target} here ({text}); pass another device") from error
+        raise MaterializeError(name, f"this machine has no {target} ({text}); pass another device") from error
 
 
 def _real(fake: torch.Tensor, name: str, device: torch.device | None) -> torch.Tensor:
-    """The real tensor; of a wrapper, the wrapper of the real ones, once as long as those are the same."""
+    """Return the real tensor.
+
+    Of a wrapper, the wrapper of the real ones, once as long as those are the same.
+    """
     if not is_wrapper(fake):
         return _plain_real(fake, name, device) if isinstance(fake, FakeTensor) else fake
     inner = [_real(tensor, name, device) for _, tensor in inner_tensors(fake)]
@@ -184,7 +189,10 @@ def _plain_real(fake: FakeTensor, name: str, device: torch.device | None) -> tor
 
 
 def _data(fake: FakeTensor, record: TensorRecord, name: str, target: torch.device) -> torch.Tensor:
-    """The values of a fake tensor on a device; tensors that shared memory with it share that memory."""
+    """Return the values of a fake tensor on a device.
+
+    Tensors that shared memory with it share that memory.
+    """
     shared = record.storage.real
     if shared is not None and shared[1] is record.storage.last_write and _is_on(shared[0], target):
         return _view_of(shared[0], fake)
@@ -221,7 +229,9 @@ def _is_on(storage: torch.UntypedStorage, device: torch.device) -> bool:
 
 
 def _dressed(fake: FakeTensor, value: torch.Tensor) -> torch.Tensor:
-    """The values with the class, the attributes, the autograd flags and the hooks of the fake tensor."""
+    """Return the values with the class, the attributes, the autograd flags and the hooks of
+    the fake tensor.
+    """
     cls = own_class(fake)
     requires_grad = fake.requires_grad and fake.is_leaf
     if cls is torch.Tensor:
@@ -244,7 +254,7 @@ class _Cut:
         self.part: torch.Tensor | None = None
 
     def take(self, device: torch.device | None) -> torch.Tensor:
-        """The part in memory of its own."""
+        """Return the part in memory of its own."""
         assert isinstance(self.fake, FakeTensor)
         target = device or self.fake.device
         if self.part is None:
@@ -258,7 +268,7 @@ class _Cut:
 def _cuts(
     wanted: Iterable[Held], shard_fn: Callable[[str, torch.Tensor], Index | None] | None
 ) -> dict[int, _Cut]:
-    """The cut of each fake tensor that is not kept whole, by its id."""
+    """Return the cut of each fake tensor that is not kept whole, by its id."""
     if shard_fn is None:
         return {}
     asked: dict[int, tuple[str, Index | None]] = {}
@@ -268,14 +278,16 @@ def _cuts(
         index = shard_fn(held.path, held.tensor)
         if is_wrapper(held.tensor):
             if index is not None:
-                raise MaterializeError(held.path, f"a {type(held.tensor).__name__} cannot be cut")
+                raise MaterializeError(held.path, f"a {type(held.tensor).__name__} cannot be sharded")
             continue
         first, index_of_first = asked.setdefault(id(held.tensor), (held.path, index))
         if index_of_first != index:
-            raise MaterializeError(held.path, f"it is {first} too, and shard_fn cuts them differently")
+            raise MaterializeError(held.path, f"it is {first} too, and shard_fn shards them differently")
         other, other_id = memory.setdefault(id(record_of(held.tensor).storage), (held.path, id(held.tensor)))
         if other_id != id(held.tensor) and (index is not None or other_id in cuts):
-            raise MaterializeError(held.path, f"it shares memory with {other}, and one of them is to be cut")
+            raise MaterializeError(
+                held.path, f"it shares memory with {other}, and only one of them is sharded"
+            )
         if index is not None and id(held.tensor) not in cuts:
             cuts[id(held.tensor)] = _Cut(held, index)
     return cuts

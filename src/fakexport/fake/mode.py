@@ -22,20 +22,20 @@ __all__ = ["fake_mode", "is_fake", "meta_like"]
 
 @contextmanager
 def fake_mode(topology: str | Topology | None = None, *, fake_cuda: bool = False) -> Iterator[FakeTensorMode]:
-    """Context manager: every tensor made in the block is fake.
+    """Enter a context in which every created tensor is fake.
 
     A fake tensor has shape, dtype, strides and device, and no data. It prints as
     `tensor(..., device='cuda:0', size=(10,), fake=True)` inside of the block (afterwards as torch prints it).
     Values that the block reads (`.item()`, `.tolist()`, `.numpy()`, `bool(t)`) are computed on the CPU
     from the recorded operations that made the tensor. `.to(...)`, `.half()` and `.cuda()` of a fake module
-    are reliable inside of the block. A write into a tensor after the block makes its value unknown. Inside of
-    another block, that block's mode goes on. Of safetensors files that the block loads, also through
-    transformers' `from_pretrained`, the headers are read and no weights.
+    are reliable inside of the block. A write into a tensor after the block makes its value unknown. Inside
+    another block, that block's mode is used. For safetensors files that the block loads, also through
+    transformers' `from_pretrained`, only the headers are read.
 
     Args:
         topology: Virtual devices that exist in the block: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`.
             Default: those that exist around the block.
-        fake_cuda: As in torchdistx: short for `topology="8xH100"` where no topology is given.
+        fake_cuda: As in torchdistx: the same as `topology="8xH100"` where no topology is given.
     Returns:
         On entry, torch's `FakeTensorMode`.
     Raises:
@@ -66,7 +66,7 @@ def fake_mode(topology: str | Topology | None = None, *, fake_cuda: bool = False
 
 
 def is_fake(tensor: object) -> bool:
-    """Whether `tensor` is a fake tensor, of whichever fake mode.
+    """Return whether `tensor` is a fake tensor, of whichever fake mode.
 
     Args:
         tensor: Anything.
@@ -80,15 +80,15 @@ def is_fake(tensor: object) -> bool:
 
 
 def meta_like(fake: torch.Tensor) -> torch.Tensor:
-    """A meta tensor with the size, strides, storage offset and dtype of a fake tensor.
+    """Return a meta tensor with the size, strides, storage offset and dtype of a fake tensor.
 
     Args:
         fake: The fake tensor to describe.
     Returns:
-        A new tensor on device `meta`, not part of an autograd graph (as `detach()` gives), without
+        A new tensor on device `meta`, not part of an autograd graph (like the result of `detach()`), without
         `requires_grad`. It shares nothing with `fake`.
     Raises:
-        ValueError: `fake` is no fake tensor.
+        ValueError: `fake` is not a fake tensor.
     Source: torchdistx `meta_like`.
 
     Example:

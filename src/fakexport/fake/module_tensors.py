@@ -40,13 +40,16 @@ class Slot:
 
 
 def slots(module: nn.Module) -> Iterator[Slot]:
-    """Every slot that holds a tensor, in the order of `named_modules`; tied tensors come once per name."""
+    """Yield every slot that holds a tensor, in the order of `named_modules`.
+
+    Tied tensors come once per name.
+    """
     for module_path, owner in module.named_modules(remove_duplicate=False):
         yield from tensor_slots(module_path, owner)
 
 
 def tensor_slots(module_path: str, owner: nn.Module) -> Iterator[Slot]:
-    """The slots of one module, without those of its children."""
+    """Yield the slots of one module, without those of its children."""
     prefix = f"{module_path}." if module_path else ""
     for is_parameter, held in ((True, owner._parameters), (False, owner._buffers)):
         for name, tensor in held.items():
@@ -55,7 +58,7 @@ def tensor_slots(module_path: str, owner: nn.Module) -> Iterator[Slot]:
 
 
 def plain_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors that are attributes of a module without being registered, by full name."""
+    """Return tensors that are attributes of a module without being registered, by full name."""
     for module_path, owner in module.named_modules():
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):
@@ -80,9 +83,10 @@ class Held:
 
 
 def held_tensors(module: nn.Module, check_fn: Callable[[nn.Module], bool] | None = None) -> Iterator[Held]:
-    """Every place that holds a tensor: parameters, buffers, attributes, and containers that are attributes.
+    """Yield every place that holds a tensor: parameters, buffers, attributes, and containers that are
+    attributes.
 
-    A module that stands in a list, tuple or dict without being registered is looked into as well.
+    A module that is in a list, tuple or dict without being registered is looked into as well.
 
     Args:
         module: The root.
@@ -94,7 +98,10 @@ def held_tensors(module: nn.Module, check_fn: Callable[[nn.Module], bool] | None
 def _held_below(
     module: nn.Module, path: str, check_fn: Callable[[nn.Module], bool] | None, seen: set[int]
 ) -> Iterator[Held]:
-    """What a module and its registered submodules hold; `seen` are the modules that somebody looks into."""
+    """Yield what a module and its registered submodules hold.
+
+    `seen` are the modules that someone looks into.
+    """
     for module_path, owner in module.named_modules(prefix=path):
         if check_fn is not None and not check_fn(owner):
             continue
@@ -110,7 +117,7 @@ def _held_below(
 
 
 def _unregistered(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    """The modules in nested lists, tuples and dicts that nobody looked into yet."""
+    """Yield the modules in nested lists, tuples and dicts that no one looked into yet."""
     match value:
         case nn.Module():
             if id(value) not in seen:

@@ -24,7 +24,7 @@ __all__ = ["place", "placement_as_made"]
 def place(
     module: nn.Module, device_map: str | Mapping[str, Any] | DeviceMap, *, topology: Topology | None = None
 ) -> Placement:
-    """Moves the parameters and buffers of a fake module to the devices of a map, in place.
+    """Move the parameters and buffers of a fake module to the devices of a map, in place.
 
     A tied weight stays one tensor, on the device of the first of its names; the module of another name
     then runs there too, and a note says so. What is known of the tensors' values stays known.
@@ -62,7 +62,7 @@ def place(
 
 
 def placement_as_made(module: nn.Module, recording: Recording, device: torch.device) -> Placement:
-    """Where the tensors of a module are, as its factory made them.
+    """Return where the tensors of a module are, as its factory made them.
 
     Only what `torch.Tensor(n)` made is moved, to the default device that this constructor does not know.
 
@@ -83,14 +83,14 @@ def placement_as_made(module: nn.Module, recording: Recording, device: torch.dev
 
 
 def _homes(held: Iterable[Slot], wanted: Mapping[str, str]) -> tuple[dict[int, str], tuple[str, ...]]:
-    """Device by identity of the tensor, and a note for each tie that the map pulls apart."""
+    """Return the device by identity of the tensor, and a note for each tie that the map pulls apart."""
     first: dict[int, str] = {}
     notes: list[str] = []
     for slot in held:
         home = first.setdefault(id(slot.tensor), slot.path)
         if wanted[home] != wanted[slot.path]:
             notes.append(
-                f"{slot.path} is tied to {home} on {wanted[home]} and stays there; the map asks for "
+                f"{slot.path} is tied to {home} on {wanted[home]} and stays there; the device map says "
                 f"{wanted[slot.path]}"
             )
     return {key: wanted[path] for key, path in first.items()}, tuple(notes)
@@ -104,7 +104,7 @@ class _Moved:
         self._inner: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def to(self, device: torch.device, held: Held) -> torch.Tensor:
-        """The tensor on the device: another one for a wrapper, else the same."""
+        """Return the tensor on the device: another one for a wrapper, else the same."""
         tensor = held.tensor
         if not is_wrapper(tensor):
             _move(tensor, device)
@@ -117,12 +117,15 @@ class _Moved:
         # A wrapper says itself where it is: made again, and not changed, it says it of its new parts.
         made = changed_inside(name, tensor, lambda inner: self._plain(inner, device))
         if made.device != device:
-            reason = f"moved to {device}, it still says that it is on {made.device}"
+            reason = f"moved to {device}, it still reports the device {made.device}"
             raise SubclassNotKept.of(name, tensor, reason)
         return made
 
     def _plain(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """The tensor on the device; two wrappers of one inner tensor on two devices have a copy each."""
+        """Return the tensor on the device.
+
+        Two wrappers of one inner tensor on two devices have a copy each.
+        """
         if tensor.device == device or not isinstance(tensor, FakeTensor):
             return tensor
         if (id(tensor), device) not in self._inner:
@@ -138,7 +141,10 @@ def _move(tensor: torch.Tensor, device: torch.device) -> None:
 
 
 def _devices_in_use(entries: Mapping[str, str], tensor_devices: Mapping[str, str]) -> dict[str, str]:
-    """The entries with their devices; where ties took all tensors of one elsewhere, with that device."""
+    """Return the entries with their devices.
+
+    Where ties took all tensors of one elsewhere, with that device.
+    """
     found: dict[str, set[str]] = {entry: set() for entry in entries}
     for path, device in tensor_devices.items():
         found[covering_entry(path, entries) or ""].add(device)
@@ -146,7 +152,7 @@ def _devices_in_use(entries: Mapping[str, str], tensor_devices: Mapping[str, str
 
 
 def _input_device(module: nn.Module, entries: Mapping[str, str], tensor_devices: Mapping[str, str]) -> str:
-    """The device of what runs first: taken to be the first parameter that a submodule holds."""
+    """Return the device of what runs first: taken to be the first parameter that a submodule holds."""
     parameters = [slot.path for slot in slots(module) if slot.is_parameter]
     first = next((path for path in parameters if "." in path), next(iter(parameters), None))
     return tensor_devices[first] if first is not None else next(iter(entries.values()), "cpu")

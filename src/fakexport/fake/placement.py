@@ -42,7 +42,7 @@ class DeviceMap:
 
     @classmethod
     def parse(cls, spec: Device | Path | Mapping[str, Device] | DeviceMap) -> DeviceMap:
-        """Reads a device map.
+        """Read a device map.
 
         Args:
             spec: A device (`"cuda:0"`, 0, `torch.device("cuda")`), `"balanced"`, a mapping
@@ -93,7 +93,7 @@ class Placement:
         device_map: Device by module path, as used: every path exists in the model.
         tensor_devices: Device of each parameter and buffer by full name; tied names have one device.
         input_device: Where the inputs of the model are expected: the device of what runs first.
-        notes: Sentences about what the map could not give, such as a tie over two devices.
+        notes: Sentences about what the map could not do, such as a tie over two devices.
     """
 
     device_map: Mapping[str, str]
@@ -107,7 +107,7 @@ class Placement:
         return tuple(dict.fromkeys(self.device_map.values()))
 
     def device_of(self, path: str) -> str:
-        """The device of a module or tensor by the longest prefix of its path.
+        """Return the device of a module or tensor by the longest prefix of its path.
 
         Raises:
             KeyError: no entry covers it.
@@ -116,7 +116,7 @@ class Placement:
 
 
 def resolve(module: nn.Module, device_map: DeviceMap, topology: Topology | None = None) -> dict[str, str]:
-    """The entries of a device map for a given model, in the order of its modules.
+    """Return the entries of a device map for a given model, in the order of its modules.
 
     Args:
         module: The model.
@@ -138,7 +138,7 @@ def resolve(module: nn.Module, device_map: DeviceMap, topology: Topology | None 
 
 
 def check_device(device: str, topology: Topology | None) -> None:
-    """Raises ValueError, in one line, if there is no such device.
+    """Raise ValueError, in one line, if there is no such device.
 
     Args:
         device: torch's name of a device, with its index.
@@ -151,7 +151,10 @@ def check_device(device: str, topology: Topology | None) -> None:
 
 
 def covering_entry(path: str, entries: Container[str]) -> str | None:
-    """The entry that decides for a path: itself, or the longest prefix in whole parts; None if none does."""
+    """Return the entry that decides for a path: itself, or the longest prefix in whole parts.
+
+    None if none does.
+    """
     while path not in entries:
         if not path:
             return None
@@ -165,7 +168,7 @@ def _check_paths(module: nn.Module, entries: Iterable[str]) -> None:
         if path not in paths:
             near = difflib.get_close_matches(path, paths, n=3, cutoff=0.3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
-            what = f"which is no module of {type(module).__name__}"
+            what = f"which is not a module of {type(module).__name__}"
             raise InvalidValue(f"device map names {path!r}, {what}{hint}")
 
 
@@ -173,7 +176,7 @@ def _check_cover(module: nn.Module, entries: Mapping[str, str]) -> None:
     missing = [slot.path for slot in slots(module) if covering_entry(slot.path, entries) is None]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise InvalidValue(f"device map says nothing about {missing[0]}{more}: add an entry '' for the rest")
+        raise InvalidValue(f"device map has no entry for {missing[0]}{more}: add an entry '' for the rest")
 
 
 def _paths(module: nn.Module) -> dict[str, None]:
@@ -182,17 +185,17 @@ def _paths(module: nn.Module) -> dict[str, None]:
 
 
 def _device_name(device: Device, path: str) -> str:
-    """torch's full name of a device: `cuda:0` for `cuda`, 0 or `torch.device("cuda")`."""
+    """Return torch's full name of a device: `cuda:0` for `cuda`, 0 or `torch.device("cuda")`."""
     where = f" for {path!r}" if path else ""
     if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
-        raise InvalidValue(f"a device map wants a device{where}, got {device!r}")
+        raise InvalidValue(f"invalid device in device map{where}: expected a device, got {device!r}")
     text = str(device).strip()
     text = f"cuda:{text}" if text.isdecimal() else text
     try:
         parsed = torch.device(text)
     except RuntimeError:
-        wanted = f"a device{where} such as 'cpu' or 'cuda:0'"
-        raise InvalidValue(f"a device map wants {wanted}, got {text!r}") from None
+        expected = "a device such as 'cpu' or 'cuda:0'"
+        raise InvalidValue(f"invalid device in device map{where}: {text!r}; expected {expected}") from None
     if parsed.type in ("cpu", "meta"):
         return parsed.type
     return f"{parsed.type}:{parsed.index or 0}"

@@ -25,7 +25,7 @@ _LOADER = "transformers.modeling_utils"
 
 @contextmanager
 def pretrained_models() -> Iterator[None]:
-    """In this context a `from_pretrained` under a fake mode takes devices as they are emulated.
+    """Enter a context in which a `from_pretrained` under a fake mode takes devices as they are emulated.
 
     It needs no accelerate for one device, warms up no allocator, and loads in the calling thread, which is
     the only one with the fake mode. A quantized checkpoint that transformers would load unquantized is an
@@ -46,7 +46,7 @@ def pretrained_models() -> Iterator[None]:
 
 
 def register_caches(module: nn.Module) -> None:
-    """Makes the caches of a model of transformers, or of its parts, containers that `torch.export` takes.
+    """Make the caches of a model of transformers, or of its parts, containers that `torch.export` takes.
 
     As `transformers.exporters` does it; a model of another library costs nothing.
     """
@@ -115,7 +115,7 @@ def _in_reality(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _device_map(check: Callable[[Any], Any], device_map: Any) -> Any:
-    """What transformers makes of a device map; where accelerate is missing, of one with one device."""
+    """Return what transformers makes of a device map; where accelerate is missing, of one with one device."""
     rules = importlib.import_module("transformers.integrations.accelerate")
     if active_fake_mode() is None or rules.is_accelerate_available():
         return check(device_map)
@@ -130,18 +130,21 @@ def _device_map(check: Callable[[Any], Any], device_map: Any) -> Any:
 
 
 def _without_offload(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a dispatch, if accelerate would not bring weights to a GPU again in each call."""
+    """Return the arguments of a dispatch, if accelerate would not bring weights to a GPU
+    again in each call.
+    """
     offloaded = {str(device) for device in args[2].values()} & {"cpu", "disk"}
     if active_fake_mode() is not None and offloaded:
         raise InvalidValue(
-            f"device_map puts modules on {', '.join(sorted(offloaded))}, from where accelerate copies their "
-            "weights to a GPU in each call, which no program can hold: place them with --device-map instead"
+            f"device_map puts modules on {', '.join(sorted(offloaded))}, from which accelerate copies their "
+            "weights to a GPU in each call; an exported program cannot do that: place them with "
+            "--device-map instead"
         )
     return args
 
 
 def _kept(choose: Callable[..., Any], config: Any, given: Any, *args: Any, **rest: Any) -> Any:
-    """What transformers makes of a quantized checkpoint, if it stays quantized or was asked not to."""
+    """Return what transformers makes of a quantized checkpoint, if it stays quantized or was asked not to."""
     stored = getattr(config, "quantization_config", None)
     is_asked = any(_setting(part, "dequantize") for part in (stored, given))
     found = choose(config, given, *args, **rest)
@@ -151,8 +154,9 @@ def _kept(choose: Callable[..., Any], config: Any, given: Any, *args: Any, **res
         method = _setting(stored, "quant_method") or "no method named"
         raise InvalidValue(
             f"the checkpoint is quantized ({getattr(method, 'value', method)}), and transformers would load "
-            "it unquantized here: check it for its own device, with the packages that transformers names, or "
-            "pass a quantization_config with dequantize=True to check the unquantized model"
+            "it unquantized here: check it for the device it is meant for, with the packages that "
+            "transformers names, or pass a quantization_config with dequantize=True to check the "
+            "unquantized model"
         )
     return found
 

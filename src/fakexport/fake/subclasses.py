@@ -40,7 +40,7 @@ class SubclassNotKept(FakexportError, RuntimeError):
 
     @classmethod
     def of(cls, name: str, tensor: object, reason: str, span: Span | None = None) -> SubclassNotKept:
-        """The error for a tensor."""
+        """Return the error for a tensor."""
         kind = type(tensor)
         return cls(name, f"{kind.__module__}.{kind.__qualname__}", reason, span)
 
@@ -61,7 +61,7 @@ def check_class(name: str, tensor: torch.Tensor) -> None:
         return
     cls = own_class(tensor) if isinstance(tensor, FakeTensor) else type(tensor)
     if cls not in _PLAIN and not issubclass(cls, nn.Parameter):
-        raise SubclassNotKept.of(name, tensor, "it has no `__tensor_flatten__` that says what it consists of")
+        raise SubclassNotKept.of(name, tensor, "it has no `__tensor_flatten__` to return its inner tensors")
     if (hook := _own_hook(cls)) is not None:
         raise SubclassNotKept.of(name, tensor, f"it overrides `{hook}` without `__tensor_flatten__`")
 
@@ -69,7 +69,7 @@ def check_class(name: str, tensor: torch.Tensor) -> None:
 def check_input(name: str, value: object) -> None:
     """Raise `SubclassNotKept` for an example input that is not a plain tensor."""
     if isinstance(value, torch.Tensor) and type(value) not in _PLAIN and not isinstance(value, FakeTensor):
-        reason = "an exported program takes plain tensors; pass what it consists of and build it in forward"
+        reason = "an exported program takes plain tensors; pass its parts and build it in forward"
         raise SubclassNotKept.of(name, value, reason)
 
 
@@ -92,7 +92,7 @@ def changed_inside(
         reason = f"`__tensor_unflatten__` raised {type(error).__name__}: {text}"
         raise SubclassNotKept.of(name, tensor, reason) from error
     if (type(made), made.shape, made.dtype) != (type(tensor), tensor.shape, tensor.dtype):
-        reason = f"its parts give a {type(made).__name__} of {made.dtype} {tuple(made.shape)}"
+        reason = f"its inner tensors make a {type(made).__name__} of {made.dtype} {tuple(made.shape)}"
         raise SubclassNotKept.of(name, tensor, reason)
     return made
 
@@ -109,7 +109,9 @@ _PLAIN: frozenset[type[Any]] = frozenset({torch.Tensor, nn.Parameter, Buffer, Un
 
 
 def _own_hook(cls: type[torch.Tensor]) -> str | None:
-    """What a class overrides to answer operators itself, which a fake tensor of that class does not do."""
+    """Return what a class overrides to answer operators itself, which a fake tensor of that class does not
+    do.
+    """
     own = (kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] != "torch")
     return next((hook for kind in own for hook in _HOOKS if hook in vars(kind)), None)
 

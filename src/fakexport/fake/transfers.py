@@ -27,7 +27,7 @@ class Transfers:
         self._handles = handles
 
     def remove(self) -> None:
-        """Takes the hooks off the module; a second call does nothing."""
+        """Take the hooks off the module; a second call does nothing."""
         while self._handles:
             self._handles.pop().remove()
 
@@ -39,7 +39,7 @@ class Transfers:
 
 
 def install_transfers(module: nn.Module, placement: Placement) -> Transfers:
-    """Makes each module of a placement bring its inputs to its own device, until the hooks are removed.
+    """Make each module of a placement bring its inputs to its own device, until the hooks are removed.
 
     A tensor that is there already is left alone, so a model that moves tensors itself keeps its own
     moves. A tensor that several modules of one device take (the cos and sin of 126 layers) is moved once
@@ -101,7 +101,10 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """`value` with the function applied to its tensors; containers without a change come back as they are."""
+    """Return `value` with the function applied to its tensors.
+
+    Containers without a change come back as they are.
+    """
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, list | tuple):
@@ -126,7 +129,7 @@ def _mapped_fields(value: Any, function: Callable[[torch.Tensor], torch.Tensor])
 
 
 def _points(path: str, part: nn.Module, tensor_devices: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The outermost modules that can be called and are as a whole on one device."""
+    """Yield the outermost modules that can be called and are as a whole on one device."""
     prefix = f"{path}." if path else ""
     devices = {tensor_devices[prefix + slot.path] for slot in slots(part)}
     if len(devices) == 1 and _is_callable(part):

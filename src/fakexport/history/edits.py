@@ -1,4 +1,4 @@
-"""Noticing what happens to deferred tensors while nobody records: their replay would silently miss it."""
+"""Noticing what happens to deferred tensors while no one records: their replay would silently miss it."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ def note_edit(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwarg
 
 
 def remember_memory(tensors: Iterable[torch.Tensor]) -> None:
-    """Notes which memory recorded fakes look at, so that a later `tensor.data = ...` shows."""
+    """Note which memory recorded fakes look at, so that a later `tensor.data = ...` shows."""
     for tensor in tensors:
         if isinstance(tensor, FakeTensor) and has_record(tensor):
             record_of(tensor).storage.identity = storage_identity(tensor)
 
 
 def edit_of(fake: FakeTensor) -> str | None:
-    """What was done to a fake tensor or its memory outside of the recording, or None."""
+    """Return what was done to a fake tensor or its memory outside of the recording, or None."""
     storage = record_of(fake).storage
     if storage.edit is not None:
         return storage.edit
     if storage.identity is not None and storage.identity != storage_identity(fake):
-        return "given other data by `.data = ...`"
+        return "given different data by `.data = ...`"
     return None
 
 
 def _follow_views(args: Sequence[Any], result: Any, is_identity: bool) -> None:
-    """Lets views made outside share the record of the memory, so that a write through them is seen."""
+    """Let views made outside share the record of the memory, so that a write through them is seen."""
     source = args[0] if args else None
     if not isinstance(source, FakeTensor) or not has_record(source):
         return
     record = record_of(source)
     if not is_identity:
-        record = TensorRecord(Unknown("a view that was made outside of the recording"), record.storage)
+        record = TensorRecord(Unknown("a view that was created outside of the recording"), record.storage)
     for tensor in leaves(result):
         if isinstance(tensor, FakeTensor) and not has_record(tensor):
             set_record(tensor, record)

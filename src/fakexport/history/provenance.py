@@ -31,7 +31,7 @@ class Dependence:
     Args:
         kind: `memory`: it is, or is a view of, the memory of a parameter or a persistent buffer;
             `parameter`: it was computed from the values of a parameter; `random`: a draw without a seed;
-            `unknown`: a tensor whose history nobody recorded; `uninitialised`: memory never written.
+            `unknown`: a tensor whose history no one recorded; `uninitialised`: memory never written.
         source: The name of the weight, or a description of the unknown tensor, or the operator.
         operator: The operator that read the weight's values, drew, or made the memory; None if none did.
     """
@@ -45,7 +45,7 @@ class Provenance:
     """Tells the dependences of the tensors of one model.
 
     Two tensors with one memory have one value: what is computed from `x` depends on the parameter
-    `nn.Parameter(x)`, before and after it was made. Shapes, dtypes and devices are no values:
+    `nn.Parameter(x)`, before and after it was made. Shapes, dtypes and devices are not values:
     `zeros_like(weight)` depends on nothing. Neither do persistent buffers count as inputs of a computation,
     since a constructor gives them their values and a checkpoint comes later. What went through a Python
     number (`weight.std().item()`) or a conversion of the model's dtype is not followed.
@@ -69,7 +69,7 @@ class Provenance:
         }
 
     def dependence_of(self, tensor: torch.Tensor) -> Dependence | None:
-        """What the value of a tensor depends on besides the code, or None if the code determines it.
+        """Return what the value of a tensor depends on besides the code, or None if the code determines it.
 
         That a value is determined does not mean that it can be computed here: `value_of` may still raise.
 
@@ -106,7 +106,7 @@ class _Search:
         return next((self._found[kind] for kind in order if kind in self._found), None)
 
     def _visit(self, operation: Operation) -> None:
-        """Follows everything whose values the operation read."""
+        """Follow everything whose values the operation read."""
         if operation.number in self._seen:
             return
         self._seen.add(operation.number)
@@ -127,7 +127,7 @@ class _Search:
         self._pending.extend(write for write in after if write.number not in explained)
 
     def _read(self, reference: Any, after: tuple[Operation, ...], reader: Operation | None) -> set[int]:
-        """Follows what a memory held at one moment; returns the numbers of the writes that explain it."""
+        """Follow what a memory held at one moment; returns the numbers of the writes that explain it."""
         root = _root(reference)
         key = _key(root)
         if (name := self._parameters.get(key)) is not None:
@@ -139,7 +139,7 @@ class _Search:
         return {write.number for write in writes}
 
     def _first_content(self, root: Any, *, is_partial: bool) -> None:
-        """Follows what a memory held before anybody wrote into it."""
+        """Follow what a memory held before anyone wrote into it."""
         if isinstance(root, Unknown):
             self._note("unknown", root.description, None)
         elif isinstance(root, Output):
@@ -154,7 +154,7 @@ class _Search:
 
 
 def _memories(tensors: Mapping[str, torch.Tensor]) -> dict[Hashable, str]:
-    """The name of the tensor by each memory that is one's."""
+    """Return the name of the tensor by each memory that is one's."""
     memories: dict[Hashable, str] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, FakeTensor) and has_record(tensor):
@@ -165,13 +165,13 @@ def _memories(tensors: Mapping[str, torch.Tensor]) -> dict[Hashable, str]:
 
 
 def _moved_to(write: Operation | None) -> Iterator[Any]:
-    """The tensor whose memory another one got, if the write is a `set_`."""
+    """Yield the tensor whose memory another one got, if the write is a `set_`."""
     if write is not None and effects_of(write.operator).moves_storage:
         yield from (argument for argument in write.args[1:2] if isinstance(argument, Output | Unknown))
 
 
 def _root(reference: Any) -> Any:
-    """The reference to the tensor that a view, a view of a view, ... was made of."""
+    """Return the reference to the tensor that a view, a view of a view, ... was made of."""
     while isinstance(reference, Output):
         operation = reference.operation
         place = effects_of(operation.operator).aliased
@@ -183,14 +183,14 @@ def _root(reference: Any) -> Any:
 
 
 def _key(root: Any) -> Hashable:
-    """Equal for one memory as long as the records live."""
+    """Return a key that is equal for one memory as long as the records live."""
     if isinstance(root, Output):
         return (root.operation.number, root.index)
     return id(root.tensor if isinstance(root, Constant) else root)
 
 
 def _written(operation: Operation) -> set[Hashable]:
-    """The memories that the operation wrote into."""
+    """Return the memories that the operation wrote into."""
     if isinstance(operation.operator, FunctionType):  # It fills its first argument.
         written = [operation.args[0]]
     else:
@@ -199,14 +199,16 @@ def _written(operation: Operation) -> set[Hashable]:
 
 
 def _read_references(operation: Operation, effects: Effects) -> list[Any]:
-    """The references to tensors whose values the operation reads."""
+    """Return the references to tensors whose values the operation reads."""
     covers = effects.overwrites and _covers_its_memory(operation)
     read = (operation.args[1:] if covers else operation.args, operation.kwargs)
     return [value for value in leaves(read) if isinstance(value, Output | Unknown | Constant)]
 
 
 def _covers_its_memory(operation: Operation) -> bool:
-    """Whether the memory of the first argument, which is overwritten, has nothing of the old values left."""
+    """Return whether the memory of the first argument, which is overwritten, has nothing of the old values
+    left.
+    """
     first, *others = operation.args
     # Memory that numpy shares may be written there: the real tensor has no version then.
     is_shared = operation.operator is _copy and isinstance(others[0], Constant) and others[0].version is None

@@ -3,7 +3,7 @@
 Nothing is drawn while fake tensors are made, so each random operation notes from where in the sequence of
 its generator it would have drawn: a known state, and the number of 32-bit words since then. torch's kernels
 say how many words an operation takes from the sizes of its arguments alone. Where that depends on the
-values (rejection sampling), the operation itself becomes the next point to count from, and whoever wants
+values (rejection sampling), the operation itself becomes the next point to count from, and anyone who needs
 the numbers after it has to run it first.
 
 The generator itself carries the position, as a mark in its state (`_torch.mersenne_twister.marked`). So
@@ -43,7 +43,7 @@ __all__ = ["Draw", "Draws", "Origin", "Position", "RandomOperation"]
 
 T = TypeVar("T")
 
-# torch keeps no note of who chose a seed. Without anybody, the default generator has 64 random bits, and a
+# torch keeps no note of who chose a seed. Without anyone, the default generator has 64 random bits, and a
 # new `torch.Generator()` 67280421310721 (c10/core/GeneratorImpl.h:default_rng_seed_val).
 _CHOSEN_SEEDS = 2**40
 
@@ -59,7 +59,8 @@ class Origin:
     """A state of a generator to count from: known, or what an operation leaves behind when it runs.
 
     Args:
-        first: The state of the real generator that it goes back to, as `torch.Generator.get_state` gives it.
+        first: The state of the real generator that it goes back to, as `torch.Generator.get_state` returns
+            it.
         is_known: Whether that is the state itself; otherwise it is known when the operation ran.
     """
 
@@ -76,16 +77,16 @@ class Origin:
 
     @property
     def is_seeded(self) -> bool:
-        """Whether somebody chose the seed that it goes back to."""
+        """Whether someone chose the seed that it goes back to."""
         return seed_of(self.first) < _CHOSEN_SEEDS
 
     def resolve(self, state: torch.Tensor) -> None:
-        """Makes the state known; the operation is not needed any more."""
+        """Make the state known; the operation is not needed any more."""
         self.state = state
         self.operation = None
 
     def elements_before(self) -> int:
-        """How many elements have to be filled before the state is known."""
+        """Return how many elements have to be filled before the state is known."""
         elements, origin = 0, self
         while origin.operation is not None:
             elements += origin.operation.draw.elements
@@ -93,7 +94,7 @@ class Origin:
         return elements
 
     def mark(self, generator: torch.Generator, words: int, pair_at: int | None) -> bytes:
-        """Lets a generator say that it stands there; what `raw_mark` gives of its state from now on."""
+        """Let a generator say that it is there; what `raw_mark` gives of its state from now on."""
         mark = _MARK.pack(self.number, words, _NONE_KEPT if pair_at is None else pair_at)
         if self._marked is None:
             self._marked = MarkedState(self.first, mark)
@@ -102,11 +103,13 @@ class Origin:
         return raw
 
     def reach(self, words: int, state: torch.Tensor) -> None:
-        """Notes the state that was found `words` words later, for going on from there."""
+        """Note the state that was found `words` words later, for going on from there."""
         self._reached = (words, state)
 
     def state_after(self, words: int) -> torch.Tensor:
-        """The state `words` 32-bit words later. Replays go forward mostly, and it goes on from the last."""
+        """Return the state `words` 32-bit words later. Replays go forward mostly, and it goes on from the
+        last.
+        """
         assert self.state is not None
         start, state = self._reached or (0, self.state)
         if start > words:
@@ -135,7 +138,7 @@ class Position(NamedTuple):
     pair_at: int | None = _KEPT_BY_ORIGIN
 
     def after(self, drawn: Drawn | None) -> Position | None:
-        """The place after a draw, or None if it cannot be told without drawing."""
+        """Return the place after a draw, or None if it cannot be told without drawing."""
         if drawn is None:
             return None
         origin, words, pair_at = self
@@ -151,7 +154,9 @@ class Position(NamedTuple):
         return Position(origin, words + drawn.words, pair_at)
 
     def state(self) -> torch.Tensor:
-        """The generator's state at this place, uint8[5056]. The state of the origin has to be known."""
+        """Return the generator's state at this place, uint8[5056]. The state of the origin has
+        to be known.
+        """
         assert self.origin.state is not None
         if self.pair_at is None:
             kept = None
@@ -192,21 +197,21 @@ class Draw:
 
     @property
     def is_seeded(self) -> bool:
-        """Whether somebody chose the seed, so that the numbers are meant to be these."""
+        """Whether someone chose the seed, so that the numbers are meant to be these."""
         return self.start.origin.is_seeded
 
     @property
     def leaves(self) -> Origin | None:
-        """Where the operation ends, if only running it tells and somebody wants to know."""
+        """Where the operation ends, if only running it shows that and it was asked for."""
         return None if self._leaves is None else self._leaves()
 
     def belongs_to(self, operation: RandomOperation) -> None:
-        """Says which operation draws. Called once, by the operation."""
+        """Say which operation draws. Called once, by the operation."""
         if (leaves := self.leaves) is not None:
             leaves.operation = operation
 
     def run(self, function: Callable[[], T]) -> T:
-        """Calls the function with the default CPU generator where this draw starts, then puts it back."""
+        """Call the function with the default CPU generator where this draw starts, then put it back."""
         generator = torch.default_generator
         before, start = generator.get_state(), self.start.state()
         generator.set_state(start)
@@ -222,7 +227,7 @@ class Draw:
             leaves.resolve(end)
         if (after := self.start.after(self.drawn)) is not None:
             if not is_as_far(start, end, after.words - self.start.words):
-                raise RuntimeError("it drew more or fewer random numbers than fakexport takes it to draw")
+                raise RuntimeError("it drew more or fewer random numbers than fakexport expected")
             after.origin.reach(after.words, end)
 
 
@@ -267,7 +272,7 @@ class Draws:
         device: torch.device | None = None,
         elements: int = 0,
     ) -> Draw:
-        """The draw of the next random operation.
+        """Return the draw of the next random operation.
 
         Args:
             drawn: How much it draws; None if that is not known.
@@ -288,13 +293,13 @@ class Draws:
         return draw
 
     def finish(self, resolve: Callable[[Origin], bool] | None) -> None:
-        """Takes the marks out of the generators.
+        """Take the marks out of the generators.
 
         Args:
             resolve: Makes the state of an origin known by drawing what leads to it, and says whether it did;
                 the generators are then left where eager construction leaves them. One whose place stays
                 unknown keeps its mark: a later recording goes on from there, and numbers drawn from it
-                before are others. Default: leave them as if nothing was drawn.
+                before differ. Default: leave them as if nothing was drawn.
         """
         for key, generator in self._generators.items():
             position = _marked_position(generator.get_state())
@@ -314,11 +319,11 @@ class Draws:
         self._origins.clear()
 
     def position(self, generator: torch.Generator) -> Position:
-        """Where a generator stands."""
+        """Return where a generator is."""
         state = generator.get_state()
         last = self._last.get(id(generator))
         if last is not None and last[0] == raw_mark(state):
-            return last[1]  # Nobody touched it since.
+            return last[1]  # No one touched it since.
         self._generators[id(generator)] = generator
         position = _marked_position(state)
         if position is None:
@@ -331,7 +336,7 @@ class Draws:
 
 
 def _drawn_at(start: Position, drawn: Drawn | None, elements: int) -> tuple[Draw, Position]:
-    """The draw, and the place after it."""
+    """Return the draw, and the place after it."""
     after = start.after(drawn)
     if after is not None:
         return Draw(start, drawn), after

@@ -47,24 +47,26 @@ class Recording:
         self._replay = Replay()
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The real value of a tensor made in the block, as `values.value_of` gives it."""
+        """Return the real value of a tensor made in the block, as `values.value_of` returns it."""
         return value_of(tensor)
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor's history was recorded. Its replay may fail all the same."""
+        """Return whether the tensor's history was recorded. Its replay may fail all the same."""
         return isinstance(record_of(tensor).output, Output)
 
     def is_from_legacy_constructor(self, tensor: torch.Tensor) -> bool:
-        """Whether `torch.Tensor(n)` or `torch.FloatTensor(n)` made it, which ignore the default device."""
+        """Return whether `torch.Tensor(n)` or `torch.FloatTensor(n)` made it, which ignore the default
+        device.
+        """
         output = record_of(tensor).output
         return isinstance(output, Output) and _is_legacy(output.operation)
 
     def take_over(self, fake: torch.Tensor, other: torch.Tensor) -> None:
-        """Makes what is known of the fake tensor `other` known of `fake`."""
+        """Make what is known of the fake tensor `other` known of `fake`."""
         set_record(fake, record_of(other))
 
     def close(self, is_eager: bool = False) -> None:
-        """Drops the real tensors that were kept for further reads, and leaves the random generators alone.
+        """Drop the real tensors that were kept for further reads, and leave the random generators alone.
 
         Args:
             is_eager: Leave the generators where eager construction leaves them, not as they were before.
@@ -74,7 +76,7 @@ class Recording:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The context in which nothing is recorded and reads get fake mode's own answers."""
+        """Enter a context in which nothing is recorded and reads get fake mode's own answers."""
         before, self.is_paused = self.is_paused, True
         try:
             yield
@@ -123,7 +125,9 @@ class Recording:
         kwargs: Mapping[str, Any],
         effects: Effects,
     ) -> Any:
-        """What the operator gives as fakes: from fake mode, or from a replay where that needs values."""
+        """Return what the operator returns as fakes: from fake mode, or from a replay where that
+        needs values.
+        """
         if not effects.reads_values and not _has_mask(operator, args):
             try:
                 # Some of torch's own rules for fakes refuse a generator, and none of them draws.
@@ -159,7 +163,7 @@ class Recording:
         return self._draws.next(drawn, kwargs.get("generator"), filled.device, filled.numel())
 
     def _answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs the operator for real, on the values of its fake inputs."""
+        """Run the operator for real, on the values of its fake inputs."""
         if effects_of(operator).is_random:
             self._draw_for_real(kwargs.get("generator") or torch.default_generator)
         records = [record_of(t) for t in leaves((args, dict(kwargs))) if isinstance(t, FakeTensor)]
@@ -180,7 +184,9 @@ class Recording:
             return operator(*map(real, args), **{name: real(item) for name, item in kwargs.items()})
 
     def _fake_answer(self, operator: Any, args: Any, kwargs: Any) -> Any:
-        """What the operator gives for real, as fakes of the same shapes on the device of the inputs."""
+        """Return what the operator returns for real, as fakes of the same shapes on the device of
+        the inputs.
+        """
         device = _device_of(args, kwargs)
         generator = kwargs.get("generator") or torch.default_generator
 
@@ -199,13 +205,13 @@ class Recording:
         return fake(result)
 
     def _draw_for_real(self, generator: torch.Generator) -> None:
-        """Puts a generator where eager construction has it, for a draw that is not deferred."""
+        """Put a generator where eager construction has it, for a draw that is not deferred."""
         position = self._draws.position(generator)
         resolve_origin(position.origin)
         generator.set_state(position.state())
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The value for `.numpy()` and `.tolist()`; the fake tensor shares its memory from now on."""
+        """Return the value for `.numpy()` and `.tolist()`; the fake tensor shares its memory from now on."""
         record = record_of(tensor)
         (value,) = self._replay.values([record])
         with real_execution():
@@ -216,7 +222,7 @@ class Recording:
         return real
 
     def assigned(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
-        """Notes `tensor.data = other`: from now on both are the same memory."""
+        """Note `tensor.data = other`: from now on both are the same memory."""
         if not self.is_paused:
             self.take_over(tensor, other)
 
@@ -227,7 +233,8 @@ class Recording:
         args: tuple[Any, ...],
         drawn: Drawn | None,
     ) -> bool:
-        """Notes that the function fills the tensor with random numbers; False where nothing is recorded.
+        """Return the notes that the function fills the tensor with random numbers; False where nothing is
+        recorded.
 
         Args:
             function: Takes a real tensor and the further arguments.
@@ -249,7 +256,7 @@ class Recording:
 
 @contextmanager
 def recording(mode: FakeTensorMode, is_eager: bool = False) -> Iterator[Recording]:
-    """The context in which the tensors of an active fake mode are recorded and can be read.
+    """Enter a context in which the tensors of an active fake mode are recorded and can be read.
 
     Inside of a block that records the same mode already, it is that block's recording that goes on.
 
@@ -278,7 +285,7 @@ def recording(mode: FakeTensorMode, is_eager: bool = False) -> Iterator[Recordin
 
 
 def _is_legacy(operation: Operation) -> bool:
-    """Whether `torch.Tensor(n)` made it: the functions of today say whether memory is to be pinned."""
+    """Return whether `torch.Tensor(n)` made it: the functions of today say whether memory is to be pinned."""
     return (
         operation.operator is _empty
         and "pin_memory" not in operation.kwargs
@@ -292,7 +299,9 @@ def _argument(place: tuple[int, str], args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _stays_real(effects: Effects, inputs: Inputs, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call with real tensors is to be made for real: it writes into one, or only looks at one."""
+    """Return whether a call with real tensors is to be made for real: it writes into one, or only looks at
+    one.
+    """
     written = (tensor for place in effects.writes for tensor in leaves(_argument(place, args, kwargs)))
     if any(isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) for t in written):
         return True
@@ -302,7 +311,7 @@ def _stays_real(effects: Effects, inputs: Inputs, args: Sequence[Any], kwargs: M
 def _aliased_storage(
     effects: Effects, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> StorageRecord | None:
-    """The memory that the outputs share with an argument, or None if they have their own."""
+    """Return the memory that the outputs share with an argument, or None if they have their own."""
     if effects.aliased is None:
         return None
     source = _argument(effects.aliased, args, kwargs)
@@ -310,7 +319,7 @@ def _aliased_storage(
 
 
 def _separate(tensor: Any) -> None:
-    """Gives a tensor a record of its own, before its sizes change under those that it shares one with."""
+    """Return a tensor a record of its own, before its sizes change under those that it shares one with."""
     if isinstance(tensor, FakeTensor):
         record = record_of(tensor)
         own = Operation(_detach, (record.output,), {}, record.writes())
@@ -318,14 +327,14 @@ def _separate(tensor: Any) -> None:
 
 
 def _has_mask(operator: Any, args: Sequence[Any]) -> bool:
-    """Whether an index is a boolean mask, so that the shape of the result depends on data."""
+    """Return whether an index is a boolean mask, so that the shape of the result depends on data."""
     return operator is _index and any(
         isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
     )
 
 
 def _overwritten(effects: Effects, args: Sequence[Any]) -> TensorRecord | None:
-    """The record of a tensor that gets all new values, whatever was written before, or None."""
+    """Return the record of a tensor that gets all new values, whatever was written before, or None."""
     if not effects.overwrites or not isinstance(args[0], FakeTensor):
         return None
     record = record_of(args[0])
@@ -333,7 +342,9 @@ def _overwritten(effects: Effects, args: Sequence[Any]) -> TensorRecord | None:
 
 
 def _covers_its_memory(tensor: torch.Tensor) -> bool:
-    """Whether a write into all of the tensor leaves nothing of what was written into its memory before."""
+    """Return whether a write into all of the tensor leaves nothing of what was written into its memory
+    before.
+    """
     is_whole = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
     return is_whole and not record_of(tensor).storage.has_changed_geometry
 
@@ -350,7 +361,7 @@ def _note_writes(
 
 
 def _note_new_storage(tensor: FakeTensor, source: Any, operation: Operation) -> None:
-    """Notes `tensor.set_(source)`: the tensor looks at other memory from now on."""
+    """Note `tensor.set_(source)`: the tensor looks at other memory from now on."""
     storage = record_of(source).storage if isinstance(source, FakeTensor) else StorageRecord()
     storage.last_write = operation
     storage.has_changed_geometry = True

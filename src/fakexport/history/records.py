@@ -67,11 +67,11 @@ class Operation:
         return f"%{self.number} = {self.name}({', '.join(shown)})"
 
     def references(self) -> Iterator[Output]:
-        """The outputs among the arguments."""
+        """Return the outputs among the arguments."""
         return (value for value in leaves((self.args, self.kwargs)) if isinstance(value, Output))
 
     def needs(self) -> Iterator[Operation]:
-        """The operations that have to run before this one."""
+        """Yield the operations that have to run before this one."""
         yield from self.after
         for reference in self.references():
             yield reference.operation
@@ -102,7 +102,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A tensor that an operation took and whose history nobody recorded."""
+    """A tensor that an operation took and whose history no one recorded."""
 
     description: str
 
@@ -110,8 +110,8 @@ class Unknown:
 class StorageRecord:
     """The memory that a tensor and its views share: the last operation that wrote into it.
 
-    `edit` says what changed it while nobody recorded; `identity` tells it from other memory. `real` is the
-    memory that stands for it since a tensor that looks at it was materialised, and the last write at that
+    `edit` says what changed it while no one recorded; `identity` tells it from other memory. `real` is the
+    memory that stands for it since a tensor that looks at it was materialized, and the last write at that
     moment.
     """
 
@@ -138,7 +138,7 @@ class TensorRecord:
         self.storage = storage or StorageRecord()
 
     def writes(self) -> tuple[Operation, ...]:
-        """The last write into the memory, if there was one."""
+        """Return the last write into the memory, if there was one."""
         last = self.storage.last_write
         return () if last is None else (last,)
 
@@ -156,7 +156,9 @@ def _forgotten() -> TensorRecord:
 
 
 def history_of(records: Iterable[TensorRecord]) -> list[Operation]:
-    """The operations that give the tensors their present values, in the order in which they ran."""
+    """Return the operations that compute the present values of the tensors, in the order in
+    which they ran.
+    """
     last: list[Operation] = []
     for record in records:
         last.extend(record.writes())
@@ -166,7 +168,7 @@ def history_of(records: Iterable[TensorRecord]) -> list[Operation]:
 
 
 def history_up_to(operations: Iterable[Operation]) -> list[Operation]:
-    """The operations and all that have to run before them, in the order in which they ran."""
+    """Return the operations and all that have to run before them, in the order in which they ran."""
     found: dict[int, Operation] = {}
     pending = list(operations)
     while pending:
@@ -178,7 +180,7 @@ def history_up_to(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Every item of nested lists, tuples and dicts."""
+    """Yield every item of nested lists, tuples and dicts."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from leaves(item)

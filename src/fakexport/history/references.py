@@ -38,39 +38,43 @@ _clone = torch.ops.aten.clone.default
 
 
 def record_of(tensor: torch.Tensor) -> TensorRecord:
-    """The record of a fake tensor; one that knows nothing if it was made elsewhere."""
+    """Return the record of a fake tensor; one that knows nothing if it was made elsewhere."""
     record: TensorRecord | None = vars(tensor).get(_RECORD)
     return _new_record(tensor) if record is None else record
 
 
 def has_record(tensor: torch.Tensor) -> bool:
-    """Whether anything is known of a fake tensor."""
+    """Return whether anything is known of a fake tensor."""
     return _RECORD in vars(tensor)
 
 
 def set_record(tensor: torch.Tensor, record: TensorRecord) -> None:
-    """Forgets what was known of a fake tensor and remembers this."""
+    """Forget what was known of a fake tensor and remember this."""
     vars(tensor)[_RECORD] = record
 
 
 def constant_of(real: torch.Tensor) -> Constant | Unknown:
-    """The reference to a real tensor as it is now. Changes of an inference tensor are not counted: a copy."""
+    """Return the reference to a real tensor as it is now. Changes of an inference tensor are not counted: a
+    copy.
+    """
     if not real.is_inference():
         return Constant(real, real._version)
     if held_bytes(real) > _LARGEST_COPY_BYTES:
-        return Unknown("a large inference tensor, whose later changes cannot be noticed")
+        return Unknown("a large inference tensor, whose later changes cannot be detected")
     with real_execution():
         return Constant(real.clone(), 0)
 
 
 def made_from(real: torch.Tensor) -> TensorRecord:
-    """The record of a fake tensor with the value of a real one, which is kept and not copied (see above)."""
+    """Return the record of a fake tensor with the value of a real one, which is kept and not copied (see
+    above).
+    """
     return TensorRecord(Output(Operation(_clone, (constant_of(real),), {}), 0))
 
 
 def _new_record(tensor: torch.Tensor) -> TensorRecord:
     known = getattr(tensor, "constant", None)  # Fake mode keeps the value of a literal of one element.
-    text = f"a fake tensor of shape {tuple(tensor.shape)} that was made outside of the recording"
+    text = f"a fake tensor of shape {tuple(tensor.shape)} that was created outside of the recording"
     record = TensorRecord(Unknown(text)) if known is None else made_from(known)
     set_record(tensor, record)
     return record
@@ -108,7 +112,7 @@ class Inputs:
             return None  # The operation's draw knows where its numbers come from.
         if isinstance(value, _UNCHANGING):
             return value
-        return Unknown(f"a {type(value).__name__}, which an operator took and which may have changed since")
+        return Unknown(f"a {type(value).__name__} argument of an operator, which may have changed since")
 
     def _refer_named(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if all(type(a) in _SHAREABLE for a in kwargs.values()):
@@ -116,7 +120,9 @@ class Inputs:
         return {k: a if type(a) in _PLAIN else self._refer(a) for k, a in kwargs.items()}
 
     def writes_before(self, overwritten: TensorRecord | None) -> tuple[Operation, ...]:
-        """The last write into each input's memory, but for the memory that is overwritten as a whole."""
+        """Return the last write into each input's memory, but for the memory that is
+        overwritten as a whole.
+        """
         if not self.records:
             return ()
         spared = overwritten.storage if overwritten is not None else None
@@ -131,5 +137,7 @@ _NO_KWARGS: dict[str, Any] = {}
 
 @functools.lru_cache(maxsize=256)
 def _shared(items: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """One dict for equal options: a large model has tens of thousands of `device=cpu, pin_memory=False`."""
+    """Return one dict for equal options: a large model has tens of thousands of `device=cpu,
+    pin_memory=False`.
+    """
     return dict(items)

@@ -86,7 +86,7 @@ class Replay:
         self._forget()
 
     def values(self, records: Sequence[TensorRecord]) -> list[torch.Tensor]:
-        """The present values of the tensors. They are shared with later reads: do not change them.
+        """Return the present values of the tensors. They are shared with later reads: do not change them.
 
         Raises:
             UnreplayableRead: an input is unknown or was changed, an operation fails, or memory runs out.
@@ -112,7 +112,7 @@ class Replay:
         self._can_go_on = True
 
     def run(self, operation: Operation) -> None:
-        """Runs an operation and what it needs, for what it does to its random generator."""
+        """Run an operation and what it needs, for what it does to its random generator."""
         try:
             with real_execution():
                 self._run(history_up_to([operation]), Counter())
@@ -135,7 +135,7 @@ class Replay:
                 self._drop_unused(uses)
 
     def _drop_unused(self, uses: Counter[int]) -> None:
-        """Frees what no later operation uses. `_bytes` counts a memory once per view until then."""
+        """Free what no later operation uses. `_bytes` counts a memory once per view until then."""
         self._can_go_on = False
         self._outputs = {number: outputs for number, outputs in self._outputs.items() if uses[number] > 0}
         held = [t for outputs in self._outputs.values() for t in outputs if isinstance(t, torch.Tensor)]
@@ -166,7 +166,7 @@ class Replay:
 def replay(
     records: Sequence[TensorRecord], limit_bytes: int | None = LARGEST_REPLAY_BYTES
 ) -> list[torch.Tensor]:
-    """The present values of the recorded tensors, each computed anew from its history.
+    """Return the present values of the recorded tensors, each computed again from its history.
 
     Tensors that shared memory when they were made share it here. The values are on the CPU, whichever
     device the tensors were said to be on, and take no part in autograd.
@@ -178,7 +178,7 @@ def replay(
 
 
 def resolve_origin(origin: Origin) -> None:
-    """Makes a state of a generator known that only running the operations before it tells.
+    """Make a state of a generator known that only running the operations before it tells.
 
     Raises:
         UnreplayableRead: one of those operations cannot run.
@@ -199,15 +199,16 @@ _MOST_DRAWN = 1 << 27
 
 
 def resolve_if_cheap(origin: Origin) -> bool:
-    """Makes a state known as `resolve_origin` does if that draws little; else warns and returns False."""
+    """Make a state known as `resolve_origin` does if that draws little; else warn and return False."""
     elements = origin.elements_before()
     if elements <= _MOST_DRAWN:
         with suppress(UnreplayableRead):
             resolve_origin(origin)
             return True
     warnings.warn(
-        f"the random generator is not where eager construction leaves it: {elements:,} numbers would have to "
-        "be drawn to tell. Seed it before you draw; a further deferred_init goes on from the right place",
+        f"the random generator is not in the state that eager construction leaves: {elements:,} numbers "
+        "would have to be drawn to find it. Seed it before you draw; another deferred_init continues from "
+        "the right state",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -215,7 +216,7 @@ def resolve_if_cheap(origin: Origin) -> bool:
 
 
 def why_unreplayable(record: TensorRecord) -> str | None:
-    """Why the tensor's value cannot be recomputed, as far as that shows without running anything."""
+    """Return why the tensor's value cannot be recomputed, as far as that shows without running anything."""
     if isinstance(record.output, Unknown):
         return f"it is {record.output.description}"
     for operation in history_of([record]):
@@ -233,7 +234,7 @@ class _Unreplayable(Exception):
 
 
 def _uses_of(records: Sequence[TensorRecord]) -> Counter[int]:
-    """How often the outputs of each operation are used by the records, by its number."""
+    """Return how often the outputs of each operation are used by the records, by its number."""
     return Counter(r.output.operation.number for r in records if isinstance(r.output, Output))
 
 
@@ -298,7 +299,7 @@ _OWN_CODE = (
 
 
 def reading_span() -> Span | None:
-    """The innermost line on the stack that is neither torch's nor ours."""
+    """Return the innermost line on the stack that is neither torch's nor ours."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

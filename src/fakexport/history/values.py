@@ -1,4 +1,4 @@
-"""The values of single fake tensors, where somebody knows them."""
+"""The values of single fake tensors, where someone knows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["hand_on_value", "remember_value", "value_of", "withhold_value"]
 
 
 def value_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The real value of a tensor: a new CPU tensor without autograd; a real tensor comes back as it is.
+    """Return the real value of a tensor: a new CPU tensor without autograd; a real tensor comes back as it
+    is.
 
     Args:
         tensor: A fake tensor that was made in a recorded block or given a value, on whichever device.
@@ -41,24 +42,12 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def remember_value(fake: torch.Tensor, real: torch.Tensor) -> None:
-    """Makes `real` the value of `fake`, from now on.
-
-    Args:
-        fake: A fake tensor, such as a constant of a program on a GPU that has no value.
-        real: A tensor on the CPU with its shape and dtype. It is kept, not copied.
-
-    Example:
-        >>> with fake_mode():
-        ...     offset = torch.empty(2)
-        >>> remember_value(offset, torch.ones(2))
-        >>> value_of(offset)
-        tensor([1., 1.])
-    """
+    """Make `real` the value of `fake`, from now on. It is kept, not copied."""
     set_record(fake, made_from(real))
 
 
 def withhold_value(fake: torch.Tensor, reason: str) -> None:
-    """Makes the value of `fake` one that nobody knows: `value_of` raises, with the reason.
+    """Make the value of `fake` one that no one knows: `value_of` raises, with the reason.
 
     Args:
         fake: A fake tensor; what was known of it is forgotten.
@@ -68,5 +57,5 @@ def withhold_value(fake: torch.Tensor, reason: str) -> None:
 
 
 def hand_on_value(fake: torch.Tensor, other: torch.Tensor) -> None:
-    """Makes what is known of the value of `fake` known of `other`, a fake tensor with the same elements."""
+    """Make what is known of the value of `fake` known of `other`, a fake tensor with the same elements."""
     set_record(other, record_of(fake))

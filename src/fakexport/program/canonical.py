@@ -32,7 +32,7 @@ class CanonicalNode:
     """One node without its name.
 
     Args:
-        visit: Where it stands.
+        visit: Where it is.
         operator: `aten.linear.default`, `placeholder`, `get_attr`, `output`.
         template: Its arguments as text, with marks in the places of nodes and devices.
         references: Index of the node at each node mark.
@@ -87,7 +87,7 @@ class Port:
         name: Full name of a weight, name of an argument, path of an output (`logits`).
         index: Index of the node that holds it; None for a constant output.
         constant: Text of a constant's value; None where the value is computed or passed.
-        is_persistent: Of a buffer, whether checkpoints hold it; None for all else.
+        is_persistent: Whether checkpoints hold it, for a buffer; None for all else.
     """
 
     kind: str
@@ -128,7 +128,7 @@ class CanonicalProgram:
 
 
 def canonical_lines(program: ExportedProgram) -> tuple[str, ...]:
-    """Returns the program as text: a line per node, then per output, then per symbol range.
+    """Return the program as text: a line per node, then per output, then per symbol range.
 
     Two programs are the same, names of nodes aside, exactly if their lines are the same. The lines are
     equal between processes and machines for one version of torch. Weights and constants appear with
@@ -148,7 +148,7 @@ def canonical_lines(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def canonicalise(program: ExportedProgram) -> CanonicalProgram:
-    """Reads a program into its canonical form; takes about 0.5 s for 10,000 nodes."""
+    """Read a program into its canonical form; takes about 0.5 s for 10,000 nodes."""
     reading = _Reading(program)
     nodes = tuple(reading.node(visit) for visit in walk(program))
     ranges = symbol_ranges(program, reading.spelling)

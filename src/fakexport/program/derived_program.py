@@ -27,15 +27,15 @@ def derived_program(
     signature: ExportGraphSignature | None = None,
     facts: ProgramFacts | None = None,
 ) -> ExportedProgram:
-    """Returns a new program with the conditions, ranges and facts of another; validated.
+    """Return a new program with the conditions, ranges and facts of another; validated.
 
     Args:
         program: Not changed.
         state_dict, constants: Tensors by name, all of them.
         example_inputs: Default: none.
         graph_module: A changed copy of the graph, which the new program owns. Default: a copy.
-        signature: Where inputs or outputs are others.
-        facts: Where they are others.
+        signature: If inputs or outputs differ.
+        facts: If they differ.
     """
     made = reassemble(
         program,
@@ -52,6 +52,6 @@ def derived_program(
 def handed_on(
     program: ExportedProgram, made: ExportedProgram, facts: ProgramFacts | None = None
 ) -> ExportedProgram:
-    """The program that a pass of torch made from another one, with what is known of that one."""
+    """Return the program that a pass of torch made from another one, with what is known of that one."""
     keep_facts(made, facts_of(program) if facts is None else facts)
     return made

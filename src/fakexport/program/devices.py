@@ -34,7 +34,7 @@ class DeviceLiteral:
         node: Name of the graph node; of a constant, its placeholder.
         operator: `aten.arange.default`; of a constant, `placeholder`.
         argument: Name of the argument (`device`, `device_type`); with an index inside a list
-            (`devices[1]`), by position (`2`) where the operator names no arguments. Of a constant, its name.
+            (`devices[1]`), by position (`2`) where the operator names no arguments. For a constant: its name.
         device: As it is written: `cuda:0`, or `cuda` without an index.
         span: The user's line, if the node has one; of a constant, the first line that reads it.
         module_path: Path of the module that the node came from.
@@ -43,8 +43,8 @@ class DeviceLiteral:
         kind: `creation` (a tensor is made there), `move` (a tensor is sent there from another device),
             `assertion` (of where a tensor is), `autocast` (a region for that kind of device), `constant`, or
             `argument` (anything else: a custom operator, a move that moves nothing).
-        is_burned_in: Whether it says no more than where the export ran: it names a device of the weights or
-            of the inputs, and is no move. What is left is intent: a move, or a place on another device.
+        is_baked_in: Whether it says no more than where the export ran: it names a device of the weights or
+            of the inputs, and is not a move. What is left is intent: a move, or a place on another device.
     """
 
     node: str
@@ -56,11 +56,11 @@ class DeviceLiteral:
     graph: str
     index: int
     kind: LiteralKind
-    is_burned_in: bool
+    is_baked_in: bool
 
 
 def devices(program: ExportedProgram) -> tuple[DeviceLiteral, ...]:
-    """Returns the device literals of all nodes in the order of execution, subgraphs included, and constants.
+    """Return the device literals of all nodes in the order of execution, subgraphs included, and constants.
 
     Finds `torch.device` values and strings that are nothing but a device name (as autocast regions and
     custom operators have them), as keywords, by position and inside lists.
@@ -78,14 +78,14 @@ def devices(program: ExportedProgram) -> tuple[DeviceLiteral, ...]:
 
 
 def device_of_literal(value: Any) -> str | None:
-    """The device that an argument names, or None for an argument that names none."""
+    """Return the device that an argument names, or None for an argument that names none."""
     if isinstance(value, torch.device):
         return str(value)
     return value if isinstance(value, str) and _DEVICE_NAME.fullmatch(value) else None
 
 
 def _homes(program: ExportedProgram) -> frozenset[str]:
-    """The devices of weights and inputs: where a literal that is burned in comes from."""
+    """Return the devices of weights and inputs: where a literal that is baked in comes from."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     inputs = (nodes[name].meta.get("val") for name in program.graph_signature.user_inputs if name in nodes)
     tensors = [*program.state_dict.values(), *(value for value in inputs if isinstance(value, torch.Tensor))]
@@ -127,7 +127,7 @@ def _literal(
         graph=visit.graph,
         index=visit.index,
         kind=kind,
-        is_burned_in=kind != "move" and device in homes,
+        is_baked_in=kind != "move" and device in homes,
     )
 
 

@@ -22,7 +22,7 @@ class Mismatch:
             (shape, strides, dtype, device), `caller` (the node that runs the subgraph), `signature`, `range`.
         a: What the first program has; "" where it has nothing.
         b: What the second program has; "" where it has nothing.
-        index: Position of the node in the order of execution; None for what is no node.
+        index: Position of the node in the order of execution; None for what is not a node.
         node_a: Name of the node in the first program, for looking it up.
         node_b: Name of the node in the second program.
     """
@@ -36,7 +36,7 @@ class Mismatch:
 
 
 def nodes_equal(a: ExportedProgram, b: ExportedProgram, *, limit: int = 50) -> tuple[Mismatch, ...]:
-    """Compares two programs at equal positions; returns what differs, nothing if they are the same.
+    """Compare two programs at equal positions; returns what differs, nothing if they are the same.
 
     The strictest comparison: operators, argument structure, keyword order, literals with devices, shapes,
     strides, dtypes, signature with the names of weights, inputs and outputs, range constraints. Names of

@@ -19,7 +19,7 @@ _NO_PLACE_TO_IMPORT = ("__main__", "fakexport_source_")
 
 
 def library_operators(program: ExportedProgram) -> tuple[str, ...]:
-    """Names of the operators that a library has to register before the program can run, sorted.
+    """Return the names of the operators that a library has to register before the program can run, sorted.
 
     Example:
         >>> import torch; from fakexport.capture import export
@@ -32,7 +32,8 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def python_operators(operators: Iterable[str]) -> dict[str, str | None]:
-    """Those that `torch.library.custom_op` made, and the module that did; None for one that no import finds.
+    """Return those that `torch.library.custom_op` made, and the module that did; None for one that no import
+    finds.
 
     Args:
         operators: Names as `library_operators` has them.
@@ -53,7 +54,10 @@ def library_modules(operators: Iterable[str]) -> dict[str, str]:
 
 
 def library_classes(program: ExportedProgram) -> tuple[str, ...]:
-    """Names of the C++ classes whose objects the program holds, but torch's own; `signal_ops::Polynomial`."""
+    """Return the names of the C++ classes whose objects the program holds, but torch's own.
+
+    `signal_ops::Polynomial`.
+    """
     held = program.constants.values()
     names = {class_name(value) for value in held if isinstance(value, torch.ScriptObject)}
     return tuple(sorted(name for name in names if not is_class_of_torch(name)))

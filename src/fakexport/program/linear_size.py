@@ -8,7 +8,7 @@ __all__ = ["linear_size"]
 
 
 def linear_size(expression: Any) -> tuple[str, int, int] | None:
-    """Symbol, factor and summand of a size such as `2*s17 + 1`; None for anything else.
+    """Return the symbol, factor and summand of a size such as `2*s17 + 1`; None for anything else.
 
     Args:
         expression: From sympy.

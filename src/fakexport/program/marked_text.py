@@ -41,7 +41,7 @@ class MarkedText:
         self.tensors: list[TensorSpec] = []
 
     def of(self, value: Any) -> str:
-        """Text of an argument or of a node's `val`, with marks."""
+        """Return text of an argument or of a node's `val`, with marks."""
         if isinstance(value, Node):
             self.nodes.append(value)
             return NODE_MARK
@@ -71,7 +71,7 @@ class MarkedText:
             return f"{{{', '.join(f'{key!r}: {self.of(item)}' for key, item in value.items())}}}"
         if isinstance(value, slice):
             return f"slice({', '.join(map(self.of, (value.start, value.stop, value.step)))})"
-        if isinstance(value, CustomObjArgument):  # It may have a fake beside it, or not.
+        if isinstance(value, CustomObjArgument):  # It may have a fake next to it, or not.
             return f"object of {value.class_fqn}"
         if isinstance(value, GraphModule):
             return f"subgraph {self._subgraphs.setdefault(value, len(self._subgraphs))}"
@@ -79,11 +79,11 @@ class MarkedText:
 
 
 def fill(text: str, mark: str, values: Iterable[str]) -> str:
-    """The text with each mark replaced by the next value."""
+    """Return the text with each mark replaced by the next value."""
     first, *rest = text.split(mark)
     return first + "".join(f"{value}{part}" for value, part in zip(values, rest, strict=True))
 
 
 def plain_repr(value: object) -> str:
-    """`repr` on one line, without memory addresses."""
+    """Return `repr` on one line, without memory addresses."""
     return _BLANKS.sub(" ", _ADDRESS.sub("", repr(value)))

@@ -19,7 +19,8 @@ _INDEX = re.compile(r"\d+")
 
 
 def module_path(node: Node) -> str:
-    """Path of the innermost module that was being called, such as `model.layers.3.mlp`; "" is the root.
+    """Return the path of the innermost module that was being called, such as `model.layers.3.mlp`; "" is the
+    root.
 
     A module that is called twice has one path. Nodes that torch inserts itself (sizes, runtime asserts)
     have the path "".
@@ -32,7 +33,7 @@ def module_path(node: Node) -> str:
 
 
 def plain_path(path: str) -> str:
-    """A path of a module stack without the prefixes and the call numbers of the tracers."""
+    """Return a path of a module stack without the prefixes and the call numbers of the tracers."""
     previous = None
     while previous != path:
         previous, path = path, _ROOT.sub("", path)
@@ -40,12 +41,12 @@ def plain_path(path: str) -> str:
 
 
 def star(path: str) -> str:
-    """The path with every index replaced: `layers.3.experts.7` becomes `layers.*.experts.*`."""
+    """Return the path with every index replaced: `layers.3.experts.7` becomes `layers.*.experts.*`."""
     return ".".join("*" if _INDEX.fullmatch(part) else part for part in path.split("."))
 
 
 def star_common(paths: Iterable[str]) -> str:
-    """One path for paths that differ only in indices; an index that they all share is kept.
+    """Return one path for paths that differ only in indices; an index that they all share is kept.
 
     Example:
         >>> star_common(["layers.3.experts.0", "layers.3.experts.1"])

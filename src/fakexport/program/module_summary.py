@@ -35,7 +35,7 @@ class ModuleSummary:
         total_buffers: The same with all modules below it.
         own_bytes: Bytes of its own parameters and buffers.
         total_bytes: The same with all modules below it.
-        dtypes: Of everything at or below it, sorted: `("bfloat16", "float32")`.
+        dtypes: Dtypes of everything at or below it, sorted: `("bfloat16", "float32")`.
         bytes_per_device: `total_bytes` of the **whole run** by device, sorted.
         tied_to: Names of weights that this module shares with one that comes before it, and that are
             counted there: `("model.embed_tokens.weight",)`.
@@ -59,12 +59,12 @@ class ModuleSummary:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices that hold something of it, sorted."""
+        """Return the names of the devices that hold something of it, sorted."""
         return tuple(self.bytes_per_device)
 
 
 def inspect_module(module: nn.Module) -> ModuleSummary:
-    """Returns the tree of modules below and including `module`.
+    """Return the tree of modules below and including `module`.
 
     Consecutive entries of a module list fold into one if they have the same classes, shapes, dtypes and
     ties, all the way down; devices may differ. A tied weight counts where it is met first. Modules that

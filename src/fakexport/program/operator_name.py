@@ -13,7 +13,8 @@ _FACTORY = re.compile(r"aten\.(new_\w+|\w+_like)\.\w+")
 
 
 def operator_name(node: Node) -> str:
-    """`aten.linear.default`, `higher_order.cond`, `operator.getitem`; else the kind of node (`placeholder`).
+    """Return `aten.linear.default`, `higher_order.cond`, `operator.getitem`; else the kind of node
+    (`placeholder`).
 
     The same on every machine: memory addresses and node names never appear in it.
     """
@@ -21,7 +22,7 @@ def operator_name(node: Node) -> str:
 
 
 def target_name(target: Any) -> str:
-    """The name of an operator overload, a higher-order operator, or any other callable."""
+    """Return the name of an operator overload, a higher-order operator, or any other callable."""
     if hasattr(target, "overloadpacket"):
         return str(target)
     namespace, name = getattr(target, "namespace", None), getattr(target, "name", None)
@@ -33,5 +34,5 @@ def target_name(target: Any) -> str:
 
 
 def is_factory(name: str) -> bool:
-    """Whether an operator makes a tensor from another's shape and dtype: no data moves."""
+    """Return whether an operator makes a tensor from another's shape and dtype: no data moves."""
     return _FACTORY.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Where each output stands in the structure that a program returns."""
+"""Where each output is in the structure that a program returns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ __all__ = ["leaf_names", "output_names"]
 
 
 def output_names(program: ExportedProgram) -> tuple[str, ...]:
-    """Path of each returned leaf: `logits`, `past_key_values.0.1`; `("output",)` for a single value."""
+    """Return the path of each returned leaf: `logits`, `past_key_values.0.1`.
+
+    `("output",)` for a single value.
+    """
     structure = program.call_spec.out_spec
     return () if structure is None else leaf_names(structure)
 
 
 def leaf_names(structure: Any) -> tuple[str, ...]:
-    """The same for a structure, as torch describes it."""
+    """Return the same for a structure, as torch describes it."""
     return tuple(".".join(path) or "output" for path in _leaf_paths(structure, ()))
 
 
@@ -31,7 +34,7 @@ def _leaf_paths(structure: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _keys(context: Any, count: int) -> list[str]:
-    """Field names, wherever torch's containers keep them in their context; else positions."""
+    """Return the field names, wherever torch's containers keep them in their context; else positions."""
     if isinstance(context, type) and issubclass(context, tuple):
         context = getattr(context, "_fields", ())
     candidates = [context, *context] if isinstance(context, (list, tuple)) else []

@@ -14,12 +14,12 @@ __all__ = ["copied_graph", "graph_modules"]
 
 
 def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
-    """The graph and its subgraphs, each once."""
+    """Return the graph and its subgraphs, each once."""
     return (module for module in root.modules() if isinstance(module, GraphModule))
 
 
 def copied_graph(program: ExportedProgram) -> GraphModule:
-    """A copy of the graph and of its subgraphs; the values noted at its nodes are shared."""
+    """Return a copy of the graph and of its subgraphs; the values noted at its nodes are shared."""
     with lazy_graph_modules():
         copied = copy.deepcopy(program.graph_module)
     assert isinstance(copied, GraphModule)

@@ -12,7 +12,7 @@ __all__ = ["devices_of_program"]
 
 
 def devices_of_program(program: ExportedProgram) -> tuple[str, ...]:
-    """The devices of weights, constants and values, sorted."""
+    """Return the devices of weights, constants and values, sorted."""
     values = [
         node.meta.get("val") for module in graph_modules(program.graph_module) for node in module.graph.nodes
     ]

@@ -33,7 +33,7 @@ class ProgramFacts:
         dtype: The floating dtype that was asked for.
         dynamic_shapes: The dimensions that may vary, as the user put it.
         skipped_checks: What was assumed and what was not checked, one sentence each.
-        versions: Of packages that took part besides fakexport and torch, by name.
+        versions: Versions of packages that took part besides fakexport and torch, by name.
         unbound: Why constants have no value.
         left_behind: Real weights that are fakes since the program is on devices that are not here, by name.
         recipes: How entries of a checkpoint in another layout become the weights, as an archive has it; None
@@ -61,15 +61,18 @@ class ProgramFacts:
     model: nn.Module | None = field(default=None, compare=False, repr=False)
 
     def __deepcopy__(self, memo: dict[int, object]) -> ProgramFacts:
-        """The same: a copy of a program has no second module."""
+        """Return the same: a copy of a program has no second module."""
         return self
 
     def of_weights(self) -> ProgramFacts:
-        """Those that say how a checkpoint becomes the weights, and none of where the program came from."""
+        """Return those that say how a checkpoint becomes the weights, and none of where the program came
+        from.
+        """
         return ProgramFacts(recipes=self.recipes, prefix=self.prefix, model=self.model)
 
     def bound(self, devices: Sequence[str], device_map: str | Mapping[str, str] | None) -> ProgramFacts:
-        """The facts of what `bind` makes of a program with a device map; they stay where nothing moves.
+        """Return the facts of what `bind` makes of a program with a device map; they stay where nothing
+        moves.
 
         Args:
             devices: The program's, as `devices_of_program` has them.
@@ -80,7 +83,8 @@ class ProgramFacts:
         return replace(here, left_behind=())
 
     def elsewhere(self, devices: Iterable[str], topology: str | None = None) -> ProgramFacts:
-        """The facts of the same program on other devices: the profiles are others, and the old map is void.
+        """Return the facts of the same program on other devices: the profiles differ, and the old map is
+        void.
 
         Args:
             devices: Where it has anything now.
@@ -93,11 +97,11 @@ class ProgramFacts:
 
 
 def keep_facts(program: ExportedProgram, facts: ProgramFacts) -> None:
-    """Makes these the facts of a program, from now on."""
+    """Make these the facts of a program, from now on."""
     vars(program)[_ATTRIBUTE] = facts
 
 
 def facts_of(program: ExportedProgram) -> ProgramFacts:
-    """What is known of a program; nothing of one that torch or its passes made."""
+    """Return what is known of a program; nothing of one that torch or its passes made."""
     facts: ProgramFacts | None = vars(program).get(_ATTRIBUTE)
     return ProgramFacts() if facts is None else facts

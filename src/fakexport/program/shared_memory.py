@@ -30,7 +30,7 @@ class WrittenInput:
     """A write into the memory of a user's input.
 
     Args:
-        name: Of the input's placeholder.
+        name: Name of the input's placeholder.
         node: Name of the graph node that writes.
         operator: `aten.add_.Tensor`.
         span: The user's line, if the node has one.
@@ -62,7 +62,7 @@ class SharedOutput:
 
 
 def written_inputs(program: ExportedProgram) -> tuple[WrittenInput, ...]:
-    """Returns the writes into inputs of the user, in the order of execution; those into buffers are left out.
+    """Return the writes into inputs of the user, in the order of execution; those into buffers are left out.
 
     Args:
         program: As captured: before decompositions, which make writes into further outputs.
@@ -85,9 +85,9 @@ def _written(program: ExportedProgram) -> Iterator[WrittenInput]:
 
 
 def shared_outputs(program: ExportedProgram) -> tuple[SharedOutput, ...]:
-    """Returns the outputs that are weights, earlier outputs or inputs that are written, or views of them.
+    """Return the outputs that are weights, earlier outputs or inputs that are written, or views of them.
 
-    A view of an input that nobody writes into is left out: whoever has both can tell.
+    A view of an input that no one writes into is left out: anyone who has both can tell.
 
     Args:
         program: As captured: before decompositions, after which nodes have other memory.
@@ -128,7 +128,10 @@ def _user_outputs(program: ExportedProgram) -> list[object]:
 
 
 def _memory(node: Node) -> StorageWeakRef | None:
-    """The memory behind a node's tensor; None for what is no tensor, or one without plain memory."""
+    """Return the memory behind a node's tensor.
+
+    None for what is not a tensor, or one without plain memory.
+    """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None

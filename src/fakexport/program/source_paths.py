@@ -28,7 +28,7 @@ class SourcePaths:
         self._traces: dict[str, str] = {}
 
     def in_trace(self, trace: str) -> str:
-        """A stack trace with every `File "..."` shortened."""
+        """Return a stack trace with every `File "..."` shortened."""
         known = self._traces.get(trace)
         if known is None:
             known = _FILE.sub(lambda match: f'{match[1]}"{self.shortened(match[2])}"', trace)
@@ -36,7 +36,8 @@ class SourcePaths:
         return known
 
     def shortened(self, path: str) -> str:
-        """`pkg/x.py` of an installed package, `lib/python3.11/x.py`, relative to the root, or the bare name.
+        """Return `pkg/x.py` of an installed package, `lib/python3.11/x.py`, relative to the root, or the bare
+        name.
 
         Generated code loses the number in its name (`<eval_with_key>.17`), which counts what the process did
         before.

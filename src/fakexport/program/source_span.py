@@ -1,4 +1,4 @@
-"""The user's line of source code behind a node."""
+"""The user's line of source code for a node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STANDARD_LIBRARY = f"{sysconfig.get_paths()['stdlib']}/"
 
 
 def source_span(node: Node) -> Span | None:
-    """The innermost frame of user code in the node's stack trace, or None where there is none.
+    """Return the innermost frame of user code in the node's stack trace, or None where there is none.
 
     Frames of torch, of fakexport, of Python's standard library and of generated code are skipped; model
     libraries (transformers, timm) count as user code. Columns are not in the trace. Placeholders have no
@@ -58,7 +58,7 @@ def source_span(node: Node) -> Span | None:
 
 
 def span_of_trace(trace: str | None) -> Span | None:
-    """The same for the text of a trace; torch writes a node's into the message of an error too."""
+    """Return the same for the text of a trace; torch writes a node's into the message of an error too."""
     if not trace:
         return None
     for frame in reversed(list(_FRAME.finditer(trace))):
@@ -70,12 +70,12 @@ def span_of_trace(trace: str | None) -> Span | None:
 
 
 def is_own_code(path: str) -> bool:
-    """Whether a file of a stack trace is one of fakexport, as installed here."""
+    """Return whether a file of a stack trace is one of fakexport, as installed here."""
     return path.startswith(_OWN_PACKAGE)
 
 
 def is_user_code(path: str) -> bool:
-    """Whether a file of a stack trace was written by the author of the model or of a model library."""
+    """Return whether a file of a stack trace was written by the author of the model or of a model library."""
     if path.startswith("<"):
         return path.startswith(_TYPED_BY_PEOPLE)
     if path.startswith(_OWN_FOLDERS) or _FOREIGN_LIBRARY.search(path) or _COMMAND.search(path):
@@ -84,10 +84,12 @@ def is_user_code(path: str) -> bool:
 
 
 def is_model_code(path: str) -> bool:
-    """Whether a file of a stack trace is user code and not part of an installed package."""
+    """Return whether a file of a stack trace is user code and not part of an installed package."""
     return is_user_code(path) and "-packages" not in path
 
 
 def is_library_code(path: str) -> bool:
-    """Whether a file of a stack trace belongs to an installed package of models, such as transformers."""
+    """Return whether a file of a stack trace belongs to an installed package of models,
+    such as transformers.
+    """
     return is_user_code(path) and "-packages" in path

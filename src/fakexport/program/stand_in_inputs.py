@@ -28,7 +28,7 @@ _SMALLEST = 2
 
 
 def give_stand_in_inputs(program: ExportedProgram) -> None:
-    """Gives a program with weights example inputs where it has none, so that `module()` checks its calls."""
+    """Return a program with weights example inputs where it has none, so that `module()` checks its calls."""
     if unbound_names(program) or program.example_inputs is not None:
         return
     program.example_inputs = stand_in_inputs(program)
@@ -36,7 +36,7 @@ def give_stand_in_inputs(program: ExportedProgram) -> None:
 
 
 def checked_module(program: ExportedProgram) -> Any:
-    """`program.module()`, which checks its calls also where the program has no example inputs.
+    """Return `program.module()`, which checks its calls also where the program has no example inputs.
 
     Raises:
         UnboundProgram: the program has no weights.
@@ -48,18 +48,19 @@ def checked_module(program: ExportedProgram) -> Any:
 
 
 def has_stand_in_inputs(program: ExportedProgram) -> bool:
-    """Whether its example inputs are not what it was exported with."""
+    """Return whether its example inputs are not what it was exported with."""
     return facts_of(program).has_stand_in_inputs
 
 
 def stand_in_inputs(
     program: ExportedProgram, device: str | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Zeros in the structure of the inputs, of the sizes that they had, which take no memory.
+    """Return zeros in the structure of the inputs, of the sizes that they had, which take no memory.
 
     Args:
         program: Not changed.
-        device: Of all of them. Default: that of each input, or the CPU where it is not on this machine.
+        device: Device of all of them. Default: that of each input, or the CPU where it is not on this
+            machine.
     """
     values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
     leaves = [

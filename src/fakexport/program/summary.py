@@ -52,9 +52,9 @@ class ValueSummary:
             name for a mutated buffer or parameter.
         kind: Torch's name for it, in lower case: `user_input`, `user_output`, `buffer_mutation`.
         node: Name of the graph node; "" for a constant output.
-        dtype: `float32`; for what is no tensor, the Python type (`int`).
-        shape: Sizes as text, `("s77", "128")`; None for what is no tensor.
-        device: `cuda:0`; None for what is no tensor.
+        dtype: `float32`; for what is not a tensor, the Python type (`int`).
+        shape: Sizes as text, `("s77", "128")`; None for what is not a tensor.
+        device: `cuda:0`; None for what is not a tensor.
         value: Text of a constant's value or of a symbolic number; None for a tensor.
     """
 
@@ -97,10 +97,10 @@ class ProgramSummary:
 
 
 def summarise(program: ExportedProgram) -> ProgramSummary:
-    """Counts what a program consists of, without running it and without touching data.
+    """Count what a program consists of, without running it and without touching data.
 
     Sizes, dtypes and devices are those of the graph, so they are also right for a program whose weights
-    are fakes or placeholders. Tied weights are told by `program.state_dict` and `program.constants`.
+    are fakes or placeholders. Tied weights are identified by `program.state_dict` and `program.constants`.
     Takes about 0.1 s for 10,000 nodes.
 
     Args:

@@ -21,14 +21,14 @@ def summary_of(module_or_program: ExportedProgram) -> ProgramSummary: ...
 
 
 def summary_of(module_or_program: nn.Module | ExportedProgram) -> ModuleSummary | ProgramSummary:
-    """What is in a module or in a program: parameters, bytes per device, and its parts or its operators.
+    """Describe a module or a program: parameters, bytes per device, and its parts or its operators.
 
     Args:
         module_or_program: Real or fake; no value is read.
     Returns:
         For a module the tree of its modules, repeated blocks folded; for a program its facts.
     Raises:
-        TypeError: it is neither.
+        TypeError: neither a module nor an ExportedProgram.
 
     Example:
         >>> summary(nn.Linear(4, 2)).total_parameters

@@ -21,7 +21,7 @@ class SymbolRange:
 
 
 def symbol_ranges(program: ExportedProgram, spelling: Spelling) -> dict[str, SymbolRange]:
-    """The program's range constraints by the text of the symbol, sorted."""
+    """Return the program's range constraints by the text of the symbol, sorted."""
     ranges = {
         spelling.expression(symbol): SymbolRange(_finite(bounds.lower), _finite(bounds.upper))
         for symbol, bounds in program.range_constraints.items()
@@ -30,5 +30,5 @@ def symbol_ranges(program: ExportedProgram, spelling: Spelling) -> dict[str, Sym
 
 
 def _finite(bound: Any) -> int | None:
-    """torch's and sympy's infinities are numbers too, but not integers."""
+    """Return torch's and sympy's infinities are numbers too, but not integers."""
     return int(bound) if isinstance(bound, int) or getattr(bound, "is_Integer", False) else None

@@ -13,7 +13,8 @@ __all__ = ["names_by_tensor", "tensor_identity"]
 
 
 def tensor_identity(tensor: torch.Tensor) -> Hashable:
-    """Equal for tied tensors: the same object, or another view of exactly the same memory.
+    """Return a key that is equal for tied tensors: the same object, or another view of exactly the same
+    memory.
 
     Fakes have storages of their own without data, so this works for them too. Tensors that overlap only
     in part, and placeholders with stride 0 (which share memory to save it), are different tensors.
@@ -32,7 +33,7 @@ def tensor_identity(tensor: torch.Tensor) -> Hashable:
 
 
 def names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """The names, those of one tensor together, in the order of the first of each."""
+    """Return the names, those of one tensor together, in the order of the first of each."""
     names: dict[Hashable, list[str]] = {}
     for name, tensor in tensors.items():
         names.setdefault(tensor_identity(tensor), []).append(name)

@@ -32,7 +32,7 @@ class TensorSpec:
     device: str
 
     def changes_to(self, other: TensorSpec) -> Iterator[tuple[str, str, str]]:
-        """Field, own text and the other's text of what differs; devices are not compared."""
+        """Return the field, own text and the other's text of what differs; devices are not compared."""
         if self.dtype != other.dtype:
             yield "dtype", self.dtype, other.dtype
         if self.shape != other.shape:
@@ -55,12 +55,12 @@ class Spelling:
         self._symbols: dict[sympy.Symbol, sympy.Symbol] = {}
 
     def size(self, value: Any) -> str:
-        """Text of a number or of a symbolic number."""
+        """Return text of a number or of a symbolic number."""
         expression = getattr(getattr(value, "node", None), "expr", None)
         return str(value) if expression is None else self.expression(expression)
 
     def expression(self, expression: Any) -> str:
-        """Text of a sympy expression, such as a key of `range_constraints`."""
+        """Return text of a sympy expression, such as a key of `range_constraints`."""
         text = self._texts.get(expression)
         if text is None:
             text = str(self._canonical(expression) if self._is_canonical else expression)
@@ -68,7 +68,7 @@ class Spelling:
         return text
 
     def tensor(self, value: torch.Tensor) -> TensorSpec:
-        """Metadata of a tensor, fake or real."""
+        """Return the metadata of a tensor, fake or real."""
         strides = value.stride() if value.layout is torch.strided else ()
         return TensorSpec(
             dtype=plain_name(value.dtype),
@@ -95,12 +95,12 @@ def _letters(name: str) -> str:
 
 
 def plain_name(torch_constant: Any) -> str:
-    """`torch.float32` as `float32`; also for layouts and memory formats."""
+    """Return `torch.float32` as `float32`; also for layouts and memory formats."""
     return str(torch_constant).removeprefix("torch.")
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a node's `val`, which may be nested in tuples, lists and dicts."""
+    """Yield the tensors in a node's `val`, which may be nested in tuples, lists and dicts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list)):

@@ -40,9 +40,9 @@ class TrainingOperator:
 
 
 def training_operators(program: ExportedProgram) -> tuple[TrainingOperator, ...]:
-    """Returns the operators whose arguments ask for training, in the order of execution.
+    """Return the operators whose arguments ask for training, in the order of execution.
 
-    These are dropout with a probability above 0, in attention and in recurrent layers too, randomised
+    These are dropout with a probability above 0, in attention and in recurrent layers too, randomized
     activations, and batch norm that has running statistics and does not use them. Batch norm without running
     statistics computes the same in both modes.
 
@@ -57,7 +57,7 @@ def training_operators(program: ExportedProgram) -> tuple[TrainingOperator, ...]
 
 
 def _training_argument(node: Node) -> Iterator[str]:
-    """The one argument that asks for training, or nothing."""
+    """Yield the one argument that asks for training, or nothing."""
     if node.op != "call_function":
         return
     names = argument_names(node.target)

@@ -29,8 +29,8 @@ class Transfer:
         operator: `aten.to.device`, or a custom operator's name.
         source: Device that the tensor comes from.
         target: Device that it goes to.
-        dtype: Of what arrives; torch converts before it sends.
-        shape: Of what arrives, sizes as text: `("s77", "4096")`.
+        dtype: Dtype of what arrives; torch converts before it sends.
+        shape: Shape of what arrives, sizes as text: `("s77", "4096")`.
         bytes: Size of what arrives; where a size is symbolic, at the sizes of the example inputs. None
             where no example is known (unbacked sizes).
         bytes_expression: Bytes over the program's symbols, `16384*s77`; None where all sizes are static.
@@ -55,9 +55,9 @@ class Transfer:
 
 
 def transfers(program: ExportedProgram) -> tuple[Transfer, ...]:
-    """Returns every explicit move of a tensor between devices, in the order of execution.
+    """Return every explicit move of a tensor between devices, in the order of execution.
 
-    Counts what has exactly one tensor input and puts its output on another device (`aten.to`,
+    Counts operators with exactly one tensor input and the output on another device (`aten.to`,
     `aten._to_copy`, `prims.device_put`, custom operators), and copies into a tensor on another device.
     Subgraphs of control flow are searched too. A kernel that reads a CPU scalar moves nothing here.
 
@@ -81,7 +81,7 @@ def _found(program: ExportedProgram, spelling: Spelling) -> Iterator[Transfer]:
 
 
 def _moved(node: Node) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The tensor before and after, if this node moves it."""
+    """Return the tensor before and after, if this node moves it."""
     output = node.meta.get("val")
     if node.op != "call_function" or not isinstance(output, torch.Tensor):
         return None

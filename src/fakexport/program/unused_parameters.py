@@ -32,7 +32,7 @@ class UnusedParameters:
 
 
 def unused_parameters(program: ExportedProgram, module: nn.Module) -> UnusedParameters:
-    """The parameters of a module that no node of its program reads.
+    """Return the parameters of a module that no node of its program reads.
 
     A parameter is used if one of the names that it is tied to is.
 
@@ -60,7 +60,7 @@ def _read_names(program: ExportedProgram) -> Iterator[str]:
 
 
 def _largest_unused(names: Iterable[str], used: Collection[str]) -> Iterator[str]:
-    """For each name that is not used, the shortest path above it that leads to no used name."""
+    """Return for each name that is not used, the shortest path above it that leads to no used name."""
     leads_to_used = {above for name in used for above in _paths(name)}
     for name in names:
         if name not in used:
@@ -68,5 +68,5 @@ def _largest_unused(names: Iterable[str], used: Collection[str]) -> Iterator[str
 
 
 def _paths(name: str) -> Iterator[str]:
-    """`a`, `a.b`, `a.b.c`."""
+    """Return `a`, `a.b`, `a.b.c`."""
     return itertools.accumulate(name.split("."), lambda path, part: f"{path}.{part}")

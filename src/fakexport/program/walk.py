@@ -45,7 +45,7 @@ class Visit:
 
 
 def walk(program: ExportedProgram) -> Iterator[Visit]:
-    """Yields every node once: a node that runs subgraphs comes first, then the nodes of its subgraphs.
+    """Yield every node once: a node that runs subgraphs comes first, then the nodes of its subgraphs.
 
     A subgraph that several nodes run is entered at the first of them only, so the number of visits does
     not grow with the number of calls.
@@ -54,7 +54,7 @@ def walk(program: ExportedProgram) -> Iterator[Visit]:
 
 
 def attribute(owner: object, target: str) -> object | None:
-    """What a `get_attr` node with this target gets, or None if the owner has no such attribute."""
+    """Return what a `get_attr` node with this target gets, or None if the owner has no such attribute."""
     for part in target.split("."):
         owner = getattr(owner, part, None)
     return owner
@@ -77,7 +77,7 @@ class _Walk:
 
 
 def _subgraphs(visit: Visit) -> Iterator[tuple[str, GraphModule]]:
-    """Name and module of each subgraph among the node's arguments, in their order."""
+    """Yield name and module of each subgraph among the node's arguments, in their order."""
     if visit.node.op != "call_function":
         return
     for source in visit.node.all_input_nodes:

@@ -20,7 +20,7 @@ class UnboundProgram(FakexportError, RuntimeError):
     """A program was asked to run, or for a module that runs, and has no weights.
 
     Args:
-        names: Of the weights and constants that are missing.
+        names: Names of the weights and constants that are missing.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -28,7 +28,7 @@ class UnboundProgram(FakexportError, RuntimeError):
             f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         )
         super().__init__(
-            f"this program has no weights, bind them first: `fakexport.bind(program, checkpoint)`; "
+            f"this program has no weights; bind them first: `fakexport.bind(program, checkpoint)`; "
             f"{len(names)} missing: {shown}"
         )
         self.names = names
@@ -48,13 +48,13 @@ class WeightlessProgram(ExportedProgram):
 
     @classmethod
     def of(cls, program: ExportedProgram) -> ExportedProgram:
-        """The same program, which refuses from now on if it has to."""
+        """Return the same program, which refuses from now on if it has to."""
         if unbound_names(program):
             program.__class__ = cls
         return program
 
     def module(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuses; so do `run_decompositions`, `torch.onnx.export` and ExecuTorch, which begin with it."""
+        """Refuse; so do `run_decompositions`, `torch.onnx.export` and ExecuTorch, which begin with it."""
         self._refuse()
         return super().module(*args, **kwargs)
 
@@ -74,13 +74,13 @@ class WeightlessProgram(ExportedProgram):
 
 
 def example_inputs_of(program: ExportedProgram) -> Any:
-    """The example inputs of a program, `(args, kwargs)`; None where it has none or no weights."""
+    """Return the example inputs of a program, `(args, kwargs)`; None where it has none or no weights."""
     is_unbound = isinstance(program, WeightlessProgram) and unbound_names(program)
     return None if is_unbound else program.example_inputs
 
 
 def unbound_names(program: ExportedProgram) -> tuple[str, ...]:
-    """The weights that are fakes and the constants without a value, in program order.
+    """Return the weights that are fakes and the constants without a value, in program order.
 
     Where these are there and constants are fakes whose value is known, for a device that is not here, the
     names of those: binding makes them real.
@@ -92,7 +92,7 @@ def unbound_names(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def has_value(constant: torch.Tensor) -> bool:
-    """Whether a constant is real, or a fake whose value is known."""
+    """Return whether a constant is real, or a fake whose value is known."""
     if not is_fake(constant):
         return not constant.is_meta
     try:

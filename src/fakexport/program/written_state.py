@@ -28,7 +28,7 @@ _Roots = frozenset[Node]
 
 
 def written_state(program: ExportedProgram) -> frozenset[str]:
-    """Returns the names of the weights and constants that a run changes in place.
+    """Return the names of the weights and constants that a run changes in place.
 
     Read off the schemas of the operators and not off the memory of the fakes, which a loaded program does not
     share between views. Where it cannot be told, a tensor counts as written.
@@ -44,7 +44,7 @@ def written_state(program: ExportedProgram) -> frozenset[str]:
 
 
 def _written_placeholders(owner: GraphModule, known: dict[GraphModule, set[Node]]) -> set[Node]:
-    """The placeholders of a graph that its nodes write into; of each graph it is found out once."""
+    """Return the placeholders of a graph that its nodes write into; of each graph it is found out once."""
     if owner in known:
         return known[owner]
     written = known[owner] = set()
@@ -95,7 +95,10 @@ def _subgraphs(node: Node, owner: GraphModule) -> Iterator[GraphModule]:
 
 
 def _written_operands(node: Node, written: set[Node], subgraph: GraphModule) -> Iterator[Node]:
-    """The inputs of a node that stand for the written placeholders; all of them if that cannot be told."""
+    """Yield the inputs of a node that stand for the written placeholders.
+
+    All of them if that cannot be told.
+    """
     if not written:
         return
     leaves: list[Any] = tree_leaves((node.args, node.kwargs))

@@ -17,12 +17,12 @@ DIFF_SCHEMA = "fakexport.diff/1"
 
 
 def render_archive_difference_json(found: ArchiveDifference) -> str:
-    """Returns the comparison as JSON text in ASCII, indented by two, ending in one line end."""
+    """Return the comparison as JSON text in ASCII, indented by two, ending in one line end."""
     return json.dumps(archive_difference_to_dict(found), indent=2) + "\n"
 
 
 def archive_difference_to_dict(found: ArchiveDifference) -> dict[str, Any]:
-    """Returns every field as plain data; `diff.schema.json` is its JSON Schema."""
+    """Return every field as plain data; `diff.schema.json` is its JSON Schema."""
     return {
         "schema": DIFF_SCHEMA,
         "is_same": found.is_same,

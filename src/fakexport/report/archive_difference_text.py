@@ -18,9 +18,9 @@ _MOST_NAMES = 4
 
 
 def render_archive_difference(found: ArchiveDifference, *, width: int = 100) -> str:
-    """Returns what differs in the programs, the weights and the descriptions, and one line of summary.
+    """Return what differs in the programs, the weights and the descriptions, and one line of summary.
 
-    Plain text without colours; the same archives give the same text. Each list is cut after 12 items.
+    Plain text without colors; the same archives return the same text. Each list is cut after 12 items.
 
     Args:
         found: From `archive.diff_archives`.
@@ -32,7 +32,7 @@ def render_archive_difference(found: ArchiveDifference, *, width: int = 100) -> 
     lines += difference_listing(TargetDifference(found.path_a, found.path_b, found.program), width=width)
     lines += paragraph("weights", [_weights(item) for item in found.weights], width)
     lines += paragraph("described as", [_fact(item) for item in found.facts], width)
-    summary = "the same program for the same weights" if found.is_same else "the archives differ"
+    summary = "same program, same weights" if found.is_same else "the archives differ"
     return "\n".join([*lines, "", summary]) + "\n"
 
 
@@ -46,7 +46,7 @@ def _weights(item: WeightDifference) -> str:
     if item.field == "presence":
         return f"only in the {'second' if item.b else 'first'}: {where}"
     if item.field == "data":
-        return f"other data in {where}"
+        return f"different data in {where}"
     return f"{item.field} {item.a or 'none'} -> {item.b or 'none'} in {where}"
 
 

@@ -19,12 +19,12 @@ INSPECT_SCHEMA = "fakexport.inspect/2"
 
 
 def render_archive_json(found: ArchiveDescription) -> str:
-    """Returns the description as JSON text in ASCII, indented by two, ending in one line end."""
+    """Return the description as JSON text in ASCII, indented by two, ending in one line end."""
     return json.dumps(archive_to_dict(found), indent=2) + "\n"
 
 
 def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:
-    """Returns every field as plain data; `inspect.schema.json` is its JSON Schema."""
+    """Return every field as plain data; `inspect.schema.json` is its JSON Schema."""
     manifest = found.manifest
     digests = {record.name: record.sha256 for record in manifest.records}
     whole, shared = WeightTotals.of(manifest.tensors), WeightTotals.of(manifest.shared_tensors)

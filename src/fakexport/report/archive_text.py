@@ -23,15 +23,15 @@ _MOST_ITEMS = 12
 _WEIGHTS = {
     "none": "not in the archive: bind a checkpoint",
     "inside": "in the archive",
-    "linked": "in files beside the archive",
+    "linked": "in files next to the archive",
 }
 
 
 def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
-    """Returns one paragraph per thing that the archive says; what it does not say is left out.
+    """Return one paragraph per thing that the archive says; what it does not say is left out.
 
-    Of a bundle, what the methods have in common, then a section for each. Plain text without colours; the
-    same archive gives the same text. Lists are cut after 12 items, `render_archive_json` has all of them.
+    For a bundle: what the methods have in common, then a section for each. Plain text without colors; the
+    same archive returns the same text. Lists are cut after 12 items, `render_archive_json` has all of them.
 
     Args:
         found: From `archive.describe`.
@@ -65,7 +65,7 @@ def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
 
 
 def _common(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
-    """What there is to say of the methods of a bundle together."""
+    """Yield what there is to say of the methods of a bundle together."""
     manifest = found.manifest
     whole, shared = WeightTotals.of(manifest.tensors), WeightTotals.of(manifest.shared_tensors)
     yield "methods", [", ".join(found.methods)]
@@ -73,7 +73,7 @@ def _common(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
         "weights",
         [
             f"{plural(whole.count, 'tensor')}, {bytes_text(whole.bytes)}; {shared.count:,} of them, "
-            f"{bytes_text(shared.bytes)}, are in several methods and there once"
+            f"{bytes_text(shared.bytes)}, are shared by several methods and stored once"
         ],
     )
     prefixes = ((method, about.prefix) for method, about in manifest.methods.items())
@@ -85,7 +85,7 @@ def _common(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
 
 
 def _paragraph_lines(paragraphs: Iterable[tuple[str, Sequence[str]]], *, width: int) -> Iterator[str]:
-    """The lines of titled paragraphs; those without items are left out, long ones are cut."""
+    """Yield the lines of titled paragraphs; those without items are left out, long ones are cut."""
     for title, items in paragraphs:
         for number, item in enumerate(_cut(items)):
             first = f"{'' if number else title:<{_MARGIN}}"
@@ -98,11 +98,11 @@ def _cut(items: Sequence[str]) -> Iterator[str]:
         yield f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all"
 
 
-_NO_FACTS = "unknown: the program was made by torch, not captured by fakexport"
+_NO_FACTS = "unknown: the program was exported by torch, not by fakexport"
 
 
 def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str, list[str]]]:
-    """What there is to say of one program, with titles."""
+    """Yield what there is to say of one program, with titles."""
     manifest, program = found.manifest, found.program
     versions = dict(manifest.versions) or ({"torch": program.torch_version} if program.torch_version else {})
     yield (
@@ -124,8 +124,8 @@ def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str,
         [f"{plural(program.call_count, 'call')} of {plural(len(program.operators), 'operator')}"],
     )
     classes = [f"objects of the C++ class {name}" for name in program.library_classes]
-    made = {name: f", {module} makes it" for name, module in manifest.library_modules.items()}
-    operators = [f"{name} is no operator of torch{made.get(name, '')}" for name in program.library_operators]
+    made = {name: f", defined by {module}" for name, module in manifest.library_modules.items()}
+    operators = [f"{name} is not a torch operator{made.get(name, '')}" for name in program.library_operators]
     yield "libraries", operators + classes
     yield "needs trust", [f"{name} {reason}" for name, reason in program.refused_operators.items()]
     yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
@@ -137,7 +137,7 @@ def _known(text: str | None) -> list[str]:
 
 
 def _device_map(device_map: Mapping[str, str]) -> list[str]:
-    """One line per row of modules on one device: `cuda:0  model.embed_tokens .. model.layers.15`."""
+    """Return one line per row of modules on one device: `cuda:0  model.embed_tokens .. model.layers.15`."""
     paths = sorted(device_map, key=_in_counting_order)
     rows = [(device, list(row)) for device, row in groupby(paths, key=lambda path: device_map[path])]
     cells = [(device, row[0] or "(the rest)", f".. {row[-1]}" * (len(row) > 1)) for device, row in rows]
@@ -145,7 +145,7 @@ def _device_map(device_map: Mapping[str, str]) -> list[str]:
 
 
 def _in_counting_order(path: str) -> list[tuple[bool, int, str]]:
-    """Sorts `layers.2` before `layers.10`."""
+    """Sort `layers.2` before `layers.10`."""
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in path.split(".")]
 
 
@@ -166,7 +166,7 @@ def _value(value: ValueSummary) -> tuple[str, str, str]:
 
 
 def _names_in_checkpoint(prefix: tuple[str, str]) -> str:
-    """What a checkpoint calls the weights of a program, as a sentence without capital and period."""
+    """Return what a checkpoint calls the weights of a program, as a sentence without capital and period."""
     outside, inside = prefix
     return f"`{inside}*` is `{outside}*` in a checkpoint"
 
@@ -195,4 +195,4 @@ def _constants(found: MethodDescription) -> Iterator[str]:
 
 def _records(records: Mapping[str, int], found: ArchiveDescription) -> str:
     held = "each with a sha256 in the manifest" if found.has_manifest else "with CRC-32, without hashes"
-    return f"{len(records):,}, {held}; of the weights none was read"
+    return f"{len(records):,}, {held}; no weights were read"

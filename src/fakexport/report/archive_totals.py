@@ -23,7 +23,7 @@ class WeightTotals:
 
     Args:
         count: Tensors.
-        bytes: Of their elements.
+        bytes: Bytes of their elements.
         by_dtype: Dtype to bytes, by name.
         by_device: Device to bytes, by name.
     """
@@ -47,5 +47,5 @@ class WeightTotals:
 
 
 def weight_bytes(tensor: TensorEntry) -> int:
-    """Bytes of the elements of one weight."""
+    """Return bytes of the elements of one weight."""
     return math.prod(tensor.shape) * DTYPE_BYTES[tensor.dtype]

@@ -20,7 +20,7 @@ SCHEMA = "fakexport.check/1"
 
 
 def render_json(report: Report) -> str:
-    """Returns the report as JSON text in ASCII, indented by two, ending in one line end.
+    """Return the report as JSON text in ASCII, indented by two, ending in one line end.
 
     Args:
         report: What the check found.
@@ -31,10 +31,10 @@ def render_json(report: Report) -> str:
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """Returns the report as dicts, lists, strings, numbers, booleans and None.
+    """Return the report as dicts, lists, strings, numbers, booleans and None.
 
     Keys are in a fixed order, and no key is left out when it is empty. Times and memory are under
-    `measured` alone: without this key, the same model and targets give the same data.
+    `measured` alone: without this key, the same model and targets return the same data.
 
     Args:
         report: What the check found; programs are left out.
@@ -80,7 +80,7 @@ def _difference(difference: TargetDifference) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as dicts of their fields, in their order; mappings and sequences likewise."""
+    """Return dataclasses as dicts of their fields, in their order; mappings and sequences likewise."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -22,9 +22,9 @@ _SETTINGS = {"svg.hashsalt": "fakexport", "svg.fonttype": "none", "font.size": 9
 
 
 def render_bench_chart(report: BenchReport, *, format_: ChartFormat) -> bytes:
-    """Draws latency over eager's, load time, file size and memory, one bar per mode. A failure is a word.
+    """Draw latency over eager's, load time, file size and memory, one bar per mode. A failure is a word.
 
-    The same report gives the same bytes with the same matplotlib.
+    The same report returns the same bytes with the same matplotlib.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -81,7 +81,7 @@ def _draw(
 
 
 def _draw_quartiles(axes: Axes, rows: Sequence[BenchRow]) -> None:
-    """Where half of the turns lie, and a line at eager's latency."""
+    """Where half of the turns are, and a line at eager's latency."""
     for place, row in enumerate(rows):
         if (ratio := row.measures.ratio) is not None:
             axes.plot([ratio.lower, ratio.upper], [place + 0.25] * 2, color=_QUARTILES, linewidth=1.5)
@@ -98,7 +98,7 @@ def _label(row: BenchRow) -> str:
 
 
 def _absence(row: BenchRow) -> str:
-    """Why a bar is missing."""
+    """Return why a bar is missing."""
     if not row.is_captured:
         return "not captured"
     stopped = [failure.step for failure in row.failures if failure.step != "resize"]

@@ -16,12 +16,12 @@ BENCH_SCHEMA = "fakexport.bench/1"
 
 
 def render_bench_json(report: BenchReport) -> str:
-    """Returns the report as JSON text in ASCII, indented by two, ending in one line end."""
+    """Return the report as JSON text in ASCII, indented by two, ending in one line end."""
     return json.dumps(bench_to_dict(report), indent=2, allow_nan=False) + "\n"
 
 
 def bench_to_dict(report: BenchReport) -> dict[str, Any]:
-    """Returns every field as plain data.
+    """Return every field as plain data.
 
     What depends on the machine and the run is under `measured` alone. An infinite difference is "inf".
     """

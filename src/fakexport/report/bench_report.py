@@ -33,11 +33,11 @@ class BenchMeasures:
 
     Args:
         difference: Largest difference of a number in the outputs to eager's.
-        size_bytes: Of the files that were written.
+        size_bytes: Size of the files that were written.
         make_s: What writing them took, with capture and compilation.
         load_s: From the files to something that can be called, packages that have to be imported included.
         first_call_s: The first call, in which `torch.compile` compiles.
-        latency_s: Of a later call.
+        latency_s: Latency of a later call.
         ratio: Latency over that of eager, call by call in turns in one process; more than 1 is slower.
         memory_bytes: Growth of the process's peak resident memory from before loading until after the first
             call.
@@ -61,8 +61,8 @@ class BenchRow:
         mode: Its name, `export+compile`.
         is_captured: Whether everything was written that has to be. True for eager, which writes nothing.
         is_equal: Whether the outputs are eager's but for rounding; None where it did not run.
-        keeps_dynamic: Whether it gives eager's outputs in other sizes too; None where no dimension varies, or
-            it did not get so far.
+        keeps_dynamic: Whether it returns eager's outputs for other sizes too; None where no dimension varies,
+            or it did not get so far.
         needs_code: Whether it is of use only where the model's Python code is; None where it did not load.
         failures: In the order in which they were met.
         measures: The figures.
@@ -87,9 +87,9 @@ class BenchReport:
         other_inputs: The same in the other sizes that were tried; empty where no dimension varies.
         assumptions: Sentences for the reader.
         rows: In the order asked.
-        versions: Of packages that took part.
+        versions: Versions of packages that took part.
         processor: The machine's.
-        threads: Of torch.
+        threads: Threads of torch.
     """
 
     source: str

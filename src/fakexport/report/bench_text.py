@@ -19,17 +19,17 @@ _HEAD = (
 )
 _RIGHT = range(5, len(_HEAD))
 _WHAT: dict[BenchStep, str] = {
-    "make": "is not captured",
+    "make": "cannot be exported",
     "load": "does not load",
     "run": "does not run",
-    "compare": "gives other outputs",
+    "compare": "returns different outputs",
     "resize": "does not keep dynamic shapes",
     "time": "is not timed",
 }
 
 
 def render_bench(report: BenchReport, *, width: int) -> str:
-    """Returns what was run, one row per mode, why cells are empty, and one line of summary.
+    """Return what was run, one row per mode, why cells are empty, and one line of summary.
 
     Args:
         report: What was found.
@@ -44,12 +44,12 @@ def render_bench(report: BenchReport, *, width: int) -> str:
     lines = (wrapped(f"{mode} {failure_text(why)}", width, later="    ") for mode, why in told)
     parts.append("\n".join(line for text in lines for line in text))
     as_eager = sum(row.is_equal is True for row in report.rows)
-    parts.append(f"{as_eager} of {plural(len(report.rows), 'mode')} give what eager gives, but for rounding")
+    parts.append(f"{as_eager} of {plural(len(report.rows), 'mode')} match eager up to rounding")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def failure_text(failure: BenchFailure) -> str:
-    """`is not captured: FE203: ...`."""
+    """Return `cannot be exported: FE203: ...`."""
     return f"{_WHAT[failure.step]}: {failure.reason}"
 
 

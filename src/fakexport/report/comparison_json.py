@@ -1,4 +1,4 @@
-"""A program beside its eager model, as data for other programs; `docs/debugging.md` documents it."""
+"""A program compared with its eager model, as data for other programs; `docs/debugging.md` documents it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ COMPARISON_SCHEMA = "fakexport.compare/1"
 
 
 def render_comparison_json(comparison: Comparison) -> str:
-    """Returns the comparison as JSON text in ASCII, indented by two, ending in one line end."""
+    """Return the comparison as JSON text in ASCII, indented by two, ending in one line end."""
     return json.dumps(comparison_to_dict(comparison), indent=2, allow_nan=False) + "\n"
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
-    """Returns every field as plain data. A distance without a reference is null, an infinite one "inf"."""
+    """Return every field as plain data. A distance without a reference is null, an infinite one "inf"."""
     return {
         "schema": COMPARISON_SCHEMA,
         "is_identical": comparison.is_identical,

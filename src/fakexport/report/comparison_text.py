@@ -1,4 +1,4 @@
-"""A program beside its eager model, as text for people."""
+"""A program compared with its eager model, as text for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROWS = 20
 
 
 def render_comparison(comparison: Comparison, *, width: int) -> str:
-    """Returns the outputs, the modules that differ, the first place that does, and one line of summary.
+    """Return the outputs, the modules that differ, the first place that does, and one line of summary.
 
     Args:
         comparison: What was found.
@@ -83,9 +83,9 @@ def _number(value: float | None) -> str:
 def _summary(comparison: Comparison) -> str:
     compared = plural(comparison.kernels, "kernel") + " compared"
     if comparison.unmatched:
-        compared += f", {comparison.unmatched:,} of the program without counterpart"
+        compared += f", {comparison.unmatched:,} of the program without a counterpart"
     if comparison.is_identical:
         return f"the outputs are equal bit for bit; {compared}"
     if comparison.is_equal:
-        return f"the program gives other bits, which rounding explains; {compared}"
+        return f"the outputs differ within rounding error; {compared}"
     return f"the program diverges; {compared}"

@@ -18,7 +18,7 @@ _NONE = "-"
 
 
 def render_devices(profiles: Iterable[DeviceProfile], *, width: int = 100) -> str:
-    """Returns one line per profile, in the order given.
+    """Return one line per profile, in the order given.
 
     Args:
         profiles: Such as `fakexport.devices.load_profiles().values()`.
@@ -30,7 +30,7 @@ def render_devices(profiles: Iterable[DeviceProfile], *, width: int = 100) -> st
 
 
 def render_device(profile: DeviceProfile) -> str:
-    """Returns every published value of a profile with its source on the next line.
+    """Return every published value of a profile with its source on the next line.
 
     Units are in the names, numbers are exact. Long sources are not broken.
 
@@ -63,7 +63,10 @@ def _row(profile: DeviceProfile) -> tuple[str, ...]:
 
 
 def _values(profile: DeviceProfile) -> Iterator[tuple[str, str, str | None]]:
-    """Name, text and source of every value that is known; a source that speaks of several comes once."""
+    """Return the name, text and source of every value that is known.
+
+    A source that speaks of several comes once.
+    """
     for field in fields(profile):
         value = getattr(profile, field.name)
         if field.name == "capability" and value:

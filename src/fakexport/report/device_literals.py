@@ -20,7 +20,7 @@ _INDENT = "    "
 
 
 def render_device_literals(listing: DeviceListing) -> str:
-    """Returns one line per literal in the order of execution, then the diagnostics, then a summary.
+    """Return one line per literal in the order of execution, then the diagnostics, then a summary.
 
     Literals of one line of source that are equal but for the node share a line, with their number.
 
@@ -30,7 +30,7 @@ def render_device_literals(listing: DeviceListing) -> str:
         Text that ends in one line end.
     """
     on = ", ".join(listing.devices)
-    parts = [[escaped(f"a program on {on or 'no device'}, and what {listing.other_device} would make of it")]]
+    parts = [[escaped(f"a program on {on or 'no device'}, and what would fail on {listing.other_device}")]]
     if listing.literals:
         parts.append(layout(list(_rows(listing)), right=(0,), indent=_INDENT))
     parts += [[render_text(diagnostic)] for diagnostic in listing.diagnostics]
@@ -39,7 +39,7 @@ def render_device_literals(listing: DeviceListing) -> str:
 
 
 def render_diagnostics(diagnostics: Iterable[Diagnostic]) -> str:
-    """Returns the diagnostics below each other, as text that ends in one line end."""
+    """Return the diagnostics below each other, as text that ends in one line end."""
     return "\n\n".join(map(render_text, diagnostics)) + "\n"
 
 
@@ -54,7 +54,7 @@ def _rows(listing: DeviceListing) -> Iterator[tuple[str, ...]]:
 
 
 def _cells(literal: DeviceLiteral, is_breaking: bool) -> tuple[str, ...]:
-    source = "burned in" if literal.is_burned_in else "intent"
+    source = "baked in" if literal.is_baked_in else "intent"
     name = "constant" if literal.kind == "constant" else literal.operator
     cells = (
         f"{source}, breaks" if is_breaking else source,
@@ -66,7 +66,7 @@ def _cells(literal: DeviceLiteral, is_breaking: bool) -> tuple[str, ...]:
 
 
 def _summary(listing: DeviceListing) -> str:
-    burned = sum(literal.is_burned_in for literal in listing.literals)
+    baked = sum(literal.is_baked_in for literal in listing.literals)
     nodes = len({breakage.node for breakage in listing.breakages})
     of_all = plural(len(listing.literals), "device literal")
-    return f"{of_all}, {burned} burned in; {plural(nodes, 'node')} would fail on {listing.other_device}"
+    return f"{of_all}, {baked} baked in; {plural(nodes, 'node')} would fail on {listing.other_device}"

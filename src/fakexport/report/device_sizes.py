@@ -11,7 +11,7 @@ __all__ = ["device_sizes", "equal_rows"]
 
 
 def device_sizes(sizes: Mapping[str, int]) -> str:
-    """Returns every size with its devices: `cpu 480 B, cuda:0 93.0 GiB, cuda:1..6 95.0 GiB`.
+    """Return every size with its devices: `cpu 480 B, cuda:0 93.0 GiB, cuda:1..6 95.0 GiB`.
 
     Args:
         sizes: Device name to bytes, in any order.
@@ -20,7 +20,7 @@ def device_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def equal_rows(sizes: Mapping[str, int]) -> list[tuple[list[str], str]]:
-    """Returns rows of devices, neighbours by index, whose sizes read the same, and the text of that size.
+    """Return rows of devices, neighbors by index, whose sizes read the same, and the text of that size.
 
     Args:
         sizes: Device name to bytes, in any order.
@@ -30,6 +30,6 @@ def equal_rows(sizes: Mapping[str, int]) -> list[tuple[list[str], str]]:
 
 
 def _natural(name: str) -> tuple[str, int]:
-    """Sorts `cuda:2` before `cuda:10`."""
+    """Sort `cuda:2` before `cuda:10`."""
     device_type, _, index = name.partition(":")
     return device_type, int(index) if index.isdecimal() else -1

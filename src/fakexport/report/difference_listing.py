@@ -30,7 +30,7 @@ _TITLE_WIDTH = 13
 
 
 def difference_listing(difference: TargetDifference, *, width: int) -> list[str]:
-    """Returns a headline and one paragraph per kind of difference, each of at most 12 items.
+    """Return a headline and one paragraph per kind of difference, each of at most 12 items.
 
     Args:
         difference: From the first program, left of an arrow, to the second.
@@ -47,7 +47,7 @@ def _headline(found: ProgramDifference) -> str:
     if found.is_identical:
         return "identical"
     if found.is_identical_but_for_devices:
-        return "identical but for devices"
+        return "identical except for devices"
     if found.node_count_a == found.node_count_b:
         return f"{plural(found.node_count_a, 'node')} each"
     return f"{found.node_count_a:,} -> {plural(found.node_count_b, 'node')}"
@@ -58,7 +58,7 @@ def _paragraphs(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
     yield "removed", [_group(item) for item in found.nodes_removed]
     yield "added", [_group(item) for item in found.nodes_added]
     yield "rewired", [_group(item) for item in found.nodes_rewired]
-    yield "order", ["nodes that both have come in another order"] * found.is_reordered
+    yield "order", ["common nodes are in a different order"] * found.is_reordered
     yield "changed", [_change(item) for item in found.changes]
     yield (
         "devices",
@@ -75,7 +75,7 @@ def _paragraphs(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
 
 
 def paragraph(title: str, items: Sequence[str], width: int) -> Iterator[str]:
-    """At most 12 items, one per line, the title in front of the first one."""
+    """Return at most 12 items, one per line, the title in front of the first one."""
     shown = list(items[:_MOST_ITEMS])
     if len(items) > _MOST_ITEMS:
         shown.append(f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all")

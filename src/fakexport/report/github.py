@@ -1,4 +1,4 @@
-"""The report as GitHub workflow commands, which GitHub shows beside the changed lines."""
+"""The report as GitHub workflow commands, which GitHub shows next to the changed lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ORDER = ("error", "warning", "note")
 
 
 def render_github(report: Report) -> str:
-    """Returns one workflow command per diagnostic, then lines for the log: a verdict each and a summary.
+    """Return one workflow command per diagnostic, then lines for the log: a verdict each and a summary.
 
     Errors come first, because GitHub shows only ten annotations of each kind per step.
 

@@ -18,7 +18,7 @@ _REQUIREMENTS = {
 
 
 def missing_package(error: BaseException) -> str | None:
-    """One line with what to install: `onnx is not installed: pip install 'fakexport[onnx]'`.
+    """Return one line with what to install: `onnx is not installed: pip install 'fakexport[onnx]'`.
 
     Args:
         error: Any.

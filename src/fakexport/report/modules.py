@@ -21,7 +21,7 @@ _IF_THEY_DIFFER = (4, 5)
 
 
 def render_modules(root: ModuleSummary, *, width: int = 100) -> str:
-    """Returns one line per module, each below its parent, and a line with the totals.
+    """Return one line per module, each below its parent, and a line with the totals.
 
     A row of equal modules is one line, `0-125  126 x LlamaDecoderLayer`; its numbers, and the lines below it,
     are those of the first one. Bytes are of parameters and buffers. A dtype or device that all modules have
@@ -59,7 +59,7 @@ def _rows(entry: ModuleSummary, depth: int) -> Iterator[tuple[str, ...]]:
 
 
 def _totals(root: ModuleSummary) -> str:
-    """`35.6K parameters, 20 buffer elements, float32, 139.0 KiB: cpu 129.0 KiB, cuda:0 10.0 KiB`."""
+    """Return `35.6K parameters, 20 buffer elements, float32, 139.0 KiB: cpu 129.0 KiB, cuda:0 10.0 KiB`."""
     noun = "parameter" if root.total_parameters == 1 else "parameters"
     parts = [f"{elements_text(root.total_parameters)} {noun}"]
     if root.total_buffers:

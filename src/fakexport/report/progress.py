@@ -1,4 +1,4 @@
-"""What a check is doing right now, for whoever shows it."""
+"""What a check is doing right now, for anyone who shows it."""
 
 from __future__ import annotations
 

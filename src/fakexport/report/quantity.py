@@ -15,7 +15,7 @@ _INDEXED = re.compile(r"(.+):([0-9]+)")
 
 
 def bytes_text(size: int) -> str:
-    """Returns a size in bytes with a binary unit, as memory is sold: `512 B`, `94.5 GiB`.
+    """Return a size in bytes with a binary unit, as memory is sold: `512 B`, `94.5 GiB`.
 
     Args:
         size: Bytes, 0 or more.
@@ -24,7 +24,7 @@ def bytes_text(size: int) -> str:
 
 
 def elements_text(count: int) -> str:
-    """Returns a number of parameters as models are named: `1,340`, `12.3K`, `405.9B`.
+    """Return a number of parameters as models are named: `1,340`, `12.3K`, `405.9B`.
 
     Args:
         count: Number of elements, 0 or more.
@@ -33,7 +33,7 @@ def elements_text(count: int) -> str:
 
 
 def rate_text(rate: float, unit: str) -> str:
-    """Returns a rate with a decimal prefix, as vendors publish it: `989.4 TFLOP/s`, `3.35 TB/s`.
+    """Return a rate with a decimal prefix, as vendors publish it: `989.4 TFLOP/s`, `3.35 TB/s`.
 
     Args:
         rate: Per second, in `unit`.
@@ -46,18 +46,18 @@ def rate_text(rate: float, unit: str) -> str:
 
 
 def seconds_text(duration_s: float) -> str:
-    """Returns a duration in seconds: `0.04 s`, `35.3 s`, `125 s`."""
+    """Return a duration in seconds: `0.04 s`, `35.3 s`, `125 s`."""
     digits = 2 if duration_s < 1 else 1 if duration_s < 100 else 0
     return f"{duration_s:.{digits}f} s"
 
 
 def plural(count: int, noun: str) -> str:
-    """Returns `1 error`, `2 errors`, `1,200 nodes`."""
+    """Return `1 error`, `2 errors`, `1,200 nodes`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def device_names(names: Collection[str]) -> str:
-    """Returns device names with rows of them folded: `cpu, cuda:0..7`, the indices in order.
+    """Return device names with rows of them folded: `cpu, cuda:0..7`, the indices in order.
 
     Args:
         names: In any order.
@@ -81,7 +81,7 @@ def _parts(name: str) -> tuple[str, int]:
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> tuple[str, str]:
-    """The value in the unit in which it has at most `base` of them after rounding, and that unit."""
+    """Return the value in the unit in which it has at most `base` of them after rounding, and that unit."""
     scaled = value / base
     for unit in units[:-1]:
         if round(scaled, 1) < base:

@@ -11,7 +11,7 @@ __all__ = ["render_rules"]
 
 
 def render_rules(rules: Iterable[Rule]) -> str:
-    """Returns one line per rule: code, severity, name, headline.
+    """Return one line per rule: code, severity, name, headline.
 
     Args:
         rules: In the order in which they are to be shown.

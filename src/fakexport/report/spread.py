@@ -17,7 +17,7 @@ class Spread:
 
     Args:
         median: Half of them are less.
-        lower, upper: The quartiles: half of them lie between. One odd measurement moves none of the three.
+        lower, upper: The quartiles: half of them are between. One odd measurement moves none of the three.
         count: How many there are.
 
     Example:
@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of one or more measurements."""
+        """Return the spread of one or more measurements."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0], 1)
         lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
@@ -46,14 +46,14 @@ def latency_text(latency_s: Spread) -> str:
 
 
 def range_text(times_s: Spread) -> str:
-    """The quartiles of times in seconds: `1.20 to 1.31 ms`."""
+    """Return the quartiles of times in seconds: `1.20 to 1.31 ms`."""
     lower, upper = duration_text(times_s.lower), duration_text(times_s.upper)
     number, unit = lower.split()
     return f"{number if upper.endswith(f' {unit}') else lower} to {upper}"
 
 
 def duration_text(duration_s: float) -> str:
-    """A time with three digits that count: `85.1 us`, `1.24 ms`, `12.0 s`."""
+    """Return a time with three digits that count: `85.1 us`, `1.24 ms`, `12.0 s`."""
     for unit, scale in (("us", 1e6), ("ms", 1e3)):
         if (scaled := duration_s * scale) < 999.5:
             return f"{_three_digits(scaled)} {unit}"

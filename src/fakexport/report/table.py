@@ -13,7 +13,7 @@ _GAP = "  "
 
 
 def layout(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = "") -> list[str]:
-    """Returns one line per row, the cells below each other and two blanks apart.
+    """Return one line per row, the cells below each other and two blanks apart.
 
     Args:
         rows: Cells; all rows have the same number of them.
@@ -33,7 +33,7 @@ def layout(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: 
 def wide_layout(
     rows: Sequence[Sequence[str]], *, width: int, right: Iterable[int] = (), indent: str = ""
 ) -> list[str]:
-    """Returns the rows as one table, or as several below each other, none wider than `width`.
+    """Return the rows as one table, or as several below each other, none wider than `width`.
 
     Each table begins with the first column, which says what the row is about. A table has at least one
     further column, so a single column may still be too wide.
@@ -57,7 +57,7 @@ def wide_layout(
 
 
 def wrapped(text: str, width: int, *, first: str = "", later: str = "") -> list[str]:
-    """Returns the text escaped and broken between words, never within one.
+    """Return the text escaped and broken between words, never within one.
 
     Args:
         text: One paragraph.
@@ -76,7 +76,7 @@ def wrapped(text: str, width: int, *, first: str = "", later: str = "") -> list[
 
 
 def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Indices of the columns of each table."""
+    """Return indices of the columns of each table."""
     groups = [[0]]
     used = widths[0]
     for index, width in enumerate(widths[1:], start=1):

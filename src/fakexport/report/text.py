@@ -18,9 +18,9 @@ MIN_WIDTH = 40
 
 
 def render_report(report: Report, *, width: int = 100) -> str:
-    """Returns the verdict table, the differences, the transfers, the diagnostics and a summary line.
+    """Return the verdict table, the differences, the transfers, the diagnostics and a summary line.
 
-    Plain text without colours. Deterministic but for the columns of times and memory. Parts that say
+    Plain text without colors. Deterministic except for the columns of times and memory. Parts that say
     nothing are left out; long lists are cut with a count, `render_json` has all of them.
 
     Args:
@@ -35,7 +35,7 @@ def render_report(report: Report, *, width: int = 100) -> str:
 
 
 def summary_line(report: Report) -> str:
-    """Returns `2 of 3 targets export; 1 error, 0 warnings`, without a line end."""
+    """Return `2 of 3 targets export; 1 error, 0 warnings`, without a line end."""
     exportable = sum(verdict.is_exportable for verdict in report.verdicts)
     severities = [diagnostic.severity for diagnostic in report.diagnostics]
     of_all = plural(len(report.verdicts), "target")

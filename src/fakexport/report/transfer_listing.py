@@ -25,13 +25,13 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 
 def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
-    """Returns the transfers of one target: a heading, then one line each, in the order of execution.
+    """Return the transfers of one target: a heading, then one line each, in the order of execution.
 
     More than 20 are folded: equal tensors that the same source line moves, in whichever layer, share a
     line that gives their number and routes. Bytes are those of one of them.
 
     Args:
-        verdict: Of a program with at least one transfer.
+        verdict: Verdict of a program with at least one transfer.
         width: Columns of text; where a line is longer, the source place goes below it.
     """
     groups = _groups(verdict.transfers)
@@ -46,17 +46,17 @@ def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
 
 
 def transferred_text(transfers: Sequence[Transfer]) -> str:
-    """Returns number and bytes of the transfers: `7 (1.2 MiB)`, with `?` for sizes that are unknown."""
+    """Return number and bytes of the transfers: `7 (1.2 MiB)`, with `?` for sizes that are unknown."""
     return f"{len(transfers):,} ({_total_bytes_text(transfers)})" if transfers else "0"
 
 
 def route_text(transfer: Transfer) -> str:
-    """Returns `cpu -> cuda:0`."""
+    """Return `cpu -> cuda:0`."""
     return f"{transfer.source} -> {transfer.target}"
 
 
 def place_text(span: Span | None) -> str:
-    """Returns `model.py:7`, installed packages without the folder they are in; "" for no place."""
+    """Return `model.py:7`, installed packages without the folder they are in; "" for no place."""
     return "" if span is None else f"{_INSTALLED.sub('', span.path)}:{span.line}"
 
 
@@ -83,7 +83,7 @@ def _groups(transfers: Sequence[Transfer]) -> list[list[Transfer]]:
 
 
 def _likeness(transfer: Transfer) -> Hashable:
-    """What transfers that share a line have in common."""
+    """Return what transfers that share a line have in common."""
     place = (transfer.span.path, transfer.span.line) if transfer.span else None
     tensor = (transfer.dtype, transfer.shape, transfer.bytes)
     return tensor, place, transfer.operator, _NUMBER.sub("#", transfer.module_path)
@@ -97,7 +97,9 @@ def _cells(group: Sequence[Transfer], *, is_folded: bool) -> list[str]:
 
 
 def _routes(group: Sequence[Transfer]) -> str:
-    """`cuda:0 -> cuda:1 -> ... -> cuda:7` for a chain, `cpu -> cuda:0..7` for a fan, else the first route."""
+    """Return `cuda:0 -> cuda:1 -> ... -> cuda:7` for a chain, `cpu -> cuda:0..7` for a fan, else the first
+    route.
+    """
     routes = list(dict.fromkeys((transfer.source, transfer.target) for transfer in group))
     sources, targets = [route[0] for route in routes], [route[1] for route in routes]
     if len(routes) == 1 or len(set(sources)) == 1:
@@ -109,7 +111,7 @@ def _routes(group: Sequence[Transfer]) -> str:
 
 
 def _modules(group: Sequence[Transfer]) -> str:
-    """The module; of several that differ in one index, first and last: `model.layers.15..110`."""
+    """Return the module; of several that differ in one index, first and last: `model.layers.15..110`."""
     paths = list(dict.fromkeys(transfer.module_path for transfer in group))
     if len(paths) == 1:
         return paths[0]
@@ -126,7 +128,7 @@ def _place(transfer: Transfer) -> str:
 
 
 def _with_places(lines: Sequence[str], places: Sequence[str], width: int) -> Iterator[str]:
-    """The places in a column of their own, or below their lines where that is too wide."""
+    """Yield the places in a column of their own, or below their lines where that is too wide."""
     longest = max(map(len, lines))
     fits = longest + 2 + max(map(len, places)) <= width
     for line, place in zip(lines, places, strict=True):

@@ -29,7 +29,7 @@ class TargetSpec:
 
     Args:
         name: Unique within a report: the topology as written, with the device map where two rows share it.
-        topology: The normalised topology, such as `8xH100-80GB`.
+        topology: The normalized topology, such as `8xH100-80GB`.
         device_map: As written: a device, `balanced`, `fc1=cpu,fc2=cuda:0`, a JSON file; None for none.
         dtype: Floating dtype asked for, such as `bfloat16`, or None for the model's own.
         assumptions: What was assumed where the target did not say, one sentence each.
@@ -72,7 +72,7 @@ class Verdict:
         summary: Facts of the program, or None where there is none.
         transfers: Moves between devices, in execution order.
         timings: Wall time and memory.
-        notes: Observations that are no findings, and after a failure what was assumed to find further
+        notes: Observations that are not findings, and after a failure what was assumed to find further
             problems, one sentence each.
         recovered: The program's constants that have their values and those that have none, or None where
             there is no program.
@@ -120,13 +120,13 @@ class Report:
     versions: dict[str, str]
 
     def __str__(self) -> str:
-        """The rendered report, as `fakexport check` prints it."""
+        """Return the rendered report, as `fakexport check` prints it."""
         from .text import render_report  # It reads this class.
 
         return render_report(self).rstrip()
 
     def __repr__(self) -> str:
-        """One line that a test runner shows whole: the summary, and the first error with its place."""
+        """Return one line that a test runner shows whole: the summary, and the first error with its place."""
         from .text import summary_line
 
         errors = [found for found in self.diagnostics if found.severity == "error"]
@@ -142,6 +142,6 @@ class Report:
 
 
 def _headline(error: Diagnostic) -> str:
-    """`FE201 branch on tensor data at model.py:7`."""
+    """Return `FE201 branch on tensor data at model.py:7`."""
     where = "" if error.primary is None else f" at {error.primary.span.path}:{error.primary.span.line}"
     return escaped(f"{error.code} {error.message}{where}")

@@ -28,7 +28,7 @@ _NONE = "-"
 
 
 def verdict_table(report: Report, *, width: int) -> list[str]:
-    """Returns the lines of two tables: the facts, which are the same in every run, and what was measured.
+    """Return the lines of two tables: the facts, which are the same in every run, and what was measured.
 
     Weights are parameters, buffers and constants. Times are of this run, memory is that of the process. A
     table that is too wide is cut into several below each other.
@@ -45,7 +45,7 @@ def verdict_table(report: Report, *, width: int) -> list[str]:
 
 
 def remarks(report: Report, *, width: int) -> list[str]:
-    """Returns each assumption and note once, with the targets that it is about.
+    """Return each assumption and note once, with the targets that it is about.
 
     Args:
         report: What the check found.
@@ -63,7 +63,7 @@ def remarks(report: Report, *, width: int) -> list[str]:
 
 
 def result_text(verdict: Verdict) -> str:
-    """Returns `exports`, or `fails at capture`."""
+    """Return `exports`, or `fails at capture`."""
     if verdict.is_exportable:
         return "exports"
     return f"fails at {verdict.failed_stage}" if verdict.failed_stage else "fails"
@@ -98,7 +98,7 @@ def _measured(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _weight_bytes(summary: ProgramSummary) -> Counter[str]:
-    """Bytes of parameters, buffers and constants on each device."""
+    """Return bytes of parameters, buffers and constants on each device."""
     total: Counter[str] = Counter()
     for totals in (summary.parameters, summary.buffers, summary.constants):
         total.update(totals.bytes_per_device)
@@ -106,7 +106,9 @@ def _weight_bytes(summary: ProgramSummary) -> Counter[str]:
 
 
 def _weights_text(sizes: Mapping[str, int]) -> str:
-    """`1.3 KiB` on one device, `cpu 480 B, cuda:0 80 B`, `8 x 94.5 GiB`, `8 x 89.1 GiB to 101.3 GiB`."""
+    """Return `1.3 KiB` on one device, `cpu 480 B, cuda:0 80 B`, `8 x 94.5 GiB`, `8 x 89.1
+    GiB to 101.3 GiB`.
+    """
     rows = equal_rows(sizes)
     if not rows:
         return _NONE
@@ -118,14 +120,14 @@ def _weights_text(sizes: Mapping[str, int]) -> str:
 
 
 def _uneven_weights(verdict: Verdict) -> tuple[str, ...]:
-    """The weights device by device, where the table has no room for them."""
+    """Return the weights device by device, where the table has no room for them."""
     sizes = {} if verdict.summary is None else _weight_bytes(verdict.summary)
     is_cut = len(equal_rows(sizes)) > _MOST_ROWS_OF_DEVICES
     return (f"weights: {device_sizes(sizes)}",) if is_cut else ()
 
 
 def _constants(verdict: Verdict) -> tuple[str, ...]:
-    """`constants: 3 recovered (1.2 KiB); 1 unbound, the program is incomplete: scale (FE601)`."""
+    """Return `constants: 3 recovered (1.2 KiB); 1 unbound, the program is incomplete: scale (FE601)`."""
     recovered = verdict.recovered
     if recovered is None or not (recovered.names or recovered.unbound):
         return ()

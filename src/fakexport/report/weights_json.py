@@ -15,12 +15,12 @@ WEIGHTS_SCHEMA = "fakexport.verify-weights/1"
 
 
 def render_weights_json(report: WeightsReport) -> str:
-    """Returns the report as JSON text in ASCII, indented by two, ending in one line end."""
+    """Return the report as JSON text in ASCII, indented by two, ending in one line end."""
     return json.dumps(weights_to_dict(report), indent=2) + "\n"
 
 
 def weights_to_dict(report: WeightsReport) -> dict[str, Any]:
-    """Returns every field as plain data; `weights.schema.json` is its JSON Schema."""
+    """Return every field as plain data; `weights.schema.json` is its JSON Schema."""
     return {
         "schema": WEIGHTS_SCHEMA,
         "source": report.source,

@@ -15,9 +15,9 @@ __all__ = ["render_weights"]
 
 
 def render_weights(report: WeightsReport) -> str:
-    """Returns what was compared, the diagnostics, and one line of summary.
+    """Return what was compared, the diagnostics, and one line of summary.
 
-    Plain text without colours; the same report gives the same text. Names of repeated layers are folded,
+    Plain text without colors; the same report returns the same text. Names of repeated layers are folded,
     `render_weights_json` has all of them.
 
     Args:

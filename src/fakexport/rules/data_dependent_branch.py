@@ -9,8 +9,8 @@ RULE = Rule(
     message="data-dependent branch: condition depends on tensor values",
     why="""
 An `if`, `while`, `and`, `or`, `not` or `assert` needs the value of a tensor to be true or false. An
-exported program is one graph for all inputs, and Python runs only while that graph is traced, when there
-are no values to decide on. This is data-dependent control flow: TorchDynamo reports it as a graph break,
+exported program is one graph for all inputs, and Python runs only while that graph is traced, when no
+values exist to decide on. This is data-dependent control flow: TorchDynamo reports it as a graph break,
 `torch.export` as a guard on a data-dependent expression. Eager mode and `torch.compile` hide it: eager
 mode has the values, and `torch.compile` falls back to Python. On an accelerator the line also waits for
 the device on each call.

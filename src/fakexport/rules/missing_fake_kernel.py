@@ -11,7 +11,7 @@ RULE = Rule(
 The model calls a custom operator that was registered outside of torch and that can only run on real data.
 The trace runs the model on fake tensors, so it needs a second implementation of the operator: a function
 that returns an output of the right shape, strides, dtype and device without computing it. Python calls
-that a fake kernel (`register_fake`), C++ a Meta kernel. The real kernel cannot stand in for it. The cause
+that a fake kernel (`register_fake`), C++ a Meta kernel. The real kernel cannot replace it. The cause
 is in the library that registers the operator.
 """,
     how_to_repair="""

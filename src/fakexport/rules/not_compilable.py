@@ -14,7 +14,7 @@ and results can be passed in such a call. So a program that runs in Python may b
 diagnostic names the operator and the line, if the compiler was at one, and quotes the compiler.
 """,
     how_to_repair="""
-Rewrite the line with other operators, or give a custom operator a simpler schema: tensors, numbers,
+Rewrite the line with other operators, or simplify the schema of a custom operator: tensors, numbers,
 strings and lists of them as arguments, and tensors as results. Otherwise run the program in Python as it
 is (`fakexport run`), or try another format of `fakexport compile`.
 """,

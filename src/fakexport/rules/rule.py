@@ -19,7 +19,7 @@ class Rule:
     Args:
         code: Permanent code such as `FE201`; never reused for another fault.
         name: Name of the fault, which is also the name of the rule's module.
-        severity: Of its diagnostics.
+        severity: Severity of its diagnostics.
         message: Headline of its diagnostics: the fault, in at most eight words and 80 characters.
         why: What it is and why it matters, in torch's own terms; Markdown, several sentences.
         how_to_repair: What to change; Markdown.

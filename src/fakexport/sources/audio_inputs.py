@@ -9,7 +9,7 @@ from fakexport.sources.input_request import InputRequest
 
 __all__ = ["features", "waveform"]
 
-FRAMES = 64  # a good second of speech, behind the convolutions; divisible by what models subsample by
+FRAMES = 64  # a good second of speech, after the convolutions; divisible by what models subsample by
 SAMPLES = 16_000
 
 # What no signature tells: a dimension for the one channel.
@@ -20,7 +20,7 @@ _IMAGE_LIKE_TYPES = frozenset({"clap", "clap_audio_model"})
 
 
 def waveform(request: InputRequest) -> torch.Tensor:
-    """Returns `input_values`: raw samples of shape `[batch, samples]`, or `[batch, channels, samples]`.
+    """Return `input_values`: raw samples of shape `[batch, samples]`, or `[batch, channels, samples]`.
 
     Some models take a spectrogram under this name: `[batch, frames, bins]`.
     """
@@ -33,9 +33,9 @@ def waveform(request: InputRequest) -> torch.Tensor:
 
 
 def features(request: InputRequest) -> torch.Tensor:
-    """Returns `input_features`: a spectrogram of shape `[batch, frames, bins]`.
+    """Return `input_features`: a spectrogram of shape `[batch, frames, bins]`.
 
-    Its time stands last for models with a convolution along it, such as Whisper.
+    Its time dimension is last for models with a convolution along it, such as Whisper.
     """
     per_frame = request.setting("input_feat_per_channel")
     if per_frame is not None:
@@ -56,7 +56,7 @@ def _has_convolution_over(bins: int, module: nn.Module) -> bool:
 
 
 def _samples(request: InputRequest) -> int:
-    """As many samples as the convolutions turn into `FRAMES` frames."""
+    """Return as many samples as the convolutions turn into `FRAMES` frames."""
     strides, kernels = request.setting("conv_stride"), request.setting("conv_kernel")
     if not isinstance(strides, (list, tuple)) or not isinstance(kernels, (list, tuple)):
         return SAMPLES

@@ -15,16 +15,16 @@ __all__ = ["callable_source"]
 
 
 def callable_source(factory: Callable[[], Any] | nn.Module) -> Source:
-    """Returns the source of a factory, or of a module whose weights are not read.
+    """Return the source of a factory, or of a module whose weights are not read.
 
     Args:
         factory: As `resolve` finds them in files; its name stands for the spec.
     Raises:
-        TypeError: it is neither.
+        TypeError: neither a module nor an ExportedProgram.
         SourceError: it cannot be called without arguments.
     """
     if not callable(factory):
-        raise InvalidType(f"a source is a text, a factory or a module, not {type(factory).__name__}")
+        raise InvalidType(f"a source must be a string, a factory or a module, not {type(factory).__name__}")
     name = getattr(factory, "__name__", type(factory).__name__)
     if not isinstance(factory, nn.Module):
         check_arguments(factory, name)

@@ -61,10 +61,10 @@ def _check_value(field: str, value: Any, place: str) -> None:
     if isinstance(value, int):
         limit = MOST_LAYERS if _counts_layers(name) else MOST_SIZE
         if abs(value) > limit:
-            raise SourceError(f"{place}: `{field[:200]}` is more than {limit:,}, which is not built")
+            raise SourceError(f"{place}: `{field[:200]}` is more than {limit:,}, the limit")
     elif isinstance(value, str) and "/" in value and "_implementation" in name:
         raise SourceError(
-            f"{place}: `{field[:200]}` names code on the hub, which is not run: use eager or sdpa"
+            f"{place}: `{field[:200]}` names code on the hub, which fakexport does not run: use eager or sdpa"
         )
 
 

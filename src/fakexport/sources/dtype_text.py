@@ -10,17 +10,19 @@ __all__ = ["dtype_text", "parse_dtype"]
 
 
 def parse_dtype(text: str) -> torch.dtype:
-    """The floating dtype of a name, `bfloat16` or `torch.bfloat16`.
+    """Return the floating dtype of a name, `bfloat16` or `torch.bfloat16`.
 
     Raises:
         ValueError: no such dtype.
     """
     dtype = getattr(torch, text.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InvalidValue(f"unknown floating dtype {text!r}: write float32, bfloat16, float16 or float64")
+        raise InvalidValue(
+            f"unknown floating-point dtype {text!r}: write float32, bfloat16, float16 or float64"
+        )
     return dtype
 
 
 def dtype_text(dtype: torch.dtype) -> str:
-    """torch's name of a dtype without the `torch.`."""
+    """Return torch's name of a dtype without the `torch.`."""
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Images as rows of patches with a grid that says where they lie: Qwen2-VL and its kind."""
+"""Images as rows of patches with a grid that says where they are: Qwen2-VL and its kind."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ GRID = "image_grid_thw"
 def image_grid_inputs(
     request: InputRequest, text: torch.Tensor, token: int
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Returns the inputs of one image per row of text, which takes the place of its first tokens; and a note.
+    """Return the inputs of one image per row of text, which takes the place of its first tokens; and a note.
 
     No program can compute what depends on the values of the grid: positions of tokens and patches, lengths of
     sequences, windows. So these are inputs too, computed here for real as `transformers.exporters` prepares
     them. They depend on no weight.
 
     Args:
-        request: Of a model whose vision tower takes `grid_thw`.
+        request: Request of a model whose vision tower takes `grid_thw`.
         text: Token ids that follow the image.
         token: The placeholder token.
     Raises:
@@ -75,7 +75,7 @@ def _number(tower: nn.Module, request: InputRequest, name: str, default: int | N
 
 
 def _of_text(module: nn.Module, is_image: torch.Tensor, token: int, grid: torch.Tensor) -> dict[str, Any]:
-    """The positions of the tokens, which stand in one, two or three dimensions."""
+    """Return the positions of the tokens, which are in one, two or three dimensions."""
     parts: tuple[Any, ...] = (module, getattr(module, "model", None))
     rope_index = next((part.get_rope_index for part in parts if hasattr(part, "get_rope_index")), None)
     if rope_index is None:
@@ -100,7 +100,9 @@ def _of_tower(tower: nn.Module, grid: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _patch_shape(tower: nn.Module, patch: int) -> tuple[int, ...]:
-    """Shape of one patch as the tower's first layer takes it: flat, or an image for a 2-D convolution."""
+    """Return the shape of one patch as the tower's first layer takes it: flat, or an image for a 2-D
+    convolution.
+    """
     first = next((part for part in tower.modules() if isinstance(part, (nn.Linear, *_CONVOLUTIONS))), None)
     match first:
         case nn.Conv3d():

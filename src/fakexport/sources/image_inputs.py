@@ -19,7 +19,7 @@ _PAIR_TYPES = frozenset({"efficientloftr", "lightglue", "superglue"})
 
 
 def image(request: InputRequest) -> torch.Tensor:
-    """Returns `pixel_values` of shape `[batch, channels, height, width]`.
+    """Return `pixel_values` of shape `[batch, channels, height, width]`.
 
     For models of videos and of pairs of images, there is a dimension for them after the batch.
     """
@@ -30,13 +30,13 @@ def image(request: InputRequest) -> torch.Tensor:
 
 
 def video(request: InputRequest) -> torch.Tensor:
-    """Returns frames of shape `[batch, frames, channels, height, width]`."""
+    """Return frames of shape `[batch, frames, channels, height, width]`."""
     frames = request.setting("num_frames", "frames_per_clip", default=FRAMES)
     return request.floats(request.batch, frames, _channels(request), *height_and_width(request))
 
 
 def flattened_patches(request: InputRequest) -> torch.Tensor:
-    """Returns patches of shape `[batch, patches, 2 + channels * patch size ** 2]`: row, column, pixels."""
+    """Return patches of shape `[batch, patches, 2 + channels * patch size ** 2]`: row, column, pixels."""
     patch = request.setting("patch_size", default=16)
     return request.floats(request.batch, request.sequence, 2 + _channels(request) * patch * patch)
 
@@ -47,7 +47,7 @@ def _channels(request: InputRequest) -> int:
 
 
 def height_and_width(request: InputRequest) -> tuple[int, int]:
-    """Returns the size of an image in pixels: that of the config, else 224 x 224."""
+    """Return the size of an image in pixels: that of the config, else 224 x 224."""
     size: Any = request.setting("image_size", "input_size", "img_size", "crop_size", default=USUAL_SIZE)
     if isinstance(size, dict):
         size = (size.get("height", USUAL_SIZE), size.get("width", USUAL_SIZE))

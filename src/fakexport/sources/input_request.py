@@ -12,7 +12,7 @@ from torch import nn
 
 __all__ = ["InputRequest", "Underivable"]
 
-# Configs inside a config. The text part stands last: sizes of images and sounds are asked for by name.
+# Configs inside a config. The text part is last: sizes of images and sounds are asked for by name.
 _PARTS = (
     "vision_config",
     "audio_config",
@@ -39,8 +39,8 @@ class InputRequest:
 
     Args:
         module: A model of transformers.
-        device: Of every input.
-        dtype: Of the floating-point inputs.
+        device: Device of every input.
+        dtype: Dtype of the floating-point inputs.
         batch: First size of every input; 2, since `torch.export` fixes sizes of 0 and 1.
         sequence: Number of text tokens.
     """
@@ -75,7 +75,7 @@ class InputRequest:
         return name if isinstance(name, str) else str(name[0])
 
     def setting(self, *names: str, default: Any = None) -> Any:
-        """Returns the first setting that the config, or else a config inside it, has under one of the names.
+        """Return the first setting that the config, or else a config inside it, has under one of the names.
 
         Args:
             names: Synonyms, the most telling first.
@@ -89,15 +89,15 @@ class InputRequest:
         return default
 
     def floats(self, *shape: int) -> torch.Tensor:
-        """Returns a floating-point tensor."""
+        """Return a floating-point tensor."""
         return torch.zeros(*shape, device=self.device, dtype=self.dtype)
 
     def ids(self, *shape: int, value: int = 0) -> torch.Tensor:
-        """Returns an int64 tensor of one value."""
+        """Return an int64 tensor of one value."""
         return torch.full(shape, value, device=self.device, dtype=torch.long)
 
     def values(self, real: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor with the values of a real one."""
+        """Return a tensor with the values of a real one."""
         return torch.tensor(real.tolist(), device=self.device, dtype=real.dtype)
 
 

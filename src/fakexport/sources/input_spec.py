@@ -21,7 +21,7 @@ class InputSpec:
 
     Args:
         name: Parameter of the module's `forward`.
-        dtype: Of the tensor.
+        dtype: Dtype of the tensor.
         shape: Sizes, each at least 1; empty for a scalar tensor.
     """
 
@@ -31,7 +31,7 @@ class InputSpec:
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> InputSpec:
-        """The spec of a tensor of this name."""
+        """Return the spec of a tensor of this name."""
         return cls(name, tensor.dtype, tuple(tensor.shape))
 
     def __str__(self) -> str:
@@ -40,12 +40,12 @@ class InputSpec:
 
 
 def parse_input_spec(text: str) -> InputSpec:
-    """Reads `NAME=DTYPE[DIMS]`.
+    """Read `NAME=DTYPE[DIMS]`.
 
     Args:
         text: `DTYPE` is a name of torch's, `DIMS` are sizes between commas; `[]` is a scalar tensor.
     Raises:
-        SourceError: Another form, an unknown dtype (with the nearest names), a size that is no positive
+        SourceError: Another form, an unknown dtype (with the nearest names), a size that is not a positive
             whole number.
 
     Example:
@@ -54,7 +54,7 @@ def parse_input_spec(text: str) -> InputSpec:
     """
     match = _FORM.fullmatch(text)
     if match is None:
-        raise SourceError(f"input {text!r} is not of the form NAME=DTYPE[DIMS], as in {_EXAMPLE}")
+        raise SourceError(f"input {text!r} does not have the form NAME=DTYPE[DIMS], as in {_EXAMPLE}")
     name, dtype, dims = match.groups()
     sizes = [size.strip() for size in dims.split(",")] if dims.strip() else []
     return InputSpec(name, _dtype(dtype, text), tuple(_size(size, text) for size in sizes))
@@ -71,6 +71,6 @@ def _size(size: str, text: str) -> int:
     # More digits than any tensor has: int() refuses thousands of them with a message of its own.
     if not size.isascii() or not size.isdigit() or int(size[:20]) == 0 or len(size) > 18:
         raise SourceError(
-            f"input {text!r}: {size!r} is no size; sizes are whole numbers from 1, as in {_EXAMPLE}"
+            f"input {text!r}: {size!r} is not a size; sizes are integers from 1, as in {_EXAMPLE}"
         )
     return int(size)

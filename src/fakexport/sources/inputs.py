@@ -21,7 +21,7 @@ __all__ = ["inputs_from_specs"]
 def inputs_from_specs(
     specs: Sequence[InputSpec], module: nn.Module, device: str, *, expected: ExampleInputs | None = None
 ) -> ExampleInputs:
-    """Returns the inputs that the specs name, and no others, in the order of the module's `forward`.
+    """Return the inputs that the specs name, and no others, in the order of the module's `forward`.
 
     Called in the fake mode of the module. Values are 0; in masks (names that end in `mask`) and in bool
     tensors they are 1.
@@ -29,7 +29,7 @@ def inputs_from_specs(
     Args:
         specs: One for each input.
         module: Takes them.
-        device: Of all of them.
+        device: Device of all of them.
         expected: Inputs that are known to fit, from the factory or the source; an input that they hold
             must have the same number of dimensions.
     Raises:
@@ -77,7 +77,9 @@ def _check_names(names: Sequence[str], signature: inspect.Signature, model: str)
 
 
 def _takes_keyword(name: str, signature: inspect.Signature, unnamed: Collection[str]) -> bool:
-    """Whether `**kwargs` is meant to take it: it has no list of names, and this is not one misspelt."""
+    """Return whether `**kwargs` is meant to take it: it has no list of names, and this is
+    not one misspelled.
+    """
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             keys = [

@@ -18,11 +18,11 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def load_operator_library(library: str) -> None:
-    """Registers the operators of a file or module, by running it.
+    """Register the operators of a file or module, by running it.
 
     Args:
         library: A file, or a module of Python that is installed or in the working directory,
-            `transformers.integrations.moe`. A `.py` file is imported, beside the modules of its folder; any
+            `transformers.integrations.moe`. A `.py` file is imported, next to the modules of its folder; any
             other goes to `torch.ops.load_library`.
     Raises:
         SourceError: there is no such file or module, or it cannot be loaded here.
@@ -41,7 +41,7 @@ def load_operator_library(library: str) -> None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether the path is of a file; a folder may be a package of Python.
+    """Return whether the path is of a file; a folder may be a package of Python.
 
     Raises:
         SourceError: it is of something else, or cannot be read.

@@ -1,4 +1,4 @@
-"""Images and sounds beside text: as inputs of their own, or in the place of placeholder tokens."""
+"""Images and sounds in addition to text: as inputs of their own, or in the place of placeholder tokens."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["with_other_modalities"]
 
 @dataclass(frozen=True)
 class _Modality:
-    """What stands beside text.
+    """Inputs in addition to text.
 
     Args:
-        name: Of the input.
+        name: Name of the input.
         build: Makes it.
         encode: Name of the method that turns it into features, one for each placeholder token.
         token: Names of the setting that holds the placeholder token.
@@ -43,7 +43,7 @@ _MODALITIES = (
     _Modality("input_values", waveform, "get_audio_features", ("audio_token_id", "audio_token_index")),
 )
 
-# Parameters that tell where an image lies: a model that has one needs its value, which no config tells.
+# Parameters that tell where an image is: a model that has one needs its value, which no config tells.
 _GEOMETRY = frozenset(
     {
         "aspect_ratio_ids",
@@ -66,14 +66,14 @@ _SOUNDS = re.compile(r"(input|audio|speech)_(features|values)|audio_codes")
 
 
 def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> ExampleInputs:
-    """Returns the inputs with those of the other modalities, and names those that are omitted.
+    """Return the inputs with those of the other modalities, and names those that are omitted.
 
     A model with placeholder tokens gets as many of them as the modality's encoder, run here once, gives
     features; one that takes a grid of patches gets the image with its grid. Where more inputs are needed
     (sizes of tiles), it gets text alone.
 
     Args:
-        request: Of a model.
+        request: Request of a model.
         inputs: The required ones and those of text, among them `input_ids` if the model takes text.
     Returns:
         Keyword inputs in no particular order.
@@ -101,16 +101,16 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
         names = [name for name in request.parameters if is_content(name)]
         # One input of a kind is enough: images and videos go through one tower.
         if names and not {*names, "inputs"} & {*found, *omitted}:
-            omitted[names[0]] = "no rule says what shape it has"
+            omitted[names[0]] = "no rule determines its shape"
     return ExampleInputs(kwargs=found, assumptions=tuple(notes), omitted=omitted)
 
 
 def _in_place_of_tokens(
     request: InputRequest, modality: _Modality, value: torch.Tensor, text: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """The modality's input, and text that begins with the tokens that it is put in the place of."""
+    """Return the modality's input, and text that begins with the tokens that it is put in the place of."""
     if not _has_placeholders(request, modality):
-        raise Underivable("it comes with other inputs that say where it lies")
+        raise Underivable("it depends on other inputs that give its position")
     token = _token(request, modality)
     placeholders = request.ids(request.batch, _tokens_per_row(request, modality, value), value=token)
     ids = torch.cat([placeholders, text], dim=1)
@@ -141,16 +141,18 @@ def _tokens_per_row(request: InputRequest, modality: _Modality, value: torch.Ten
     try:
         with torch.no_grad():
             encoded = encode(value, **_settings_of(encode, request))
-    except Exception as error:  # whatever a model raises that wants another shape, or more inputs
+    except Exception as error:  # whatever a model raises that needs another shape, or more inputs
         raise Underivable(f"{modality.encode} raised {first_line(error)}") from error
     count = sum(part.numel() // part.shape[-1] for part in _tensors(_features(encoded)))
     if count == 0 or count % request.batch:
-        raise Underivable(f"{modality.encode} gave {count} features for {request.batch} rows")
+        raise Underivable(f"{modality.encode} returned {count} features for {request.batch} rows")
     return count // request.batch
 
 
 def _settings_of(encode: Callable[..., Any], request: InputRequest) -> dict[str, Any]:
-    """What else the method requires, if it is a setting of the config (Llama 4 in transformers 5.17)."""
+    """Return what else the method requires, if it is a setting of the config (Llama 4 in
+    transformers 5.17).
+    """
     _, *others = inspect.signature(encode).parameters.values()
     named = {
         p.name: request.setting(p.name)
@@ -161,7 +163,9 @@ def _settings_of(encode: Callable[..., Any], request: InputRequest) -> dict[str,
 
 
 def _features(encoded: Any) -> Any:
-    """What is put in the place of the tokens: projected as a rule, else as the encoder left it (Llama 4)."""
+    """Return what is put in the place of the tokens: projected as a rule, else as the encoder left it (Llama
+    4).
+    """
     for name in ("pooler_output", "last_hidden_state"):
         if getattr(encoded, name, None) is not None:
             return getattr(encoded, name)

@@ -22,7 +22,7 @@ _A_SOURCE_IS = f"; a source is {' | '.join(FORMS)}"
 
 
 def python_source(spec: str) -> Source:
-    """Returns the source of a factory in a Python file or package.
+    """Return the source of a factory in a Python file or package.
 
     The file's own folder (for a package, the working directory) is importable while the file is
     imported and while the factory runs, and not afterwards.
@@ -56,29 +56,27 @@ def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:
             raise SourceError(f"{place} has no {name!r}{did_you_mean(name, _factories(module))}")
         found = getattr(found, name)
     if not callable(found):
-        raise SourceError(
-            f"{place}:{path} is not a factory: it is of type {type(found).__name__}, not callable"
-        )
+        raise SourceError(f"{place}:{path} is not a factory: {type(found).__name__} is not callable")
     check_arguments(found, f"{place}:{path}")
     factory: Callable[[], Any] = found
     return factory
 
 
 def check_arguments(factory: Callable[..., Any], name: str) -> None:
-    """Checks that a factory can be called without arguments.
+    """Check that a factory can be called without arguments.
 
     Raises:
         SourceError: it has required parameters, which are named.
     """
     if needed := _required(factory):
         raise SourceError(
-            f"{name} needs arguments ({', '.join(needed)}), and a factory is called without any: write a "
+            f"{name} needs arguments ({', '.join(needed)}), but a factory is called without any: write a "
             "function that passes them"
         )
 
 
 def _required(factory: Callable[..., Any]) -> list[str]:
-    """The parameters that a call has to give."""
+    """Return the parameters that a call has to pass."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (ValueError, TypeError):  # written in C: the call will tell
@@ -88,7 +86,7 @@ def _required(factory: Callable[..., Any]) -> list[str]:
 
 
 def _factories(module: ModuleType) -> Iterator[str]:
-    """The callables that the module itself defines."""
+    """Yield the callables that the module itself defines."""
     for name, value in vars(module).items():
         if (
             callable(value)
@@ -99,7 +97,7 @@ def _factories(module: ModuleType) -> Iterator[str]:
 
 
 def checked(made: Any, spec: str) -> Any:
-    """Returns what a factory made, if it is a module, `(module, args)` or `(module, args, kwargs)`.
+    """Return what a factory made, if it is a module, `(module, args)` or `(module, args, kwargs)`.
 
     Raises:
         SourceError: it is something else.
@@ -114,7 +112,7 @@ def checked(made: Any, spec: str) -> Any:
 
 
 def no_inputs(spec: str) -> Callable[[nn.Module, str, torch.dtype | None], ExampleInputs]:
-    """Returns the `example_inputs` of a source that knows none: it says how to give them."""
+    """Return the `example_inputs` of a source that knows none: it says how to pass them."""
 
     def example_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
         raise SourceError(

@@ -23,7 +23,7 @@ _MOST_BYTES = 64 << 20
 
 
 def import_file(path: Path) -> ModuleType:
-    """Imports a file afresh, under a name that no package has.
+    """Import a file afresh, under a name that no package has.
 
     The name is made of the file's name and contents, not of its place, because class names end up in
     exported programs.
@@ -55,7 +55,7 @@ def import_file(path: Path) -> ModuleType:
 
 
 def import_module(name: str, hint: str = "") -> ModuleType:
-    """Imports a module by its name.
+    """Import a module by its name.
 
     Args:
         name: `package.module`.
@@ -86,7 +86,7 @@ def _content(path: Path) -> bytes:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """` at line 3: import nothing`: the last line of the user's file that the error went through."""
+    """Return ` at line 3: import nothing`: the last line of the user's file that the error went through."""
     if isinstance(error, SyntaxError):
         return "" if error.lineno is None else f" at line {error.lineno}"
     own = [
@@ -97,7 +97,7 @@ def _place(error: BaseException, path: Path) -> str:
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Makes the modules of a folder importable inside the block, before all others.
+    """Make the modules of a folder importable inside the block, before all others.
 
     What was imported stays in `sys.modules`, marked with its folder. A module of the same name that an
     earlier source left there from another folder makes room.
@@ -127,7 +127,9 @@ def _forget_namesakes(folder: Path) -> None:
 
 
 def _is_found_in(folder: Path, name: str) -> bool:
-    """Whether `import name` finds the module in the folder itself, not in a virtual environment below it."""
+    """Return whether `import name` finds the module in the folder itself, not in a virtual environment below
+    it.
+    """
     module, top = sys.modules[name], name.partition(".")[0]
     place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
     return place is not None and any(Path(place).is_relative_to(folder / own) for own in (f"{top}.py", top))

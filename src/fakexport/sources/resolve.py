@@ -26,7 +26,7 @@ _OF_PREFIX: Mapping[str, Callable[[str, str, bool], Source]] = {
 
 
 def resolve(spec: str | nn.Module | Callable[[], Any], *, use_cache: bool = False) -> Source:
-    """Returns the source that a spec names, or that a factory or a module is; nothing is constructed yet.
+    """Return the source that a spec names, or that a factory or a module is; nothing is constructed yet.
 
     Files, packages and configs are read here, outside any fake mode, so that every error of the spec shows
     before a device is emulated.

@@ -10,19 +10,19 @@ __all__ = ["observed", "past_time_features", "past_values"]
 
 
 def past_values(request: InputRequest) -> torch.Tensor:
-    """Returns values of shape `[batch, steps]`, or `[batch, steps, channels]` where there are several."""
+    """Return values of shape `[batch, steps]`, or `[batch, steps, channels]` where there are several."""
     channels = request.setting("num_input_channels", "input_size", default=1)
     is_channelled = channels > 1 or request.setting("num_input_channels") is not None
     return request.floats(request.batch, _steps(request), *([channels] if is_channelled else []))
 
 
 def observed(request: InputRequest) -> torch.Tensor:
-    """Returns a mask of the shape of `past_values`: nothing is missing."""
+    """Return a mask of the shape of `past_values`: nothing is missing."""
     return torch.ones_like(past_values(request))
 
 
 def past_time_features(request: InputRequest) -> torch.Tensor:
-    """Returns what is known of each step: `[batch, steps, features]`."""
+    """Return what is known of each step: `[batch, steps, features]`."""
     return request.floats(request.batch, _steps(request), request.setting("num_time_features", default=1))
 
 

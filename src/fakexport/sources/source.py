@@ -32,7 +32,7 @@ class ExampleInputs:
 
 
 def no_patches(module: nn.Module, inputs: ExampleInputs) -> AbstractContextManager[None]:
-    """Returns a context that changes nothing: the `tracing` of a source that needs no patches."""
+    """Return a context that changes nothing: the `tracing` of a source that needs no patches."""
     return nullcontext()
 
 

@@ -32,7 +32,7 @@ _PACKAGES = {
 
 
 class SourceError(FakexportError, ValueError):
-    """A model source, or an input of one, cannot be had. The message is one line that says what to change.
+    """A model source, or an input of one, cannot be used. The message is one line that says what to change.
 
     Args:
         message: Line breaks and runs of spaces become one space.
@@ -43,7 +43,7 @@ class SourceError(FakexportError, ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns the known names that resemble `name`, else all of them if they are few, else nothing.
+    """Return the known names that resemble `name`, else all of them if they are few, else nothing.
 
     Args:
         name: What was asked for.
@@ -63,10 +63,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the exception's type and its text in one line, for a message of our own.
+    """Return the exception's type and its text in one line, for a message of our own.
 
     Args:
-        error: Any exception; one without a text gives its type alone.
+        error: Any exception; one without a text returns its type alone.
     """
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -86,13 +86,13 @@ def import_library(package: str, spec: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name == package:
             raise SourceError(f"{spec} needs {package}: pip install 'fakexport[{package}]'") from error
-        raise SourceError(f"{spec}: {package} cannot be imported, it misses {error.name}") from error
+        raise SourceError(f"{spec}: {package} cannot be imported, {error.name} is missing") from error
     except Exception as error:  # a library may check the versions of others
         raise SourceError(f"{spec}: {package} cannot be imported: {first_line(error)}") from error
 
 
 def how_to_install(error: BaseException) -> str | None:
-    """Returns what makes a missing module importable, or None for another error.
+    """Return what makes a missing module importable, or None for another error.
 
     A command is given for packages that are known: the name of a module may be anyone's on an index.
 

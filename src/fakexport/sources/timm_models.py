@@ -16,7 +16,7 @@ BATCH = 2
 
 
 def timm_source(spec: str, name: str) -> Source:
-    """Returns the source of a timm model with untrained weights.
+    """Return the source of a timm model with untrained weights.
 
     Args:
         spec: The whole spec, for messages.

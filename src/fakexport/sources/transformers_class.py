@@ -55,7 +55,7 @@ _MODEL_NAME = re.compile(r"(For[A-Z]\w+|Model|HeadModel)$")
 
 
 def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[Any, str | None]:
-    """Returns the model class for a config, and a sentence if nobody named it.
+    """Return the model class for a config, and a sentence if no one named it.
 
     Args:
         config: A config of transformers.
@@ -78,16 +78,16 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
     found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
     found = found or next(iter(autos), None)
     if found is None:
-        raise SourceError(f"{place}: no class of transformers takes {config.model_type!r}")
+        raise SourceError(f"{place}: no class of transformers accepts {config.model_type!r}")
     missing = f"transformers has no {architectures[0]}" if architectures else f"{place} names no class"
     return found, f"{missing}: {found.__name__} assumed"
 
 
 def text_part(config: Any, model_class: Any) -> Any:
-    """Returns the config that the class is built from: a text-only class of a multimodal type takes a part.
+    """Return the config that the class is built from: a text-only class of a multimodal type takes a part.
 
     Args:
-        config: Of the whole model.
+        config: Config of the whole model.
         model_class: A class that `model_class_for` returned.
     """
     part = config.sub_configs.get("text_config")
@@ -104,15 +104,17 @@ def _named_class(config: Any, name: str, place: str) -> Any:
                 f"{place}: transformers has no class {name!r}{did_you_mean(name, _class_names())}"
             )
         taken = ", ".join(dict.fromkeys(_fitting(config)))
-        raise SourceError(f"{place}: {name} does not take {config.model_type!r}; these do: {taken or 'none'}")
+        raise SourceError(
+            f"{place}: {name} does not accept {config.model_type!r}; these do: {taken or 'none'}"
+        )
     if not _takes(model_class, config):
         wanted = model_class.config_class.__name__
-        raise SourceError(f"{place}: {name} takes a {wanted}, not a {type(config).__name__}")
+        raise SourceError(f"{place}: {name} expects a {wanted}, not a {type(config).__name__}")
     return model_class
 
 
 def _class(name: str) -> Any:
-    """The model class of a name, or None for an auto class and for what is no model."""
+    """Return the model class of a name, or None for an auto class and for what is not a model."""
     import transformers
 
     found = getattr(transformers, name, None)
@@ -121,7 +123,7 @@ def _class(name: str) -> Any:
             found if getattr(found, "config_class", None) is not None and hasattr(found, "forward") else None
         )
     except ImportError as error:  # a stand-in for a class whose dependency is missing
-        raise SourceError(f"{name} cannot be had: {error}") from error
+        raise SourceError(f"{name} cannot be imported: {error}") from error
 
 
 def _from_auto(name: str, config: Any) -> Any:
@@ -138,7 +140,7 @@ def _from_auto(name: str, config: Any) -> Any:
 
 
 def _own_class(config: Any) -> Any:
-    """The first class for just this config in the file that stands beside the config's own."""
+    """Return the first class for just this config in the file that is next to the config's own."""
     file = type(config).__module__.replace(".configuration_", ".modeling_")
     try:
         models = vars(importlib.import_module(file))

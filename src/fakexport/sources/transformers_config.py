@@ -16,7 +16,7 @@ _MOST_BYTES = 16 << 20
 
 
 def default_config(model_type: str) -> Any:
-    """Returns the default config of a model type.
+    """Return the default config of a model type.
 
     Args:
         model_type: A key of `transformers.CONFIG_MAPPING`, such as `llama`.
@@ -28,7 +28,7 @@ def default_config(model_type: str) -> Any:
 
 
 def config_from_file(path: Path) -> Any:
-    """Returns the config that a file of the hub's format describes.
+    """Return the config that a file of the hub's format describes.
 
     Args:
         path: `config.json`, or a folder that holds one. The code that an `auto_map` names is not loaded.
@@ -45,7 +45,7 @@ def config_from_file(path: Path) -> Any:
         return _config(_config_class(str(model_type), str(path)), settings, str(path))
     architectures = settings.get("architectures")
     if not architectures:
-        raise SourceError(f"{path} is no model config: it has neither model_type nor architectures")
+        raise SourceError(f"{path} is not a model config: it has neither model_type nor architectures")
     return _config(_class_of(architectures, path).config_class, settings, str(path))
 
 
@@ -67,7 +67,7 @@ def leave_out_quantization(config: Any) -> str | None:
 
 
 def set_use_cache(config: Any, use_cache: bool) -> None:
-    """Sets `use_cache` in a config and in the configs inside it, where they have it.
+    """Set `use_cache` in a config and in the configs inside it, where they have it.
 
     Args:
         config: Changed in place.
@@ -96,7 +96,9 @@ def _read(path: Path) -> dict[str, Any]:
     except (UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"{path} cannot be read: {first_line(error)}") from error
     if not isinstance(settings, dict):
-        raise SourceError(f"{path} is no model config: it holds a {type(settings).__name__}, not an object")
+        raise SourceError(
+            f"{path} is not a model config: it holds a {type(settings).__name__}, not an object"
+        )
     return settings
 
 

@@ -23,15 +23,15 @@ __all__ = ["derive_inputs"]
 
 
 def derive_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
-    """Returns keyword inputs of one forward pass: a batch of 2, and 16 tokens of text.
+    """Return keyword inputs of one forward pass: a batch of 2, and 16 tokens of text.
 
     Every modality's main input is among them, and nothing that the module can do without. Values have a
     meaning where the module takes sizes, positions or masks.
 
     Args:
         module: A model of transformers.
-        device: Of the inputs.
-        dtype: Of the floating-point inputs; None: that of the module's parameters.
+        device: Device of the inputs.
+        dtype: Dtype of the floating-point inputs; None: that of the module's parameters.
     Raises:
         SourceError: The module requires an input that cannot be derived from its config, or has no `forward`.
     """
@@ -65,7 +65,7 @@ def _derived(name: str, request: InputRequest) -> Any:
     if builder is None:
         model = type(request.module).__name__
         raise SourceError(
-            f"{model} requires {name!r}, which its config does not tell: use --input {name}=DTYPE[DIMS]"
+            f"{model} requires {name!r}, which its config does not determine: use --input {name}=DTYPE[DIMS]"
         )
     return builder(request)
 
@@ -79,7 +79,7 @@ def _present(request: InputRequest) -> torch.Tensor:
 
 
 def _decoder_tokens(request: InputRequest) -> torch.Tensor:
-    """Tokens of the decoder; of audio, one row of them for each codebook."""
+    """Return tokens of the decoder; of audio, one row of them for each codebook."""
     decoder = request.text_config
     if getattr(decoder, "num_codebooks", 1) > 1:
         return request.ids(request.batch * decoder.num_codebooks, request.sequence)
@@ -87,7 +87,7 @@ def _decoder_tokens(request: InputRequest) -> torch.Tensor:
 
 
 def _perceived(request: InputRequest) -> torch.Tensor:
-    """What a Perceiver takes: any modality, which only the name of its class tells."""
+    """Return what a Perceiver takes: any modality, which only the name of its class tells."""
     return image(request) if "Image" in type(request.module).__name__ else _tokens(request)
 
 
@@ -96,12 +96,12 @@ def _task_tokens(request: InputRequest) -> torch.Tensor:
 
 
 def _regions(request: InputRequest) -> torch.Tensor:
-    """Features of the regions that a detector found in an image."""
+    """Return features of the regions that a detector found in an image."""
     return request.floats(request.batch, request.sequence, request.setting("visual_feat_dim"))
 
 
 def _boxes(request: InputRequest) -> torch.Tensor:
-    """Where a region or a word stands: left, top, right and bottom, in parts of the page."""
+    """Return where a region or a word is: left, top, right and bottom, in parts of the page."""
     return request.floats(request.batch, request.sequence, 4)
 
 

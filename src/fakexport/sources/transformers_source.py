@@ -34,7 +34,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Source:
-    """Returns the source of a transformers model with untrained weights. Nothing is downloaded.
+    """Return the source of a transformers model with untrained weights. Nothing is downloaded.
 
     Args:
         spec: The whole spec, for messages.
@@ -48,7 +48,7 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
     config = _config(model)
     quantization = leave_out_quantization(config)
     with warnings.catch_warnings():
-        # Model files use what torch deprecates (torch.jit.script), which is no news about the user's model.
+        # Model files use what torch deprecates (torch.jit.script), which says nothing about the user's model.
         warnings.simplefilter("ignore", DeprecationWarning)
         model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
         _import_export_patches()
@@ -72,13 +72,13 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
         tracing=_patched,
         dtype=dtype if isinstance(dtype, torch.dtype) else None,
         assumptions=tuple(sentence for sentence in (_library_default(model), assumed) if sentence),
-        left_out=() if use_cache else ("a language model is without its KV cache (--use-cache)",),
+        left_out=() if use_cache else ("the model is exported without its KV cache (see --use-cache)",),
         quantization=quantization,
     )
 
 
 def how_to_download(hub_id: str) -> str:
-    """Returns how to get the config of a model on the hub, and what to pass then.
+    """Return how to get the config of a model on the hub, and what to pass then.
 
     Args:
         hub_id: `Qwen/Qwen2.5-7B`.
@@ -99,14 +99,16 @@ def _config(model: str) -> Any:
 
 
 def _is_path(model: str) -> bool:
-    """Whether a file or folder is meant: one that is called like a model type is meant as `./llama` only."""
+    """Return whether a file or folder is meant: one that is called like a model type is meant as `./llama`
+    only.
+    """
     from transformers import CONFIG_MAPPING
 
     return "/" in model or model.endswith(".json") or (model not in CONFIG_MAPPING and Path(model).is_dir())
 
 
 def _library_default(model: str) -> str | None:
-    """That no published model was taken, and no folder that is called like a model type."""
+    """Return a note that no published model was taken, and no folder that is called like a model type."""
     if _is_path(model):
         return None
     text = f"hf:{model} is transformers' default configuration of that type, not a published model"
@@ -115,7 +117,7 @@ def _library_default(model: str) -> str | None:
 
 
 def _import_export_patches() -> None:
-    """Imports what the patches are for: dozens of model files, which must not be imported in a fake mode."""
+    """Import what the patches are for: dozens of model files, which must not be imported in a fake mode."""
     exporters = importlib.import_module("transformers.exporters.exporter_dynamo")
     with exporters.apply_patches("dynamo"):
         pass
@@ -123,7 +125,7 @@ def _import_export_patches() -> None:
 
 @contextmanager
 def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
-    """Applies the parts of `transformers.exporters.DynamoExporter` that leave the program as it is.
+    """Apply the parts of `transformers.exporters.DynamoExporter` that leave the program as it is.
 
     Left out are its input preparers (they read values; `derive_inputs` gives only inputs that need none),
     its signature patch (these inputs are all named in the signature), its output flags (they are in the

@@ -34,7 +34,7 @@ def test_the_same_archive_is_the_same(tmp_path: Path) -> None:
 
     assert found.is_same
     assert (found.weights, found.facts, found.notes) == ((), (), ())
-    assert render_archive_difference(found).endswith("identical\n\nthe same program for the same weights\n")
+    assert render_archive_difference(found).endswith("identical\n\nsame program, same weights\n")
 
 
 def test_devices_and_targets_are_told(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_other_data_is_told_with_and_without_hashes(is_stock: bool, tmp_path: Pa
     assert [(item.field, item.names) for item in found.weights] == [("data", ("weight",))]
     assert not found.is_same
     assert len(found.notes) == (2 if is_stock else 0)
-    assert "other data in 1 weight: weight" in render_archive_difference(found)
+    assert "different data in 1 weight: weight" in render_archive_difference(found)
 
 
 def test_a_lost_tie_is_told(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_missing_operator_library_is_named_and_the_rest_is_shown(tmp_path: Pat
     assert found.program.library_operators == found.manifest.library_operators == (name,)
     assert found.program.operators[name] == 2
     text = " ".join(render_archive(describe(path)).split())
-    assert "libraries a_library_of_mine.twice.default is no operator of torch" in text
+    assert "libraries a_library_of_mine.twice.default is not a torch operator" in text
     assert "missing a_library_of_mine.twice.default: the operator" in text
     assert "import the operator library `a_library_of_mine` first" in text
     assert "inputs x float32[3] cpu" in text
@@ -155,7 +155,7 @@ def test_the_module_that_makes_an_operator_is_named(tmp_path: Path) -> None:
     assert found.manifest.library_modules == {name: "kernels_of_mine"}
     assert found.program.missing_operators == {name: reason}
     text = " ".join(render_archive(describe(path)).split())
-    assert f"libraries {name} is no operator of torch, kernels_of_mine makes it" in text
+    assert f"libraries {name} is not a torch operator, defined by kernels_of_mine" in text
 
 
 def test_all_missing_operators_are_named_at_once(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_record_tells_the_state_and_makes_the_object_again() -> None:
 def test_a_state_that_the_class_does_not_take_is_refused() -> None:
     saved = replace(read_saved_object(object_record(foo(1, 2)), Limits()), state=["text"])
 
-    with pytest.raises(DocumentError, match=f"^the class {FOO} does not take the state: ") as caught:
+    with pytest.raises(DocumentError, match=f"^the class {FOO} does not accept the state: ") as caught:
         saved.made()
     assert "\n" not in str(caught.value)
 
@@ -348,7 +348,7 @@ def test_torch_s_own_classes_are_for_the_trusted(archive: Path, tmp_path: Path) 
         fe.load(bent)
     assert caught.value.is_trust_missing
     assert describe(bent).only.program.library_classes == ("quantized::LinearPackedParamsBase",)
-    with pytest.raises(ArchiveError, match=r"quantized::LinearPackedParamsBase does not take the state: "):
+    with pytest.raises(ArchiveError, match=r"quantized::LinearPackedParamsBase does not accept the state: "):
         fe.load(bent, trust=True)
 
 

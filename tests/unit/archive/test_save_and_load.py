@@ -125,7 +125,7 @@ def test_it_refuses_to_run_before_it_is_bound(topology: str, tmp_path: Path) -> 
     save(exported(topology), tmp_path / "model.pt2")
     program = fe.load(tmp_path / "model.pt2")
 
-    with pytest.raises(UnboundProgram, match=r"no weights, bind them first.*7 missing: embed\.weight, "):
+    with pytest.raises(UnboundProgram, match=r"no weights; bind them first.*7 missing: embed\.weight, "):
         program.module()
 
 

@@ -14,7 +14,7 @@ import fakexport as fe
 from fakexport.archive import ArchiveError, describe, load_bundle, save_bundle
 from fakexport.cli import main
 
-REASON = "calls aten.from_file.default, which opens or writes a file that the program names"
+REASON = "calls aten.from_file.default, which opens or writes a file named by the program"
 
 
 class Fills(nn.Module):
@@ -103,7 +103,7 @@ def test_a_trusted_one_runs(hostile: Path, victim: Path) -> None:
 
 
 def test_inspect_names_it(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reason = "opens or writes a file that the program names"
+    reason = "opens or writes a file named by the program"
     assert describe(hostile).only.program.refused_operators == {"aten.from_file.default": reason}
 
     assert main(["inspect", str(hostile)]) == 0

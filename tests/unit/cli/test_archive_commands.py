@@ -94,8 +94,8 @@ def test_inspect_refuses_options_of_archives_for_models(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("first", "second", "code", "last"),
     [
-        ("model.pt2", "model.pt2", 0, "the same program for the same weights"),
-        ("model.pt2", "bound.pt2", 0, "the same program for the same weights"),
+        ("model.pt2", "model.pt2", 0, "same program, same weights"),
+        ("model.pt2", "bound.pt2", 0, "same program, same weights"),
         ("model.pt2", "device.pt2", 1, "the archives differ"),
     ],
 )
@@ -207,4 +207,4 @@ def test_a_program_of_torch_has_no_facts_and_inspect_says_so(
 
     assert main(["inspect", f"{tmp_path}/plain.pt2"]) == 0
 
-    assert "unknown: the program was made by torch, not captured by fakexport" in capsys.readouterr().out
+    assert "unknown: the program was exported by torch, not by fakexport" in capsys.readouterr().out

@@ -65,7 +65,7 @@ def test_run_takes_one_method(arguments: list[str], folder: Path, tmp_path: Path
 def test_inspect_shows_all_methods_or_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", f"{folder}/bound.pt2"]) == 0
     text = capsys.readouterr().out
-    assert "8 tensors, 296 B; 8 of them, 296 B, are in several methods and there once" in text
+    assert "8 tensors, 296 B; 8 of them, 296 B, are shared by several methods and stored once" in text
     assert "decode: `net.*` is `*` in a checkpoint" in text
     assert "method encode\n" in text
     assert main(["inspect", f"{folder}/bound.pt2", "--method", "decode"]) == 0

@@ -61,7 +61,7 @@ def test_a_dtype_is_that_of_the_model(source, checkpoint, capsys):
     [
         (["nothing.safetensors"], "nothing.safetensors: No such file or directory"),
         (["."], "has no .safetensors file"),
-        (["CHECKPOINT", "--dtype", "int8"], "unknown floating dtype 'int8'"),
+        (["CHECKPOINT", "--dtype", "int8"], "unknown floating-point dtype 'int8'"),
         (["CHECKPOINT", "--target", "H1000000"], "H1000000"),
     ],
 )

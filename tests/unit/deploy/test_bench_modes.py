@@ -94,7 +94,7 @@ def test_a_state_and_an_input_that_is_written_into_do_not_disturb(mode: str, tmp
     assert "keeps_dynamic" not in facts
 
 
-def test_a_size_that_is_burned_in_shows_in_other_sizes(tmp_path: Path) -> None:
+def test_a_size_that_is_baked_in_shows_in_other_sizes(tmp_path: Path) -> None:
     begun(tmp_path, "size_burned_in", dynamic=("auto",))
 
     facts, failures = done(tmp_path, "torchscript-trace")

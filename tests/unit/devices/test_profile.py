@@ -362,7 +362,7 @@ def test_the_shipped_profiles_are_read_only() -> None:
             ("[X.sources]", '[X.sources]\nwarp_size = "https://example.org: 32"'),
             r"source 'warp_size' has no value",
         ),
-        (("https://example.org: x", "somebody told me"), r"source 'vendor_name' names no address"),
+        (("https://example.org: x", "somebody told me"), r"source 'vendor_name' has no URL"),
         (("[X.sources]\nvendor_name", "sources"), r"field 'sources' cannot be"),
         (("[X]", "Y = 1\n[X]"), r"'Y' is no table"),
         (("[X]", '[defaults]\ncuda = "X"\n[X]'), r"default 'cuda' = 'X' is no cuda profile"),

@@ -67,10 +67,16 @@ def test_indices_count_per_type_in_the_order_of_the_spec() -> None:
 @pytest.mark.parametrize(
     ("spec", "assumptions"),
     [
-        ("cuda", ("'cuda' names no model: H100-80GB assumed",)),
-        ("cuda:0", ("'cuda' names no model: H100-80GB assumed",)),
-        ("2xCUDA+cuda", ("'cuda' names no model: H100-80GB assumed",)),
-        ("xpu+mps:0", ("'xpu' names no model: PVC-1550 assumed", "'mps' names no model: M2-Ultra assumed")),
+        ("cuda", ("'cuda' does not name a model: H100-80GB assumed",)),
+        ("cuda:0", ("'cuda' does not name a model: H100-80GB assumed",)),
+        ("2xCUDA+cuda", ("'cuda' does not name a model: H100-80GB assumed",)),
+        (
+            "xpu+mps:0",
+            (
+                "'xpu' does not name a model: PVC-1550 assumed",
+                "'mps' does not name a model: M2-Ultra assumed",
+            ),
+        ),
         ("H100", ()),
         ("cpu", ()),
         ("cpu:0", ()),

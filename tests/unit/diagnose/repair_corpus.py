@@ -153,12 +153,12 @@ CORPUS = {
     ),
     "while": Failing(
         "FE204",
-        "run a fixed number of rounds with `torch.where`",
+        "run a fixed number of iterations with `torch.where`",
         "while x.norm() > 1:\n    x = x / 2\nreturn x",
         "for _ in range(8):\n    x = torch.where(x.norm() > 1, x / 2, x)\nreturn x",
         "torch.ones(4) * 9",
     ),
-    "number of rounds": Failing(
+    "number of iterations": Failing(
         "FE203",
         "loop a fixed number of times",
         "for _ in range(steps.item()):\n    x = x * 0.5\nreturn x",
@@ -216,7 +216,7 @@ CORPUS = {
     ),
     "rows of nonzero": Failing(
         "FE301",
-        "loop over all that there can be, `for i in range(number):`",
+        "loop over every possible index, `for i in range(number):`",
         "out = torch.zeros_like(x)\nhit = F.one_hot(choice, 4).sum(0).nonzero()\nfor expert in hit:\n"
         "    index = expert[0]\n    rows = torch.where(choice == index)[0]\n"
         "    out.index_add_(0, rows, x[rows] @ self.weights[index])\nreturn out",
@@ -228,7 +228,7 @@ CORPUS = {
     ),
     "values of unique": Failing(
         "FE301",
-        "loop over all that there can be, `for i in range(number):`",
+        "loop over every possible index, `for i in range(number):`",
         "return torch.stack([(x * (ids == i)).sum() for i in ids.unique()])",
         "return torch.stack([(x * (ids == i)).sum() for i in range(3)])",
         "torch.randn(6), torch.tensor([0, 0, 1, 1, 2, 2])",
@@ -260,13 +260,13 @@ CORPUS = {
     ),
     "NumPy": Failing(
         "FE205",
-        "compute it with operators of torch",
+        "compute it with torch operators",
         "return x[torch.as_tensor(np.argsort(x.numpy()))]",
         "return x[x.argsort()]",
     ),
     "device literal": Failing(
         "FE502",
-        "make it where the other one is, `device=x.device`",
+        "create it on the device of the other one, `device=x.device`",
         "return x + torch.arange(x.shape[1], device='cpu')",
         "return x + torch.arange(x.shape[1], device=x.device)",
         "torch.randn(2, 6)",
@@ -274,7 +274,7 @@ CORPUS = {
     ),
     "linear of another width": Failing(
         "FE202",
-        "the input has 6 features and the weight takes 5",
+        "the input has 6 features and the weight expects 5",
         "return self.linear(x)",
         "return self.linear(x)",
         "torch.randn(2, 6)",
@@ -345,7 +345,7 @@ CORPUS = {
     "print": Failing("FE906", "remove it", "print(x.shape)\nreturn x + 1", "return x + 1"),
     "tensors of other sizes, joined": Failing(
         "FE202",
-        "make the tensors of size 2 in dimension 0",
+        "make the tensors have size 2 in dimension 0",
         "return torch.cat([x, torch.zeros(3, 4)], dim=1)",
         "return torch.cat([x, torch.zeros(2, 4)], dim=1)",
         "torch.randn(2, 6)",
@@ -382,7 +382,7 @@ CORPUS = {
     ),
     "key of a dictionary": Failing(
         "FE203",
-        "use a number that is known before the data",
+        "use a number that is known without the data",
         "return self.heads[str(task.item())](x)",
         "return self.heads[str(task.shape)](x)",
         "torch.randn(2, 4), torch.tensor(1)",

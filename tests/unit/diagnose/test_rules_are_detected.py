@@ -158,7 +158,7 @@ def test_a_constant_that_nothing_reads_has_no_place():
 
     assert (diagnostic.code, diagnostic.labels) == ("FE603", ())
     assert diagnostic.notes == (
-        "noise: it depends on memory of aten.empty.memory_format into which nothing was written",
+        "noise: it depends on memory of aten.empty.memory_format that was never written",
     )
 
 

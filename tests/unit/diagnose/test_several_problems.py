@@ -86,11 +86,11 @@ def test_every_assumption_is_told(tmp_path):
     assert [note.removeprefix(assumed) for note in report.verdicts[0].notes] == [
         "`x.sum() > 0` is False at model.py:17",
         "`int(steps.max())` is 1 at model.py:19",
-        "several::scale_rows gives a tensor like its first one at model.py:21",
+        "several::scale_rows returns a tensor like its first argument at model.py:21",
         "Eq(u2, 0) is False in `kept.split(2)` at model.py:23",
         "((u2 + 1)//2) is 2 in `kept.split(2)` at model.py:23",
         "aten::add gets `other` on cuda:0 at model.py:25",
-        "several::scale_rows gives a tensor like its first one at model.py:26",
+        "several::scale_rows returns a tensor like its first argument at model.py:26",
         "aten::equal gives False at model.py:27",
         "`n > 3` is False at model.py:30",
     ]

@@ -20,8 +20,8 @@ def test_a_message_of_80_characters_is_accepted_and_one_more_is_not() -> None:
 @pytest.mark.parametrize(
     ("change", "fragment"),
     [
-        ({"code": "E201"}, "FE and three digits"),
-        ({"code": "FE2011"}, "FE and three digits"),
+        ({"code": "E201"}, "FE followed by three digits"),
+        ({"code": "FE2011"}, "FE followed by three digits"),
         ({"severity": "fatal"}, "error, warning, note"),
         ({"fault": "nobody"}, "operator library"),
         ({"message": ""}, "one line"),

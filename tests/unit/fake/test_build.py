@@ -100,7 +100,7 @@ def test_a_dtype_that_the_model_chose_itself_stays_and_is_noted():
 
 
 def test_an_integer_dtype_is_refused():
-    with pytest.raises(ValueError, match="has to be floating"):
+    with pytest.raises(ValueError, match="must be floating-point"):
         build(Mlp, dtype=torch.int8)
 
 
@@ -269,7 +269,7 @@ class TestModules:
             def __deepcopy__(self, memo):
                 raise RuntimeError("no copies\nof me")
 
-        with pytest.raises(TypeError, match="Stuck cannot be: no copies; pass a function that makes it"):
+        with pytest.raises(TypeError, match="Stuck cannot be: no copies; pass a function that builds it"):
             build(Stuck(2, 2))
 
 

@@ -102,7 +102,7 @@ def test_the_reason_names_the_entry(tmp_path):
     with fe.fake_mode():
         scale = load_file(tmp_path / "scale.safetensors")["scale"]
 
-    with pytest.raises(UnreplayableRead, match="scale of a checkpoint, of which the header alone was read"):
+    with pytest.raises(UnreplayableRead, match="scale of a checkpoint, of which only the header was read"):
         value_of(scale)
 
 

@@ -388,5 +388,5 @@ def test_tensors_in_containers_are_deferred_and_watched_too() -> None:
     assert is_deferred(model)  # What stands in `masks` is fake still.
 
     model.masks[0].data = torch.empty_like(model.masks[0])
-    with pytest.raises(MaterializeError, match=r"masks\[0\] cannot be materialised: it was given other data"):
+    with pytest.raises(MaterializeError, match=r"masks\[0\] cannot be materialized: it was given other data"):
         materialize_module(model)

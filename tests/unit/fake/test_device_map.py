@@ -43,12 +43,12 @@ def test_a_device_map_is_read_from_json(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gpu", "wants a device such as 'cpu' or 'cuda:0', got 'gpu'"),
-        ("fc1=gpu", "wants a device for 'fc1'"),
+        ("gpu", "invalid device in device map: 'gpu'; expected a device such as 'cpu' or 'cuda:0'"),
+        ("fc1=gpu", "invalid device in device map for 'fc1'"),
         ("fc1=cpu,fc2", "write 'module=device', got 'fc2'"),
         ("fc1=cpu,fc1=cuda", "names 'fc1' twice"),
-        ({"a": True}, "wants a device for 'a', got True"),
-        ({"a": None}, "wants a device for 'a', got None"),
+        ({"a": True}, "device map for 'a': expected a device, got True"),
+        ({"a": None}, "device map for 'a': expected a device, got None"),
         ({"a": "disk"}, "got 'disk'"),
         ("", "got ''"),
         ({}, "is empty"),
@@ -95,7 +95,7 @@ def test_entries_come_in_the_order_of_the_model(model):
 
 def test_a_path_that_names_no_module_is_answered_with_the_nearest(model):
     with pytest.raises(
-        ValueError, match="names 'encodr', which is no module of ModuleDict; nearest: encoder"
+        ValueError, match="names 'encodr', which is not a module of ModuleDict; nearest: encoder"
     ):
         resolve(model, DeviceMap.parse("encodr=cpu,=cpu"))
 

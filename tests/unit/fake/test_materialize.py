@@ -157,7 +157,7 @@ def test_cuts_of_shared_memory_are_refused() -> None:
             self.register_buffer("high", flat[3:])
 
     model = deferred_init(Views)
-    with pytest.raises(MaterializeError, match="high cannot be materialised: it shares memory with low"):
+    with pytest.raises(MaterializeError, match="high cannot be materialized: it shares memory with low"):
         materialize_module(model, shard_fn=lambda name, t: slice(0, 1))
 
 
@@ -176,7 +176,7 @@ def refused(model: nn.Module, message: str) -> None:
 def test_under_a_fake_mode() -> None:
     model = deferred_init(mlp)
     with fake_mode():
-        refused(model, r"^0.weight cannot be materialised: a fake mode is active")
+        refused(model, r"^0.weight cannot be materialized: a fake mode is active")
     materialize_module(model)
 
 
@@ -217,13 +217,13 @@ def test_a_parameter_that_was_changed_through_data_or_a_view() -> None:
     for change in (lambda w: w.data.zero_(), lambda w: w.detach()[1:].view(-1).fill_(3.0)):
         model = deferred_init(mlp)
         change(model[2].weight)
-        refused(model, r"2.weight cannot be materialised: it was changed by aten")
+        refused(model, r"2.weight cannot be materialized: it was changed by aten")
 
 
 def test_a_parameter_that_was_given_other_data() -> None:
     model = deferred_init(mlp)
     model[0].bias.data = torch.empty_like(model[0].bias)
-    refused(model, r"0.bias cannot be materialised: it was given other data")
+    refused(model, r"0.bias cannot be materialized: it was given other data")
 
 
 def test_a_parameter_that_was_replaced_by_a_foreign_fake() -> None:
@@ -231,14 +231,14 @@ def test_a_parameter_that_was_replaced_by_a_foreign_fake() -> None:
     with torch._subclasses.fake_tensor.FakeTensorMode():
         model[2].bias = nn.Parameter(torch.ones(2))
     refused(
-        model, r"2.bias cannot be materialised: it is a fake tensor of shape \(2,\) that was made outside"
+        model, r"2.bias cannot be materialized: it is a fake tensor of shape \(2,\) that was made outside"
     )
 
 
 def test_a_device_that_is_not_here() -> None:
     with emulate("H100"):
         model = deferred_init(nn.Linear, 2, 2, device="cuda")
-    refused(model, r"weight cannot be materialised: there is no cuda:0 here .*pass another device")
+    refused(model, r"weight cannot be materialized: there is no cuda:0 here .*pass another device")
     materialize_module(model, device="cpu")
     assert model.weight.device.type == "cpu"
 
@@ -251,7 +251,7 @@ def test_an_argument_that_may_change_before_the_replay() -> None:
             self.fc = nn.Linear(2, 2)
             self.register_buffer("memory", torch.empty(0).set_(source.untyped_storage()))
 
-    refused(deferred_init(FromStorage), "memory cannot be materialised: it depends on a UntypedStorage")
+    refused(deferred_init(FromStorage), "memory cannot be materialized: it depends on a UntypedStorage")
 
 
 class Failing(nn.Module):
@@ -265,7 +265,7 @@ class Failing(nn.Module):
 
 def test_an_operator_that_fails_leaves_nothing_half_materialised() -> None:
     refused(
-        deferred_init(Failing), "table cannot be materialised: aten.index_select.default fails on the CPU"
+        deferred_init(Failing), "table cannot be materialized: aten.index_select.default fails on the CPU"
     )
 
 

@@ -109,7 +109,7 @@ def test_the_mode_records_nothing_after_the_block_but_notices_writes():
     view.add_(1)
 
     assert type(mode) is FakeTensorMode
-    with pytest.raises(UnreplayableRead, match=r"made outside of the recording"):
+    with pytest.raises(UnreplayableRead, match=r"created outside of the recording"):
         value_of(other)
     with pytest.raises(UnreplayableRead, match=r"changed by aten.add_.Tensor at .*test_mode.py"):
         value_of(buffer)

@@ -79,7 +79,7 @@ def test_a_tie_that_the_map_pulls_apart_stays_one_tensor_and_is_noted():
     assert placement.tensor_devices["head.weight"] == "cuda:0"
     assert placement.device_map["head"] == "cuda:0"
     assert placement.notes == (
-        "head.weight is tied to embed.weight on cuda:0 and stays there; the map asks for cuda:3",
+        "head.weight is tied to embed.weight on cuda:0 and stays there; the device map says cuda:3",
     )
 
 

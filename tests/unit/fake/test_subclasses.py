@@ -86,7 +86,10 @@ def test_a_wrapper_that_says_where_it_was_is_refused() -> None:
         def __new__(cls, data: torch.Tensor, scale: torch.Tensor) -> Stays:
             return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=scale.dtype, device="cpu")
 
-    with emulate("H100"), pytest.raises(SubclassNotKept, match=r"^weight is a .*Stays.*still says .* on cpu"):
+    with (
+        emulate("H100"),
+        pytest.raises(SubclassNotKept, match=r"^weight is a .*Stays.*still reports .* on cpu"),
+    ):
         build(lambda: Holder(Stays(torch.ones(2, 2), torch.ones(1))), device_map="cuda:0")
 
 

@@ -225,7 +225,7 @@ def test_a_tensor_from_elsewhere_is_unknown():
 
     found = Provenance({}).dependence_of(constant)
     assert found.kind == "unknown"
-    assert "made outside of the recording" in found.source
+    assert "created outside of the recording" in found.source
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ class TestUnreplayable:
         with torch._subclasses.fake_tensor.FakeTensorMode():
             outside = torch.ones(3)
 
-        with fake_mode(), pytest.raises(UnreplayableRead, match="made outside of the recording") as caught:
+        with fake_mode(), pytest.raises(UnreplayableRead, match="created outside of the recording") as caught:
             (outside * 2).sum().item()
 
         assert caught.value.operators == ("aten.mul.Tensor", "aten.sum.default")

@@ -15,7 +15,7 @@ def test_the_four_lines_of_gpt2_are_found(gpt2: ExportedProgram) -> None:
     lines = {literal.span.line for literal in listing.literals if literal.span is not None}
     assert (listing.devices, listing.other_device) == (("cpu",), "cuda:0")
     assert {571, 575, 581} <= lines
-    assert all(literal.is_burned_in for literal in listing.literals)
+    assert all(literal.is_baked_in for literal in listing.literals)
     assert {diagnostic.code for diagnostic in listing.diagnostics} == {"FE501"}
     first = listing.diagnostics[0]
     assert first.primary is not None
@@ -43,7 +43,7 @@ def test_a_number_on_the_cpu_breaks_nothing() -> None:
 
     listing = fe.inspect_devices(torch.export.export(Model(), (torch.zeros(3),)))
 
-    assert [literal.is_burned_in for literal in listing.literals] == [True]
+    assert [literal.is_baked_in for literal in listing.literals] == [True]
     assert (listing.breakages, listing.diagnostics) == ((), ())
 
 

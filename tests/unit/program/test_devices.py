@@ -77,15 +77,15 @@ def _input(program: ExportedProgram) -> torch.fx.Node:
     return next(iter(program.graph.nodes))
 
 
-def test_moves_and_places_elsewhere_are_intent_and_the_rest_is_burned_in(
+def test_moves_and_places_elsewhere_are_intent_and_the_rest_is_baked_in(
     two_devices: ExportedProgram,
 ) -> None:
-    found = {(literal.kind, literal.device): literal.is_burned_in for literal in devices(two_devices)}
+    found = {(literal.kind, literal.device): literal.is_baked_in for literal in devices(two_devices)}
 
     assert found["move", "cuda:1"] is False
     assert found["move", "cpu"] is False
     assert found["autocast", "cuda"] is True
-    assert {is_burned_in for (kind, _), is_burned_in in found.items() if kind == "assertion"} == {True}
+    assert {is_baked_in for (kind, _), is_baked_in in found.items() if kind == "assertion"} == {True}
 
 
 def test_constants_are_listed_with_the_line_that_reads_them() -> None:

@@ -329,7 +329,7 @@ def test_attention_that_takes_another_kernel_is_said():
     native = fe.export(lambda: (Attention(), (torch.zeros(2, 16, 32),)), topology="T4", dtype=torch.bfloat16)
     (note,) = made.notes
     assert note.startswith(
-        "aten.scaled_dot_product_attention.default: another kernel on the new devices, stride"
+        "aten.scaled_dot_product_attention.default: a different kernel on the new devices, stride"
     )
     assert attention(made.program).stride() == attention(native).stride() != attention(program).stride()
 
@@ -348,9 +348,9 @@ def attention(program):
         ("cpu=cuda:0,cpu=cuda:1", "device map 'cpu=cuda:0,cpu=cuda:1' names 'cpu' twice"),
         ("nowhere", "unknown device 'nowhere': "),
         ({}, "the device map is empty"),
-        ({"cpu": "cuda:0", "fc1": "cuda:1"}, "devices or module paths on its left side, not both"),
-        ({"fc3": "cuda:0", "": "cpu"}, "names 'fc3', which is no module of the program; nearest: fc"),
-        ({"fc1": "cuda:0"}, "the device map says nothing about fc2.weight: add an entry '' for the rest"),
+        ({"cpu": "cuda:0", "fc1": "cuda:1"}, "maps devices or module paths, not both"),
+        ({"fc3": "cuda:0", "": "cpu"}, "names 'fc3', which is not a module of the program; nearest: fc"),
+        ({"fc1": "cuda:0"}, "the device map has no entry for fc2.weight: add an entry '' for the rest"),
         ({"cpu": "cuda:1"}, "topology 'H100' has no device 'cuda:1'"),
     ],
 )
@@ -364,5 +364,5 @@ def test_a_map_that_does_not_fit_is_one_line(device_map, text):
 
 
 def test_what_is_no_map_is_a_type_error():
-    with pytest.raises(TypeError, match="a device map is a device or a mapping, not int"):
+    with pytest.raises(TypeError, match="a device map must be a device or a mapping, not int"):
         fe.retarget(fe.export(FACTORIES["mlp"]), 3)  # type: ignore[arg-type]

@@ -159,5 +159,5 @@ def test_what_a_cpp_object_gives_is_moved_and_said_to_be_unproven():
     devices_and_size, unproven = done.stdout.splitlines()
     assert devices_and_size == "('cuda:0',) 0"  # The object itself was not called.
     assert unproven.startswith(
-        "higher_order.call_torchbind cannot be run on fakes: nothing is proven of 1 node"
+        "higher_order.call_torchbind cannot be run on fake tensors, so the check is incomplete for 1 node"
     )

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 import fakexport as fe
 from fakexport.program import UnboundProgram, WeightlessProgram
 
-MISSING = r"no weights, bind them first.*3 missing: fc\.weight, fc\.bias, scale$"
+MISSING = r"no weights; bind them first.*3 missing: fc\.weight, fc\.bias, scale$"
 
 
 class Small(nn.Module):

@@ -10,7 +10,7 @@ __all__ = ["sample_bench"]
 
 
 def sample_bench() -> BenchReport:
-    """One mode that works, one that is not captured, one that gives wrong numbers."""
+    """One mode that works, one that cannot be exported, one that gives wrong numbers."""
     works = BenchMeasures(
         difference=1.5e-7,
         size_bytes=137_416,

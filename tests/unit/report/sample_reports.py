@@ -143,7 +143,7 @@ def full_report() -> Report:
             "cpu+H100-80GB",
             device_map="fc1=cpu,fc2=cuda:0",
             dtype="float32",
-            assumptions=("'cuda' names no model: H100-80GB assumed",),
+            assumptions=("'cuda' does not name a model: H100-80GB assumed",),
         ),
         transfers=(transfer(), transfer(node="to_1", span=None, bytes=None, module_path="", index=6)),
         notes=("fc1.weight is tied to fc2.weight",),

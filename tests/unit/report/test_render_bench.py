@@ -34,11 +34,11 @@ def test_golden_of_the_text():
         "torchscript-script              -        -        -\n"
         "weights                         -        -  4.0 KiB\n"
         "\n"
-        "torchscript-script is not captured: RuntimeError: no\n"
+        "torchscript-script cannot be exported: RuntimeError: no\n"
         "weights does not keep dynamic shapes: wrong outputs\n"
         "weights is not timed: not done after 9 s\n"
         "\n"
-        "1 of 3 modes give what eager gives, but for rounding\n"
+        "1 of 3 modes match eager up to rounding\n"
     )
 
 

@@ -6,7 +6,7 @@ from fakexport.report import render_device_literals, render_diagnostics
 from fakexport.rules import rule
 
 
-def literal(node, *, device="cpu", kind="creation", is_burned_in=True, line=7):
+def literal(node, *, device="cpu", kind="creation", is_baked_in=True, line=7):
     return DeviceLiteral(
         node=node,
         operator="aten.arange.default",
@@ -17,12 +17,12 @@ def literal(node, *, device="cpu", kind="creation", is_burned_in=True, line=7):
         graph="",
         index=0,
         kind=kind,
-        is_burned_in=is_burned_in,
+        is_baked_in=is_baked_in,
     )
 
 
 FIRST, SECOND = literal("arange"), literal("arange_1")
-MOVE = literal("to", device="cuda:0", kind="move", is_burned_in=False, line=12)
+MOVE = literal("to", device="cuda:0", kind="move", is_baked_in=False, line=12)
 DIAGNOSTIC = rule("FE501").diagnostic(notes=("elsewhere it fails",))
 
 
@@ -40,22 +40,22 @@ def test_golden():
     )
 
     assert text == (
-        "a program on cpu, and what cuda:0 would make of it\n"
+        "a program on cpu, and what would fail on cuda:0\n"
         "\n"
-        "    2 x  burned in, breaks  creation  aten.arange.default device=cpu     models/gpt.py:7\n"
+        "    2 x  baked in, breaks  creation  aten.arange.default device=cpu     models/gpt.py:7\n"
         "    1 x  intent             move      aten.arange.default device=cuda:0  models/gpt.py:12\n"
         "\n"
         f"{render_diagnostics([DIAGNOSTIC])}"
         "\n"
-        "3 device literals, 2 burned in; 1 node would fail on cuda:0\n"
+        "3 device literals, 2 baked in; 1 node would fail on cuda:0\n"
     )
 
 
 def test_a_program_without_literals_has_a_summary_alone():
     assert render_device_literals(listing()) == (
-        "a program on cpu, and what cuda:0 would make of it\n"
+        "a program on cpu, and what would fail on cuda:0\n"
         "\n"
-        "0 device literals, 0 burned in; 0 nodes would fail on cuda:0\n"
+        "0 device literals, 0 baked in; 0 nodes would fail on cuda:0\n"
     )
 
 

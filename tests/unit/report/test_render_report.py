@@ -70,7 +70,7 @@ cpu+cuda  0.04 s   35.3 s    125 s    562.0 MiB  1023 B
 H100      0.04 s   35.3 s    125 s    562.0 MiB  1023 B
 T4        0.04 s   35.3 s    125 s    562.0 MiB  1023 B
 
-note: cpu+cuda: 'cuda' names no model: H100-80GB assumed
+note: cpu+cuda: 'cuda' does not name a model: H100-80GB assumed
 note: cpu+cuda: fc1.weight is tied to fc2.weight
 note: cpu+cuda: constants: 2 recovered (1.1 KiB); 1 unbound, the program is incomplete:
       layers.0.scale (FE601)
@@ -81,7 +81,7 @@ Differences
     removed      64 x aten.bmm.default  (model.layers.*.mlp, acme/model.py:7)
     added        1 x aten._grouped_mm.default
     rewired      2 x aten.bmm.default  (model.layers.*.mlp, acme/model.py:7)
-    order        nodes that both have come in another order
+    order        common nodes are in a different order
     changed      64 x aten.bmm.default  (model.layers.*.mlp, acme/model.py:7): dtype float32 ->
                    bfloat16
     devices      cpu -> cuda:0 in 14 values
@@ -224,7 +224,7 @@ def test_programs_that_differ_in_devices_say_so():
     found = replace(IDENTICAL, is_identical=False, devices=everything_differs().devices)
 
     assert difference_listing(TargetDifference("cpu", "H100", found), width=80) == [
-        "  cpu -> H100: identical but for devices",
+        "  cpu -> H100: identical except for devices",
         "    devices      cpu -> cuda:0 in 14 values",
     ]
 

@@ -63,9 +63,12 @@ def nested(depth: int) -> object:
         ({"num_attention_heads": 10**9}, "`num_attention_heads` is more than 67,108,864"),
         ({"extra": nested(30)}, "`extra` is nested deeper than 16 levels"),
         ({"extra": [0] * 300_000}, "more than 200,000 values"),
-        ({"attn_implementation": "stranger/kernel"}, "names code on the hub, which is not run"),
-        ({"_attn_implementation": "stranger/kernel"}, "names code on the hub, which is not run"),
-        ({"text_config": {"experts_implementation": "a/b"}}, "names code on the hub, which is not run"),
+        ({"attn_implementation": "stranger/kernel"}, "names code on the hub, which fakexport does not run"),
+        ({"_attn_implementation": "stranger/kernel"}, "names code on the hub, which fakexport does not run"),
+        (
+            {"text_config": {"experts_implementation": "a/b"}},
+            "names code on the hub, which fakexport does not run",
+        ),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )

@@ -30,7 +30,7 @@ def test_another_form_is_answered_with_the_form(text):
         parse_input_spec(text)
 
     assert str(caught.value) == (
-        f"input {text!r} is not of the form NAME=DTYPE[DIMS], as in pixel_values=float32[1,3,224,224]"
+        f"input {text!r} does not have the form NAME=DTYPE[DIMS], as in pixel_values=float32[1,3,224,224]"
     )
 
 

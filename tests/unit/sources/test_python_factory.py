@@ -175,7 +175,7 @@ def test_an_attribute_that_cannot_be_called_is_no_factory(write):
 
     message = message_of(f"{path}:size")
 
-    assert message == f"{path}:size is not a factory: it is of type int, not callable"
+    assert message == f"{path}:size is not a factory: int is not callable"
 
 
 def test_an_exception_on_import_is_named_with_the_users_line(write):
@@ -287,13 +287,13 @@ def test_a_factory_that_needs_arguments_is_a_bad_call(tmp_path, code, needed):
         resolve(f"{tmp_path}/model.py:make")
 
     assert str(caught.value) == (
-        f"{tmp_path}/model.py:make needs arguments ({needed}), and a factory is called without any: "
+        f"{tmp_path}/model.py:make needs arguments ({needed}), but a factory is called without any: "
         "write a function that passes them"
     )
 
 
 def test_a_callable_that_needs_arguments_is_a_bad_call():
-    with pytest.raises(SourceError, match=r"^<lambda> needs arguments \(width\), and a factory"):
+    with pytest.raises(SourceError, match=r"^<lambda> needs arguments \(width\), but a factory"):
         resolve(lambda width: torch.nn.Linear(width, 2))
 
 

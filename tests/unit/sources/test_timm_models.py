@@ -73,7 +73,7 @@ def test_timm_missing_names_the_extra(monkeypatch):
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        ("import torchvision_of_another_world", "it misses torchvision_of_another_world"),
+        ("import torchvision_of_another_world", "torchvision_of_another_world is missing"),
         (
             "raise RuntimeError('operator torchvision::nms does not exist')",
             "RuntimeError: operator torchvision::nms",

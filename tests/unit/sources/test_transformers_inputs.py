@@ -148,6 +148,6 @@ def test_an_input_that_no_config_tells_is_asked_for(tmp_path):
         source.example_inputs(module, "meta", None)
 
     assert str(caught.value) == (
-        "Blip2QFormerModel requires 'query_embeds', which its config does not tell: "
+        "Blip2QFormerModel requires 'query_embeds', which its config does not determine: "
         "use --input query_embeds=DTYPE[DIMS]"
     )

@@ -333,8 +333,8 @@ def test_broken_json_is_located(write):
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ("[1, 2]", "is no model config: it holds a list, not an object"),
-        ("{}", "is no model config: it has neither model_type nor architectures"),
+        ("[1, 2]", "is not a model config: it holds a list, not an object"),
+        ("{}", "is not a model config: it has neither model_type nor architectures"),
         (
             '{"architectures": ["NoSuchModel"]}',
             "has no model_type, and transformers has no class 'NoSuchModel'",

@@ -311,7 +311,7 @@ def test_bad_calls_are_one_line(tmp_path):
     save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
 
     with pytest.raises(
-        ModelNotBuilt, match="broken cannot be built: RuntimeError: no such; `fakexport check"
+        ModelNotBuilt, match="broken cannot be built: RuntimeError: no such; run `fakexport check"
     ):
         fe.verify_weights(broken, tmp_path)
     with pytest.raises(CheckpointError, match="No such file"):

@@ -208,7 +208,7 @@ def _refuse_large_power(args: list[Any]) -> None:
 
 def _limited(expression: Any) -> Any:
     if isinstance(expression, sympy.Integer) and int(expression).bit_length() > MAX_BITS:
-        raise DocumentError("a number beyond all sizes in a shape expression")
+        raise DocumentError("a number larger than any size in a shape expression")
     if expression in (sympy.zoo, sympy.nan):
         raise DocumentError("a division by zero in a shape expression")
     return expression
@@ -231,7 +231,7 @@ def _signed(value: Tree) -> str:
 
 def _number(text: str) -> Any:
     if len(text) > 100:
-        raise DocumentError("a number beyond all sizes in a shape expression")
+        raise DocumentError("a number larger than any size in a shape expression")
     return sympy.Integer(int(text)) if text.lstrip("-").isdecimal() else sympy.Float(_decimal(text))
 
 

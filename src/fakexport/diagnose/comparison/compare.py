@@ -1,4 +1,4 @@
-"""Where a program first gives something else than its eager model."""
+"""Find where a program first computes something other than its eager model."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def compare(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Runs a model and its program side by side, and finds the first node whose value is another one.
+    """Compare an exported program's values with eager mode, kernel by kernel, and find the first difference.
 
-    Both run without gradients under one seed; the kernels that they run are held against each other, and
-    both against a run of the model in double precision, if it runs in that. The program may be 4 times
+    Both run without gradients under one seed; the kernels that they run are compared with each other, and
+    both with a run of the model in double precision, if it supports that. The program may be 4 times
     further from that than eager is, or than one rounding of the largest element explains. The values of all
     kernels are kept, three times over.
 
     Args:
         module: The eager model, with the weights of the program; its buffers are left as they were.
-        program: Bound, on devices that are here.
+        program: Bound to weights, on devices that this machine has.
         args, kwargs: As the program takes them; they are copied.
     Returns:
         What was compared, and where it differs first.
     Raises:
         UnboundProgram: the program has no weights.
-        PythonSourceError: it holds what cannot be run operation by operation.
-        ValueError: the conditions of the program exclude these inputs; or the outputs of the two have another
-            number of leaves.
+        PythonSourceError: the program contains something that cannot be run operation by operation.
+        ValueError: the guards of the program exclude these inputs; or the two outputs have a different number
+            of leaves.
         Exception: what the model or the program raises.
 
     Example:
@@ -68,7 +68,7 @@ def compare(
     exact, exact_outputs, assumptions = _reference(module, args, kwargs)
     ours = program_run(program, args, kwargs)
     if len(expected) != len(ours.outputs):
-        raise InvalidValue(f"the model gives {len(expected)} outputs, and the program {len(ours.outputs)}")
+        raise InvalidValue(f"the model returns {len(expected)} outputs, the program {len(ours.outputs)}")
     pairs, rest = paired(eager, ours.kernels, exact, ours.operations)
     exact_outputs = exact_outputs if len(exact_outputs) == len(expected) else [None] * len(expected)
     triples = zip(output_names(program), expected, ours.outputs, exact_outputs, strict=True)
@@ -87,7 +87,7 @@ def compare(
 
 
 def _check_call(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuses a program without weights, and a call that its conditions exclude, as the program would."""
+    """Refuse a program without weights, and a call that its conditions exclude, as the program would."""
     module = checked_module(program)
     named = {name: kwargs[name] for name in program.call_spec.in_spec.child(1).context if name in kwargs}
     try:
@@ -99,7 +99,7 @@ def _check_call(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping
 def _reference(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[Kernel], list[Any], tuple[str, ...]]:
-    """The run in double precision; without one, why there is none."""
+    """Return the run in double precision; without one, why there is none."""
     try:
         return (*reference_run(module, args, kwargs), ())
     except Exception as error:
@@ -132,7 +132,10 @@ def _first(
     outputs: Sequence[tuple[OutputComparison, Any]],
     is_fine: Callable[[TensorError], bool],
 ) -> Place | None:
-    """The first pair that is not fine, or else output; or a kernel that took the place of another there."""
+    """Return the first pair that is not fine, or else output.
+
+    Or a kernel that took the place of another there.
+    """
     right: set[Operation | None] = set()
     gaps: list[Gap] = []
     for pair in pairs:
@@ -149,7 +152,8 @@ def _first(
 
 
 def _replaced(gaps: Sequence[Gap], value: Any, right: Set[Operation | None]) -> tuple[Kernel, str] | None:
-    """The first kernel whose result eager does not have and on which the value hangs, and what eager runs.
+    """Return the first kernel whose result eager does not have and on which the value hangs, and what eager
+    runs.
 
     It hangs on those from which it is computed without a right value in between. A program may compute masks
     in its own way, so that integers and booleans count only where as many kernels took the place of others.

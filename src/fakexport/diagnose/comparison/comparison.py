@@ -13,7 +13,7 @@ __all__ = ["Comparison", "ModuleComparison", "OutputComparison", "Place"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where the program does not give what eager gives.
+    """Where the program does not return what eager returns.
 
     Args:
         node: Name of the graph node.
@@ -69,7 +69,7 @@ class OutputComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A program beside its eager model.
+    """A program compared with its eager model.
 
     Args:
         kernels: How many kernels were compared.

@@ -26,7 +26,7 @@ _HALVES = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 def eager_run(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, record: KernelRecord | None = None
 ) -> EagerRun:
-    """Runs a module on copies of the inputs; buffers that it changes are put back."""
+    """Run a module on copies of the inputs; buffers that it changes are put back."""
     path: list[str] = [""]
     record = record or KernelRecord(lambda: (path[-1], None))
     if record.dtypes:
@@ -44,7 +44,7 @@ def eager_run(
 
 
 def reference_run(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> EagerRun:
-    """Runs a copy of a module in double precision: weights, inputs, and whatever it casts to or creates."""
+    """Run a copy of a module in double precision: weights, inputs, and whatever it casts to or creates."""
     exact = copy.deepcopy(module).double()
     given = tree_map(_exact, (tuple(args), dict(kwargs)))
     before = torch.get_default_dtype()
@@ -63,7 +63,7 @@ def _exact(value: Any) -> Any:
 
 @contextmanager
 def _hooks(module: nn.Module, path: list[str]) -> Iterator[None]:
-    """Keeps the path of the module that is being called on top of a list."""
+    """Keep the path of the module that is being called on top of a list."""
 
     def leave(*_: Any) -> None:
         path.pop()  # A hook that returns something would replace the output.

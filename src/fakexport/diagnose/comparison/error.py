@@ -15,7 +15,7 @@ ALLOWED_RATIO = 4.0
 
 @dataclass(frozen=True)
 class TensorError:
-    """Eager's and the program's version of one tensor, held against each other and against the exact one.
+    """Eager's and the program's version of one tensor, compared with each other and with the exact one.
 
     Args:
         is_equal: Whether they are the same, bit for bit.
@@ -38,7 +38,7 @@ class TensorError:
 
 
 def tensor_error(eager: object, program: object, exact: object = None) -> TensorError:
-    """Compares two values. Numbers count as tensors; anything else is equal or infinitely far apart."""
+    """Compare two values. Numbers count as tensors; anything else is equal or infinitely far apart."""
     first, second = _tensor(eager), _tensor(program)
     if first is None or second is None:
         is_equal = type(eager) is type(program) and eager == program
@@ -71,7 +71,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _distance(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The largest distance of two elements; equal infinities and pairs of NaN are none."""
+    """Return the largest distance of two elements; equal infinities and pairs of NaN are none."""
     if first.numel() == 0:
         return 0.0
     wide = torch.complex128 if first.is_complex() or second.is_complex() else torch.float64

@@ -15,7 +15,7 @@ from fakexport.program.python_source.values import Operation
 
 __all__ = ["Kernel", "KernelRecord", "recorded"]
 
-# They give no tensor, or only another look at the one that they take, whose values are compared already.
+# They return no tensor, or only another look at the one that they take, whose values are compared already.
 _NOT_COMPARED = frozenset(("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default"))
 
 
@@ -37,7 +37,7 @@ class Kernel:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for kernels of two runs of one model that can be held against each other."""
+        """Equal for kernels of two runs of one model that can be compared with each other."""
         return (self.name, *((tuple(each.shape), each.dtype) for each in self.results))
 
     @property
@@ -62,7 +62,7 @@ class KernelRecord:
     def __call__(
         self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[..., Any]
     ) -> Any:
-        """Runs a kernel and remembers what it gave."""
+        """Run a kernel and remember what it gave."""
         if self.dtypes:
             args, kwargs = tree_map(self._converted, (tuple(args), dict(kwargs)))
         result = run(*args, **kwargs)
@@ -80,7 +80,7 @@ class KernelRecord:
 
 @contextmanager
 def recorded(record: KernelRecord) -> Iterator[None]:
-    """The context whose kernels are recorded, without gradients, under seed 0."""
+    """Enter the context whose kernels are recorded, without gradients, under seed 0."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
         with kernels_observed(record):

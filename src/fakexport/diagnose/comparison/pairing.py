@@ -17,7 +17,7 @@ __all__ = ["Gap", "Pair", "paired"]
 
 @dataclass(frozen=True)
 class Gap:
-    """Kernels without counterpart that stand between two pairs.
+    """Kernels without counterpart that are between two pairs.
 
     Args:
         eager, ours: Those of eager, and those of the program.
@@ -34,7 +34,7 @@ class Pair:
     Args:
         eager, ours: The kernels.
         error: How far the result that is furthest off is off.
-        gap: What stands before it.
+        gap: What is before it.
     """
 
     eager: Kernel
@@ -49,11 +49,11 @@ def paired(
     exact: Sequence[Kernel],
     operations: Sequence[Operation],
 ) -> tuple[list[Pair], Gap]:
-    """The pairs in order, and what stands after the last one.
+    """Return the pairs in order, and what is after the last one.
 
     Kernels are paired by operator, shape and dtype. Where a program runs other operators than eager (it was
     decomposed), two that have nothing to do with each other may be alike. What tells such a pair: it differs,
-    other kernels stand before it, and a value that is computed from it is right.
+    other kernels are before it, and a value that is computed from it is right.
 
     Args:
         eager, ours, exact: The kernels of eager, of the program, and of eager in double precision.
@@ -73,7 +73,7 @@ def paired(
 
 
 def _worst(eager: Kernel, ours: Kernel, exact: Kernel | None) -> TensorError:
-    """The error of the result that is furthest off."""
+    """Return the error of the result that is furthest off."""
     references = exact.results if exact is not None else (None,) * len(eager.results)
     errors = [tensor_error(*each) for each in zip(eager.results, ours.results, references, strict=True)]
     none = TensorError(True, 0.0, None, None, 0.0)
@@ -81,7 +81,7 @@ def _worst(eager: Kernel, ours: Kernel, exact: Kernel | None) -> TensorError:
 
 
 def _references(eager: Sequence[Kernel], exact: Sequence[Kernel]) -> Mapping[Kernel, Kernel]:
-    """The kernel of the run in double precision for each kernel of eager's that has one."""
+    """Return the kernel of the run in double precision for each kernel of eager's that has one."""
     pairs = align([kernel.shape_key for kernel in eager], [kernel.shape_key for kernel in exact])
     return {eager[i]: exact[j] for i, j in pairs}
 
@@ -92,7 +92,7 @@ def _accidental(
     ours: Sequence[Kernel],
     operations: Sequence[Operation],
 ) -> Iterator[tuple[int, int]]:
-    """The pairs that are none; one that follows a right pair with nothing between is taken as it is."""
+    """Yield the pairs that are none; one that follows a right pair with nothing between is taken as it is."""
     right = [j for i, j in matches if errors[i, j].is_close and _is_telling(j, ours)]
     before, is_trusted = (-1, -1), True
     for i, j in matches:
@@ -110,7 +110,7 @@ def _accidental(
 
 
 def _is_telling(index: int, kernels: Sequence[Kernel]) -> bool:
-    """Whether a right result says that what its operation takes is right.
+    """Return whether a right result says that what its operation takes is right.
 
     Masks are right by chance, and a kernel inside of an operation (the transpose of a weight) may take only
     some of what the operation takes.
@@ -121,7 +121,7 @@ def _is_telling(index: int, kernels: Sequence[Kernel]) -> bool:
 
 
 def _computed_from(operation: Operation | None, operations: Sequence[Operation]) -> set[Value | None]:
-    """An operation, and those that take a value that comes from it."""
+    """Return an operation, and those that take a value that comes from it."""
     found: set[Value | None] = {operation}
     for other in operations:
         if any(value in found for value in used_values(other)):

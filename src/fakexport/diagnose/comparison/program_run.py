@@ -32,7 +32,7 @@ class ProgramRun:
     Args:
         kernels: Those that ran, each with its operation.
         outputs: The leaves of the output.
-        results: The value of the program behind each of them.
+        results: The value of the program for each of them.
         operations: Those of the main graph.
     """
 
@@ -43,7 +43,7 @@ class ProgramRun:
 
 
 def program_run(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ProgramRun:
-    """Runs a bound program on copies of the inputs and of its buffers.
+    """Run a bound program on copies of the inputs and of its buffers.
 
     Raises:
         PythonSourceError: the program holds what cannot be run operation by operation.
@@ -78,7 +78,7 @@ class _Running:
         return (calls[-1].path if calls else ""), self._operation
 
     def body(self, body: Body) -> Any:
-        """Runs operations whose inputs have values, and returns what they give."""
+        """Run operations whose inputs have values, and return what they return."""
         entered: tuple[Context, ...] = ()
         with ExitStack() as stack:
             for operation in body.operations:

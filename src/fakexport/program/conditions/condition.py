@@ -45,7 +45,10 @@ class Condition:
         return tuple(dict.fromkeys(questions_in(self.check)))
 
     def holds(self, answer: Callable[[Question], int | float | bool]) -> bool:
-        """Whether a call fulfils it; one that cannot be computed, such as a division by zero, does not."""
+        """Return whether a call fulfils it.
+
+        One that cannot be computed, such as a division by zero, does not.
+        """
         try:
             return bool(evaluated(self.check, answer))
         except (ArithmeticError, ValueError, TypeError):
@@ -58,7 +61,7 @@ def conditions_to_json(conditions: tuple[Condition, ...]) -> list[dict[str, Any]
 
 
 def conditions_from_json(value: Any, ranks: Mapping[str, int]) -> tuple[Condition, ...]:
-    """What `conditions_to_json` returned, read from an untrusted file.
+    """Return what `conditions_to_json` returned, read from an untrusted file.
 
     Args:
         value: The parsed JSON.
@@ -70,7 +73,7 @@ def conditions_from_json(value: Any, ranks: Mapping[str, int]) -> tuple[Conditio
 
 
 def depth_of(expression: Expression) -> int:
-    """Levels of operations."""
+    """Return levels of operations."""
     if not isinstance(expression, Operation):
         return 0
     return 1 + max(map(depth_of, expression.operands))

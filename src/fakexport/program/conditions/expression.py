@@ -36,7 +36,7 @@ class Question:
     Args:
         input: Name of the input in the program.
         kind: What is asked of it.
-        dim: Of a size or a stride.
+        dim: Dimension of a size or a stride.
     """
 
     input: str
@@ -66,7 +66,7 @@ _QUESTIONS = {
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """A negative base and a fraction have no real power; a large one must not keep the process busy."""
+    """Return the power, but refuse a complex result and an exponent that would keep the process busy."""
     if abs(exponent) > 64 or (base < 0 and exponent != int(exponent)):
         raise InvalidValue("a power that is not computed")
     return base**exponent
@@ -104,7 +104,7 @@ ARITY: Mapping[str, tuple[int, int]] = {
 
 
 def evaluated(expression: Expression, answer: Callable[[Question], int | float | bool]) -> Any:
-    """The value of an expression, as Python computes it.
+    """Return the value of an expression, as Python computes it.
 
     Raises:
         ArithmeticError, ValueError, TypeError: it has none, such as a division by zero.
@@ -145,7 +145,7 @@ def _applied(sign: str, values: Sequence[Any]) -> Any:
 
 
 def questions_in(expression: Expression) -> Iterator[Question]:
-    """What it asks, from left to right, repetitions included."""
+    """Yield what it asks, from left to right, repetitions included."""
     if isinstance(expression, Question):
         yield expression
     elif isinstance(expression, Operation):
@@ -160,7 +160,7 @@ _IN_MATH = frozenset(_UNARY) - {"neg", "not", "abs", "round", "float", "int", "t
 
 
 def expression_text(expression: Expression, names: Mapping[str, str] | None = None) -> str:
-    """Python text of an expression: `x.shape[1] % 2 == 0`.
+    """Return Python text of an expression: `x.shape[1] % 2 == 0`.
 
     Args:
         expression: The tree.

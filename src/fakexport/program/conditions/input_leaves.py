@@ -22,7 +22,7 @@ class InputLeaf:
     """A leaf of the arguments.
 
     Args:
-        name: Of its placeholder in the program.
+        name: Name of its placeholder in the program.
         path: How the caller reaches it; None inside of a container that is not plain Python.
         rank: Number of dimensions of a tensor; None for a number or another constant.
         constant: The value that the program was exported with, where it is one; else `...`.
@@ -37,11 +37,11 @@ class InputLeaf:
 def input_leaves(
     structure: Any, argument_names: Sequence[str], leaves: Sequence[tuple[str, int | None, Any]]
 ) -> tuple[InputLeaf, ...]:
-    """The leaves of the arguments in the order of the flat call.
+    """Return the leaves of the arguments in the order of the flat call.
 
     Args:
         structure: torch's `in_spec`: a tuple of positional arguments, and a dict of keyword arguments.
-        argument_names: Of the positional arguments, as far as they are known.
+        argument_names: Argument names of the positional arguments, as far as they are known.
         leaves: Name, rank and constant of each, as `InputLeaf` has them.
     """
     positional, keywords = structure.children()
@@ -76,7 +76,7 @@ def _paths(structure: Any, path: Path) -> Iterator[Path | None]:
 
 
 def leaf_at(leaves: Sequence[InputLeaf], path: Path) -> tuple[InputLeaf, Path] | None:
-    """The leaf at the beginning of a path, and the rest of the path; None where no leaf is certain.
+    """Return the leaf at the beginning of a path, and the rest of the path; None where no leaf is certain.
 
     torch knows a leaf by its path in the original signature, or by its number (`flat_args`). The arguments of
     `*args` have names of their own in the program (`args_0`), and what is inside of a registered class is
@@ -97,7 +97,7 @@ def leaf_at(leaves: Sequence[InputLeaf], path: Path) -> tuple[InputLeaf, Path] |
 
 
 def _by_name(leaves: Sequence[InputLeaf], path: Path) -> tuple[InputLeaf, Path] | None:
-    """The only leaf without a path whose placeholder has the name that export makes of this path."""
+    """Return the only leaf without a path whose placeholder has the name that export makes of this path."""
     found = []
     for end in range(1, len(path) + 1):
         name = _NOT_OF_A_NAME.sub("_", "_".join(map(str, path[:end]))).lower()

@@ -54,11 +54,11 @@ class _Unreadable(Exception):
 
 
 def read_condition(text: str, leaves: Sequence[InputLeaf]) -> Condition | None:
-    """The condition that a guard stands for; None where it speaks of nothing that a call can change.
+    """Return the condition that a guard stands for; None where it speaks of nothing that a call can change.
 
     Args:
         text: The guard; not to be trusted.
-        leaves: Of the program's inputs.
+        leaves: Leaves of the program's inputs.
     Raises:
         UnreadableCondition: it is another text, or asks for more than sizes, strides and numbers of inputs.
     """
@@ -69,7 +69,7 @@ def read_condition(text: str, leaves: Sequence[InputLeaf]) -> Condition | None:
 def read_expression(
     text: str, leaves: Sequence[InputLeaf], symbols: Mapping[str, Expression] | None = None
 ) -> Expression:
-    """The tree of a text, as for `read_condition`, in which `symbols` may stand for themselves."""
+    """Return the tree of a text, as for `read_condition`, in which `symbols` may stand for themselves."""
     try:
         if len(text) > _MAX_LENGTH:
             raise _Unreadable(f"it has {len(text):,} characters")
@@ -116,9 +116,9 @@ class _Reading:
         return self._question(node)
 
     def _comparison(self, left: ast.AST, signs: list[ast.cmpop], others: list[ast.expr]) -> Expression:
-        """`a < b < c` is `a < b and b < c`."""
+        """Return `a < b < c` is `a < b and b < c`."""
         if not all(type(sign) in _BINARY for sign in signs):
-            raise _Unreadable("a comparison of something else than numbers")
+            raise _Unreadable("a comparison of something other than numbers")
         if any(isinstance(node, ast.Constant) and node.value is None for node in others):
             return self._absence(left, signs, others)
         operands = [self.expression(node) for node in (left, *others)]
@@ -127,7 +127,7 @@ class _Reading:
         return parts[0] if len(parts) == 1 else Operation("and", parts)
 
     def _absence(self, left: ast.AST, signs: list[ast.cmpop], others: list[ast.expr]) -> Expression:
-        """That an input is None, as it was in the trace: nothing that a call by name can change."""
+        """Return that an input is None, as it was in the trace: nothing that a call by name can change."""
         leaf, rest = self._leaf(left)
         if (
             rest
@@ -151,13 +151,13 @@ class _Reading:
             case ast.Attribute(value=owner, attr="item") if not args:
                 return self._of_leaf(*self._leaf(owner), "value", 0)
             case _:
-                raise _Unreadable("a function that guards do not call")
+                raise _Unreadable("a function that guards never call")
         if sign == "round" and len(args) != 1:
             raise _Unreadable("a number rounded to decimal places")
         return Operation(sign, tuple(map(self.expression, args)))
 
     def _question(self, node: ast.AST) -> Expression:
-        """`L['x'].size()[1]`, `L['x'].shape[1]`, `L['n']`."""
+        """Return `L['x'].size()[1]`, `L['x'].shape[1]`, `L['n']`."""
         match node:
             case ast.Subscript(
                 value=ast.Call(func=ast.Attribute(value=owner, attr=attr), args=[], keywords=[]),
@@ -170,7 +170,7 @@ class _Reading:
                 return self._of_tensor(owner, "size", dim)
             case ast.Subscript():
                 return self._of_leaf(*self._leaf(node), "value", 0)
-        raise _Unreadable("a part that guards do not have")
+        raise _Unreadable("a construct that guards never contain")
 
     def _of_tensor(self, owner: ast.AST, kind: Kind, dim: int) -> Expression:
         leaf, rest = self._leaf(owner)
@@ -191,7 +191,7 @@ class _Reading:
         path = _path(node)
         found = leaf_at(self._leaves, path)
         if found is None:
-            raise _Unreadable(f"no input of the program is `{'.'.join(map(str, path))[:80]}`")
+            raise _Unreadable(f"the program has no input `{'.'.join(map(str, path))[:80]}`")
         return found
 
 
@@ -203,12 +203,12 @@ def _path(node: ast.AST) -> Path:
             return (*_path(owner), key)
         case ast.Attribute(value=owner, attr=name):
             return (*_path(owner), name)
-    raise _Unreadable("a part that guards do not have")
+    raise _Unreadable("a construct that guards never contain")
 
 
 def _number(value: Any) -> Expression:
     if not isinstance(value, bool) and not abs(value) <= _LARGEST:
-        raise _Unreadable("a number beyond all sizes")
+        raise _Unreadable("a number larger than any size")
     return value if isinstance(value, (bool, int)) else float(value)
 
 
@@ -219,7 +219,7 @@ def _negative(operand: Expression) -> Expression:
 
 
 def _chained(sign: str, left: Expression, right: Expression) -> Expression:
-    """`a + b + c` as one operation: it may have many parts, and a tree has few levels."""
+    """Return `a + b + c` as one operation: it may have many parts, and a tree has few levels."""
     if sign == "**" and (type(right) not in (int, float) or not abs(evaluated(right, _no_answer)) <= 64):
         raise _Unreadable("a large power")
     if isinstance(left, Operation) and left.sign == sign and sign in ("+", "*"):

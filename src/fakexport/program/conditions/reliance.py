@@ -23,7 +23,7 @@ __all__ = ["absence_guards", "conditions_of", "conditions_of_guards", "leaves_of
 
 
 def conditions_of(program: ExportedProgram) -> tuple[Condition, ...]:
-    """The conditions on the inputs of a program, each once, in the order of the trace.
+    """Return the conditions on the inputs of a program, each once, in the order of the trace.
 
     These are torch's guards (branches, divisibility, relations between sizes), and the sizes of inputs that
     follow from others by a formula. Ranges, and sizes that are symbols of the inputs or linear in one, are in
@@ -39,7 +39,7 @@ def conditions_of(program: ExportedProgram) -> tuple[Condition, ...]:
 
 
 def conditions_of_guards(guards: Iterable[str], leaves: Sequence[InputLeaf]) -> tuple[Condition, ...]:
-    """The conditions in guards as torch prints them, each once; those that no call can break left out.
+    """Return the conditions in guards as torch prints them, each once; those that no call can break left out.
 
     Raises:
         UnreadableCondition: fakexport has no words for one.
@@ -49,7 +49,7 @@ def conditions_of_guards(guards: Iterable[str], leaves: Sequence[InputLeaf]) -> 
 
 
 def absence_guards(program: ExportedProgram) -> list[str]:
-    """For each input that was None in the trace, that it is None, as a guard in torch's words.
+    """Yield for each input that was None in the trace, that it is None, as a guard in torch's words.
 
     Torch checks inputs that are numbers or texts, and takes anything in the place of None: a mask, say.
     """
@@ -58,7 +58,7 @@ def absence_guards(program: ExportedProgram) -> list[str]:
 
 
 def leaves_of(program: ExportedProgram) -> tuple[InputLeaf, ...]:
-    """What the caller of a program passes."""
+    """Return what the caller of a program passes."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     found = [
         (spec.arg.name, *_rank_and_constant(spec.arg, values.get(spec.arg.name)))
@@ -77,7 +77,7 @@ def _rank_and_constant(argument: Any, value: Any) -> tuple[int | None, Any]:
 
 
 def _formulas(program: ExportedProgram, leaves: Sequence[InputLeaf]) -> Iterator[Condition]:
-    """`y.shape[0] == x.shape[0] * x.shape[1]`, for every size that is not linear in one symbol."""
+    """Yield `y.shape[0] == x.shape[0] * x.shape[1]`, for every size that is not linear in one symbol."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     sizes: list[tuple[Question, Any]] = []
     for leaf in leaves:
@@ -97,7 +97,7 @@ def _formulas(program: ExportedProgram, leaves: Sequence[InputLeaf]) -> Iterator
 
 
 def _solved(sizes: Sequence[tuple[Question, Any]]) -> dict[str, Expression]:
-    """What each symbol is, read off the first size that is the symbol, or else linear in it."""
+    """Return what each symbol is, read off the first size that is the symbol, or else linear in it."""
     found: dict[str, Expression] = {}
     for question, expression in sizes:
         if isinstance(expression, sympy.Symbol):

@@ -18,7 +18,7 @@ _MAX_EDITS = 1_200
 
 
 def align(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Returns pairs of positions with equal items, both columns increasing.
+    """Return pairs of positions with equal items, both columns increasing.
 
     Example:
         >>> align("abcd", "xbcy")
@@ -49,14 +49,14 @@ def align(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]
 
 
 def _anchors(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Positions of items that occur once in each, as far as they come in the same order."""
+    """Return positions of items that occur once in each, as far as they come in the same order."""
     counts_a, counts_b = Counter(a), Counter(b)
     places = {item: j for j, item in enumerate(b) if counts_b[item] == 1 and counts_a[item] == 1}
     return _longest_increasing([(i, places[item]) for i, item in enumerate(a) if item in places])
 
 
 def _longest_increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest run of pairs, in order, whose second members increase too (patience sorting)."""
+    """Return the longest run of pairs, in order, whose second members increase too (patience sorting)."""
     tops: list[int] = []
     top_pairs: list[int] = []
     before: list[int] = []
@@ -75,7 +75,8 @@ def _longest_increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _matched(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """A longest common subsequence, in time that grows with the number of differences, not with the length.
+    """Return a longest common subsequence, in time that grows with the number of differences, not with the
+    length.
 
     Sequences with more differences than `_MAX_EDITS` get `difflib`'s quick guess: they have little in common.
     Source: Eugene Myers, "An O(ND) Difference Algorithm and Its Variations" (1986).
@@ -97,7 +98,7 @@ def _matched(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, in
 
 
 def _is_down(reached: dict[int, int], diagonal: int, edits: int) -> bool:
-    """Whether the better way onto this diagonal skips an item of b; else it skips one of a."""
+    """Return whether the better way onto this diagonal skips an item of b; else it skips one of a."""
     if diagonal in (-edits, edits):
         return diagonal == -edits
     return reached[diagonal - 1] < reached[diagonal + 1]

@@ -23,7 +23,7 @@ CONSTANT_KINDS = ("CONSTANT_TENSOR", "CUSTOM_OBJ")
 def constant_differences(
     a: CanonicalProgram, b: CanonicalProgram, values_a: Mapping[str, Any], values_b: Mapping[str, Any]
 ) -> Iterator[ConstantDifference]:
-    """Yields by name what differs in lifted tensors and objects, and in buffers that no checkpoint holds.
+    """Yield by name what differs in lifted tensors and objects, and in buffers that no checkpoint holds.
 
     Args:
         a: The first program.
@@ -91,7 +91,9 @@ def _comparable(value: torch.Tensor) -> torch.Tensor:
 
 
 def _data(value: Any) -> torch.Tensor | None:
-    """The value, or None: other subclasses than fakes, other layouts and the meta device are left out."""
+    """Return the value, or None: other subclasses than fakes, other layouts and the meta
+    device are left out.
+    """
     if is_fake(value):
         try:
             value = value_of(value)

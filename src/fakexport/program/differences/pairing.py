@@ -11,7 +11,7 @@ __all__ = ["pair"]
 
 
 def pair(a: CanonicalProgram, b: CanonicalProgram) -> dict[int, int]:
-    """Returns indices of the first program's nodes with the corresponding indices of the second's.
+    """Return indices of the first program's nodes with the corresponding indices of the second's.
 
     Inputs and weights correspond by name. Calls correspond within modules of the same path: first those
     that are equal up to devices and take their inputs from equal operators, then, between these, calls of
@@ -49,7 +49,9 @@ def _by_module(program: CanonicalProgram) -> dict[str, list[CanonicalNode]]:
 def _pair_calls(
     a: CanonicalProgram, b: CanonicalProgram, nodes_a: list[CanonicalNode], nodes_b: list[CanonicalNode]
 ) -> Iterator[tuple[int, int]]:
-    """Positions in the two lists. What strict keys leave over between two pairs is tried with loose ones."""
+    """Return positions in the two lists. What strict keys leave over between two pairs is tried with loose
+    ones.
+    """
     equal = align([_strict_key(a, node) for node in nodes_a], [_strict_key(b, node) for node in nodes_b])
     start_a = start_b = 0
     for end_a, end_b in [*equal, (len(nodes_a), len(nodes_b))]:
@@ -62,7 +64,7 @@ def _pair_calls(
 
 
 def _strict_key(program: CanonicalProgram, node: CanonicalNode) -> Hashable:
-    """Everything about a node but its devices, and a glance at where its inputs come from."""
+    """Return everything about a node but its devices, and a glance at where its inputs come from."""
     sources = [program.nodes[index] for index in node.references]
     origins = (source.template if source.operator == "placeholder" else source.operator for source in sources)
     return (node.operator, node.template, node.result, *origins)

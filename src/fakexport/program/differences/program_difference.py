@@ -54,7 +54,7 @@ class NodeChange:
     Args:
         nodes: The nodes; span and name are those of the second program.
         field: `dtype`, `shape`, `stride` (of the value), `arguments` (literals other than devices), or
-            `value` where the value is no tensor.
+            `value` where the value is not a tensor.
         a: The property in the first program, as text.
         b: The property in the second program.
     """
@@ -117,7 +117,7 @@ class SignatureDifference:
 
 @dataclass(frozen=True)
 class RangeDifference:
-    """A symbol with different ranges; symbols are numbered by first use, "" is no such symbol."""
+    """A symbol with different ranges; symbols are numbered by first use, "" means that there is none."""
 
     symbol: str
     a: str
@@ -138,7 +138,7 @@ class ProgramDifference:
         nodes_added: Calls that only the second program has, in its order.
         nodes_rewired: Calls that both have, and that take an input from another one of the nodes that both
             have. An added cast or move in between does not count.
-        is_reordered: Whether nodes that both have come in another order.
+        is_reordered: Whether common nodes are in a different order.
         changes: What differs in calls that both have, in the order of the second program.
         devices: Changes of device, the most frequent first.
         transfers_removed: Moves between devices that only the first program makes.
@@ -167,10 +167,10 @@ class ProgramDifference:
 
     @property
     def operators_only_in_a(self) -> tuple[str, ...]:
-        """Names of the operators that the second program never calls."""
+        """Return the names of the operators that the second program never calls."""
         return tuple(operator.operator for operator in self.operators if not operator.count_b)
 
     @property
     def operators_only_in_b(self) -> tuple[str, ...]:
-        """Names of the operators that the first program never calls."""
+        """Return the names of the operators that the first program never calls."""
         return tuple(operator.operator for operator in self.operators if not operator.count_a)

@@ -16,7 +16,7 @@ _Ports = dict[tuple[str, str], Port]
 
 
 def signature_differences(a: CanonicalProgram, b: CanonicalProgram) -> tuple[SignatureDifference, ...]:
-    """Returns what differs, inputs before outputs, equal differences of repeated modules folded."""
+    """Return what differs, inputs before outputs, equal differences of repeated modules folded."""
     found = [
         *_side("input", a, b, _by_name(a.inputs), _by_name(b.inputs)),
         *_structure("input", a.structures[0], b.structures[0]),
@@ -67,7 +67,7 @@ def _changes(
 
 
 def _text(program: CanonicalProgram, port: Port | None) -> str:
-    """`float32[4, 4]` for a tensor, `3` for a constant, "" for nothing."""
+    """Return `float32[4, 4]` for a tensor, `3` for a constant, "" for nothing."""
     if port is None:
         return ""
     if port.index is None or port.constant is not None:

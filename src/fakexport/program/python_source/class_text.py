@@ -82,7 +82,7 @@ class ClassWriter:
         tree: All modules.
         kinds: The class that each module was in the model, by path.
         devices: All devices of the program.
-        beside: Filled with the constants whose values do not fit into the text.
+        in_file: Filled with the constants whose values do not fit into the text.
     """
 
     def __init__(self, tree: ModuleTree, kinds: Mapping[str, str], devices: frozenset[str]) -> None:
@@ -91,7 +91,7 @@ class ClassWriter:
         self.devices = devices
         self.callees: dict[Region, Callee] = {}
         self.paths = SourcePaths(Path.cwd())
-        self.beside: list[Entry] = []
+        self.in_file: list[Entry] = []
         self.class_names = Names(MODULE_NAMES)
         self._uses: dict[ModuleNode, _Use] = {}
         self._classes: dict[tuple[str, ...], _Class] = {}
@@ -102,7 +102,7 @@ class ClassWriter:
         return [each.text for each in self._classes.values()]
 
     def write(self, node: ModuleNode) -> None:
-        """Writes a module whose children are written, or finds the class that it shares."""
+        """Write a module whose children are written, or find the class that it shares."""
         kind = self.kinds.get(node.path, "")
         devices = Devices(self.devices, held_names(node))
         constructor = self.constructor(node, devices)
@@ -133,7 +133,7 @@ class ClassWriter:
             self.callees.update(dict.fromkeys(regions, callee))
 
     def definition(self, devices: Devices, constructor: Constructor) -> list[str]:
-        """The constructor, once it is known which devices the methods use."""
+        """Return the constructor, once it is known which devices the methods use."""
         kept = [f"self.{name} = {name}" for name in devices.in_methods]
         first, *rest = constructor.lines
         signature = ", ".join(("self", *devices.used.values()))
@@ -141,7 +141,7 @@ class ClassWriter:
         return ["", f"def __init__({signature}):", *(f"{INDENT}{line}" for line in lines), ""]
 
     def constructor(self, node: ModuleNode, devices: Devices) -> Constructor:
-        """The statements that make what the module holds."""
+        """Return the statements that make what the module holds."""
         children = {name: self.construction(child, devices) for name, child in node.children.items()}
         lines = ["super().__init__()"]
         if node.layout == "list":
@@ -158,7 +158,7 @@ class ClassWriter:
         return Constructor(_BASES[node.layout], lines)
 
     def construction(self, node: ModuleNode, devices: Devices) -> str:
-        """Text that makes a module."""
+        """Return text that makes a module."""
         if not node.is_container:
             use = self._uses[node]
             return f"{use.name}({', '.join(map(devices.parameter, use.devices))})"
@@ -183,17 +183,17 @@ class ClassWriter:
         small = None if entry.value is None else small_text(entry.value, device)
         made = small or empty_text(value, device)
         if small is None:
-            self.beside.append(entry)
+            self.in_file.append(entry)
         return wrapped("self.register_buffer(", (quoted(name), made, "persistent=False"), ")")
 
 
 def is_from_torch(kind: str) -> bool:
-    """Whether a class is torch's own."""
+    """Return whether a class is torch's own."""
     return kind.startswith("torch.")
 
 
 def _method(name: str, region: Region, scope: Scope, kind: str, *, is_shared: bool) -> list[str]:
-    """A method and the subgraphs that it runs. The shared form has the same names for all blocks."""
+    """Return a method and the subgraphs that it runs. The shared form has the same names for all blocks."""
 
     def argument(value: Value) -> str:
         return "argument" if is_shared else base_name(value.hint)
@@ -207,13 +207,13 @@ def _method(name: str, region: Region, scope: Scope, kind: str, *, is_shared: bo
 
 
 def defined(name: str, parameters: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """The text of a method."""
+    """Return the text of a method."""
     signature = f"def {name}({', '.join(('self', *parameters))}):"
     return [signature, *(f"{INDENT}{line}" for line in lines or ("pass",))]
 
 
 def bodies(scope: Scope) -> list[str]:
-    """The methods of the subgraphs that the methods so far run; each is taken from the scope."""
+    """Return the methods of the subgraphs that the methods so far run; each is taken from the scope."""
     lines: list[str] = []
     while scope.bodies:
         body, name = scope.bodies.pop(0)
@@ -224,14 +224,14 @@ def bodies(scope: Scope) -> list[str]:
 
 
 def held_names(node: ModuleNode) -> tuple[str, ...]:
-    """The attributes of a module that are no methods."""
+    """Return the attributes of a module that are not methods."""
     return (*node.children, *(entry.attribute for entry in node.entries))
 
 
 def _why_another(region: Region, node: ModuleNode) -> list[str]:
     is_continued = any(other.call == region.call for other in node.regions if other is not region)
     if is_continued:
-        return ["# The hierarchy could not be kept here: the program leaves this module and comes back."]
+        return ["# The module hierarchy could not be kept: the program leaves this module and returns to it."]
     return ["# Another call of the module, which does not run the same operations."]
 
 
@@ -241,7 +241,7 @@ def _camel_case(name: str) -> str:
 
 
 def _list_text(texts: Sequence[str]) -> str:
-    """A list in which neighbours with the same text are made in a loop."""
+    """Return a list in which neighbors with the same text are made in a loop."""
     parts: list[tuple[str, int]] = []
     for text in texts:
         if parts and parts[-1][0] == text:

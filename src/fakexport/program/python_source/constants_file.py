@@ -13,7 +13,7 @@ __all__ = ["LOADER", "constants_file"]
 
 LOADER = '''
 def load_constants(module):
-    """Reads the constants, which stand in the .safetensors file beside this one."""
+    """Read the constants from the .safetensors file next to this one."""
     content = Path(__file__).with_suffix(".safetensors").read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     for name, entry in json.loads(content[8:start]).items():
@@ -40,7 +40,10 @@ _NAMES = {
 
 
 def constants_file(entries: Sequence[Entry]) -> bytes | None:
-    """The content of the file, with the memory of each tensor; None where there is nothing to store."""
+    """Return the content of the file, with the memory of each tensor.
+
+    None where there is nothing to store.
+    """
     header: dict[str, object] = {}
     content = bytearray()
     for entry in entries:
@@ -62,7 +65,7 @@ def constants_file(entries: Sequence[Entry]) -> bytes | None:
 
 
 def _memory(value: torch.Tensor) -> tuple[bytes, int]:
-    """The bytes from the first element to the last, and how many elements that are."""
+    """Return the bytes from the first element to the last, and how many elements that are."""
     count = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
     flat = value.as_strided((count,), (1,), value.storage_offset())
     return flat.contiguous().view(torch.uint8).numpy().tobytes(), count

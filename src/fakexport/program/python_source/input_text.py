@@ -47,7 +47,7 @@ class _Leaf:
 
 
 def input_text(program: ExportedProgram, values: Mapping[str, Value], text: MethodText) -> InputText:
-    """Declares the inputs in the method, and returns what stands before its first operation."""
+    """Declare the inputs in the method, and return what is before its first operation."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     found = [
         _Leaf(values[spec.arg.name], nodes[spec.arg.name], spec.arg)
@@ -103,7 +103,7 @@ class _Unpacking:
         self.lines: list[str] = []
 
     def take(self, spec: Any, text: str, *, is_parameter: bool = False) -> None:
-        """Names the leaves in a part of the inputs, which this text gets."""
+        """Name the leaves in a part of the inputs, which this text gets."""
         if spec.is_leaf():
             self._leaf(text, is_parameter)
             return
@@ -150,7 +150,7 @@ def _checks(program: ExportedProgram, leaves: list[_Leaf]) -> Iterator[str]:
 
 
 def _symbols(leaves: list[_Leaf]) -> Iterator[tuple[Any, str]]:
-    """The first place from which each symbol can be read."""
+    """Yield the first place from which each symbol can be read."""
     seen = set()
     for leaf in leaves:
         value = leaf.node.meta.get("val")
@@ -180,7 +180,7 @@ def _shape_checks(name: str, value: torch.Tensor, symbols: Mapping[Any, str]) ->
 
 
 def _size_text(expression: Any, symbols: Mapping[Any, str]) -> str | None:
-    """Text of a sum of products of symbols, or None for anything else."""
+    """Return text of a sum of products of symbols, or None for anything else."""
     if isinstance(expression, sympy.Symbol):
         return symbols.get(expression)
     if isinstance(expression, sympy.Integer):
@@ -193,7 +193,7 @@ def _size_text(expression: Any, symbols: Mapping[Any, str]) -> str | None:
 
 
 def _range_check(text: str, bounds: Any) -> Iterator[str]:
-    """Stock programs too take 0 and 1 where the lower bound is 2, which stands for "not specialised"."""
+    """Stock programs too take 0 and 1 where the lower bound is 2, which stands for "not specialized"."""
     lower, upper = finite_bound(bounds.lower), finite_bound(bounds.upper)
     below = f"{lower} <= " if lower is not None and lower > 2 else ""
     above = f" <= {upper}" if upper is not None else ""

@@ -33,26 +33,26 @@ class Devices:
         self.in_methods: dict[str, None] = {}
 
     def parameter(self, device: str) -> str:
-        """Name of the constructor's parameter for a device."""
+        """Return name of the constructor's parameter for a device."""
         if device not in self.used:
             self.used[device] = self._names.new("device")
         return self.used[device]
 
     def name_all(self) -> None:
-        """Gives every device of the program its parameter, as the program itself has them."""
+        """Return every device of the program its parameter, as the program itself has them."""
         if len(self.known) == 1:
             self.parameter(*self.known)
         for device in sorted(self.known - self.used.keys()):
             self.used[device] = self._names.new(f"device_{identifier(device)}")
 
     def attribute(self, device: str) -> str:
-        """Text that a method gets a device by."""
+        """Return text that a method gets a device by."""
         name = self.parameter(device)
         self.in_methods[name] = None
         return f"self.{name}"
 
     def of_literal(self, value: Any) -> str | None:
-        """Text of a literal that names a device, or None where it names none of the program's."""
+        """Return text of a literal that names a device, or None where it names none of the program's."""
         name = device_of_literal(value)
         if name is None or (device := usual_device(name)) not in self.known:
             return None
@@ -63,12 +63,12 @@ class Devices:
 
 
 def usual_device(name: str) -> str:
-    """`cuda` as `cuda:0`: a program without an index means the only one there is."""
+    """Return `cuda` as `cuda:0`: a program without an index means the only one there is."""
     return name if ":" in name or name in ("cpu", "meta") else f"{name}:0"
 
 
 def literal_text(value: Any) -> str:
-    """Text that evaluates to a literal of a graph, on one line.
+    """Return text that evaluates to a literal of a graph, on one line.
 
     Raises:
         PythonSourceError: it is of a kind that has no text.
@@ -85,11 +85,11 @@ def literal_text(value: Any) -> str:
         return str(value)
     if isinstance(value, torch.device):
         return f"torch.device({quoted(str(value))})"
-    raise PythonSourceError(f"a {type(value).__qualname__} in the graph has no Python text")
+    raise PythonSourceError(f"a {type(value).__qualname__} in the graph cannot be written as Python source")
 
 
 def quoted(value: str | bytes) -> str:
-    """A string literal of ASCII characters, in double quotes where it needs no escapes for that."""
+    """Return a string literal of ASCII characters, in double quotes where it needs no escapes for that."""
     text = ascii(value)
     is_simple = text.startswith("'") and '"' not in text and "\\" not in text
     return f'"{text[1:-1]}"' if is_simple else text

@@ -38,7 +38,7 @@ class Scope:
         tree: All modules.
         node: The module.
         devices: Its devices.
-        names: Of its methods.
+        names: Names of its methods.
         callees: Method of each region of the modules below.
         paths: How the files of the model are named.
     """
@@ -52,7 +52,7 @@ class Scope:
     names: Names = field(default_factory=Names)
 
     def reach(self, stored: Stored) -> str | None:
-        """Text that gets a weight from this module, or None where it lies elsewhere."""
+        """Return text that gets a weight from this module, or None where it is elsewhere."""
         relative = self.tree.below(self.node.path, stored.name)
         return None if relative is None else self.node.reach(relative)
 
@@ -62,8 +62,8 @@ class MethodText:
 
     Args:
         scope: The class.
-        is_from_torch: Whether the module's class is torch's own, whose lines nobody wants to read.
-        argument: Name wanted for a parameter.
+        is_from_torch: Whether the module's class is torch's own, whose lines are not worth showing.
+        argument: Returns the preferred name of a parameter.
     """
 
     def __init__(self, scope: Scope, *, is_from_torch: bool, argument: Callable[[Value], str]) -> None:
@@ -77,24 +77,24 @@ class MethodText:
         self._used: set[Value] = set()
 
     def parameters(self, values: Iterable[Value]) -> list[str]:
-        """Declares values that the method is given, and returns their names."""
+        """Declare values that the method is given, and return their names."""
         return [self.declare(value, self._argument(value)) for value in values]
 
     def declare(self, value: Value, wanted: str) -> str:
-        """A new name for a value."""
+        """Return a new name for a value."""
         self._values[value] = self._names.new(wanted)
         return self._values[value]
 
     def reserve(self, name: str) -> None:
-        """Keeps a name for a parameter."""
+        """Keep a name for a parameter."""
         self._names.new(name)
 
     def bind(self, value: Value, name: str) -> None:
-        """Lets a reserved name stand for a value."""
+        """Let a reserved name stand for a value."""
         self._values[value] = name
 
     def name(self, value: Value) -> str:
-        """Text that gets a value."""
+        """Return text that gets a value."""
         known = self._values.get(value)
         if known is None:
             assert isinstance(value, Stored), f"{value.hint} has no name here"
@@ -103,18 +103,18 @@ class MethodText:
         return known
 
     def text(self, tree: object) -> str:
-        """Text of nested values."""
+        """Return text of nested values."""
         return self._text.text(tree)
 
     def region(self, region: Region) -> list[str]:
-        """The statements of a region."""
+        """Return the statements of a region."""
         for operation in _operations(region):
             self._used.update(used_values(operation))
         self._used.update(region.outputs)
         return self._items(region.items, _common_contexts(region) if region.call else ())
 
     def body(self, body: Body) -> list[str]:
-        """The statements of a subgraph, with its `return`."""
+        """Return the statements of a subgraph, with its `return`."""
         for operation in body.operations:
             self._used.update(used_values(operation))
         self._used.update(leaf for leaf in leaves(body.result) if isinstance(leaf, Value))
@@ -145,14 +145,14 @@ class MethodText:
     def _operation(self, operation: Operation) -> list[str]:
         lines = [] if self._is_from_torch else self._comment(source_line(operation.node, self._scope.paths))
         if operation.lost:
-            lines.append(f"# in {comment_text(operation.lost)}, which is no part of this module")
+            lines.append(f"# in {comment_text(operation.lost)}, which is not part of this module")
         if target_name(operation.target) == "higher_order.cond":
             return lines + self._condition(operation)
         before, arguments, after = self._text.expression(operation)
         return lines + wrapped(f"{self._assigned(operation)}{before}", arguments, after)
 
     def _condition(self, operation: Operation) -> list[str]:
-        """`torch.cond` as Python's own condition."""
+        """Return `torch.cond` as Python's own condition."""
         predicate, *branches, operands = operation.args
         given = [self.text(operand) for operand in operands]
         calls = [f"{self.text(branch)}(" for branch in branches]
@@ -164,7 +164,7 @@ class MethodText:
         return [first, *if_true, "else:", *if_false]
 
     def _assigned(self, operation: Operation) -> str:
-        """`linear = `, where anybody uses the value."""
+        """Return `linear = `, where the value is used."""
         is_used = operation in self._used
         return f"{self.declare(operation, base_name(operation.hint))} = " if is_used else ""
 
@@ -203,7 +203,7 @@ def _operations(region: Region) -> Iterator[Operation]:
 
 
 def _next_context(item: Operation | Region, depth: int) -> Context | None:
-    """The mode at this depth that all operations of the item are under."""
+    """Return the mode at this depth that all operations of the item are under."""
     operations = _operations(item) if isinstance(item, Region) else (item,)
     found = {
         operation.contexts[depth] if depth < len(operation.contexts) else None for operation in operations
@@ -212,7 +212,7 @@ def _next_context(item: Operation | Region, depth: int) -> Context | None:
 
 
 def _common_contexts(region: Region) -> tuple[Context, ...]:
-    """The modes that all operations are under: whoever calls the region has entered them."""
+    """Return the modes that all operations are under: anyone who calls the region has entered them."""
     contexts: tuple[Context, ...] = ()
     while (context := _next_context(region, len(contexts))) is not None:
         contexts = (*contexts, context)
@@ -220,7 +220,7 @@ def _common_contexts(region: Region) -> tuple[Context, ...]:
 
 
 def wrapped(before: str, arguments: Sequence[str], after: str) -> list[str]:
-    """A call on one line, or with its arguments on lines of their own."""
+    """Return a call on one line, or with its arguments on lines of their own."""
     line = f"{before}{', '.join(arguments)}{after}"
     if len(line) <= _WIDTH - 2 * len(INDENT) or not arguments:
         return [line]

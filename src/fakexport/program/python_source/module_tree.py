@@ -34,7 +34,7 @@ class Entry:
         attribute: Name on the module.
         tensor: The program's tensor, fake or real.
         kind: `parameter`, `buffer` (in the state dict), or `constant` (not in the state dict).
-        value: Of a constant, its real value on the CPU; None where nobody knows it.
+        value: Value of a constant, its real value on the CPU; None where no one knows it.
     """
 
     name: str
@@ -71,7 +71,7 @@ class ModuleNode:
         return self.path != "" and self.layout != "attributes" and not (self.entries or self.regions)
 
     def reach(self, relative: str) -> str:
-        """Text that gets a module or tensor below this one: `self.layers[0].fc.weight`."""
+        """Return text that gets a module or tensor below this one: `self.layers[0].fc.weight`."""
         text, node = "self", self
         for part in relative.split("."):
             text = {
@@ -85,7 +85,7 @@ class ModuleNode:
         return text
 
     def walk(self) -> Iterator[ModuleNode]:
-        """The modules below it and itself, children first."""
+        """Yield the modules below it and itself, children first."""
         for child in self.children.values():
             yield from child.walk()
         yield self
@@ -98,7 +98,7 @@ class ModuleTree:
     Args:
         root: The program itself.
         entries: What is held, by its name in the program.
-        ties: Names of one tensor, those with several names only; the first is the one that is initialised.
+        ties: Names of one tensor, those with several names only; the first is the one that is initialized.
     """
 
     root: ModuleNode
@@ -106,7 +106,10 @@ class ModuleTree:
     ties: tuple[tuple[str, ...], ...]
 
     def below(self, path: str, name: str) -> str | None:
-        """Path relative to a module by which it reaches a tensor of the program; None: it lies elsewhere."""
+        """Return the path relative to a module by which it reaches a tensor of the program.
+
+        None: it is elsewhere.
+        """
         prefix = f"{path}." if path else ""
         others = next((tied for tied in self.ties if name in tied), ())
         for each in dict.fromkeys((name, *others)):
@@ -116,7 +119,9 @@ class ModuleTree:
         return None
 
     def arguments(self, region: Region) -> tuple[Value, ...]:
-        """The values that a region is given: what it takes from outside and its module does not hold."""
+        """Return the values that a region is given: what it takes from outside and its module
+        does not hold.
+        """
         return tuple(
             value
             for value in region.inputs
@@ -125,13 +130,13 @@ class ModuleTree:
 
 
 def held_at(entry: Entry) -> str:
-    """The path under which the file holds a tensor."""
+    """Return the path under which the file holds a tensor."""
     owner = entry.name.rpartition(".")[0]
     return f"{owner}.{entry.attribute}" if owner else entry.attribute
 
 
 def module_tree(program: ExportedProgram, region: Region) -> ModuleTree:
-    """The modules that hold something or that operations belong to.
+    """Return the modules that hold something or that operations belong to.
 
     Raises:
         PythonSourceError: a name that no module can hold.
@@ -161,7 +166,7 @@ def _at(root: ModuleNode, path: str) -> ModuleNode:
 
 
 def _settle(node: ModuleNode) -> None:
-    """Sorts the numbered children, and names the literals."""
+    """Sort the numbered children, and name the literals."""
     if node.layout != "attributes":
         node.children = dict(sorted(node.children.items(), key=lambda item: int(item[0])))
     names = Names(

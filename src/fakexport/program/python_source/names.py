@@ -1,4 +1,4 @@
-"""Names and comments of generated Python, made from texts that anybody may have written."""
+"""Names and comments of generated Python, made from texts that anyone may have written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _LONGEST_COMMENT = 200
 
 
 def identifier(text: str, *, otherwise: str = "value") -> str:
-    """An ASCII identifier that resembles a text; no keyword, no builtin, and nothing that Python mangles.
+    """Return an ASCII identifier that resembles a text; no keyword, no builtin, and nothing that Python
+    mangles.
 
     Example:
         >>> identifier("class"), identifier("a; import os"), identifier("__x")
@@ -49,18 +50,20 @@ def identifier(text: str, *, otherwise: str = "value") -> str:
 
 
 def base_name(text: str) -> str:
-    """The name of a graph node without the number that tells it from others: `linear_7` is a `linear`."""
+    """Return the name of a graph node without the number that tells it from others:
+    `linear_7` is a `linear`.
+    """
     return identifier(_COUNTER.sub("", text))
 
 
 def is_plain_attribute(name: str) -> bool:
-    """Whether `self.NAME` gets the attribute of this name in the body of a class."""
+    """Return whether `self.NAME` gets the attribute of this name in the body of a class."""
     is_word = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
     return is_word and (not name.startswith("__") or name.endswith("__"))
 
 
 def is_free_on_module(name: str) -> bool:
-    """Whether a module can hold a weight or a child of this name."""
+    """Return whether a module can hold a weight or a child of this name."""
     return name not in _MODULE_ATTRIBUTES
 
 
@@ -70,7 +73,9 @@ _MODULE_ATTRIBUTES = (
 
 
 def comment_text(text: str) -> str:
-    """One line that cannot end its comment: without control, formatting and other invisible characters."""
+    """Return one line that cannot end its comment: without control, formatting and other invisible
+    characters.
+    """
     shown = "".join(character if character.isprintable() else " " for character in text)
     shown = " ".join(shown.split())
     return shown if len(shown) <= _LONGEST_COMMENT else f"{shown[:_LONGEST_COMMENT]}..."
@@ -87,7 +92,7 @@ class Names:
         self._taken = set(taken)
 
     def new(self, wanted: str) -> str:
-        """The wanted name, or with a number from 2 on where it is taken."""
+        """Return the wanted name, or with a number from 2 on where it is taken."""
         name, number = wanted, 1
         while name in self._taken:
             number += 1

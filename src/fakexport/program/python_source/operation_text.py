@@ -63,7 +63,7 @@ class OperationText:
         self._devices = devices
 
     def expression(self, operation: Operation) -> tuple[str, tuple[str, ...], str]:
-        """What stands before the arguments, the arguments, and what stands after them."""
+        """Return what is before the arguments, the arguments, and what is after them."""
         target, args, kwargs = operation.target, operation.args, operation.kwargs
         if target in _INFIX and len(args) == 2:
             left, right = (f"({text})" if text.startswith("-") else text for text in map(self.text, args))
@@ -83,7 +83,7 @@ class OperationText:
         return f"{self.callee(target)}(", (*words, *plain, *starred), ")"
 
     def callee(self, target: Any) -> str:
-        """Text that gets an operator or function."""
+        """Return text that gets an operator or function."""
         if isinstance(target, OpOverload):
             namespace, _, rest = str(target).partition(".")
             name, _, overload = rest.rpartition(".")
@@ -96,10 +96,12 @@ class OperationText:
                 return name if module is builtins else f"{module.__name__}.{name}"
         if (owner := torch_module(target)) is not None:
             return f"{owner}.{name}"
-        raise PythonSourceError(f"the graph calls {target_name(target)}, which has no Python text")
+        raise PythonSourceError(
+            f"the graph calls {target_name(target)}, which cannot be written as Python source"
+        )
 
     def context(self, context: Context) -> str:
-        """The `with` line of a mode."""
+        """Return the `with` line of a mode."""
         if context.kind == "set_grad_enabled":
             return f"with torch.set_grad_enabled({self.text(context.arguments[0])}):"
         device, dtype, is_enabled, is_caching = context.arguments
@@ -108,7 +110,7 @@ class OperationText:
         return f"with torch.autocast({', '.join((self.text(device), *options))}):"
 
     def text(self, value: Any) -> str:
-        """Text of an argument."""
+        """Return text of an argument."""
         if isinstance(value, Value):
             return self._name(value)
         if isinstance(value, Body):
@@ -128,15 +130,15 @@ class OperationText:
         return self._devices.of_literal(value) or literal_text(value)
 
     def size(self, tensor: Any, dim: Any) -> str | None:
-        """One size of a tensor."""
+        """Return one size of a tensor."""
         return f"{self.text(tensor)}.shape[{self.text(dim)}]"
 
     def item(self, tensor: Any) -> str | None:
-        """The number in a tensor."""
+        """Return the number in a tensor."""
         return f"{self.text(tensor)}.item()"
 
     def scalar_assertion(self, condition: Any, message: Any) -> str | None:
-        """What torch found out about sizes, or what the model promised."""
+        """Return what torch found out about sizes, or what the model promised."""
         return f"assert {self.text(condition)}, {self.text(message)}"
 
 
@@ -148,7 +150,7 @@ _SPECIAL: dict[str, Callable[..., str | None]] = {
 
 
 def torch_module(target: Any) -> str | None:
-    """The module of torch that has a function under its own name, such as those of batched scans."""
+    """Return the module of torch that has a function under its own name, such as those of batched scans."""
     owner, name = getattr(target, "__module__", None), getattr(target, "__name__", "")
     if not isinstance(owner, str) or not owner.startswith("torch."):
         return None

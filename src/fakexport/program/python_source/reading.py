@@ -46,7 +46,7 @@ class Reading:
 
 
 def read_program(program: ExportedProgram) -> Reading:
-    """Reads the graph; the program is not changed.
+    """Read the graph; the program is not changed.
 
     Raises:
         PythonSourceError: it has something that Python text cannot hold: an object of a C++ class, an effect
@@ -77,7 +77,7 @@ def _placeholder(node: Node, spec: InputSpec) -> Value:
         InputKind.TOKEN: "an effect token",
     }
     raise PythonSourceError(
-        f"the program holds {what.get(spec.kind, spec.kind.name)}, which has no Python text"
+        f"the program holds {what.get(spec.kind, spec.kind.name)}, which has no Python source"
     )
 
 
@@ -89,13 +89,13 @@ class _Reader:
     def through(
         self, owner: GraphModule, body: Body, *, contexts: tuple[Context, ...], is_main: bool
     ) -> None:
-        """Appends the operations of a graph whose placeholders have values, and sets the result."""
+        """Append the operations of a graph whose placeholders have values, and set the result."""
         for node in owner.graph.nodes:
             if node.op == "get_attr":
                 held = attribute(owner, str(node.target))
                 if not isinstance(held, GraphModule):
                     raise PythonSourceError(
-                        f"the graph reads an attribute that is no subgraph: {node.target}"
+                        f"the graph reads an attribute that is not a subgraph: {node.target}"
                     )
                 self.values[node] = (str(node.target), held)
             elif node.op == "call_function":
@@ -126,7 +126,9 @@ class _Reader:
         contexts: tuple[Context, ...],
         is_main: bool,
     ) -> Any:
-        """The operations of a subgraph that only runs under another mode, as part of what is around it."""
+        """Return the operations of a subgraph that only runs under another mode, as part of what is around
+        it.
+        """
         held = node.args[count]
         assert isinstance(held, Node)
         _, subgraph = self.values[held]
@@ -148,7 +150,7 @@ class _Reader:
         return body
 
     def _resolved(self, tree: Any) -> Any:
-        """Arguments with the values of nodes in the places of the nodes."""
+        """Return arguments with the values of nodes in the places of the nodes."""
 
         def value(leaf: Any) -> Any:
             if not isinstance(leaf, Node):

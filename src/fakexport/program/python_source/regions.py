@@ -38,7 +38,7 @@ class Region:
         return self.call.path if self.call else ""
 
     def inner(self) -> Iterator[Region]:
-        """The regions in it, from the innermost out, without itself."""
+        """Yield the regions in it, from the innermost out, without itself."""
         for item in self.items:
             if isinstance(item, Region):
                 yield from item.inner()
@@ -46,7 +46,7 @@ class Region:
 
 
 def regions_of(body: Body) -> Region:
-    """The operations of a program as nested regions; the outermost one is the program's."""
+    """Return the operations of a program as nested regions; the outermost one is the program's."""
     root = Region(None, end=len(body.operations))
     open_regions = [root]
     for operation, calls in zip(body.operations, _known_calls(body.operations), strict=True):
@@ -68,7 +68,10 @@ def regions_of(body: Body) -> Region:
 
 
 def _known_calls(operations: list[Operation]) -> list[tuple[Call, ...]]:
-    """The calls of each operation; torch's own insertions belong to where both of their neighbours do."""
+    """Return the calls of each operation.
+
+    Torch's own insertions belong to where both of their neighbors do.
+    """
     following: list[tuple[Call, ...]] = []
     after: tuple[Call, ...] = ()
     for operation in reversed(operations):
@@ -92,14 +95,14 @@ def _common(first: tuple[Call, ...], second: tuple[Call, ...]) -> tuple[Call, ..
 
 
 def used_values(operation: Operation) -> Iterator[Value]:
-    """The values that an operation takes; its bodies have only their own parameters."""
+    """Yield the values that an operation takes; its bodies have only their own parameters."""
     for leaf in leaves((operation.args, operation.kwargs)):
         if isinstance(leaf, Value):
             yield leaf
 
 
 def _connect(root: Region, body: Body) -> None:
-    """Finds out what goes into each region and what comes out."""
+    """Find out what goes into each region and what comes out."""
     last_use: dict[Value, int] = {}
     for operation in body.operations:
         last_use.update(dict.fromkeys(used_values(operation), operation.index))

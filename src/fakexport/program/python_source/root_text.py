@@ -41,7 +41,7 @@ class RootText:
 
 
 def root_text(program: ExportedProgram, reading: Reading, writer: ClassWriter) -> RootText:
-    """Writes the class of the program; all others are written."""
+    """Write the class of the program; all others are written."""
     tree, kind = writer.tree, reading.kinds.get("", "")
     node = tree.root
     devices = Devices(writer.devices, held_names(node))
@@ -61,7 +61,7 @@ def root_text(program: ExportedProgram, reading: Reading, writer: ClassWriter) -
     start = [f"{name} = torch.device({name})" for name in devices.used.values()]
     kept = [f"self.{name} = {name}" for name in devices.in_methods]
     parameters = [f"{name}={quoted(device)}" for device, name in devices.used.items()]
-    unknown = [held_at(entry) for entry in writer.beside if entry.value is None]
+    unknown = [held_at(entry) for entry in writer.in_file if entry.value is None]
     wanted = ["constants"] if unknown else []
     signature = ", ".join(("self", *wanted, *parameters))
     made = [*start, first, *kept, *rest, *_ties(tree), *_loading(writer, unknown)]
@@ -75,7 +75,7 @@ def root_text(program: ExportedProgram, reading: Reading, writer: ClassWriter) -
 
 
 def _ties(tree: ModuleTree) -> Iterator[str]:
-    """Statements that make one tensor of those that are one in the program."""
+    """Return statements that make one tensor of those that are one in the program."""
     for first, *others in tree.ties:
         source = tree.root.reach(held_at(tree.entries[first]))
         for other in others:
@@ -92,11 +92,11 @@ def _ties(tree: ModuleTree) -> Iterator[str]:
 def _loading(writer: ClassWriter, unknown: list[str]) -> Iterator[str]:
     for path in unknown:
         owner, _, name = path.rpartition(".")
-        yield f"# The program has no value of {comment_text(path)}."
+        yield f"# The program has no value for {comment_text(path)}."
         yield (
             f"self.get_submodule({quoted(owner)}).get_buffer({quoted(name)}).copy_(constants[{quoted(path)}])"
         )
-    if any(entry.value is not None for entry in writer.beside):
+    if any(entry.value is not None for entry in writer.in_file):
         yield "load_constants(self)"
 
 
@@ -111,7 +111,7 @@ class _Results:
         self.foreign: dict[str, None] = {}
 
     def mutations(self) -> Iterator[str]:
-        """Statements that write new values into buffers and inputs."""
+        """Return statements that write new values into buffers and inputs."""
         specs = self._program.graph_signature.output_specs
         for spec, value in zip(specs, self._reading.body.result, strict=True):
             if spec.kind not in _MUTATIONS:
@@ -125,7 +125,7 @@ class _Results:
                 self._copied[value] = target
 
     def text(self) -> str:
-        """What `forward` returns."""
+        """Return what `forward` returns."""
         specs = self._program.graph_signature.output_specs
         leaves = [
             self._copied.get(value) or self._text.text(value)
@@ -152,7 +152,7 @@ class _Results:
 
 
 def _keys(spec: Any) -> list[Any] | None:
-    """The keys of a mapping, also of one that a library has registered."""
+    """Return the keys of a mapping, also of one that a library has registered."""
     if spec.type in (dict, OrderedDict):
         return list(spec.context)
     for candidate in (spec.context, *(spec.context if isinstance(spec.context, (list, tuple)) else ())):

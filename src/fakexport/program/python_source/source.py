@@ -34,7 +34,7 @@ class PythonSource:
 
     Args:
         text: The file.
-        constants: The content of the `.safetensors` file that must stand beside it, with those constants that
+        constants: The content of the `.safetensors` file that must be next to it, with those constants that
             are too large for the text; None where there are none. Weights are never in it.
     """
 
@@ -46,14 +46,14 @@ class PythonSource:
 
 
 def source(program: ExportedProgram) -> PythonSource:
-    """The program as Python text: one class per module, with its weights' names and its source lines.
+    """Return the program as Python source: one class per module, with its weights' names and source lines.
 
     Modules with the same text share a class. `Program(device=...)` makes it with weights that have no values;
-    `load_state_dict` takes the checkpoint of the original model; calling it gives what the program gives, bit
-    for bit. The text needs torch, and the libraries of the operators that the program calls.
+    `load_state_dict` takes the checkpoint of the original model; calling it returns what the program returns,
+    bit for bit. The text needs torch, and the libraries of the operators that the program calls.
 
-    Nothing that the program names gets into the text but as an identifier, a literal or a comment, so that a
-    program from anybody can be written.
+    Names in the program become identifiers, literals or comments only, so that an untrusted program is safe
+    to write.
 
     Args:
         program: With fake or real weights; not changed. From `export`, `load` or `torch.export.export`.
@@ -61,8 +61,8 @@ def source(program: ExportedProgram) -> PythonSource:
         The text and the constants: the same for the same program. Files of the model are named relative to
         the working directory, as in an archive.
     Raises:
-        PythonSourceError: it holds something that no Python text can: an object of a C++ class, an effect
-            token, a sparse weight, a weight with a name that no module can have.
+        PythonSourceError: it contains something that Python source cannot express: an object of a C++ class,
+            an effect token, a sparse weight, a weight with a name that a module cannot have.
 
     Example:
         >>> from fakexport.capture import export
@@ -78,17 +78,19 @@ def source(program: ExportedProgram) -> PythonSource:
         if node is not tree.root and not node.is_container:
             writer.write(node)
     root = root_text(program, reading, writer)
-    constants = constants_file(writer.beside)
+    constants = constants_file(writer.in_file)
     text = _file(program, root, writer, has_constants=constants is not None)
     try:
         ast.parse(text)
     except (SyntaxError, RecursionError) as error:  # The last net: no text is better than a wrong one.
-        raise PythonSourceError(f"the text of this program is no Python: {error}") from error
+        raise PythonSourceError(
+            f"the generated source of this program is not valid Python: {error}"
+        ) from error
     return PythonSource(text, constants)
 
 
 def _devices(program: ExportedProgram) -> Iterator[str]:
-    """The devices of literals, weights and constants."""
+    """Yield the devices of literals, weights and constants."""
     for literal in devices(program):
         if literal.device != "meta":
             yield usual_device(literal.device)
@@ -104,10 +106,10 @@ def _file(program: ExportedProgram, root: RootText, writer: ClassWriter, *, has_
     if libraries:
         lines += ["", "Import these operator libraries first: " + ", ".join(libraries) + "."]
     if has_constants:
-        lines += ["", "Constants of the program stand in the .safetensors file beside this one."]
+        lines += ["", "Constants of the program are in the .safetensors file next to this one."]
     if root.foreign:
         names = ", ".join(comment_text(name).replace("\\", "/").replace('"', "'") for name in root.foreign)
-        lines += ["", f"The program returns containers that are plain ones here: {names}."]
+        lines += ["", f"These output containers of the program are plain containers here: {names}."]
     lines += ['"""', ""]
     definitions = [*([LOADER.strip()] if has_constants else ()), *writer.texts, root.text]
     if root.name != "Program":
@@ -118,13 +120,16 @@ def _file(program: ExportedProgram, root: RootText, writer: ClassWriter, *, has_
 
 
 def _modules(program: ExportedProgram) -> set[str]:
-    """The modules of torch whose functions are called."""
+    """Return the modules of torch whose functions are called."""
     found = {torch_module(visit.node.target) for visit in walk(program) if visit.node.op == "call_function"}
     return {name for name in found if name is not None}
 
 
 def _imports(body: str, modules: set[str]) -> list[str]:
-    """The imports that the text makes use of; of a name that only looks like a use, there is one too many."""
+    """Return the imports that the text makes use of.
+
+    Of a name that only looks like a use, there is one too many.
+    """
     standard = [f"import {name}" for name in ("json", "math", "operator") if f"{name}." in body]
     taken = {"collections": ("OrderedDict",), "math": ("inf", "nan"), "pathlib": ("Path",)}
     for module, names in taken.items():

@@ -1,4 +1,4 @@
-"""The line of the model behind an operation, as a comment."""
+"""The line of the model for an operation, as a comment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ __all__ = ["source_line"]
 
 
 def source_line(node: Node, paths: SourcePaths) -> str:
-    """`model.py:571  position_ids = ...`, its path as in an archive; "" where the graph does not tell."""
+    """Return `model.py:571  position_ids = ...`, its path as in an archive.
+
+    "" where the graph does not tell.
+    """
     span = source_span(node)
     if span is None:
         return ""
@@ -23,7 +26,7 @@ def source_line(node: Node, paths: SourcePaths) -> str:
 
 
 def _code(trace: str, path: str, line: int) -> str:
-    """The text of the line, which the trace has below the place."""
+    """Return the text of the line, which the trace has below the place."""
     lines = trace.splitlines()
     place = f'File "{path}", line {line}'
     for number in range(len(lines) - 2, -1, -1):

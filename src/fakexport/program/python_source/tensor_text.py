@@ -15,13 +15,13 @@ _FEW = 16
 
 
 def empty_text(tensor: torch.Tensor, device: str) -> str:
-    """Text of a tensor of this shape, layout and dtype, without values.
+    """Return text of a tensor of this shape, layout and dtype, without values.
 
     Raises:
         PythonSourceError: it is sparse, or of another layout without strides.
     """
     if tensor.layout is not torch.strided:
-        raise PythonSourceError(f"a tensor is {tensor.layout}, and only strided ones are written")
+        raise PythonSourceError(f"a tensor is {tensor.layout}, and only strided tensors can be written")
     shape, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
     options = f"dtype={tensor.dtype}, device={device}"
     if strides == torch.empty(shape, device="meta").stride():
@@ -30,7 +30,7 @@ def empty_text(tensor: torch.Tensor, device: str) -> str:
 
 
 def small_text(value: torch.Tensor, device: str) -> str | None:
-    """Text of a tensor with its values, or None where they are many, or not exact as text."""
+    """Return text of a tensor with its values, or None where they are many, or not exact as text."""
     if value.numel() > _FEW or value.numel() == 0 or not value.is_contiguous():
         return None
     again = torch.tensor(value.tolist(), dtype=value.dtype)

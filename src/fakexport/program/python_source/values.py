@@ -63,7 +63,7 @@ class Context:
 
     Args:
         kind: `set_grad_enabled` or `autocast`.
-        arguments: Of that context manager, in order.
+        arguments: Arguments of that context manager, in order.
     """
 
     kind: str
@@ -113,7 +113,7 @@ class Body:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Everything in nested containers that is no container; of a slice, its three parts."""
+    """Yield everything in nested containers that is not a container; of a slice, its three parts."""
     if isinstance(tree, (list, tuple)):
         for item in tree:
             yield from leaves(item)
@@ -127,7 +127,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def mapped(tree: Any, function: Any) -> Any:
-    """The nested containers with `function` applied to each leaf."""
+    """Return the nested containers with `function` applied to each leaf."""
     if isinstance(tree, (list, tuple)):
         items = [mapped(item, function) for item in tree]
         return items if isinstance(tree, list) else tuple(items)

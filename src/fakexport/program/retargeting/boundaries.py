@@ -42,11 +42,11 @@ class Boundaries:
         self._moved: dict[tuple[Node, torch.device], Node] = {}
 
     def bring_inputs(self, node: Node, path: str, now: dict[Node, Any], before: dict[Node, Any]) -> None:
-        """Replaces inputs of a node by moved ones, in place.
+        """Replace inputs of a node by moved ones, in place.
 
         Args:
             node: A node that calls an operator.
-            path: Of its module.
+            path: Path of its module.
             now, before: Values of the nodes; those of inserted ones are added.
         """
         device = self._device(path)
@@ -67,7 +67,10 @@ class Boundaries:
                 self._moved = {key: moved for key, moved in self._moved.items() if key[0] is not source}
 
     def _device(self, path: str) -> torch.device | None:
-        """Device of the outermost module around `path` that is as a whole on one; None if none is."""
+        """Return the device of the outermost module around `path` that is as a whole on one.
+
+        None if none is.
+        """
         if path not in self._device_of:
             parts = path.split(".")
             prefixes = (".".join(parts[:length]) for length in range(len(parts) + 1))

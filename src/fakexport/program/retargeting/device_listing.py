@@ -37,7 +37,7 @@ class Breakage:
     """A node that fails where weights and inputs are on another device and a literal is left as it is.
 
     Args:
-        literal: What is left: a device literal that is burned in.
+        literal: What is left: a device literal that is baked in.
         node: Name of the node that fails; the literal's own, for an assertion.
         operator: Its operator.
         reason: What real devices say against it, such as `aten.embedding.default gets weight on cuda:0,
@@ -56,7 +56,7 @@ class DeviceListing:
 
     Args:
         literals: In the order of execution.
-        devices: Of weights, constants and values, sorted.
+        devices: Devices of weights, constants and values, sorted.
         other_device: The device for which the breakages were found.
         breakages: What fails there if weights and inputs are moved and nothing else is.
         diagnostics: FE501 for each place whose literals break something; then what `retarget` cannot repair
@@ -71,10 +71,11 @@ class DeviceListing:
 
 
 def inspect_devices(program: ExportedProgram, *, other_device: str | None = None) -> DeviceListing:
-    """Lists where a program names devices, which of them are burned in, and what they break elsewhere.
+    """List the hard-coded devices of a program, which of them are baked in by the export, and what they would
+    break.
 
-    The weights and inputs are moved to another device, the literals are left as they are, and the graph is
-    run on fakes: each node that fails is traced back to the literals that its inputs come from.
+    The weights and inputs are moved to another device, the literals stay as they are, and the graph is run on
+    fake tensors: each node that fails is traced back to the literals that its inputs come from.
 
     Args:
         program: Not changed.
@@ -120,25 +121,27 @@ class _WithoutLiterals(DeviceMove):
 def _breakages(
     program: ExportedProgram, literals: tuple[DeviceLiteral, ...], move: DeviceMove
 ) -> Iterator[Breakage]:
-    burned: dict[str, list[DeviceLiteral]] = {}
+    baked: dict[str, list[DeviceLiteral]] = {}
     for literal in literals:
-        if literal.is_burned_in and literal.kind != "constant":
-            burned.setdefault(literal.node, []).append(literal)
+        if literal.is_baked_in and literal.kind != "constant":
+            baked.setdefault(literal.node, []).append(literal)
     graph_module = copied_graph(program)
     tensors_only = _WithoutLiterals(move.targets)
     with devices_for(program, move, None):
         rerun = rerun_on(program, graph_module, tensors_only, held_tensors(program, move))
     for clash in rerun.clashes:
         reason = f"{clash.clash.operator} gets {clash.clash.text}"
-        for literal in _sources(clash, burned, frozenset(move.targets)):
+        for literal in _sources(clash, baked, frozenset(move.targets)):
             yield Breakage(literal, clash.node.name, operator_name(clash.node), reason)
-    yield from _assertions(graph_module, burned)
+    yield from _assertions(graph_module, baked)
 
 
 def _sources(
-    clash: Clash, burned: Mapping[str, list[DeviceLiteral]], left: frozenset[str]
+    clash: Clash, baked: Mapping[str, list[DeviceLiteral]], left: frozenset[str]
 ) -> Iterator[DeviceLiteral]:
-    """The literals that the inputs of a failing node come from, along values on the devices that all left."""
+    """Yield the literals that the inputs of a failing node come from, along values on the devices that all
+    left.
+    """
     seen: set[Node] = set()
     pending = [clash.node]
     while pending:
@@ -146,7 +149,7 @@ def _sources(
             if source in seen or not _is_on(source, left):
                 continue
             seen.add(source)
-            found = [known for known in burned.get(source.name, ()) if full_name(known.device) in left]
+            found = [known for known in baked.get(source.name, ()) if full_name(known.device) in left]
             yield from found
             if not found:
                 pending.append(source)
@@ -157,12 +160,12 @@ def _is_on(node: Node, places: frozenset[str]) -> bool:
     return any(str(tensor.device) in places for tensor in tensors)
 
 
-def _assertions(graph_module: GraphModule, burned: Mapping[str, list[DeviceLiteral]]) -> Iterator[Breakage]:
+def _assertions(graph_module: GraphModule, baked: Mapping[str, list[DeviceLiteral]]) -> Iterator[Breakage]:
     for module in graph_modules(graph_module):
         for node in module.graph.nodes:
             if node.op != "call_function" or operator_name(node) != _ASSERTION:
                 continue
-            for literal in burned.get(node.name, ()):
+            for literal in baked.get(node.name, ()):
                 if full_name(node.kwargs["device"]) != full_name(literal.device):
                     reason = f"asserts {literal.device} of a tensor on {node.kwargs['device']}"
                     yield Breakage(literal, node.name, _ASSERTION, reason)
@@ -170,14 +173,14 @@ def _assertions(graph_module: GraphModule, burned: Mapping[str, list[DeviceLiter
 
 def _diagnostic(breakage: Breakage, move: DeviceMove) -> Diagnostic:
     literal = breakage.literal
-    text = f"{literal.argument}={literal.device} came from where the export ran"
+    text = f"{literal.argument}={literal.device} is the device that the export ran on"
     labels = () if literal.span is None else (Label(literal.span, text),)
     pairs = ",".join(f"{old}={new}" for old, new in sorted(move.targets.items()))
     return rule("FE501").diagnostic(
         labels=labels,
-        notes=(f"elsewhere {breakage.reason}",),
+        notes=(f"on another device, {breakage.reason}",),
         fix=Fix(
-            "put the program on the other device as a whole",
+            "retarget the whole program",
             is_safe=True,
             command=f"fakexport retarget MODEL.pt2 --to {pairs} -o OUT.pt2",
         ),

@@ -25,10 +25,15 @@ class Move(Protocol):
     """What every device of a program becomes."""
 
     def of(self, device: torch.device | str, path: str = "") -> torch.device:
-        """Where a tensor of this device goes that belongs to the module (or has the full name) `path`."""
+        """Return where a tensor of this device goes that belongs to the module (or has the full
+        name) `path`.
+        """
 
     def of_literal(self, literal: torch.device | str, path: str = "") -> torch.device | str:
-        """What a device in the graph becomes; text stays text, and `cuda` without an index stays without."""
+        """Return what a device in the graph becomes.
+
+        Text stays text, and `cuda` without an index stays without.
+        """
 
     @property
     def new_devices(self) -> tuple[str, ...]:
@@ -47,13 +52,13 @@ class DeviceMove:
 
     @classmethod
     def parse(cls, device_map: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
-        """The move of a program that has these devices.
+        """Return the move of a program that has these devices.
 
         Args:
             device_map: A device for all, pairs as a mapping or as text, or None: nothing moves.
             present: The program's devices.
         Raises:
-            ValueError: a device that the program has not, or that nobody knows.
+            ValueError: a device that the program has not, or that no one knows.
         """
         if device_map is None:
             return cls({})
@@ -75,11 +80,14 @@ class DeviceMove:
         return tuple(sorted(set(self.targets.values())))
 
     def of(self, device: torch.device | str, path: str = "") -> torch.device:
-        """Where a tensor of this device goes."""
+        """Return where a tensor of this device goes."""
         return torch.device(self.targets.get(full_name(device), str(device)))
 
     def of_literal(self, literal: torch.device | str, path: str = "") -> torch.device | str:
-        """What a device in the graph becomes; text stays text, and `cuda` without an index stays without."""
+        """Return what a device in the graph becomes.
+
+        Text stays text, and `cuda` without an index stays without.
+        """
         wanted = torch.device(literal)
         if str(wanted) in self.targets or wanted.index is not None or wanted.type == "cpu":
             moved = self.of(wanted)
@@ -94,7 +102,7 @@ class ModuleMove:
     """Where each module goes; the longest prefix of a path decides.
 
     A device that is the home of modules (where their weights are) becomes what those modules' home becomes;
-    one that is nobody's home, such as a `cpu` that results are sent to, stays.
+    one that is not a home, such as a `cpu` that results are sent to, stays.
 
     Args:
         entries: Device by module path; `""` is the rest.
@@ -110,7 +118,7 @@ class ModuleMove:
         return tuple(sorted(set(self.entries.values())))
 
     def of(self, device: torch.device | str, path: str = "") -> torch.device:
-        """Where a tensor of this device goes that belongs to the module `path`."""
+        """Return where a tensor of this device goes that belongs to the module `path`."""
         entry = covering_entry(path, self.entries)
         old = full_name(device)
         if entry is not None and self.homes.get(entry, old) == old:
@@ -119,12 +127,12 @@ class ModuleMove:
         return torch.device(min(targets)) if len(targets) == 1 else torch.device(old)
 
     def of_literal(self, literal: torch.device | str, path: str = "") -> torch.device | str:
-        """What a device in the graph of the module `path` becomes."""
+        """Return what a device in the graph of the module `path` becomes."""
         return _spelled(self.of(literal, path), literal)
 
 
 def parse_move(program: ExportedProgram, device_map: str | Mapping[str, str]) -> Move:
-    """Reads a map of devices or of module paths; which of the two it is, its keys tell.
+    """Read a map of devices or of module paths; which of the two it is, its keys tell.
 
     Args:
         program: Not changed.
@@ -139,14 +147,14 @@ def parse_move(program: ExportedProgram, device_map: str | Mapping[str, str]) ->
             return DeviceMove.parse(device_map, devices_of_program(program))
         device_map = _read_pairs(device_map)
     if not isinstance(device_map, Mapping):
-        raise InvalidType(f"a device map is a device or a mapping, not {type(device_map).__name__}")
+        raise InvalidType(f"a device map must be a device or a mapping, not {type(device_map).__name__}")
     if not device_map:
-        raise InvalidValue("the device map is empty: write for example {'cpu': 'cuda:0'}")
+        raise InvalidValue("the device map is empty: write, for example, {'cpu': 'cuda:0'}")
     are_devices = {device_of_literal(key) is not None for key in device_map}
     if are_devices == {True}:
         return DeviceMove.parse(device_map, devices_of_program(program))
     if len(are_devices) == 2:
-        raise InvalidValue("a device map has devices or module paths on its left side, not both")
+        raise InvalidValue("a device map maps devices or module paths, not both")
     entries = {path: full_name(device) for path, device in DeviceMap.parse(device_map).entries.items()}
     return _module_move(program, entries)
 
@@ -169,12 +177,12 @@ def _module_move(program: ExportedProgram, entries: Mapping[str, str]) -> Module
         if path and path not in paths:
             near = difflib.get_close_matches(path, paths, n=3, cutoff=0.3)
             hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise InvalidValue(f"the device map names {path!r}, which is no module of the program{hint}")
+            raise InvalidValue(f"the device map names {path!r}, which is not a module of the program{hint}")
     counts: dict[str, Counter[str]] = {}
     for name, tensor in program.state_dict.items():
         entry = covering_entry(name, entries)
         if entry is None:
-            raise InvalidValue(f"the device map says nothing about {name}: add an entry '' for the rest")
+            raise InvalidValue(f"the device map has no entry for {name}: add an entry '' for the rest")
         counts.setdefault(entry, Counter())[str(tensor.device)] += 1
     for entry, found in counts.items():
         if len(found) > 1:
@@ -195,10 +203,10 @@ def _paths(program: ExportedProgram) -> Iterable[str]:
 
 
 def full_name(device: torch.device | str) -> str:
-    """torch's name of a device, with the index 0 where an accelerator has none.
+    """Return torch's name of a device, with the index 0 where an accelerator has none.
 
     Raises:
-        ValueError: nobody knows such a device. One line.
+        ValueError: no one knows such a device. One line.
     """
     try:
         found = torch.device(device)

@@ -16,30 +16,33 @@ __all__ = ["failures", "layout_notes", "unproven_text"]
 
 
 def failures(rerun: Rerun) -> tuple[Diagnostic, ...]:
-    """The nodes that fail on the new devices, repeats of equal modules folded: FE502, FE504."""
+    """Return the nodes that fail on the new devices, repeats of equal modules folded: FE502, FE504."""
     return fold([*map(_clash, rerun.clashes), *map(_refusal, rerun.refusals)])
 
 
 def layout_notes(rerun: Rerun) -> tuple[str, ...]:
-    """Where another kernel is chosen, which an export for these devices may follow with other nodes."""
+    """Return where another kernel is chosen, which an export for these devices may follow
+    with other nodes.
+    """
     counts: Counter[tuple[str, str, str, str]] = Counter()
     changed = {change.node for change in rerun.changes}
     for change in rerun.changes:
         if changed.isdisjoint(change.node.all_input_nodes):  # The others follow from it.
             counts[operator_name(change.node), change.field, change.before, change.now] += 1
     return tuple(
-        f"{operator}: another kernel on the new devices, {field} {before} -> {now}"
+        f"{operator}: a different kernel on the new devices, {field} {before} -> {now}"
         + (f" ({count} times)" if count > 1 else "")
-        + "; an export for them may copy elsewhere"
+        + "; an export for these devices may copy in other places"
         for (operator, field, before, now), count in counts.items()
     )
 
 
 def unproven_text(rerun: Rerun) -> tuple[str, ...]:
-    """One sentence for each kind of node that could not be run."""
+    """Return one sentence for each kind of node that could not be run."""
     counts = Counter((operator_name(fact.node), fact.reason) for fact in rerun.unproven)
     return tuple(
-        f"{operator} cannot be run on fakes: nothing is proven of {count} node{'s' * (count > 1)} ({reason})"
+        f"{operator} cannot be run on fake tensors, so the check is incomplete for {count} "
+        f"node{'s' * (count > 1)} ({reason})"
         for (operator, reason), count in counts.items()
     )
 
@@ -48,7 +51,7 @@ def _clash(found: Clash) -> Diagnostic:
     return rule("FE502").diagnostic(
         labels=tuple(_labels(found, f"{found.clash.operator} gets {found.clash.text}")),
         notes=(f"{found.clash.operator} gets {found.clash.text}",),
-        fix=Fix("name the other device in the map as well, or move one of the tensors in the model"),
+        fix=Fix("add the other device to the map as well, or move one of the tensors in the model"),
         node=found.node.name,
         module_path=found.path,
     )
@@ -59,7 +62,7 @@ def _refusal(found: Refusal) -> Diagnostic:
     return rule("FE504").diagnostic(
         labels=tuple(_labels(found, f"{operator} refuses here")),
         notes=(f"{operator} refuses: {found.reason}",),
-        fix=Fix("export the model for this device: its code may take another way there"),
+        fix=Fix("export the model for this device: its code may take another path there"),
         node=found.node.name,
         module_path=found.path,
     )

@@ -34,11 +34,11 @@ class MovedTensors:
         self._kept: list[torch.Tensor] = []
 
     def weight(self, old: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A parameter or buffer; itself where it is on the device already."""
+        """Return a parameter or buffer; itself where it is on the device already."""
         return self._once(old, device, self._weight)
 
     def constant(self, old: Any, device: torch.device) -> Any:
-        """A constant, which is real on the CPU if it has a value, as those of an export are."""
+        """Return a constant, which is real on the CPU if it has a value, as those of an export are."""
         return self._once(old, device, self._constant) if isinstance(old, torch.Tensor) else old
 
     def _once(self, old: torch.Tensor, device: torch.device, make: Any) -> torch.Tensor:

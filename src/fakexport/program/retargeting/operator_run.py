@@ -63,7 +63,7 @@ class OperatorRuns:
     _keys: ValueKeys = field(default_factory=ValueKeys)
 
     def run(self, node: Node, context: tuple[Any, ...]) -> Outcome:
-        """Runs a node that calls an operator.
+        """Run a node that calls an operator.
 
         Args:
             node: Its value of before is noted in `before`, those of its inputs in `before` and `now`.
@@ -103,9 +103,9 @@ class OperatorRuns:
         return Outcome(value if clash else self._without_other_causes(node, value), clash)
 
     def _without_other_causes(self, node: Node, value: Any) -> Any:
-        """The value, unless running the node on the devices of before differs from its note as much.
+        """Return the value, unless running the node on the devices of before differs from its note as much.
 
-        An export notes some values otherwise than running their operator again gives them: of `dropout`,
+        An export notes some values differently from running their operator again gives them: of `dropout`,
         which returns its input, it notes a copy. The note is right, then, but for the device.
         """
         noted = self.before[node]
@@ -117,7 +117,7 @@ class OperatorRuns:
         return on_devices_of(value, noted)
 
     def _again(self, node: Node) -> Any:
-        """What a node gives on the devices of before; None if it fails there as well."""
+        """Return what a node returns on the old devices; None if it fails there as well."""
         try:
             with self.devices_before():
                 return self._call(node, self.before)
@@ -125,7 +125,9 @@ class OperatorRuns:
             return None
 
     def _call(self, node: Node, values: Mapping[Node, Any], device: torch.device | None = None) -> Any:
-        """What a node gives for these values, all of them moved to `device` first if one is given."""
+        """Return what a node returns for these values, all of them moved to `device` first if
+        one is given.
+        """
         is_choosing = node.target in _CHOOSES_BY_AUTOGRAD
         is_mutated = _is_mutating(node)  # What it does to metadata is not to be seen at earlier nodes.
 
@@ -146,7 +148,8 @@ class OperatorRuns:
 
 @contextmanager
 def strict_rules(mode: FakeTensorMode) -> Iterator[None]:
-    """The context in which operators run on fakes of `mode` as in an export, by the rules of real devices.
+    """Enter a context in which operators run on fakes of `mode` as in an export, by the rules of real
+    devices.
 
     The shape environment of the mode learns nothing from them.
     """
@@ -174,7 +177,7 @@ def _observe(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs
 
 
 def on_devices_of(value: Any, noted: Any) -> Any:
-    """The tensors of `noted` on the devices of those of `value`, which has the same structure."""
+    """Return the tensors of `noted` on the devices of those of `value`, which has the same structure."""
     values = iter(tree_leaves(value))
 
     def on_device(leaf: Any) -> Any:
@@ -191,7 +194,7 @@ def _is_mutating(node: Node) -> bool:
 
 
 def _is_different(noted: Any, value: Any) -> bool:
-    """Whether tensors at the same places differ in more than the device."""
+    """Return whether tensors at the same places differ in more than the device."""
     pairs = zip(tree_leaves(noted), tree_leaves(value), strict=False)
     return any(
         isinstance(a, FakeTensor) and isinstance(b, FakeTensor) and value_difference(a, b) is not None
@@ -200,7 +203,7 @@ def _is_different(noted: Any, value: Any) -> bool:
 
 
 def _common_device(leaves: Sequence[Any]) -> torch.device:
-    """Where a healed call runs: on the first accelerator of its tensors."""
+    """Return where a healed call runs: on the first accelerator of its tensors."""
     devices = [leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), devices[0])
 

@@ -80,7 +80,7 @@ class Rerun:
     """Replaces the devices of a graph in place: in arguments as the move says, in values as they come out.
 
     After the run, `clashes` and `refusals` have the nodes that fail on real devices of that kind; each was
-    healed, so that those behind it are found as well. `unproven` and `changes` are what else there is.
+    healed, so that those after it are found as well. `unproven` and `changes` are what else there is.
 
     Args:
         mode: The fake mode of the program's values.
@@ -108,7 +108,7 @@ class Rerun:
         self._finished: dict[GraphModule, list[Any]] = {}
 
     def run(self, graph_module: GraphModule, inputs: dict[Node, Any]) -> None:
-        """Runs the main graph and every subgraph.
+        """Run the main graph and every subgraph.
 
         Args:
             graph_module: Changed in place.
@@ -120,7 +120,7 @@ class Rerun:
             self._run(graph_module, "")
 
     def _begin(self, node: Node, value: Any) -> None:
-        """Notes the value of a placeholder."""
+        """Note the value of a placeholder."""
         self._before[node] = node.meta.get("val")
         self._now[node] = value
         if not is_fake_object(value):  # Of an object, a program notes the class.
@@ -129,7 +129,7 @@ class Rerun:
             self._in_autograd.add(node)
 
     def _run(self, owner: GraphModule, path: str) -> list[Any]:
-        """The values of the output. `path` is the module of the node that runs the graph."""
+        """Return the values of the output. `path` is the module of the node that runs the graph."""
         for node in [*owner.graph.nodes]:
             if node.op == "get_attr":
                 self._get(owner, node, path)
@@ -197,7 +197,7 @@ class Rerun:
             self.clashes.append(Clash(node, path, clash))
 
     def _run_subgraphs(self, node: Node, path: str, subgraphs: Sequence[Node]) -> Any:
-        """The value of a node that runs subgraphs; a subgraph that several nodes run is run once."""
+        """Return the value of a node that runs subgraphs; a subgraph that several nodes run is run once."""
         arguments = tree_leaves(node.args)
         first = next(i for i, argument in enumerate(arguments) if argument in subgraphs)
         operands = [argument for argument in arguments[first:] if argument not in subgraphs]
@@ -216,7 +216,7 @@ class Rerun:
         return on_devices_of(outputs, before)
 
     def _bind(self, subgraph: GraphModule, operands: Sequence[Any], path: str) -> None:
-        """Gives the placeholders of a subgraph the devices of what it is called with."""
+        """Return the placeholders of a subgraph the devices of what it is called with."""
         inputs = subgraph.graph.find_nodes(op="placeholder")
         for position, node in enumerate(inputs):
             operand = operands[position] if len(inputs) == len(operands) else None
@@ -233,7 +233,7 @@ class Rerun:
 
     @contextmanager
     def _inside(self, node: Node) -> Iterator[None]:
-        """The context that a node opens for its subgraph: autocast, or grad mode."""
+        """Enter the context that a node opens for its subgraph: autocast, or grad mode."""
         outer = self._autocast, self._is_grad_enabled
         name = operator_name(node)
         if name == "higher_order.wrap_with_set_grad_enabled":
@@ -249,7 +249,7 @@ class Rerun:
         self._autocast, self._is_grad_enabled = outer
 
     def _note(self, node: Node, path: str, value: Any) -> None:
-        """Notes the value of a node: the old one on its new device, where nothing but the device differs.
+        """Note the value of a node: the old one on its new device, where nothing but the device differs.
 
         Inside of `vmap` it goes on with the batched tensor that came out. A loaded program notes one element.
         """
@@ -275,7 +275,7 @@ class Rerun:
         return want_gradient(noted) if before.requires_grad else noted
 
     def _moved(self, value: Any, path: str) -> Any:
-        """A value whose devices are replaced as the move says."""
+        """Return a value whose devices are replaced as the move says."""
 
         def elsewhere(tensor: torch.Tensor) -> torch.Tensor:
             if not isinstance(tensor, FakeTensor):
@@ -301,12 +301,14 @@ class Rerun:
 
 
 def _is_batched(value: Any) -> bool:
-    """Whether it is a tensor of a level of `vmap`, around a fake one."""
+    """Return whether it is a tensor of a level of `vmap`, around a fake one."""
     return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
 
 
 def _is_differentiable(node: Node, value: Any) -> bool:
-    """Whether a gradient may flow through a node: not where indices, masks or detached values come out."""
+    """Return whether a gradient may flow through a node: not where indices, masks or detached values come
+    out.
+    """
     is_float = any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in tree_leaves(value))
     return is_float and not operator_name(node).startswith("aten.detach")
 

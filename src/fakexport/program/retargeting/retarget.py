@@ -74,7 +74,7 @@ class Retargeted:
 
     Args:
         program: The program.
-        devices: Of its weights, constants and values, sorted.
+        devices: Devices of its weights, constants and values, sorted.
         topology: The devices for which it was proven, `H100-80GB`; None: those of this machine.
         notes: Sentences about nodes for which another kernel is chosen on the new devices.
         unproven: Sentences about nodes that cannot be run on fakes; empty as a rule.
@@ -93,34 +93,36 @@ def retarget(
     *,
     topology: str | Topology | None = None,
 ) -> ExportedProgram:
-    """The program on other devices: what an export for those devices gives, without the model.
+    """Move a program to other devices: the result is what an export for those devices returns, without the
+    model.
 
     Every device is replaced: of weights, constants, inputs and values, in arguments by keyword and position,
     inside lists, in text (autocast regions, custom operators), in assertions, in subgraphs of control flow.
     A move between devices stays one. Then the graph is run on fakes of the new devices, by rules as strict as
-    those of real hardware, and the metadata of its nodes is what comes out.
+    those of real hardware, and the metadata of its nodes is the result.
 
-    What the model decided when it was exported stays decided. If its code asks on which device it is, or
-    attention takes a kernel with another layout there, an export for the new device gives another program:
-    export anew to have that one.
+    Decisions that the model made while it was exported are kept. If its code checks which device it is on, or
+    attention uses a kernel with another layout there, an export for the new device returns a different
+    program: export again to get that one.
 
     Args:
         program: Not changed.
         device_map: Device to device, `{"cpu": "cuda:0"}`; a device for everything, `"cuda:0"`; or module path
             to device, `{"model.layers.0": "cuda:1", "": "cuda:0"}`: then tensors are moved where they enter a
             module on another device. Also as text, `"cpu=cuda:0"`.
-        topology: The devices that there are, `"H100"`. Default: those of the `emulate` block around the
+        topology: The devices that exist, `"H100"`. Default: those of the `emulate` block around the
             call, else those of this machine, else the default model of each kind that the map names.
     Returns:
-        A new program. Fake weights stay fake, and what is known of values stays known. Real ones stay real
-        where their new device is here; else they become fakes, whose value `fakexport.fake.value_of` gives.
+        A new program. Fake weights stay fake, and known values stay known. Real ones stay real where this
+        machine has their new device; else they become fakes, whose value `fakexport.fake.value_of` returns.
         Example inputs likewise.
     Raises:
-        RetargetError: nodes of the program fail on the new devices; nothing was made.
-        ValueError: a map that does not fit the program, an unknown device, one that the topology has not.
-        TypeError: a map that is none.
+        RetargetError: nodes of the program fail on the new devices; no program is created.
+        ValueError: a map that does not fit the program, an unknown device, or one that the topology does not
+            have.
+        TypeError: not a device map.
     Warns:
-        RetargetWarning: nodes that cannot be run on fakes of any device, so that nothing is proven of them.
+        RetargetWarning: nodes that cannot be run on fake tensors of any device, so they are not verified.
     Reports:
         FE502, FE504 in `RetargetError.diagnostics`.
 
@@ -186,7 +188,7 @@ def _facts(
 
 
 def held_tensors(program: ExportedProgram, move: Move, tensors: MovedTensors | None = None) -> dict[str, Any]:
-    """The weights and constants of a program on their new devices, by name."""
+    """Return the weights and constants of a program on their new devices, by name."""
     tensors = tensors or MovedTensors(_mode(program))
     owners = _owners(program)
     held: dict[str, Any] = {
@@ -203,7 +205,7 @@ def held_tensors(program: ExportedProgram, move: Move, tensors: MovedTensors | N
 def rerun_on(
     program: ExportedProgram, graph_module: GraphModule, move: Move, held: Mapping[str, Any]
 ) -> Rerun:
-    """Puts a copy of the program's graph on other devices, in place.
+    """Put a copy of the program's graph on other devices, in place.
 
     Args:
         program: Not changed.
@@ -234,7 +236,7 @@ def rerun_on(
 def devices_for(
     program: ExportedProgram, move: Move, topology: str | Topology | None
 ) -> AbstractContextManager[Any]:
-    """The context in which the devices of the moved program exist for fakes.
+    """Return a context in which the devices of the moved program exist for fakes.
 
     Raises:
         ValueError: the topology lacks one of the new devices.
@@ -250,7 +252,10 @@ def devices_for(
 
 
 def _existing(devices: Iterable[str]) -> AbstractContextManager[Any]:
-    """The context in which devices exist for fakes; one that is not here is the usual model of its kind."""
+    """Return a context in which devices exist for fakes.
+
+    One that is not here is the usual model of its kind.
+    """
     if all(exists_here(device) for device in devices):
         return nullcontext()
     counts: Counter[str] = Counter()
@@ -271,7 +276,7 @@ def _inputs(program: ExportedProgram, graph_module: GraphModule) -> Iterator[tup
 
 
 def _owners(program: ExportedProgram) -> dict[str, str]:
-    """Path of the module that first reads each constant without a path of its own."""
+    """Return the path of the module that first reads each constant without a path of its own."""
     return {
         spec.target: next((module_path(user) for user in node.users), "")
         for spec, node in _inputs(program, program.graph_module)
@@ -280,12 +285,15 @@ def _owners(program: ExportedProgram) -> dict[str, str]:
 
 
 def _path_of_inputs(program: ExportedProgram) -> str:
-    """The first weight that a submodule holds: inputs are expected on its device, as for an export."""
+    """Return the first weight that a submodule holds: inputs are expected on its device, as for an export."""
     return next((name for name in program.state_dict if "." in name), "")
 
 
 def _placeholder(before: Any, spec: InputSpec, tensor: Any, move: Move, first: str) -> Any:
-    """The value of a placeholder on its new device; a literal on the CPU knows its data, as in torch."""
+    """Return the value of a placeholder on its new device.
+
+    A literal on the CPU knows its data, as in torch.
+    """
     if not isinstance(before, FakeTensor):
         return before
     device = tensor.device if isinstance(tensor, torch.Tensor) else move.of(before.device, first)

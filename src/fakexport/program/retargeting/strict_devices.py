@@ -45,7 +45,7 @@ WITH_SCALARS = frozenset(
         *("binary_cross_entropy", "binary_cross_entropy_with_logits", "clip", "clip_", "index_put"),
     }
 )
-"""They take a CPU tensor without dimensions as a number, as those do that torch tags as pointwise."""
+"""They take a 0-d CPU tensor as a number, as those do that torch tags as pointwise."""
 
 _POINTWISE_BUT_STRICT = frozenset({"equal"})
 
@@ -70,7 +70,7 @@ class DeviceClash:
 
 
 def device_clash(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> DeviceClash | None:
-    """Says how a call of an aten operator breaks the rules of a real device, or None if it does not.
+    """Say how a call of an aten operator breaks the rules of a real device, or None if it does not.
 
     An operator of another library has rules of its own, which its fake kernel may check.
     """
@@ -89,7 +89,7 @@ def device_clash(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def _is_free(operator: Any, argument: str, tensor: torch.Tensor) -> bool:
-    """Whether this argument may be on the CPU, wherever the others are."""
+    """Return whether this argument may be on the CPU, wherever the others are."""
     if tensor.device.type != "cpu":
         return False
     name = operator.overloadpacket.__name__

@@ -27,7 +27,8 @@ class ValueKeys:
         self._of_node: dict[Node, tuple[Any, Any]] = {}
 
     def of(self, arguments: Any, values: Mapping[Node, Any]) -> Any:
-        """The key of nested arguments, or NO_KEY: a tensor whose data is known decides by that as well.
+        """Return the key of nested arguments, or NO_KEY: a tensor whose data is known decides by that as
+        well.
 
         Args:
             arguments: With nodes in the places of values.
@@ -75,9 +76,9 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def value_difference(old: FakeTensor, new: FakeTensor) -> tuple[str, str, str] | None:
-    """Field, old and new text of what differs besides the device, or None.
+    """Return the field, old and new text of what differs besides the device, or None.
 
-    Sizes that only running tells are symbols, which each run names anew: of those, only the number of
+    Sizes that only running tells are symbols, which each run names again: of those, only the number of
     dimensions is compared.
     """
     if old.dtype != new.dtype:

@@ -268,7 +268,7 @@ def test_another_number_of_outputs_is_one_line(subjects):
     other = copy.deepcopy(model)
     other.forward = lambda x, *, scale: x
 
-    with pytest.raises(ValueError, match="the model gives 1 outputs, and the program 2"):
+    with pytest.raises(ValueError, match="the model returns 1 outputs, the program 2"):
         compare(other, program, args, kwargs)
 
 

@@ -115,7 +115,7 @@ def test_what_is_no_condition_is_refused_and_never_run(guard):
 def test_two_inputs_that_a_path_could_mean_are_not_guessed_between():
     leaves = (InputLeaf("c_k_0", None, 2), InputLeaf("c_k_0_1", None, 2))
 
-    with pytest.raises(UnreadableCondition, match="no input of the program"):
+    with pytest.raises(UnreadableCondition, match="the program has no input"):
         read_condition("L['c']['k'][0].size()[0] > 3", leaves)
 
 

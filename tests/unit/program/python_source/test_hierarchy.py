@@ -225,7 +225,7 @@ def test_a_program_that_leaves_a_module_and_comes_back_is_split_and_says_so(tmp_
     assert_gives_the_same(program, tmp_path, ROWS)
 
     text = (tmp_path / "program.py").read_text()
-    assert text.count("# The hierarchy could not be kept here") == 1
+    assert text.count("# The module hierarchy could not be kept") == 1
     assert text.count("self.blocks[3].forward_2(") == 1
 
 
