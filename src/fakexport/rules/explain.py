@@ -58,7 +58,7 @@ _TITLES = {
     "retarget": "A model that shows it",
     "compile": "A model that shows it",
 }
-_SUFFIXES = {"aoti": ".aoti.pt2", "cpp-project": "", "executorch": ".pte", "onnx": ".onnx"}
+_SUFFIXES = {"aoti": ".aoti.pt2", "cpp-project": "", "executorch": ".pte"}
 _IN_PYTHON = "fe.bind(fe.export(factory), checkpoint())"
 
 
@@ -70,7 +70,7 @@ def _how_to_run(known: Rule) -> str:
         return f"`{export}`, then `fakexport inspect model.pt2 --devices`"
     if known.fails_on == "compile":
         export = f"fakexport export model.py:factory --target {known.target} -o model.pt2"
-        out = f"model{_SUFFIXES[known.form or '']}"
+        out = f"model{_SUFFIXES.get(str(known.form), f'.{known.form}')}"
         return f"`{export}`, then `fakexport compile model.pt2 --to {known.form} -o {out}`"
     return f"`{_command(known)}`"
 
