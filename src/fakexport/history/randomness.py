@@ -1,4 +1,4 @@
-"""Where the random numbers of a replay come from: from where eager construction would draw them.
+"""Track the generator state of each random operation in eager mode, so that a replay draws the same numbers.
 
 Nothing is drawn while fake tensors are made, so each random operation notes from where in the sequence of
 its generator it would have drawn: a known state, and the number of 32-bit words since then. torch's kernels

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fakexport.documents.escaping import escaped
 from fakexport.report.device_sizes import device_sizes, equal_rows
-from fakexport.report.quantity import bytes_text, device_names, elements_text, seconds_text
+from fakexport.report.quantity import bytes_text, device_names, elements_text, plural, seconds_text
 from fakexport.report.table import wide_layout, wrapped
 from fakexport.report.transfer_listing import transferred_text
 from fakexport.report.verdict import Report, Verdict
@@ -127,14 +127,20 @@ def _uneven_weights(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _constants(verdict: Verdict) -> tuple[str, ...]:
-    """Return `constants: 3 recovered (1.2 KiB); 1 unbound, the program is incomplete: scale (FE601)`."""
+    """Return how many constants were recomputed, and which have no value."""
     recovered = verdict.recovered
     if recovered is None or not (recovered.names or recovered.unbound):
         return ()
-    text = f"constants: {len(recovered.names):,} recovered ({bytes_text(recovered.bytes)})"
+    texts = []
+    if recovered.names:
+        size, verb = bytes_text(recovered.bytes), "was" if len(recovered.names) == 1 else "were"
+        tensors = plural(len(recovered.names), "tensor")
+        texts.append(f"{tensors} that no checkpoint contains ({size}) {verb} recomputed exactly")
     if recovered.unbound:
         named = [f"{constant.name} ({constant.code})" for constant in recovered.unbound[:_MOST_CONSTANTS]]
         if (more := len(recovered.unbound) - len(named)) > 0:
             named.append(f"and {more:,} more")
-        text += f"; {len(recovered.unbound):,} unbound, the program is incomplete: {', '.join(named)}"
-    return (text,)
+        verb = "has" if len(recovered.unbound) == 1 else "have"
+        constants = plural(len(recovered.unbound), "constant")
+        texts.append(f"{constants} {verb} no value, so the program is incomplete: {', '.join(named)}")
+    return ("; ".join(texts),)
