@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 CHECK := $(VENV)/bin/fakexport check
 PYTHON ?=
 
-.PHONY: demo test test-slow test-all test-torch fuzz lint rules test-other-wheels test-package gpu-fidelity bench clean
+.PHONY: demo test test-slow test-all test-torch fuzz lint docs rules test-other-wheels test-package gpu-fidelity bench clean
 
 demo: $(VENV)/.with-transformers
 	$(CHECK) examples/mlp.py:cpu --target cpu
@@ -65,6 +65,10 @@ test-package: $(VENV)/.created
 
 rules: $(VENV)/.with-test
 	$(VENV)/bin/fakexport explain --all > docs/rules.md
+
+# The documentation as a site in build/docs. A warning is an error, and a link to nowhere is a warning.
+docs: $(VENV)/.with-docs
+	$(RUN) -m sphinx --quiet --nitpicky --fail-on-warning --conf-dir docs --doctree-dir build/doctrees . build/docs
 
 # On a machine with an NVIDIA GPU. Offline, where torch and transformers are there already:
 # PYTHONPATH=src python3 -m benchmarks.gpu_fidelity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,21 +12,73 @@ import torch
 
 from tests.command_line import fakexport
 
-__all__ = ["LEFT_OUT", "PAGES", "ROOT", "Page", "commands"]
+__all__ = ["LEFT_OUT", "PAGES", "ROOT", "Command", "Page", "commands", "steps"]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-_BLOCK = re.compile(r"^```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```(?P<kind>console|diff|python|yaml)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ (?P<command>(?:\\\n|.)*)\n(?P<printed>(?:(?!\$ ).*\n)*)", re.MULTILINE)
+_FILE = re.compile(r"# (?P<name>\S+\.(?:py|yml))\n")
+_EDITED = re.compile(r"--- (?P<name>\S+)\n\+\+\+ (?P=name)\n@@\n")
 
 
-def commands(text: str) -> list[tuple[str, list[str]]]:
-    """Each command in the text of a page, in its order, with the lines that it is said to print."""
-    return [
-        (found["command"].replace("\\\n", " "), found["printed"].splitlines())
-        for block in _BLOCK.finditer(text)
-        for found in _COMMAND.finditer(block["text"])
-    ]
+@dataclass(frozen=True)
+class Command:
+    """A command of a page, and the lines that it is said to print."""
+
+    text: str
+    printed: list[str]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a page shows in full: its first line is a comment with its name."""
+
+    name: str
+    text: str
+
+    def write(self, folder: Path) -> None:
+        path = folder / self.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A diff of a file that the page showed before: hunks begin with `@@`; each applies in one place."""
+
+    name: str
+    hunks: tuple[str, ...]
+
+    def write(self, folder: Path) -> None:
+        text = (folder / self.name).read_text(encoding="utf-8")
+        for hunk in self.hunks:
+            before, after = ("".join(_side(hunk, mark)) for mark in "-+")
+            assert text.count(before) == 1, f"{self.name}: found {text.count(before)} times:\n{before}"
+            text = text.replace(before, after)
+        (folder / self.name).write_text(text, encoding="utf-8")
+
+
+def _side(hunk: str, mark: str) -> Iterator[str]:
+    return (line[1:] for line in hunk.splitlines(keepends=True) if line[0] in (" ", mark))
+
+
+def steps(text: str) -> Iterator[Command | File | Edit]:
+    """What the text of a page has its reader do, in its order."""
+    for block in _BLOCK.finditer(text):
+        body = block["text"]
+        if block["kind"] == "console":
+            for found in _COMMAND.finditer(body):
+                yield Command(found["command"].replace("\\\n", " "), found["printed"].splitlines())
+        elif file := _FILE.match(body):
+            yield File(file["name"], body)
+        elif edited := _EDITED.match(body):
+            yield Edit(edited["name"], tuple(body[edited.end() :].split("@@\n")))
+
+
+def commands(text: str) -> list[Command]:
+    """The commands in the text of a page, in its order."""
+    return [step for step in steps(text) if isinstance(step, Command)]
 
 
 def _nothing(folder: Path) -> None:
@@ -108,6 +160,7 @@ PAGES = {
         ("g++",),
         {"make ": "installs into .venv from a package index", "pip ": "the same, into this environment"},
     ),
+    "docs/ci.md": Page(),
     "docs/cli.md": Page(
         _command_line,
         left_out={
@@ -118,7 +171,10 @@ PAGES = {
     "docs/custom_operators.md": Page(tools=("g++", "cmake")),
     "docs/debugging.md": Page(_debugging),
     "docs/deploy.md": Page(tools=("g++", "cmake")),
+    "docs/faq.md": Page(),
     "docs/json.md": Page(_json, ("jq",)),
+    "docs/quickstart.md": Page(),
+    "docs/why.md": Page(),
 }
 LEFT_OUT = {
     "CONTRIBUTING.md": "it installs into .venv and runs the tests",

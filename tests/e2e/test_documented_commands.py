@@ -11,7 +11,7 @@ from itertools import groupby
 
 import pytest
 
-from tests.e2e.console_pages import LEFT_OUT, PAGES, ROOT, commands
+from tests.e2e.console_pages import LEFT_OUT, PAGES, ROOT, Command, commands, steps
 
 BELOW = ("docs", "examples", "src")
 
@@ -54,7 +54,7 @@ def test_every_page_with_commands_is_run_or_left_out_for_a_reason():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_that_is_left_out_is_on_its_page(page):
-    listed = [command for command, _ in commands(text_of(page))]
+    listed = [command.text for command in commands(text_of(page))]
 
     assert listed
     for beginning in PAGES[page].left_out:
@@ -64,8 +64,22 @@ def test_every_command_that_is_left_out_is_on_its_page(page):
 def test_a_command_goes_on_behind_a_backslash_and_ends_before_what_it_prints():
     text = "```console\n$ one \\\n  --more\nfirst\n...\nlast\n\n$ two\n```\n"
 
-    assert commands(text) == [("one    --more", ["first", "...", "last", ""]), ("two", [])]
+    assert commands(text) == [Command("one    --more", ["first", "...", "last", ""]), Command("two", [])]
     assert passages(["first", "...", "last 7.5 s", "...", ""]) == ["first", "last #"]
+
+
+def test_a_page_writes_files_and_edits_them(tmp_path):
+    text = (
+        "```python\n# sub/a.py\nx = 1\ny = 2\n```\n```python\nnot_a_file = 1\n```\n"
+        "```diff\n--- sub/a.py\n+++ sub/a.py\n@@\n-x = 1\n+x = 3\n y = 2\n```\n"
+    )
+
+    for step in steps(text):
+        step.write(tmp_path)
+
+    assert (tmp_path / "sub" / "a.py").read_text() == "# sub/a.py\nx = 3\ny = 2\n"
+    with pytest.raises(AssertionError, match="found 0 times"):
+        step.write(tmp_path)
 
 
 @pytest.mark.slow
@@ -78,7 +92,11 @@ def test_every_command_of_a_page_runs_and_prints_what_it_says(page, environment,
     PAGES[page].given(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
 
-    for command, said in commands(text_of(page)):
+    for step in steps(text_of(page)):
+        if not isinstance(step, Command):
+            step.write(tmp_path)
+            continue
+        command, said = step.text, step.printed
         if command.startswith(tuple(PAGES[page].left_out)):
             continue
         done = subprocess.run(

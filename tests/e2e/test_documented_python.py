@@ -1,4 +1,7 @@
-"""The Python of the documentation runs: the blocks of a page in one namespace, and the docstring examples."""
+"""The Python of the documentation runs: the blocks of a page in one namespace, and the docstring examples.
+
+A block that begins with the name of a file is that file; the commands that use it run in another test.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from torch import nn
 import fakexport as fe
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```python\n(?!# \S+\.py\n)(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = sorted(path for path in [*ROOT.glob("docs/*.md")] if BLOCK.search(path.read_text()))
 
 
