@@ -219,10 +219,10 @@ def page(found: Mapping[str, Any]) -> str:
         "Written by `python -m benchmarks.deploy_table`. Each model is constructed with drawn weights and\n"
         "handed over in each mode of [`fakexport bench`](cli.md#fakexport-bench-source), which says what\n"
         "the columns are: written in one fresh process, and opened in another, where the model's package\n"
-        "cannot be imported unless code is handed over. Outputs were held against eager's first.",
+        "cannot be imported unless code is handed over. Outputs were compared with eager's first.",
         f"Machine: {machine}. The system's load average before a mode, in which the modes before\n"
         f"count too, was {statistics.median(loads):.1f} in the median and {max(loads):.1f} at most. Latency "
-        "is told as a ratio to\neager, whose calls took turns with the mode's in one process. "
+        "is reported as a ratio to\neager, whose calls took turns with the mode's in one process. "
         "ONNX Runtime has the threads of torch;\nExecuTorch, with XNNPACK, as many as processors.\n"
         f"{told}.",
         "## Latency over eager's",

@@ -66,7 +66,7 @@ KNOWN: dict[str, Reason] = {
         shows_as="stride",
     ),
     "nonzero_static": Reason(
-        "CUDA's kernel gives a column-major result",
+        "CUDA's kernel returns a column-major result",
         is_right=True,
         source="torch/_meta_registrations.py:nonzero_static, which asks for the device",
         shows_as="stride",

@@ -109,7 +109,7 @@ def _section(library: str, rows: Sequence[Row], versions: str) -> Iterable[str]:
 def _reach(library: str, count: int) -> str:
     if library == "transformers":
         return f"{count} of the {len(ARCHITECTURES)} architectures of `tests/architectures` were reached."
-    return f"A small model of each of {count} families, by hand: timm does not import beside a CPU wheel."
+    return f"A small model of each of {count} families, by hand: timm cannot be imported with a CPU wheel."
 
 
 def _kind(cell: str) -> str:
