@@ -20,5 +20,5 @@ def text_of(svg: str) -> str:
 def test_the_picture_shows_what_the_command_prints():
     shown = text_of(PICTURE.read_text(encoding="utf-8"))
 
-    assert "FE201" in shown
+    assert "fails at capture" in shown
     assert shown == text_of(drawn(report())), "draw it again: python tools/report_picture.py"
