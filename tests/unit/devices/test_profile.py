@@ -31,6 +31,23 @@ CAPABILITIES = {
     "H200": (9, 0),
     "B200": (10, 0),
     "MI300X": (9, 4),
+    "RTX-3090": (8, 6),
+    "RTX-4090": (8, 9),
+    "RTX-5090": (12, 0),
+    "RTX-6000-Ada": (8, 9),
+    "RTX-PRO-6000": (12, 0),
+    "A10": (8, 6),
+    "A30": (8, 0),
+    "A40": (8, 6),
+    "H100-PCIe": (9, 0),
+    "H100-NVL": (9, 0),
+    "H20": (9, 0),
+    "GH200": (9, 0),
+    "GB200": (10, 0),
+    "Jetson-AGX-Orin": (8, 7),
+    "MI250X": (9, 0),
+    "MI325X": (9, 4),
+    "MI355X": (9, 5),
 }
 VENDOR_NAMES = {
     "T4": "Tesla T4",
@@ -46,6 +63,26 @@ VENDOR_NAMES = {
     "MI300X": "AMD Instinct MI300X",
     "xpu": "Intel(R) Data Center GPU Max 1550",
     "mps": "Apple M2 Ultra",
+    "RTX-3090": "NVIDIA GeForce RTX 3090",
+    "RTX-4090": "NVIDIA GeForce RTX 4090",
+    "RTX-5090": "NVIDIA GeForce RTX 5090",
+    "RTX-6000-Ada": "NVIDIA RTX 6000 Ada Generation",
+    "RTX-PRO-6000": "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    "A10": "NVIDIA A10",
+    "A30": "NVIDIA A30",
+    "A40": "NVIDIA A40",
+    "H100-PCIe": "NVIDIA H100 PCIe",
+    "H100-NVL": "NVIDIA H100 NVL",
+    "H20": "NVIDIA H20",
+    "GH200": "NVIDIA GH200 480GB",
+    "GB200": "NVIDIA GB200",
+    "Jetson-AGX-Orin": "Orin",
+    "MI250X": "AMD Instinct MI250X",
+    "MI325X": "AMD Instinct MI325X",
+    "MI355X": "AMD Instinct MI355X",
+    "Arc-B580": "Intel(R) Arc(TM) B580 Graphics",
+    "M3-Max": "Apple M3 Max",
+    "M4-Max": "Apple M4 Max",
 }
 MULTIPROCESSORS = {
     "T4": 40,
@@ -61,6 +98,26 @@ MULTIPROCESSORS = {
     "MI300X": 304,
     "xpu": 64,
     "mps": 76,
+    "RTX-3090": 82,
+    "RTX-4090": 128,
+    "RTX-5090": 170,
+    "RTX-6000-Ada": 142,
+    "RTX-PRO-6000": 188,
+    "A10": 72,
+    "A30": 56,
+    "A40": 84,
+    "H100-PCIe": 114,
+    "H100-NVL": 132,
+    "H20": 78,
+    "GH200": 132,
+    "GB200": 152,
+    "Jetson-AGX-Orin": 16,
+    "MI250X": 110,
+    "MI325X": 304,
+    "MI355X": 256,
+    "Arc-B580": 20,
+    "M3-Max": 40,
+    "M4-Max": 40,
 }
 MARKETED_GB = {
     "T4": 16,
@@ -76,6 +133,26 @@ MARKETED_GB = {
     "MI300X": 192,
     "xpu": 64,
     "mps": 192,
+    "RTX-3090": 24,
+    "RTX-4090": 24,
+    "RTX-5090": 32,
+    "RTX-6000-Ada": 48,
+    "RTX-PRO-6000": 96,
+    "A10": 24,
+    "A30": 24,
+    "A40": 48,
+    "H100-PCIe": 80,
+    "H100-NVL": 94,
+    "H20": 96,
+    "GH200": 96,
+    "GB200": 186,
+    "Jetson-AGX-Orin": 64,
+    "MI250X": 64,
+    "MI325X": 256,
+    "MI355X": 288,
+    "Arc-B580": 12,
+    "M3-Max": 128,
+    "M4-Max": 128,
 }
 # Shared memory of a block with opt-in and of a multiprocessor, KiB, and resident threads, by capability.
 CUDA_GUIDE = {
@@ -86,6 +163,8 @@ CUDA_GUIDE = {
     (8, 9): (99, 100, 1536),
     (9, 0): (227, 228, 2048),
     (10, 0): (227, 228, 2048),
+    (8, 7): (163, 164, 1536),
+    (12, 0): (99, 100, 1536),
 }
 ALL_PROFILES = pytest.mark.parametrize("profile", load_profiles().values(), ids=lambda profile: profile.name)
 ACCELERATORS = pytest.mark.parametrize(
@@ -135,14 +214,14 @@ def test_the_memory_is_the_marketed_size_less_what_the_driver_keeps(name: str, g
 
     # Vendors write GB for either 10^9 or 2^30 bytes, and ECC on GDDR6 takes a sixteenth.
     smallest, largest = gigabytes * 2**30 * 15 // 16, gigabytes * 2**30
-    if name in {"H200", "B200"}:
+    if name in {"H200", "B200", "GB200"}:
         smallest, largest = gigabytes * 10**9, gigabytes * 10**9 * 107 // 100
 
     assert memory_bytes is not None
     assert smallest * 0.97 <= memory_bytes <= largest
 
 
-@pytest.mark.parametrize("name", [name for name in CAPABILITIES if name != "MI300X"])
+@pytest.mark.parametrize("name", [name for name in CAPABILITIES if not name.startswith("MI")])
 def test_the_limits_of_a_multiprocessor_are_those_of_the_cuda_programming_guide(name: str) -> None:
     profile = profile_named(name)
     optin_kib, per_multiprocessor_kib, threads = CUDA_GUIDE[CAPABILITIES[name]]
@@ -180,6 +259,18 @@ def test_an_mi300x_is_a_cuda_device_with_wavefronts_of_64() -> None:
         ("H200", "bfloat16", 989.4e12),
         ("B200", "float8", 4.5e15),
         ("MI300X", "bfloat16", 1307.4e12),
+        ("RTX-3090", "bfloat16", 71e12),
+        ("RTX-4090", "bfloat16", 165.2e12),
+        ("RTX-5090", "bfloat16", 209.5e12),
+        ("A10", "bfloat16", 125e12),
+        ("A30", "bfloat16", 165e12),
+        ("A40", "bfloat16", 149.7e12),
+        ("H100-PCIe", "bfloat16", 756.5e12),
+        ("H20", "bfloat16", 148e12),
+        ("GB200", "bfloat16", 2.5e15),
+        ("MI250X", "bfloat16", 191.5e12),
+        ("MI355X", "float8", 5033.2e12),
+        ("Arc-B580", "int8", 233e12),
     ],
 )
 def test_peak_rates_are_dense(name: str, dtype: str, rate: float) -> None:
@@ -227,6 +318,15 @@ def test_a_narrower_dtype_is_never_slower(profile: DeviceProfile) -> None:
         ("H100", 3350),
         ("H200", 4800),
         ("MI300X", 5300),
+        ("RTX-3090", 936),
+        ("RTX-4090", 1008),
+        ("RTX-5090", 1792),
+        ("H100-NVL", 3900),
+        ("H20", 4000),
+        ("MI325X", 6000),
+        ("MI355X", 8000),
+        ("Arc-B580", 456),
+        ("M4-Max", 546),
         ("mps", 800),
     ],
 )
@@ -282,6 +382,9 @@ def test_a_host_has_no_size_and_no_speed() -> None:
         ("CPU", "cpu"),
         ("xpu", "PVC-1550"),
         ("mps", "M2-Ultra"),
+        ("4090", "RTX-4090"),
+        ("b580", "Arc-B580"),
+        ("h100-pcie", "H100-PCIe"),
     ],
 )
 def test_aliases_and_bare_types_mean_a_profile_in_any_case(name: str, expected: str) -> None:
