@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from fakexport.capture import ModelNotBuilt, PartialProgram, TransformLost, UnboundConstants, export
     from fakexport.checking import check
     from fakexport.deploy import CompileFailure, DeployError, UnsuitableInputs, write_source
-    from fakexport.devices import DeviceProfile, NoVirtualDevices, Topology, emulate
+    from fakexport.devices import (
+        DeviceProfile,
+        NoVirtualDevices,
+        ProfileError,
+        Topology,
+        device_profiles,
+        emulate,
+    )
     from fakexport.diagnose.comparison import Comparison, compare
     from fakexport.diagnostics import Diagnostic
     from fakexport.error import FakexportError, InvalidType, InvalidValue
@@ -98,6 +105,7 @@ __all__ = [
     "ModuleSummary",
     "NoVirtualDevices",
     "PartialProgram",
+    "ProfileError",
     "ProgramDifference",
     "ProgramSummary",
     "Progress",
@@ -125,6 +133,7 @@ __all__ = [
     "check",
     "compare",
     "deferred_init",
+    "device_profiles",
     "diff",
     "emulate",
     "export",
@@ -159,7 +168,7 @@ _ROOMS = {
     "capture": "ModelNotBuilt PartialProgram TransformLost UnboundConstants export",
     "checking": "check",
     "deploy": "CompileFailure DeployError UnsuitableInputs write_source",
-    "devices": "DeviceProfile NoVirtualDevices Topology emulate",
+    "devices": "DeviceProfile NoVirtualDevices ProfileError Topology device_profiles emulate",
     "diagnose.comparison": "Comparison compare",
     "diagnostics": "Diagnostic",
     "error": "FakexportError InvalidType InvalidValue",

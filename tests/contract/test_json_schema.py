@@ -6,6 +6,7 @@ from importlib import resources
 
 import jsonschema
 import pytest
+import referencing
 import torch
 
 from fakexport.archive import describe, diff_archives, save, save_bundle
@@ -13,11 +14,14 @@ from fakexport.report import (
     BENCH_SCHEMA,
     DIFF_SCHEMA,
     INSPECT_SCHEMA,
+    PROJECT_SCHEMA,
     SCHEMA,
     WEIGHTS_SCHEMA,
+    ProjectReport,
     archive_difference_to_dict,
     archive_to_dict,
     bench_to_dict,
+    project_to_dict,
     to_dict,
     weights_to_dict,
 )
@@ -33,6 +37,7 @@ CHECK_SCHEMA = json.loads((resources.files("fakexport.report") / "check.schema.j
 WEIGHTS = json.loads((resources.files("fakexport.report") / "weights.schema.json").read_text())
 INSPECT = json.loads((resources.files("fakexport.report") / "inspect.schema.json").read_text())
 DIFF = json.loads((resources.files("fakexport.report") / "diff.schema.json").read_text())
+PROJECT = json.loads((resources.files("fakexport.report") / "project.schema.json").read_text())
 BENCH = json.loads((resources.files("fakexport.report") / "bench.schema.json").read_text())
 OBJECTS = {
     "report": CHECK_SCHEMA,
@@ -45,6 +50,8 @@ OBJECTS = {
     **DIFF["$defs"],
     "bench_report": BENCH,
     **BENCH["$defs"],
+    "project_report": PROJECT,
+    **PROJECT["$defs"],
 }
 _SECTION = re.compile(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| .+ \|$", re.MULTILINE)
@@ -110,6 +117,20 @@ def test_a_report_has_its_keys_in_the_order_of_the_docs():
     assert list(data) == [name for name, _ in documented()["report"]]
     assert list(data["targets"][0]) == [name for name, _ in documented()["target"]]
     assert list(data["differences"][0]) == [name for name, _ in documented()["difference"]]
+
+
+def test_the_reports_of_a_project_are_valid_and_in_the_order_of_the_docs():
+    data = project_to_dict(ProjectReport((full_report(), report()), {"absent.py:f": "no such file"}))
+
+    registry = referencing.Registry().with_resource(
+        "check.schema.json", referencing.Resource.from_contents(CHECK_SCHEMA)
+    )
+    jsonschema.Draft202012Validator(PROJECT, registry=registry).validate(data)
+
+    assert list(data) == [name for name, _ in documented()["project_report"]]
+    assert list(data["refused"][0]) == [name for name, _ in documented()["refused_source"]]
+    assert data["reports"] == [to_dict(full_report()), to_dict(report())]
+    assert PROJECT["properties"]["schema"] == {"const": PROJECT_SCHEMA}
 
 
 def test_a_weights_report_is_valid_and_in_the_order_of_the_docs():

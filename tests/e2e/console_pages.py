@@ -113,6 +113,9 @@ def _command_line(folder: Path) -> None:
     _llama(folder / "checkpoint")
     shutil.copy(folder / "checkpoint" / "config.json", folder)
     shutil.copy(EXAMPLES / "mlp.py", folder / "model.py")
+    for name in ("test_torch_fake_export.py", "my_package/export.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("import torch\nassert torch.cuda.is_available()\n")
     fakexport("export", f"hf:{folder}/config.json", "-o", folder / "cpu.pt2")
     fakexport("export", f"{folder}/model.py:factory", "-o", folder / "program.pt2")
     for name in ("encoder.pt2", "decoder.pt2"):
@@ -132,6 +135,13 @@ def _debugging(folder: Path) -> None:
     _, node, *_ = (node for node in program.graph.nodes if "layer_norm" in node.name)
     node.args = (*node.args[:4], 1.0)
     fe.save(program, folder / "model.pt2")
+
+
+def _devices(folder: Path) -> None:
+    """The file that the page shows."""
+    text = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
+    (folder / "devices.toml").write_text(text.partition("```toml\n# devices.toml\n")[2].partition("```")[0])
+    shutil.copy(EXAMPLES / "mlp.py", folder / "model.py")
 
 
 def _json(folder: Path) -> None:
@@ -171,6 +181,7 @@ PAGES = {
     "docs/custom_operators.md": Page(tools=("g++", "cmake")),
     "docs/debugging.md": Page(_debugging),
     "docs/deploy.md": Page(tools=("g++", "cmake")),
+    "docs/devices.md": Page(_devices),
     "docs/faq.md": Page(),
     "docs/json.md": Page(_json, ("jq",)),
     "docs/quickstart.md": Page(),

@@ -9,7 +9,23 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 import fakexport as fe
 from examples import mlp
+from fakexport.cli import main
 
+# What the reader of the seed has is a script: stock fake tensors, `torch.device("cuda")`, and no factory.
+SCRIPT = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from examples.mlp import MLP
+
+for first, second in (("cpu", "cpu"), ("cuda", "cuda"), ("cpu", "cuda")):
+    with FakeTensorMode():
+        model = MLP(torch.device(first), torch.device(second)).eval()
+        example = torch.randn(4, 128, device=torch.device(first))
+    for node in torch.export.export(model, (example,)).graph.nodes:
+        if node.op == "call_function":
+            print(node.name, node.target, node.args, sorted(node.kwargs.items()))
+"""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
 
@@ -94,3 +110,22 @@ def test_one_factory_gives_the_three_programs_by_device_map():
 
     assert calls_of(mixed) == printed_by_the_seed(CPU, GPU)
     assert calls_of(gpu) == printed_by_the_seed(GPU, GPU)
+
+
+def test_the_script_of_the_seed_runs_as_it_is(tmp_path, capsys):
+    (tmp_path / "seed.py").write_text(SCRIPT)
+
+    code = main(["emulate", "H100", str(tmp_path / "seed.py")])
+
+    expected = [
+        f"{name} {target} {parts(args)} {sorted(kwargs.items())}"
+        for program in PROGRAMS
+        for name, target, args, kwargs in printed_by_the_seed(*program.values[2:])
+    ]
+    assert code == 0
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def parts(args: tuple[object, ...]) -> str:
+    """Nodes as torch prints them in a tuple."""
+    return f"({', '.join(map(str, args))}{',' if len(args) == 1 else ''})"

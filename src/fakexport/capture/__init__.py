@@ -13,6 +13,7 @@ from fakexport.capture.lost_transforms import TransformLost
 from fakexport.capture.plain_forward import bound_inputs
 from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConstant, UnboundConstants
+from fakexport.capture.traced_blocks import TracedBlocks
 
 __all__ = [
     "AUTO",
@@ -29,6 +30,7 @@ __all__ = [
     "Problem",
     "PythonEffect",
     "Recovered",
+    "TracedBlocks",
     "TransformLost",
     "UnboundConstant",
     "UnboundConstants",

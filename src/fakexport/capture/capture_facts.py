@@ -45,6 +45,7 @@ def facts_at_capture(
     return ProgramFacts(
         source=source.spec,
         topology=devices.canonical,
+        profiles=tuple(device.profile.name for device in devices.devices),
         device_map=dict(built.placement.device_map),
         dtype=None if chosen is None else dtype_text(chosen),
         dynamic_shapes=_dynamic_text(dynamic_shapes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from fakexport._version import __version__
 from fakexport.capture import (
     DynamicDims,
     ModelNotBuilt,
+    TracedBlocks,
     build_source,
     capture_or_explore,
     facts_at_capture,
@@ -109,6 +110,7 @@ def check(
         dynamic=parse_dynamic(dynamic_shapes or ()),
         dynamic_shapes=dynamic_shapes or None,
         is_strict=strict,
+        is_watched=on_progress is not None,
         start_rss_bytes=peak_bytes(),
     )
     asked = parse_targets(targets, device_map, dtype, model)
@@ -118,8 +120,14 @@ def check(
     outcomes = []
     for index, target in enumerate(asked, start=1):
 
-        def step(step: Step, finding: str = "", index: int = index, name: str = target.spec.name) -> None:
-            announce(Progress(index, len(asked), name, step, finding))
+        def step(
+            step: Step,
+            finding: str = "",
+            blocks: TracedBlocks | None = None,
+            index: int = index,
+            name: str = target.spec.name,
+        ) -> None:
+            announce(Progress(index, len(asked), name, step, finding, blocks))
 
         outcomes.append(_check_target(request, target, step))
     verdicts = tuple(verdict for verdict, _ in outcomes)
@@ -171,13 +179,14 @@ class _Request:
     dynamic: DynamicDims
     dynamic_shapes: str | Sequence[str] | None
     is_strict: bool
+    is_watched: bool
     start_rss_bytes: int
 
 
 class Announce(Protocol):
-    """Tells the caller of `check` what is done now and, for `explore`, what was found."""
+    """Tells the caller of `check` what is done now: what was found before `explore`, how far `trace` is."""
 
-    def __call__(self, step: Step, finding: str = "") -> None: ...
+    def __call__(self, step: Step, finding: str = "", blocks: TracedBlocks | None = None) -> None: ...
 
 
 @dataclass
@@ -189,9 +198,9 @@ class _Clock:
     seconds: dict[Stage, float] = field(default_factory=dict)
 
     @contextmanager
-    def running(self, stage: Stage, step: Step) -> Iterator[None]:
+    def running(self, stage: Stage, step: Step, blocks: TracedBlocks | None = None) -> Iterator[None]:
         self.stage = stage
-        self.announce(step)
+        self.announce(step, blocks=blocks)
         start = time.perf_counter()
         try:
             yield
@@ -216,7 +225,13 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
             with clock.running("build", "build"):
                 built = _build(request.source, target)
                 inputs = _inputs(request, built, target)
-            with clock.running("capture", "trace"), install_transfers(built.module, built.placement):
+            is_counted = request.is_watched and not request.is_strict
+            blocks = TracedBlocks(built.module) if is_counted else None
+            with (
+                clock.running("capture", "trace", blocks),
+                install_transfers(built.module, built.placement),
+                nullcontext() if blocks is None else blocks.counted(),
+            ):
                 captured, explored = capture_or_explore(
                     built.module,
                     inputs.args,

@@ -11,10 +11,12 @@ from fakexport.cli.bench_command import bench_command
 from fakexport.cli.bind_command import bind_command
 from fakexport.cli.bundle_command import bundle_command
 from fakexport.cli.check_command import check_command
+from fakexport.cli.color import ColorChoice, choose_color
 from fakexport.cli.compare_command import compare_command
 from fakexport.cli.compile_command import compile_command
 from fakexport.cli.devices_command import devices_command
 from fakexport.cli.diff_command import diff_command
+from fakexport.cli.emulate_command import emulate_command
 from fakexport.cli.explain_command import explain_command
 from fakexport.cli.export_command import export_command
 from fakexport.cli.inspect_command import inspect_command
@@ -56,11 +58,15 @@ def _fakexport(
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
+    color: Annotated[
+        ColorChoice, typer.Option("--color", help="Color reports; auto: on a terminal. Before the command.")
+    ] = "auto",
 ) -> None:
     """Tells, on a machine with no GPU, whether a PyTorch model exports for its target devices.
 
     Exit code 0: clean. 1: findings. 2: the call or the environment is at fault.
     """
+    choose_color(color)
     if context.invoked_subcommand is None:
         write_error_line(context.get_help())
         raise typer.Exit(2)
@@ -79,5 +85,11 @@ app.command("source", short_help="Writes a program as Python.")(source_command)
 app.command("inspect", short_help="What an archive holds, or a model.")(inspect_command)
 app.command("diff", short_help="What differs between two archives.")(diff_command)
 app.command("verify-weights", short_help="Does a checkpoint have every weight?")(verify_weights_command)
+app.command(
+    "emulate",
+    short_help="Run a script as if devices existed.",
+    # What follows TOPOLOGY belongs to the script.
+    context_settings={"allow_interspersed_args": False},
+)(emulate_command)
 app.command("explain", short_help="What a diagnostic means, and its repair.")(explain_command)
 app.command("devices", short_help="The device profiles.")(devices_command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,23 +16,26 @@ from fakexport.cli.options import (
     ExampleInputs,
     Libraries,
     NoProgress,
+    OptionalSource,
     OutputFormat,
-    Source,
+    Profiles,
     Strict,
     UseCache,
 )
 from fakexport.cli.progress_display import progress_on_stderr
+from fakexport.cli.project_check import check_project
+from fakexport.cli.project_file import CheckOptions, find_project_file
 from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import output_width, write_output
+from fakexport.cli.streams import output_width, write_formatted
 
 if TYPE_CHECKING:
-    from fakexport.report import Report
+    from fakexport.report import Progress, Report
 
 __all__ = ["check_command"]
 
 
 def check_command(
-    source: Source,
+    source: OptionalSource = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,38 +49,68 @@ def check_command(
     dtype: Dtype = None,
     input_: ExampleInputs = None,
     dynamic: DynamicDims = None,
-    strict: Strict = False,
-    use_cache: UseCache = False,
+    strict: Strict = None,
+    use_cache: UseCache = None,
     format_: Annotated[
         OutputFormat,
         typer.Option("--format", help="Text for people, JSON for programs, annotations for GitHub Actions."),
     ] = "text",
     no_progress: NoProgress = False,
+    profiles: Profiles = None,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Does the model export for each target, how do the programs differ, and what is wrong?
+    """Check whether a model exports for each target, how the programs differ, and what is wrong.
+
+    Without a SOURCE, check all of those that [tool.fakexport] in pyproject.toml lists.
 
     Exit code 0: every target exports and there is no error. 1: there are findings. 2: bad usage.
     """
-    with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
-        from fakexport.checking import check
+    given = CheckOptions(
+        targets=target or None,
+        device_map=device_map,
+        dtype=dtype,
+        inputs=input_ or None,
+        dynamic=dynamic or None,
+        strict=strict,
+        use_cache=use_cache,
+        libraries=library or None,
+    )
+    loaded: set[str] = set()
 
-        load_libraries(library)
-        report = check(
-            source,
-            targets=target or ["cpu"],
-            device_map=device_map,
-            dtype=dtype,
-            inputs=input_ or [],
-            dynamic_shapes=dynamic or None,
-            strict=strict,
-            use_cache=use_cache,
-            on_progress=on_progress,
-        )
-    write_output(_rendered(report, format_))
+    def checked(source: str, options: CheckOptions) -> Report:
+        with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
+            load_libraries(library for library in options.libraries or () if library not in loaded)
+            loaded.update(options.libraries or ())
+            return _check(source, options, on_progress)
+
+    def rendered(report: Report) -> str:
+        return _rendered(report, format_)
+
+    project = find_project_file()
+    if source is None:
+        code = check_project(project, given, checked, render=rendered, output_format=format_, is_debug=debug)
+        raise typer.Exit(code)
+    report = checked(source, given if project is None else given.over(project.options_for(source)))
+    write_formatted(rendered(report), format_)
     if not report.is_clean:
         raise typer.Exit(1)
+
+
+def _check(source: str, options: CheckOptions, on_progress: Callable[[Progress], None] | None) -> Report:
+    from fakexport.checking import check
+
+    return check(
+        source,
+        targets=options.targets or ["cpu"],
+        device_map=options.device_map,
+        dtype=options.dtype,
+        inputs=options.inputs or [],
+        dynamic_shapes=options.dynamic or None,
+        strict=bool(options.strict),
+        use_cache=bool(options.use_cache),
+        on_progress=on_progress,
+    )
 
 
 def _rendered(report: Report, output_format: OutputFormat) -> str:

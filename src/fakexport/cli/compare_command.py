@@ -37,7 +37,7 @@ def compare_command(
     method: Method = None,
     device_map: BoundDevices = None,
     dtype: Dtype = None,
-    use_cache: UseCache = False,
+    use_cache: UseCache = None,
     format_: TextOrJson = "text",
     trust: Trust = False,
     library: Libraries = None,
@@ -60,7 +60,7 @@ def compare_command(
             inputs=None if inputs is None else read_inputs(inputs),
             device_map=device_map,
             dtype=dtype,
-            use_cache=use_cache,
+            use_cache=bool(use_cache),
         )
     from fakexport.report import render_comparison, render_comparison_json
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, BoundDevices, Debug, Libraries, Method, Trust
+from fakexport.cli.options import Archive, BoundDevices, Debug, Libraries, Method, Profiles, Trust
 from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import write_error_line, write_note, write_output
+from fakexport.cli.streams import write_error_line, write_note, write_output, write_report
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -61,6 +61,7 @@ def compile_command(
     method: Method = None,
     device_map: BoundDevices = None,
     trust: Trust = False,
+    profiles: Profiles = None,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
@@ -81,7 +82,7 @@ def compile_command(
         program = load(archive, method=method, trust=trust)
         if to in ("aoti", "cpp-project") and device_map is None:
             options = {"--to": to, **given, "--method": method, "--trust": trust, "--library": library}
-            command = _command([archive, checkpoint], {**options, "-o": output})
+            command = _command([archive, checkpoint], {**options, "--profiles": profiles, "-o": output})
             program = _on_target(program, target, command)
         if checkpoint is not None:
             program = bind(program, checkpoint, device_map=device_map)
@@ -92,7 +93,7 @@ def compile_command(
     if made is None:
         from fakexport.report import render_diagnostics
 
-        write_output(render_diagnostics(failed))
+        write_report(render_diagnostics(failed))
         raise typer.Exit(1)
     for note in made.notes:
         write_note(note)

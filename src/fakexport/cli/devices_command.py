@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fakexport.cli.options import Profiles
 from fakexport.cli.streams import output_width, write_output
 
 __all__ = ["devices_command"]
@@ -16,6 +17,7 @@ def devices_command(
         str | None,
         typer.Argument(metavar="NAME", show_default=False, help="Name or alias of a device, such as H100."),
     ] = None,
+    profiles: Profiles = None,
 ) -> None:
     """The device profiles. With a name: every value of that device, with its public source."""
     from fakexport.devices import load_profiles, profile_named

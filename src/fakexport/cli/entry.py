@@ -13,6 +13,7 @@ from types import FrameType
 import typer
 
 from fakexport.cli.app import app
+from fakexport.cli.color import automatic_color
 from fakexport.cli.options import DEBUG
 from fakexport.cli.streams import flush_output, standard_streams, write_error_line
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reader of stdout has gone, 143 terminated.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with standard_streams():
+    with standard_streams(), automatic_color():
         return _exit_code(given)
 
 

@@ -16,13 +16,14 @@ from fakexport.cli.options import (
     ExampleInputs,
     Libraries,
     NoProgress,
+    Profiles,
     Source,
     Strict,
     UseCache,
 )
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import output_width, write_error_line, write_output
+from fakexport.cli.streams import output_width, write_error_line, write_report
 
 __all__ = ["export_command"]
 
@@ -39,9 +40,10 @@ def export_command(
     dtype: Dtype = None,
     input_: ExampleInputs = None,
     dynamic: DynamicDims = None,
-    strict: Strict = False,
-    use_cache: UseCache = False,
+    strict: Strict = None,
+    use_cache: UseCache = None,
     no_progress: NoProgress = False,
+    profiles: Profiles = None,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
@@ -62,8 +64,8 @@ def export_command(
             dtype=dtype,
             inputs=input_ or [],
             dynamic_shapes=dynamic or None,
-            strict=strict,
-            use_cache=use_cache,
+            strict=bool(strict),
+            use_cache=bool(use_cache),
             on_progress=on_progress,
         )
         (verdict,) = report.verdicts
@@ -71,7 +73,7 @@ def export_command(
             save(verdict.program, output)
     from fakexport.report import render_report
 
-    write_output(render_report(report, width=output_width()))
+    write_report(render_report(report, width=output_width()))
     if verdict.program is not None:
         write_error_line(f"{output}: {output.stat().st_size:,} bytes, without weights")
     if not report.is_clean:

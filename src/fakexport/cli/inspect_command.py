@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -43,6 +43,7 @@ def inspect_command(
         bool,
         typer.Option("--devices", help="Of a .pt2: where its program names devices, and what that breaks."),
     ] = False,
+    profiles: Profiles = None,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import typer
 
 __all__ = ["load_libraries"]
 
 
-def load_libraries(libraries: Sequence[str] | None) -> None:
+def load_libraries(libraries: Iterable[str] | None) -> None:
     """Loads what registers operators, in its order: Python files and modules, and native libraries for torch.
 
-    Both run code of their own, which is why only the command line names them and an archive never does.
+    Both run code of their own, which is why the user names them, and an archive never does.
 
     Raises:
         typer.BadParameter: one is not there, or is no library that this machine and this torch can load.
     """
-    if not libraries:
+    named = list(libraries or ())
+    if not named:
         return
     from fakexport.sources import SourceError, load_operator_library
 
-    for library in libraries:
+    for library in named:
         try:
             load_operator_library(library)
         except SourceError as error:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fakexport._libraries import FORMS
+from fakexport.cli.known_profiles import know_profiles
 
 __all__ = [
     "DEBUG",
@@ -23,7 +24,9 @@ __all__ = [
     "Libraries",
     "Method",
     "NoProgress",
+    "OptionalSource",
     "OutputFormat",
+    "Profiles",
     "Source",
     "Strict",
     "TextOrJson",
@@ -48,6 +51,14 @@ Source = Annotated[
         metavar="SOURCE",
         show_default=False,
         help=f"The model: {', '.join(FORMS[:-1])} or {FORMS[-1]}.",
+    ),
+]
+OptionalSource = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[SOURCE]",
+        show_default=False,
+        help=f"The model: {', '.join(FORMS[:-1])} or {FORMS[-1]}. Default: the sources of [tool.fakexport].",
     ),
 ]
 DeviceMap = Annotated[
@@ -88,10 +99,20 @@ DynamicDims = Annotated[
     ),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Trace with TorchDynamo instead of running the Python code.")
+    bool | None,
+    typer.Option(
+        "--strict/--no-strict",
+        show_default=False,
+        help="Trace with TorchDynamo instead of running the Python code.",
+    ),
 ]
 UseCache = Annotated[
-    bool, typer.Option("--use-cache", help="Let a language model return its KV cache (it takes none).")
+    bool | None,
+    typer.Option(
+        "--use-cache/--no-use-cache",
+        show_default=False,
+        help="Let a language model return its KV cache (it takes none).",
+    ),
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]
 Libraries = Annotated[
@@ -101,6 +122,16 @@ Libraries = Annotated[
         metavar="LIBRARY",
         show_default=False,
         help="Operators to load first: a native library for torch, a .py file, or a module. Repeatable.",
+    ),
+]
+Profiles = Annotated[
+    Path | None,
+    typer.Option(
+        "--profiles",
+        metavar="FILE",
+        show_default=False,
+        callback=know_profiles,
+        help="Device profiles of your own, as .toml or .json, to name in a topology.",
     ),
 ]
 Debug = Annotated[

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust
+from fakexport.cli.options import Archive, Debug, Libraries, Method, Profiles, Trust
 from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import write_note, write_output
+from fakexport.cli.streams import write_note, write_output, write_report
 
 __all__ = ["retarget_command"]
 
@@ -38,6 +38,7 @@ def retarget_command(
     ] = None,
     method: Method = None,
     trust: Trust = False,
+    profiles: Profiles = None,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
@@ -62,7 +63,7 @@ def retarget_command(
     if failed:
         from fakexport.report import render_diagnostics
 
-        write_output(render_diagnostics(failed))
+        write_report(render_diagnostics(failed))
         raise typer.Exit(1)
     for sentence in (*made.unproven, *made.notes):
         write_note(sentence)

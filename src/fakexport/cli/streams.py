@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO, cast
 
+from fakexport.cli.color import highlighted
 from fakexport.documents.escaping import escaped
 from fakexport.error import FakexportError
 
@@ -21,9 +22,11 @@ __all__ = [
     "output_width",
     "standard_streams",
     "write_error_line",
+    "write_formatted",
     "write_leniently",
     "write_note",
     "write_output",
+    "write_report",
 ]
 
 _WIDTH_OF_A_FILE = 100
@@ -47,6 +50,17 @@ def write_output(text: str) -> None:
         sys.stdout.write(_shown(text))
 
 
+def write_report(text: str) -> None:
+    """Writes text for people to stdout as `write_output` does, in color where stdout is colored."""
+    with _output_faults():
+        sys.stdout.write(highlighted(_shown(text), sys.stdout))
+
+
+def write_formatted(text: str, output_format: str) -> None:
+    """Writes what a command prints in this format: `text` is for people."""
+    (write_report if output_format == "text" else write_output)(text)
+
+
 def flush_output() -> None:
     """Writes what is left; raises as `write_output` does."""
     with _output_faults():
@@ -55,7 +69,7 @@ def flush_output() -> None:
 
 def write_error_line(text: str) -> None:
     """Writes text, escaped in the same way, and a line end to stderr, as far as that is possible."""
-    write_leniently(sys.stderr, f"{_shown(text)}\n")
+    write_leniently(sys.stderr, f"{highlighted(_shown(text), sys.stderr)}\n")
 
 
 def write_leniently(stream: TextIO, text: str) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, Dtype, Libraries, TextOrJson, Trust
+from fakexport.cli.options import Debug, Dtype, Libraries, Profiles, TextOrJson, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -36,6 +36,7 @@ def verify_weights_command(
     dtype: Dtype = None,
     trust: Trust = False,
     format_: TextOrJson = "text",
+    profiles: Profiles = None,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:

@@ -6,6 +6,7 @@ Profiles and topologies need no torch; `emulate` does, and is fetched on first u
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fakexport.devices.custom_profiles import ProfileError, device_profiles
 from fakexport.devices.profile import (
     PEAK_DTYPES,
     DeviceProfile,
@@ -23,10 +24,12 @@ __all__ = [
     "PEAK_DTYPES",
     "DeviceProfile",
     "NoVirtualDevices",
+    "ProfileError",
     "Topology",
     "VirtualDevice",
     "check_emulation",
     "default_profiles",
+    "device_profiles",
     "emulate",
     "emulated_topology",
     "load_profiles",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import resources
 from types import MappingProxyType
@@ -73,26 +74,33 @@ class DeviceProfile:
 _ACCELERATOR = frozenset(
     {"memory_bytes", "multiprocessor_count", "peak_flops", "memory_bandwidth_bytes_per_s"}
 )
-_FIELDS = {f.name: f for f in fields(DeviceProfile) if f.name != "name"}
+FIELDS = {f.name: f for f in fields(DeviceProfile) if f.name != "name"}
 _REQUIRED: Mapping[str, frozenset[str]] = {
     "cpu": frozenset(),
-    "cuda": frozenset(_FIELDS) - {"aliases", "gcn_arch_name"},
+    "cuda": frozenset(FIELDS) - {"aliases", "gcn_arch_name"},
     "xpu": _ACCELERATOR,
     "mps": _ACCELERATOR,
 }
 _UNSOURCED = frozenset({"aliases", "device_type", "sources"})
 
 
-@functools.cache
+known_profiles: ContextVar[Mapping[str, DeviceProfile]] = ContextVar(
+    "fakexport_profiles", default=MappingProxyType({})
+)
+"""The profiles that `device_profiles` adds to the shipped ones, in this thread or task."""
+
+
 def load_profiles() -> Mapping[str, DeviceProfile]:
-    """Return every profile that fakexport ships, by name, in the order of the data file.
+    """Return every profile that is known, by name.
 
     Returns:
-        A read-only mapping, the same object on every call.
+        A read-only mapping: the profiles that fakexport ships, in the order of the data file, then those of
+        the `device_profiles` blocks around.
     Raises:
         ValueError: The data file is not what `read_profiles` accepts.
     """
-    return MappingProxyType(_shipped()[0])
+    added = known_profiles.get()
+    return MappingProxyType({**_shipped_profiles(), **added}) if added else _shipped_profiles()
 
 
 @functools.cache
@@ -160,12 +168,25 @@ def _shipped() -> tuple[dict[str, DeviceProfile], dict[str, DeviceProfile]]:
     return read_profiles(file.read_text(encoding="utf-8"))
 
 
-@functools.cache
 def _spellings() -> Mapping[str, tuple[str, DeviceProfile]]:
     """Return case-folded spelling -> the spelling as written, and the profile that it means."""
-    profiles = load_profiles().values()
-    named = [(spelling, p) for p in profiles for spelling in (p.name, *p.aliases)]
-    return {spelling.casefold(): (spelling, p) for spelling, p in [*default_profiles().items(), *named]}
+    added = known_profiles.get()
+    return {**_shipped_spellings(), **_spelled(added.values())} if added else _shipped_spellings()
+
+
+@functools.cache
+def _shipped_profiles() -> Mapping[str, DeviceProfile]:
+    return MappingProxyType(_shipped()[0])
+
+
+@functools.cache
+def _shipped_spellings() -> Mapping[str, tuple[str, DeviceProfile]]:
+    bare = {kind: (kind, profile) for kind, profile in default_profiles().items()}
+    return {**bare, **_spelled(_shipped()[0].values())}
+
+
+def _spelled(profiles: Iterable[DeviceProfile]) -> dict[str, tuple[str, DeviceProfile]]:
+    return {spelling.casefold(): (spelling, p) for p in profiles for spelling in (p.name, *p.aliases)}
 
 
 def _nearest(name: str, spellings: Mapping[str, tuple[str, DeviceProfile]]) -> list[str]:
@@ -180,24 +201,24 @@ def _nearest(name: str, spellings: Mapping[str, tuple[str, DeviceProfile]]) -> l
 def _profile(name: str, table: Any) -> DeviceProfile:
     if not isinstance(table, dict):
         raise InvalidValue(f"profiles: {name!r} is not a table")
-    faults = list(_field_faults(table)) or list(_source_faults(table))
+    faults = list(field_faults(table)) or list(_source_faults(table))
     if faults:
         raise InvalidValue(f"profiles: [{name}]: {'; '.join(faults)}")
     values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
     return DeviceProfile(name=name, **values)
 
 
-def _field_faults(table: Mapping[str, Any]) -> Iterator[str]:
+def field_faults(table: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the fields of one profile."""
     required = _REQUIRED.get(str(table.get("device_type")))
     if required is None:
         yield f"device_type must be one of {', '.join(_REQUIRED)}"
         return
-    always = {key for key, f in _FIELDS.items() if f.default is MISSING and f.default_factory is MISSING}
+    always = {key for key, f in FIELDS.items() if f.default is MISSING and f.default_factory is MISSING}
     for key in sorted((always | required) - set(table)):
         yield f"missing field {key!r}"
     for key, value in table.items():
-        if key not in _FIELDS:
+        if key not in FIELDS:
             yield f"unknown field {key!r}"
         elif not _is_acceptable(key, value):
             yield f"field {key!r} cannot be {value!r}"

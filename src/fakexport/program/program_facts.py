@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport.devices import Topology
 from fakexport.documents.recipe import Recipe
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.unbound_constant import UnboundConstant
@@ -93,7 +94,11 @@ class ProgramFacts:
         """
         if topology is None and set(devices) == {"cpu"}:
             topology = "cpu"
-        return replace(self, topology=topology, profiles=None, device_map=None)
+        if topology is None:
+            return replace(self, topology=None, profiles=None, device_map=None)
+        known = Topology.parse(topology)
+        profiles = tuple(device.profile.name for device in known.devices)
+        return replace(self, topology=known.canonical, profiles=profiles, device_map=None)
 
 
 def keep_facts(program: ExportedProgram, facts: ProgramFacts) -> None:

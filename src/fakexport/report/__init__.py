@@ -20,6 +20,13 @@ from fakexport.report.device_literals import render_device_literals, render_diag
 from fakexport.report.github import render_github
 from fakexport.report.modules import render_modules
 from fakexport.report.progress import Progress, Step
+from fakexport.report.project_report import (
+    PROJECT_SCHEMA,
+    ProjectReport,
+    project_summary_line,
+    project_to_dict,
+    render_project_json,
+)
 from fakexport.report.rule_listing import render_rules
 from fakexport.report.spread import Spread, duration_text, latency_text
 from fakexport.report.text import render_report
@@ -32,6 +39,7 @@ __all__ = [
     "COMPARISON_SCHEMA",
     "DIFF_SCHEMA",
     "INSPECT_SCHEMA",
+    "PROJECT_SCHEMA",
     "SCHEMA",
     "WEIGHTS_SCHEMA",
     "BenchFailure",
@@ -41,6 +49,7 @@ __all__ = [
     "BenchStep",
     "ChartFormat",
     "Progress",
+    "ProjectReport",
     "Report",
     "Spread",
     "Stage",
@@ -56,6 +65,8 @@ __all__ = [
     "duration_text",
     "failure_text",
     "latency_text",
+    "project_summary_line",
+    "project_to_dict",
     "render_archive",
     "render_archive_difference",
     "render_archive_difference_json",
@@ -72,6 +83,7 @@ __all__ = [
     "render_github",
     "render_json",
     "render_modules",
+    "render_project_json",
     "render_report",
     "render_rules",
     "render_weights",

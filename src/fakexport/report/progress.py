@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from fakexport.capture import TracedBlocks
 
 __all__ = ["Progress", "Step"]
 
@@ -22,6 +25,8 @@ class Progress:
             further problems of a model that could not be captured, `analyse` reads facts and findings off the
             program, `compare` finds what differs between the targets.
         finding: For `explore`, what stopped the capture, on one line; "" for the other steps.
+        blocks: For `trace`, counts the model's blocks while they are traced: `blocks.done` of `blocks.total`.
+            None for the other steps, and with `strict=True`.
     Raises:
         ValueError: an index outside 1 to `target_count`, or an unknown step.
     """
@@ -31,6 +36,7 @@ class Progress:
     target: str
     step: Step
     finding: str = ""
+    blocks: TracedBlocks | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.target_index <= self.target_count:

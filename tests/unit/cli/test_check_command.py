@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
+import time
 import warnings
 
 import pytest
@@ -204,8 +206,55 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch, capsys):
 def test_the_text_has_the_width_of_the_terminal(monkeypatch, capsys):
     install_check(monkeypatch, lambda *_, **__: full_report())
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
 
     main(["check", "m:f", "--no-progress"])
 
     assert capsys.readouterr().out == render_report(full_report(), width=60)
+
+
+class Counted:
+    """Blocks of a model, the next of which is traced whenever someone looks."""
+
+    total = 3
+
+    def __init__(self):
+        self.looks = 0
+
+    @property
+    def done(self):
+        self.looks += 1
+        return min(self.looks - 1, self.total)
+
+
+def test_the_line_moves_within_a_step_and_is_gone_before_the_report(monkeypatch, capsys):
+    blocks = Counted()
+
+    def check(source, *, on_progress, **options):
+        on_progress(Progress(1, 1, "H100", "trace", blocks=blocks))
+        while blocks.done < blocks.total:
+            time.sleep(0.01)
+        return report()
+
+    install_check(monkeypatch, check)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    main(["check", "m:f"])
+
+    first, *_, last = capsys.readouterr().err.split("\r\x1b[K")[1:]
+    assert first == "[1/1] H100: trace, 0 of 3 blocks ..."
+    assert last == ""
+    assert not [thread for thread in threading.enumerate() if thread.name == "fakexport-progress"]
+
+
+def test_no_blocks_are_shown_where_stderr_is_no_terminal(monkeypatch, capsys):
+    def check(source, *, on_progress, **options):
+        on_progress(Progress(1, 1, "H100", "trace", blocks=Counted()))
+        return report()
+
+    install_check(monkeypatch, check)
+
+    main(["check", "m:f"])
+
+    assert capsys.readouterr().err == "[1/1] H100: trace ...\n"

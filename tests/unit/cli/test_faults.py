@@ -63,7 +63,10 @@ def test_a_bad_call_is_one_line_and_exit_code_2(monkeypatch, capsys, check, line
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["check"], "error: Missing argument 'SOURCE'; see `fakexport check --help`\n"),
+        (
+            ["check"],
+            "error: no SOURCE given, and no pyproject.toml from here up has `sources` in [tool.fakexport]",
+        ),
         (["chek"], "error: No such command 'chek'. Did you mean 'check'?; see `fakexport --help`\n"),
         (["check", "m:f", "--format", "xml"], "error: Invalid value for '--format'"),
         (["check", "m:f", "--fast"], "error: No such option: --fast"),

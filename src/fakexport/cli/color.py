@@ -1,0 +1,82 @@
+"""Color on terminals: added to a report when everything in it has been escaped. No renderer knows of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, TextIO
+
+__all__ = ["ColorChoice", "automatic_color", "choose_color", "highlighted", "is_colored"]
+
+ColorChoice = Literal["auto", "always", "never"]
+
+_choice: ContextVar[ColorChoice] = ContextVar("fakexport_color", default="auto")
+
+_BOLD, _RED, _GREEN, _YELLOW, _BLUE, _CYAN = "1", "1;31", "1;32", "1;33", "1;34", "1;36"
+# What stands out in a report -> how. The group `it` is colored.
+_HIGHLIGHTS = (
+    (r"^(?P<it>error(\[\w+\])?):", _RED),
+    (r"^(?P<it>warning(\[\w+\])?):", _YELLOW),
+    (r"^(?P<it>note(\[\w+\])?):", _CYAN),
+    (r"^ *(?P<it>-->) ", _BLUE),
+    (r"^ *\| +(?P<it>\^+)", _RED),
+    (r"^ *= (?P<it>fix):", _GREEN),
+    (r"^ *= (?P<it>note):", _CYAN),
+    (r"^\S.*?  (?P<it>exports)  ", _GREEN),
+    (r"^\S.*?  (?P<it>fails at \w+)  ", _RED),
+    (r"^(?P<it>[\d,]+ of [\d,]+ targets? exports?;.*|[\d,]+ sources?: .*)$", _BOLD),
+)
+_PATTERNS = tuple((re.compile(pattern, re.MULTILINE), code) for pattern, code in _HIGHLIGHTS)
+
+
+@contextmanager
+def automatic_color() -> Iterator[None]:
+    """In this block nothing is chosen yet, and a choice ends with it."""
+    token = _choice.set("auto")
+    try:
+        yield
+    finally:
+        _choice.reset(token)
+
+
+def choose_color(choice: ColorChoice) -> None:
+    """Decide for the rest of the command: what `--color` says."""
+    _choice.set(choice)
+
+
+def is_colored(stream: TextIO) -> bool:
+    """Whether text on this stream is colored.
+
+    `--color` decides, then the variables NO_COLOR and FORCE_COLOR (https://no-color.org,
+    https://force-color.org), then whether the stream is a terminal that can.
+    """
+    if _choice.get() != "auto":
+        return _choice.get() == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def highlighted(text: str, stream: TextIO) -> str:
+    """Return the text with what stands out in color, if the stream is colored; else as it is.
+
+    Args:
+        text: Without control characters but line ends and tabs.
+        stream: Where it goes.
+    """
+    if not is_colored(stream):
+        return text
+    for pattern, code in _PATTERNS:
+        text = pattern.sub(lambda found, code=code: _colored(found, code), text)  # type: ignore[misc]
+    return text
+
+
+def _colored(found: re.Match[str], code: str) -> str:
+    line, start = found[0], found.start()
+    first, last = found.start("it") - start, found.end("it") - start
+    return f"{line[:first]}\x1b[{code}m{line[first:last]}\x1b[0m{line[last:]}"

@@ -1,0 +1,31 @@
+"""The device profiles of the user, known while a command runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fakexport.cli.project_file import find_project_file
+
+__all__ = ["know_profiles"]
+
+
+def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
+    """Make the profiles of a file known until the command ends; by default those of [tool.fakexport].
+
+    Args:
+        context: Of the command.
+        file: What `--profiles` names.
+    Raises:
+        ProfileError, ProjectFileError, OSError: a file cannot be read.
+    """
+    if context.resilient_parsing:
+        return file
+    project = find_project_file() if file is None else None
+    chosen = project.profiles if project is not None else file
+    if chosen is not None:
+        from fakexport.devices import device_profiles
+
+        context.with_resource(device_profiles(chosen))
+    return chosen

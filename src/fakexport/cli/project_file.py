@@ -1,0 +1,185 @@
+"""`[tool.fakexport]` in `pyproject.toml`: the models of a repository, and how they are checked."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.typed_json import boolean, field, items, mapping, text
+from fakexport.error import FakexportError
+from fakexport.files import read_file
+
+__all__ = ["CheckOptions", "ConfiguredSource", "ProjectFile", "ProjectFileError", "find_project_file"]
+
+_FILE, _TABLE = "pyproject.toml", "tool.fakexport"
+_MOST_BYTES = 16 << 20
+
+
+class ProjectFileError(FakexportError, ValueError):
+    """`[tool.fakexport]` cannot be read as it is, or is needed and not there. One line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Options of `fakexport check`, as they are written; None where one is not given."""
+
+    targets: list[str] | None = None
+    device_map: str | None = None
+    dtype: str | None = None
+    inputs: list[str] | None = None
+    dynamic: list[str] | None = None
+    strict: bool | None = None
+    use_cache: bool | None = None
+    libraries: list[str] | None = None
+
+    def over(self, defaults: CheckOptions) -> CheckOptions:
+        """Return these options, and for those that are not given the defaults."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        return replace(defaults, **given)
+
+
+@dataclass(frozen=True)
+class ConfiguredSource:
+    """An entry of `sources`, with the options that it sets for itself."""
+
+    source: str
+    options: CheckOptions
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """A `pyproject.toml` with a table `[tool.fakexport]`.
+
+    Args:
+        path: Of the file; what it names is relative to its folder.
+        sources: What `fakexport check` without a source checks, in this order.
+        options: For all of them, and for a source on the command line.
+        profiles: The file of device profiles; None where none is named.
+    """
+
+    path: Path
+    sources: tuple[ConfiguredSource, ...]
+    options: CheckOptions
+    profiles: Path | None = None
+
+    def options_for(self, source: str) -> CheckOptions:
+        """Return the options for a source of the command line, which may be one of `sources`.
+
+        Args:
+            source: As written there, relative to the working directory.
+        """
+        asked = _place(source, Path.cwd())
+        own = (entry.options for entry in self.sources if _place(entry.source, self.path.parent) == asked)
+        return self._located(next(own, CheckOptions()).over(self.options))
+
+    def options_of(self, entry: ConfiguredSource) -> CheckOptions:
+        """Return the options for an entry of `sources`, its own first."""
+        return self._located(entry.options.over(self.options))
+
+    def _located(self, options: CheckOptions) -> CheckOptions:
+        """The same options, with paths relative to the working directory."""
+        return replace(
+            options,
+            device_map=None if options.device_map is None else self._path(options.device_map),
+            libraries=None if options.libraries is None else [self._path(text) for text in options.libraries],
+        )
+
+    def _path(self, written: str) -> str:
+        """What is written, or where the file of that name is."""
+        folder = self.path.parent
+        is_here = folder == Path.cwd() or not (folder / written).is_file()
+        return written if is_here else os.path.relpath(folder / written)
+
+
+def find_project_file() -> ProjectFile | None:
+    """Return the nearest `pyproject.toml` with a table `[tool.fakexport]`, from the working directory up.
+
+    Raises:
+        ProjectFileError: it is not TOML, or has an unknown key or a value of the wrong type.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / _FILE
+        if path.is_file() and (table := _table(path)) is not None:
+            return _read(path, table)
+    return None
+
+
+def _table(path: Path) -> Any:
+    """The table; None where there is none, which the text shows sooner than a parser."""
+    content = read_file(path, most_bytes=_MOST_BYTES)
+    if b"fakexport" not in content:
+        return None
+    try:
+        tool = tomllib.loads(content.decode()).get("tool", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ProjectFileError(f"{path}: not TOML: {error}") from error
+    return tool.get("fakexport") if isinstance(tool, dict) else None
+
+
+def _read(path: Path, table: Any) -> ProjectFile:
+    try:
+        known = mapping(table)
+        _check_keys(known, {"sources", "profiles", *_READERS})
+        sources = field(known, "sources", lambda value: items(value, _source), default=[])
+        profiles = field(known, "profiles", text) if "profiles" in known else None
+        located = None if profiles is None else path.parent / profiles
+        return ProjectFile(path, tuple(sources), _options(known), located)
+    except DocumentError as error:
+        place = f"{_TABLE}.{error.place}" if error.place else _TABLE
+        raise ProjectFileError(f"{path}: {place}: {error.reason}") from error
+
+
+def _source(value: Any) -> ConfiguredSource:
+    """`"model.py:factory"`, or a table with that as `source` and options of its own."""
+    if isinstance(value, str):
+        return ConfiguredSource(value, CheckOptions())
+    if not isinstance(value, dict):
+        raise DocumentError(f"expected a string or a table, got {type(value).__name__}")
+    _check_keys(value, {"source", *_READERS})
+    return ConfiguredSource(field(value, "source", text), _options(value))
+
+
+def _texts(value: Any) -> list[str]:
+    return items(value, text)
+
+
+# Key of the table -> how its value is read. A hyphen stands for an underscore of `CheckOptions`.
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "targets": _texts,
+    "device-map": text,
+    "dtype": text,
+    "inputs": _texts,
+    "dynamic": _texts,
+    "strict": boolean,
+    "use-cache": boolean,
+    "libraries": _texts,
+}
+
+
+def _options(table: dict[str, Any]) -> CheckOptions:
+    given = {key: field(table, key, read) for key, read in _READERS.items() if key in table}
+    return CheckOptions(**{key.replace("-", "_"): value for key, value in given.items()})
+
+
+def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, sorted(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it can have {', '.join(sorted(known))}"
+            raise DocumentError(f"unknown key: {hint}").within(key)
+
+
+def _place(source: str, folder: Path) -> str:
+    """A source as it is compared with others: with the path of its file or folder resolved, if it has one."""
+    form = "hf:" if source.startswith("hf:") else ""
+    rest = source.removeprefix(form)
+    path, colon, attribute = (rest, "", "") if form else rest.rpartition(":")
+    is_path = bool(path) and (folder / path).exists()
+    return f"{form}{(folder / path).resolve()}{colon}{attribute}" if is_path else source
