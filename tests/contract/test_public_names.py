@@ -14,7 +14,18 @@ from tests.contract.source_tree import PACKAGE, ROOT
 PAGE = ROOT / "docs" / "python.md"
 FUNCTIONS = [name for name in fakexport.__all__ if inspect.isfunction(getattr(fakexport, name))]
 # Of torch and of Python, which the functions hand on.
-FOREIGN = {"Any", "Callable", "ExportedProgram", "FakeTensorMode", "Iterator", "None", "P", "T", "Tensor"}
+FOREIGN = {
+    "Any",
+    "Callable",
+    "ExportedProgram",
+    "FakeTensorMode",
+    "Iterator",
+    "Mapping",
+    "None",
+    "P",
+    "T",
+    "Tensor",
+}
 
 
 def test_the_public_names_are_the_documented_ones():
