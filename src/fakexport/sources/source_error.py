@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
+import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -29,6 +31,9 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
+# Each version of these, or of what they need, goes with one build of torch: pip would exchange the torch.
+_OF_ONE_TORCH = frozenset({"timm", "torchaudio", "torchvision", "xformers"})
+_BUILD = re.compile(r"cpu|xpu|cu[0-9]+|rocm[0-9.]+")
 
 
 class SourceError(FakexportError, ValueError):
@@ -85,7 +90,8 @@ def import_library(package: str, spec: str) -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name == package:
-            raise SourceError(f"{spec} needs {package}: pip install 'fakexport[{package}]'") from error
+            what = _requirement(package, f"'fakexport[{package}]'")
+            raise SourceError(f"{spec} needs {package}: pip install {what}") from error
         raise SourceError(f"{spec}: {package} cannot be imported, {error.name} is missing") from error
     except Exception as error:  # a library may check the versions of others
         raise SourceError(f"{spec}: {package} cannot be imported: {first_line(error)}") from error
@@ -106,8 +112,18 @@ def how_to_install(error: BaseException) -> str | None:
         return f"install a version of {module} that has {error.name}"
     if module in _PACKAGES:
         package = _PACKAGES[module] or module.replace("_", "-")
-        return f"run `{shlex.quote(sys.executable)} -m pip install {package}`"
+        return f"run `{shlex.quote(sys.executable)} -m pip install {_requirement(module, package)}`"
     return (
         f"install the package that has the module {module!r} for {sys.executable}, or, if it is a file of "
         "your own, put its folder on PYTHONPATH"
     )
+
+
+def _requirement(module: str, package: str) -> str:
+    """What pip has to be asked for so that the torch that is here stays."""
+    if module not in _OF_ONE_TORCH:
+        return package
+    version = importlib.metadata.version("torch")
+    build = version.partition("+")[2]
+    index = f" --extra-index-url https://download.pytorch.org/whl/{build}" if _BUILD.fullmatch(build) else ""
+    return f"torch=={version} {package}{index}"

@@ -1,5 +1,6 @@
 """`timm:` sources, with a stand-in for timm: it needs torchvision, which not every torch has a build of."""
 
+import importlib.metadata
 import sys
 import types
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport.sources import SourceError, resolve
+from fakexport.sources import SourceError, how_to_install, resolve
 
 
 class Classifier(nn.Module):
@@ -61,13 +62,34 @@ def test_an_unknown_model_is_answered_with_the_nearest(timm):
         resolve("timm:resnet5")
 
 
-def test_timm_missing_names_the_extra(monkeypatch):
+@pytest.mark.parametrize(
+    ("version", "index"),
+    [
+        ("2.13.0+cpu", " --extra-index-url https://download.pytorch.org/whl/cpu"),
+        ("2.13.0+cu130", " --extra-index-url https://download.pytorch.org/whl/cu130"),
+        ("2.13.0", ""),
+        ("2.13.0a0+1a2b3c4.nv26.4", ""),
+    ],
+)
+def test_timm_missing_names_the_extra_and_the_torch_that_stays(monkeypatch, version, index):
+    """Without the second, pip installs the newest torch: the newest torchvision needs it."""
     monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.setattr(importlib.metadata, "version", {"torch": version}.get)
 
     with pytest.raises(SourceError) as caught:
         resolve("timm:resnet50")
 
-    assert str(caught.value) == "timm:resnet50 needs timm: pip install 'fakexport[timm]'"
+    command = f"pip install torch=={version} 'fakexport[timm]'{index}"
+    assert str(caught.value) == f"timm:resnet50 needs timm: {command}"
+
+
+def test_a_package_of_one_torch_is_installed_without_another_torch(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", {"torch": "2.13.0+cpu"}.get)
+
+    said = how_to_install(ModuleNotFoundError("No module named 'torchvision'", name="torchvision"))
+
+    index = "--extra-index-url https://download.pytorch.org/whl/cpu"
+    assert said == f"run `{sys.executable} -m pip install torch==2.13.0+cpu torchvision {index}`"
 
 
 @pytest.mark.parametrize(
