@@ -12,18 +12,22 @@ __all__ = ["sampled"]
 _EVERY = 8
 
 
-def sampled(cases: Iterable[Any], *, in_every_run: Collection[str] = ()) -> list[Any]:
-    """The cases as parameters: some in `make test`, every eighth in CI, the rest in `make test-all`.
+def sampled(
+    cases: Iterable[Any], *, in_every_run: Collection[str] = (), in_ci: Collection[str] = ()
+) -> list[Any]:
+    """The cases as parameters: some in `make test`, some and every eighth in CI, the rest in `make test-all`.
 
     Args:
         cases: Anything whose text is its id.
         in_every_run: Texts of those that run in `make test`.
+        in_ci: Texts of those that run in CI, whether they are an eighth one or not.
     """
+
+    def marks(index: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
+        if name in in_every_run:
+            return ()
+        return (pytest.mark.slow if name in in_ci or index % _EVERY == 0 else pytest.mark.exhaustive,)
+
     return [
-        pytest.param(case, id=str(case), marks=() if str(case) in in_every_run else _marks(index))
-        for index, case in enumerate(cases)
+        pytest.param(case, id=str(case), marks=marks(index, str(case))) for index, case in enumerate(cases)
     ]
-
-
-def _marks(index: int) -> tuple[pytest.MarkDecorator, ...]:
-    return (pytest.mark.slow if index % _EVERY == 0 else pytest.mark.exhaustive,)

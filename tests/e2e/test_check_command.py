@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from fakexport.cli import main
+from tests.command_line import fakexport
 from tests.contract.source_tree import ROOT
 from tests.contract.test_json_schema import CHECK_SCHEMA
 
@@ -78,11 +79,6 @@ def models(tmp_path: Path) -> Path:
     (tmp_path / "syntax.py").write_text("def factory(:\n")
     (tmp_path / "map.json").write_text('{"": ')
     return tmp_path
-
-
-def subprocess_of(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fakexport", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_three_placements_of_the_mlp(run):
@@ -218,7 +214,7 @@ def test_inspect_of_a_factory_that_raises_is_one_line(run, models):
 
 
 def test_the_streams_of_a_real_process(models):
-    process = subprocess_of("check", f"{models}/models.py:talks", "--target", "H100", "--format", "json")
+    process = fakexport("check", f"{models}/models.py:talks", "--target", "H100", "--format", "json")
 
     assert process.returncode == 0
     assert json.loads(process.stdout)["is_clean"] is True
@@ -231,7 +227,7 @@ def test_the_streams_of_a_real_process(models):
 
 
 def test_a_finding_of_a_real_process_leaves_stderr_to_progress(models):
-    process = subprocess_of("check", f"{models}/models.py:branch", "--no-progress")
+    process = fakexport("check", f"{models}/models.py:branch", "--no-progress", code=1)
 
     assert process.returncode == 1
     assert process.stderr == ""

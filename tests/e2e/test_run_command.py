@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from tests.command_line import fakexport
+from tests.command_line import fakexport, fakexport_from_nothing
 from tests.contract.source_tree import ROOT
 
 safetensors = pytest.importorskip("safetensors.torch")
@@ -145,7 +145,7 @@ def test_a_program_that_cannot_be_compiled_here_is_one_line(counted, monkeypatch
     monkeypatch.setenv("CXX", "/no/compiler")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
 
-    done = fakexport("run", bound, "--inputs", inputs, "--compile", code=2)
+    done = fakexport_from_nothing("run", bound, "--inputs", inputs, "--compile", code=2)
 
     assert done.stderr.startswith("error: torch.compile fails: ")
     assert done.stderr.count("\n") == 1

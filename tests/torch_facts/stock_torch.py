@@ -1,8 +1,8 @@
 """Stock torch in a process of its own: a registered guard stays for the life of a process."""
 
-import subprocess
-import sys
 from dataclasses import dataclass
+
+from tests.forked import run_python
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,5 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 def run_stock(program: str) -> Ended:
     """Run a program on torch as it is, without fakexport."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PREAMBLE + program],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(PREAMBLE + program)
     return Ended(done.returncode, done.stdout, done.stderr)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.fake_tensors import new_fake_mode, real_to_fake
 from fakexport._torch.inductor import AotiPackage, compile_graph, failed_node, root_cause
+from tests.forked import run_python
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 slow = pytest.mark.slow
@@ -106,7 +105,7 @@ def test_a_call_of_an_unbound_package_ends_the_process(unbound: Path) -> None:
         "AotiPackage(Path(sys.argv[1])).run([torch.zeros(2, 4)])"
     )
 
-    done = subprocess.run([sys.executable, "-c", code, unbound], capture_output=True, check=False)
+    done = run_python(code, unbound)
 
     assert done.returncode < 0, "it is refused now: deploy/aoti need not take care any more"
 

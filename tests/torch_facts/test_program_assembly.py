@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -22,6 +20,7 @@ from fakexport._torch.program_assembly import (
     tree_spec,
     tree_spec_text,
 )
+from tests.forked import run_python
 
 
 @pytest.mark.parametrize(("offset", "strides"), [(0, (3, 1)), (4, (6, 2))])
@@ -63,7 +62,7 @@ def test_a_fake_that_requires_a_gradient_needs_no_device_guard():
         "    fake = fake_of(FakeTensorMode(), meta, torch.device(kind), True)\n"
         "    assert fake.requires_grad and fake.device.type == kind\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python(code)
     assert done.returncode == 0, done.stderr
 
 

@@ -23,6 +23,7 @@ from fakexport._torch.script_objects import (
     state_text,
 )
 from fakexport.fake import is_fake
+from tests.forked import run_python
 from tests.torchbind import LIBRARY, FakeFoo, fake_classes, foo
 
 
@@ -149,12 +150,7 @@ print(program.module()(x).tolist() == Adds()(x).tolist())
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="this torch comes without its test classes")
 def test_a_strict_program_runs_only_with_the_real_objects():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", STRICT, LIBRARY],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(STRICT, LIBRARY)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["FakeScriptObject should only exist during tracing.", "True"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 from torch.export.pt2_archive._package import package_pt2
 
 from fakexport._torch.stock_reading import programs_of, reading_fault
+from tests.forked import run_python
 from tests.torchbind import LIBRARY
 
 SAVED = """
@@ -35,11 +34,11 @@ except RuntimeError as error:
 @pytest.mark.skipif(not LIBRARY.exists(), reason="this torch comes without its test classes")
 def test_torch_keeps_the_name_of_an_unregistered_class_to_its_log(tmp_path: Path):
     path = str(tmp_path / "model.pt2")
-    subprocess.run([sys.executable, "-W", "ignore", "-c", SAVED, path], check=True)
+    saved = run_python(SAVED, path)
 
-    command = [sys.executable, "-W", "ignore", "-c", LOADED, path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python(LOADED, path)
 
+    assert saved.returncode == 0, saved.stderr
     assert done.stdout == "None _TorchScriptTesting::_Foo\n"
 
 

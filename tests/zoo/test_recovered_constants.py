@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from fakexport.sources import resolve
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, sampled
 from tests.real_constants import compare_constants
 
 pytest.importorskip("transformers")
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.zoo,
     # What torch thinks of how these models are written.
     pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export:UserWarning"),
@@ -60,8 +59,7 @@ def test_every_exclusion_is_of_an_architecture():
 
 @pytest.mark.parametrize(
     "architecture",
-    [architecture for architecture in ARCHITECTURES if str(architecture) not in EXCLUDED],
-    ids=str,
+    sampled(architecture for architecture in ARCHITECTURES if str(architecture) not in EXCLUDED),
 )
 def test_the_constants_are_those_of_a_real_export(architecture, tmp_path, request):
     if not architecture.is_available:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import fakexport as fe
 from fakexport.archive import ArchiveError, describe, load_archive, save
 from fakexport.program import summarise
 from fakexport.report import render_archive
+from tests.forked import run_python
 from tests.known_facts import with_facts
 from tests.unit.archive.programs import branches, every_kind
 from tests.unit.archive.test_save_and_load import Drawn, exported, factory
@@ -118,7 +117,7 @@ fe.save(fe.export(Twice, (torch.ones(3),)), sys.argv[1])
 
 def test_a_missing_operator_library_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
-    subprocess.run([sys.executable, "-c", LIBRARY, path], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+    assert run_python(LIBRARY, path).returncode == 0
 
     with pytest.raises(ArchiveError, match="import the operator library `a_library_of_mine` first"):
         load_archive(path)
@@ -140,8 +139,7 @@ def test_the_module_that_makes_an_operator_is_named(tmp_path: Path) -> None:
     (tmp_path / "kernels_of_mine.py").write_text(LIBRARY.partition("import fakexport")[0], encoding="utf-8")
     code = "import sys, torch, fakexport as fe; from kernels_of_mine import Twice\n"
     code += "fe.save(fe.export(Twice, (torch.ones(3),)), sys.argv[1])"
-    environment = {"PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
-    subprocess.run([sys.executable, "-c", code, path], check=True, env=environment)
+    assert run_python(code, path, folder=tmp_path).returncode == 0
 
     with pytest.raises(ArchiveError) as refusal:
         load_archive(path)
@@ -169,7 +167,7 @@ def _(x):
     return torch.empty_like(x)
 class Twice"""
     code = LIBRARY.replace("class Twice", other).replace("twice(twice(x))", "twice(thrice(x))")
-    subprocess.run([sys.executable, "-c", code, path], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+    assert run_python(code, path).returncode == 0
 
     with pytest.raises(ArchiveError) as refusal:
         load_archive(path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -28,6 +26,7 @@ from fakexport.archive.methods import read_methods
 from fakexport.archive.saved_object import object_record, read_saved_object
 from fakexport.documents.document_error import DocumentError
 from fakexport.program import RetargetError
+from tests.forked import run_python
 from tests.torchbind import LIBRARY, NAMESPACE, Adds, Waits, fake_classes, foo, queue
 from tests.unit.archive.described import described_otherwise
 
@@ -147,7 +146,7 @@ try:
 except ArchiveError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code)
 
     classes, refusal = done.stdout.splitlines()
     assert classes == f"('{FOO}',) ('{FOO}',) ()"

@@ -16,6 +16,7 @@ import fakexport as fe
 from fakexport.archive.codec.program_decoder import program_from_json
 from fakexport.archive.codec.program_encoder import program_to_json
 from fakexport.program import nodes_equal
+from tests.forked import run_python
 from tests.unit.archive.programs import (
     branches,
     by_name,
@@ -185,9 +186,7 @@ def test_a_program_for_a_device_is_read_where_there_is_none(topology, tmp_path):
         "print(weight.device, weight.requires_grad, is_parameter, 'linear' in str(program))\n"
     )
 
-    command = [sys.executable, "-c", code, str(tmp_path / "model.json")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = run_python(code, tmp_path / "model.json")
 
     assert done.returncode == 0, done.stderr
     device = verdict.program.state_dict["fc1.weight"].device

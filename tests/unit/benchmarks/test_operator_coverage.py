@@ -16,6 +16,7 @@ from benchmarks.operator_coverage.explained import reason_of
 from benchmarks.operator_coverage.samples import dtypes_of, operators, samples_of
 from benchmarks.operator_coverage.table import read_results, render
 from fakexport._torch.device_operators import device_only_operators
+from tests.architectures import sampled
 
 ROOT = Path(__file__).parents[3]
 NAMES = """
@@ -61,15 +62,17 @@ def test_a_sample_of_operators_is_the_same_on_a_virtual_device():
     assert {outcome["operator"] for outcome in found} == set(SAMPLE)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_every_operator_is_the_same_on_a_virtual_device_or_known():
-    found = outcomes()
+@pytest.mark.parametrize("eighth", sampled(range(8)))
+def test_every_operator_is_the_same_on_a_virtual_device_or_known(eighth):
+    names = sorted({operator.full_name for operator in operators()})[eighth::8]
+
+    found = outcomes("--operators", ",".join(names))
 
     works = {outcome["operator"] for outcome in found if outcome["step"] == "direct"}
     assert unexplained(found) == {}
     assert aborted(found) == []
-    assert len(works) > 600
+    assert len(works) > 60
 
 
 def test_an_explanation_is_still_needed():

@@ -2,9 +2,10 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
+
+from tests.forked import run_python
 
 PREAMBLE = """
 import json, torch
@@ -43,12 +44,7 @@ def described(program):
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PREAMBLE + program],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python(PREAMBLE + program)
 
 
 def test_models_that_require_grad_export_on_every_device_in_one_process():

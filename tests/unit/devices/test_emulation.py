@@ -1,7 +1,6 @@
 """Virtual devices: entering and leaving, fake tensors on them, and that torch is whole again afterwards."""
 
 import contextvars
-import subprocess
 import sys
 import threading
 import types
@@ -16,6 +15,7 @@ from torch.fx.experimental import proxy_tensor
 
 from fakexport.devices import Topology
 from fakexport.devices.emulation import emulate, emulated_topology
+from tests.forked import run_python
 
 PACKAGES = (
     "torch.cuda",
@@ -186,7 +186,7 @@ def test_an_unknown_device_changes_nothing():
 @is_cpu_wheel
 def test_a_real_tensor_on_a_virtual_device_fails_as_stock_does():
     program = "import torch; torch.ones(1, device='cuda')"
-    stock = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    stock = run_python(program)
     messages = []
 
     def note() -> None:
@@ -313,12 +313,7 @@ def test_after_a_backward_pass_torch_still_has_no_accelerator():
 
 
 def test_an_exception_below_a_device_guard_arrives_as_it_was_raised():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RAISING_BELOW_A_GUARD],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(RAISING_BELOW_A_GUARD)
 
     assert done.stdout.strip() == "KeyError 'mine'"
     assert done.stderr == ""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.architectures import ARCHITECTURES, Architecture
+from tests.architectures import ARCHITECTURES, Architecture, sampled
 from tests.architectures.construction import Construction, assert_same, constructed, deferred, filled_memory
 
 pytest.importorskip("transformers")
@@ -26,14 +26,10 @@ def comparable_memory() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(architecture, marks=() if architecture.is_common else pytest.mark.slow)
-        for architecture in ARCHITECTURES
-    ],
-    ids=str,
-)
+COMMON = [str(architecture) for architecture in ARCHITECTURES if architecture.is_common]
+
+
+@pytest.fixture(scope="module", params=sampled(ARCHITECTURES, in_every_run=COMMON[::8], in_ci=COMMON))
 def both(request: pytest.FixtureRequest, comparable_memory: None) -> Both:
     architecture = request.param
     if not architecture.is_available:

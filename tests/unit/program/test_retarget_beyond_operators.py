@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -13,6 +10,7 @@ from torch._higher_order_ops.out_dtype import out_dtype
 import fakexport as fe
 from fakexport._torch.fake_tensors import fake_elsewhere
 from fakexport.program import RetargetError, nodes_equal, retargeted
+from tests.forked import run_python
 from tests.torchbind import LIBRARY
 
 
@@ -148,12 +146,7 @@ print(*made.unproven)
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="this torch comes without its test classes")
 def test_what_a_cpp_object_gives_is_moved_and_said_to_be_unproven():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", OBJECT, LIBRARY],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(OBJECT, LIBRARY)
 
     assert done.returncode == 0, done.stderr
     devices_and_size, unproven = done.stdout.splitlines()

@@ -1,0 +1,79 @@
+"""Processes forked from one that has imported torch, transformers and fakexport, and done nothing else.
+
+The imports take some seconds, which hundreds of tests would pay. What is about the start itself (streams,
+limits, what may be imported, variables that torch reads when it is imported) starts an interpreter instead.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["run_module", "run_python"]
+
+_PRELOADED = (
+    "pydantic",
+    "torch._dynamo",
+    "torch.export._trace",
+    "torch.export.pt2_archive",
+    "transformers.modeling_utils",
+    "safetensors.torch",
+    "fakexport.cli.app",
+    "fakexport.archive",
+    "fakexport.capture",
+    "fakexport.checking",
+    "fakexport.deploy",
+    "fakexport.report",
+    "fakexport.weights",
+)
+
+
+def run_module(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m NAME ARGUMENTS`."""
+    return _ended(["-m", name, *map(str, arguments)], Path.cwd())
+
+
+def run_python(code: str, *arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `python -W ignore -c CODE ARGUMENTS`, in the folder."""
+    return _ended(["-c", code, *map(str, arguments)], folder or Path.cwd())
+
+
+def _ended(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    if sys.platform != "linux":  # Elsewhere a fork is not safe once libraries of the system are in use.
+        command = [sys.executable, *(["-W", "ignore"] if arguments[0] == "-c" else []), *arguments]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*_PRELOADED])
+    with tempfile.TemporaryDirectory() as streams:
+        out, err = Path(streams, "out"), Path(streams, "err")
+        process = context.Process(target=_run, args=(arguments, folder, dict(os.environ), out, err))
+        process.start()
+        process.join()
+        assert process.exitcode is not None
+        return subprocess.CompletedProcess(arguments, process.exitcode, out.read_text(), err.read_text())
+
+
+def _run(arguments: list[str], folder: Path, environment: Mapping[str, str], out: Path, err: Path) -> None:
+    """What the interpreter does with its arguments."""
+    for path, stream in ((out, 1), (err, 2)):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path.insert(0, str(folder))
+    kind, what, *rest = arguments
+    if kind == "-m":
+        sys.argv = [what, *rest]
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        warnings.simplefilter("ignore")
+        sys.argv = ["-c", *rest]
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
