@@ -14,8 +14,9 @@ demo: $(VENV)/.with-transformers
 	$(CHECK) hf:examples/configs/llama-3.1-405b.json --target 8xH100 \
 		--device-map balanced --dtype bfloat16 --dynamic auto
 
+# The tests of a file share what they build, so they stay in one process.
 test: $(VENV)/.with-test
-	$(RUN) -m pytest -n 2
+	$(RUN) -m pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/.with-test
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "slow and not gpu"

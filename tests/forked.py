@@ -12,6 +12,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import types
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,4 +77,5 @@ def _run(arguments: list[str], folder: Path, environment: Mapping[str, str], out
     else:
         warnings.simplefilter("ignore")
         sys.argv = ["-c", *rest]
-        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))

@@ -15,6 +15,7 @@ from tests.contract.source_tree import ROOT
 MODELS = ROOT / "tests" / "unit" / "deploy" / "bench_models.py"
 
 
+@pytest.mark.slow
 def test_a_mode_that_dies_is_a_cell(tmp_path: Path) -> None:
     chart = tmp_path / "chart.svg"
 

@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from fakexport.rules import rule  # noqa: E402
 from tests.command_line import fakexport  # noqa: E402
 
-pytestmark = pytest.mark.slow  # Each command is a process of its own, which imports torch.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("compile_onnx")]
 
 CONFIG = {
     "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 32,

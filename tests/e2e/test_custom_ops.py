@@ -111,6 +111,7 @@ def test_a_model_whose_library_is_not_loaded_says_so() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("custom_ops")
 class TestCpp:
     @pytest.mark.parametrize("target", ["cpu", "H100"])
     def test_an_operator_goes_from_export_to_a_fresh_process(

@@ -69,7 +69,7 @@ def test_a_fault_of_the_streams_is_one_line_and_exit_code_2(
     assert found[2].count("\n") == bool(said)
 
 
-@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("stderr", ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
 def test_a_verdict_does_not_depend_on_stderr(stderr: str, tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(MODEL)
 

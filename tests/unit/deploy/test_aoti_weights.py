@@ -20,7 +20,7 @@ from fakexport.deploy.weights_file import file_beside
 from fakexport.weights import WeightsWarning
 
 safetensors = pytest.importorskip("safetensors.torch")
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
 
 IDS = torch.tensor([1, 5, 9])
 

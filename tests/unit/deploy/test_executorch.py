@@ -87,6 +87,7 @@ class Padded(nn.Module):
         return torch.softmax(x.masked_fill(mask == 0, -1e9), -1)
 
 
+@pytest.mark.slow
 def test_a_range_that_only_one_input_declares_is_that_of_those_that_follow(tmp_path):
     """torch does not tell the shape environment all of the ranges then."""
     sizes = {0: Dim.DYNAMIC(min=2, max=8), 1: Dim.DYNAMIC(min=2, max=16)}
@@ -123,6 +124,7 @@ def test_xnnpack_gives_what_eager_gives(mlp, tmp_path):
     torch.testing.assert_close(open_executorch(made.path)({"x": x})["output"], Mlp()(x), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_xnnpack_takes_no_layer_whose_weight_is_computed(tmp_path):
     """ExecuTorch's own partition reads the integers of a quantized weight as if they were the weight."""
     quantization = pytest.importorskip("torchao.quantization")
@@ -231,6 +233,7 @@ class Counted(torch.nn.Module):
         return torch.zeros(count).reshape(-1, 1)
 
 
+@pytest.mark.slow
 def test_a_program_is_as_before_so_that_it_can_be_compiled_again(tmp_path):
     program = torch.export.export(Counted(), (torch.ones(4),))
 
@@ -257,6 +260,7 @@ def test_what_is_written_into_buffers_and_inputs_is_kept(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_dtypes_give_what_eager_gives(dtype, tmp_path):
     x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).to(dtype)

@@ -140,6 +140,7 @@ def test_executorch_itself_takes_the_example_for_the_bound():
         method.execute((torch.zeros(5),))
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_too_short_is_found():
     from executorch.exir import to_edge_transform_and_lower
 
@@ -157,6 +158,7 @@ def test_a_plan_that_is_too_short_is_found():
     assert found.notes[0].endswith("inputs_0 of the shape [4, 3], and the program takes up to [8, 3]")
 
 
+@pytest.mark.slow
 def test_a_size_that_depends_on_data_needs_a_bound(tmp_path):
     (found,) = failure(Ones(), torch.tensor(3), folder=tmp_path)
 
@@ -176,6 +178,7 @@ def test_a_size_that_depends_on_data_and_has_a_bound_compiles(tmp_path):
     assert compile_executorch(program, tmp_path / "model.pte").path.exists()
 
 
+@pytest.mark.slow
 def test_a_loop_is_found(tmp_path):
     def loop(x):
         return torch._higher_order_ops.while_loop(
@@ -187,6 +190,7 @@ def test_a_loop_is_found(tmp_path):
     assert found.notes[0].startswith("higher_order.while_loop at node while_loop")
 
 
+@pytest.mark.slow
 def test_what_only_fails_in_a_call_is_found_before_a_file_is_written(tmp_path):
     """ExecuTorch compiles both, and their kernels refuse them when they run."""
     inputs = torch.zeros(1, 1, 4, 4, 4), torch.zeros(1, 1, 2, 2, 2), torch.zeros(4, dtype=torch.uint16)
@@ -201,6 +205,7 @@ def test_what_only_fails_in_a_call_is_found_before_a_file_is_written(tmp_path):
     assert "Unhandled dtype UInt16" in found[1].notes[1]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_only_fails_in_its_program_is_found_at_its_line(tmp_path):
     """Its arguments lie in another order in memory than ExecuTorch planned; called alone, it runs."""
     x = torch.zeros(3, 2, 2, 2).to(memory_format=torch.channels_last)
