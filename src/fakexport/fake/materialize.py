@@ -159,7 +159,7 @@ def _check(fake: torch.Tensor, name: str, device: torch.device | None) -> None:
 def _real(fake: torch.Tensor, name: str, device: torch.device | None) -> torch.Tensor:
     """Return the real tensor.
 
-    Of a wrapper, the wrapper of the real ones, once as long as those are the same.
+    For a wrapper: the wrapper of the real ones, once as long as those are the same.
     """
     if not is_wrapper(fake):
         return _plain_real(fake, name, device) if isinstance(fake, FakeTensor) else fake

@@ -128,7 +128,7 @@ def _modules(program: ExportedProgram) -> set[str]:
 def _imports(body: str, modules: set[str]) -> list[str]:
     """Return the imports that the text makes use of.
 
-    Of a name that only looks like a use, there is one too many.
+    For a name that only looks like a use, there is one too many.
     """
     standard = [f"import {name}" for name in ("json", "math", "operator") if f"{name}." in body]
     taken = {"collections": ("OrderedDict",), "math": ("inf", "nan"), "pathlib": ("Path",)}
