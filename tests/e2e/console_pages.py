@@ -16,9 +16,11 @@ __all__ = ["LEFT_OUT", "PAGES", "ROOT", "Command", "Page", "commands", "steps"]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-_BLOCK = re.compile(r"^```(?P<kind>console|diff|python|yaml)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"^```(?P<kind>console|diff|python|toml|yaml)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 _COMMAND = re.compile(r"^\$ (?P<command>(?:\\\n|.)*)\n(?P<printed>(?:(?!\$ ).*\n)*)", re.MULTILINE)
-_FILE = re.compile(r"# (?P<name>\S+\.(?:py|yml))\n")
+_FILE = re.compile(r"# (?P<name>\S+\.(?:py|toml|yml))\n")
 _EDITED = re.compile(r"--- (?P<name>\S+)\n\+\+\+ (?P=name)\n@@\n")
 
 
@@ -138,9 +140,6 @@ def _debugging(folder: Path) -> None:
 
 
 def _devices(folder: Path) -> None:
-    """The file that the page shows."""
-    text = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
-    (folder / "devices.toml").write_text(text.partition("```toml\n# devices.toml\n")[2].partition("```")[0])
     shutil.copy(EXAMPLES / "mlp.py", folder / "model.py")
 
 

@@ -61,6 +61,15 @@ def test_every_command_that_is_left_out_is_on_its_page(page):
         assert any(command.startswith(beginning) for command in listed), beginning
 
 
+def test_a_workflow_runs_a_command_of_its_page():
+    page = text_of("docs/ci.md")
+
+    ran = re.findall(r"^ +- run: (fakexport .*)$", page, re.MULTILINE)
+
+    assert ran
+    assert set(ran) <= {command.text for command in commands(page)}
+
+
 def test_a_command_goes_on_behind_a_backslash_and_ends_before_what_it_prints():
     text = "```console\n$ one \\\n  --more\nfirst\n...\nlast\n\n$ two\n```\n"
 
