@@ -25,19 +25,12 @@ __all__ = [
 
 TORCH_NAMESPACES = frozenset(
     (
-        *(
-            "_c10d_functional",
-            "_c10d_functional_autograd",
-            "_dtensor",
-            "_native",
-            "_native_aot",
-            "_quantized",
-        ),
-        *("_test", "aten", "c10d", "c10d_functional", "coor", "cuda", "debug_mode_ops", "debugprims"),
-        *("device_mesh", "export", "flex_gemm", "flex_lib", "fsdp", "inductor", "inductor_prims", "mkl"),
-        *("mkldnn", "mkldnn_prepacked", "onednn", "onnx", "onnx_symbolic", "prim", "prims", "profiler"),
-        *("quantization", "quantized", "quantized_decomposed", "rngprims", "sparse", "static_runtime"),
-        *("streams", "symm_mem"),
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_native_aot"),
+        *("_quantized", "_test", "aten", "c10d", "c10d_functional", "coor", "cuda", "debug_mode_ops"),
+        *("debugprims", "device_mesh", "export", "flex_gemm", "flex_lib", "fsdp", "inductor"),
+        *("inductor_prims", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "onnx", "onnx_symbolic"),
+        *("prepacked", "prim", "prims", "profiler", "quantization", "quantized"),
+        *("quantized_decomposed", "rngprims", "sparse", "static_runtime", "streams", "symm_mem"),
     )
 )
 """Where torch registers its own operators, those of its submodules included; all others are of libraries."""
