@@ -10,6 +10,7 @@ from tests.contract.source_tree import PACKAGE, ROOT
 
 _FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`+[^`\n]+`+")
+_ARGUMENT_NAMES = re.compile(r"^ +\w+(, \w+)*:", re.MULTILINE)
 _CPP_STRINGS = re.compile(r'(?:"(?:[^"\\\n]|\\.)*"\s*)+')
 _CPP_COMMENT = re.compile(r"//[^\n]*")
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -33,8 +34,9 @@ def files_with_text() -> list[Path]:
 
 
 def passages(path: Path) -> list[Passage]:
+    """Return every passage of a file but single words, which are names, such as the values of an option."""
     read = {".py": _python, ".md": _markdown}.get(path.suffix, _cpp)
-    return list(read(path.read_text(encoding="utf-8")))
+    return [passage for passage in read(path.read_text(encoding="utf-8")) if " " in passage.text.strip()]
 
 
 def _python(source: str) -> Iterator[Passage]:
@@ -49,7 +51,7 @@ def _python(source: str) -> Iterator[Passage]:
                 yield Passage(node.lineno, "".join(_fragment(part) for part in parts))
             case ast.Constant(value=str(text)) if id(node) in docstrings:
                 if _is_public(docstrings[id(node)]):
-                    yield Passage(node.lineno, _INLINE_CODE.sub("`...`", text))
+                    yield Passage(node.lineno, _ARGUMENT_NAMES.sub(":", _INLINE_CODE.sub("`...`", text)))
             case ast.Constant(value=str(text)) if id(node) not in inner:
                 yield Passage(node.lineno, text)
 

@@ -24,11 +24,11 @@ def test_a_mode_that_dies_is_a_cell(tmp_path: Path) -> None:
         *("--repeat", 3, "--chart", chart, "--dynamic", "x.0"),
     )
 
-    assert "torchscript-trace cannot be exported: the process was ended by SIGKILL" in done.stdout
+    assert "torchscript-trace cannot be exported: the process was killed by SIGKILL" in done.stdout
     assert "1 of 2 modes give what eager gives" in done.stdout
     assert "1 thread\n" in done.stdout
     assert done.stderr.splitlines() == [
-        "eager: the outputs to compare with ...",
+        "eager: outputs to compare with ...",
         "[1/2] torchscript-trace: capture and write ...",
         "[2/2] eager: load, run and time ...",
     ]
@@ -39,7 +39,7 @@ def test_a_mode_that_dies_is_a_cell(tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         (["--modes", "eager,tensorrt"], "there is no mode 'tensorrt'"),
-        (["--chart", "chart.pdf"], "a chart is a .png or an .svg"),
+        (["--chart", "chart.pdf"], "a chart must be a .png or .svg file"),
         (["--library", "missing.so"], "missing.so: no such file"),
     ],
 )

@@ -112,7 +112,7 @@ def test_an_architecture_gives_what_eager_gives(name: str) -> None:
         assert len(got) == len(wanted) > 0
         for output, tensor in zip(got.values(), wanted.values(), strict=True):
             assert torch.allclose(output, tensor, **TOLERANCE)
-    with pytest.raises(UnsuitableInputs, match="where the program takes at most"):
+    with pytest.raises(UnsuitableInputs, match="but the program expects at most"):
         opened(TOO_LARGE[name])
 
 
@@ -133,10 +133,10 @@ def test_a_program_is_compiled_once_and_run_with_its_weights() -> None:
         fakexport("run", *package, *run)
         assert_equal("out.safetensors", "eager0.safetensors")
     inputs = ("--inputs", "in0.safetensors")
-    assert_refused("open it with --trust", "run", "bound.aoti.pt2", *inputs)
-    assert_refused("has no weights: give a checkpoint", "run", "model.aoti.pt2", "--trust", *inputs)
+    assert_refused("pass --trust only for files you built", "run", "bound.aoti.pt2", *inputs)
+    assert_refused("has no weights: pass a checkpoint", "run", "model.aoti.pt2", "--trust", *inputs)
     large = ("--trust", "--inputs", "large.safetensors")
-    assert_refused("where the program takes at most", "run", "bound.aoti.pt2", *large)
+    assert_refused("but the program expects at most", "run", "bound.aoti.pt2", *large)
 
 
 def assert_equal(got: str, wanted: str) -> None:

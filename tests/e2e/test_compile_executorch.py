@@ -62,7 +62,7 @@ def test_compile_and_run(tmp_path: Path) -> None:
     assert made.stdout.startswith(f"{compiled}: {compiled.stat().st_size:,} bytes, in ")
     assert made.stderr.splitlines() == [
         "lowering for ExecuTorch, portable ...",
-        "calling it once with ExecuTorch's runtime ...",
+        "calling it once with the ExecuTorch runtime ...",
     ]
     assert (ran.stdout, ran.stderr) == ("logits  float32[5, 3]\n", "")
     torch.testing.assert_close(

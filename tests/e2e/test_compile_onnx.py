@@ -70,7 +70,7 @@ def test_a_program_without_weights_gets_them_when_it_runs(vit: Path, tmp_path: P
     alone = fakexport("run", out, "--inputs", vit / "in.safetensors", code=2)
     fakexport("run", out, vit / "checkpoint", "--inputs", vit / "in.safetensors", "-o", result)
 
-    assert "note: it has no weights; they will be in vit.safetensors beside it" in done.stderr
+    assert "note: it has no weights; they will be in vit.safetensors next to it" in done.stderr
     assert out.read_bytes().count(b"modeling_vit.py") > 0
     assert alone.stderr.count("\n") == 1
     assert "has no weights" in alone.stderr

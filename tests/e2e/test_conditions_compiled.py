@@ -43,11 +43,14 @@ def inputs(rows: int, columns: int, length: int, flat: int) -> dict[str, Tensor]
 
 FITTING = (inputs(3, 16, 17, 48), inputs(5, 4, 8, 20), inputs(2, 24, 27, 48))
 REFUSED = {
-    "parity": (inputs(3, 15, 18, 45), "`x` has 15 in dimension 1, and the program needs x.shape[1] % 2 == 0"),
-    "order": (inputs(3, 16, 14, 48), "`x` has 16 in dimension 1 and `y` has 14 in dimension 1"),
-    "product": (inputs(3, 16, 17, 50), "`z` has 50 in dimension 0"),
-    "root": (inputs(2, 26, 28, 52), "`x` has 26 in dimension 1, and the program needs"),
-    "sum": (inputs(3, 16, 18, 48), "`x` has 16 in dimension 1 and `y` has 18 in dimension 1"),
+    "parity": (
+        inputs(3, 15, 18, 45),
+        "`x` has size 15 in dimension 1, but the program needs x.shape[1] % 2 == 0",
+    ),
+    "order": (inputs(3, 16, 14, 48), "`x` has size 16 in dimension 1 and `y` has size 14 in dimension 1"),
+    "product": (inputs(3, 16, 17, 50), "`z` has size 50 in dimension 0"),
+    "root": (inputs(2, 26, 28, 52), "`x` has size 26 in dimension 1, but the program needs"),
+    "sum": (inputs(3, 16, 18, 48), "`x` has size 16 in dimension 1 and `y` has size 18 in dimension 1"),
 }
 
 

@@ -91,7 +91,7 @@ class TestModels:
             {"input_ids": too_long, "attention_mask": too_long + 1}, tmp_path / "in.safetensors"
         )
         assert run.refusal("--inputs", tmp_path / "in.safetensors") == (
-            "`input_ids` has 33 in dimension 1, where the program takes at most 32"
+            "`input_ids` has size 33 in dimension 1, but the program expects at most 32"
         )
 
 
@@ -136,7 +136,7 @@ class TestPlacesOfWeights:
         command = [cpp_runner, "--package", package, *inputs]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
 
-        assert refusal == "the package has its weights inside and takes no --weights"
+        assert refusal == "the package contains its weights: drop --weights"
         assert done.returncode == 0, done.stderr
         assert_as_eager(safetensors.load_file(out), case)
 
@@ -176,7 +176,7 @@ class TestPlacesOfWeights:
             assert_as_eager(run.outputs(case.inputs, tmp_path), case)
 
         assert untied in (
-            f"{weights}: {one!r} and {other!r} differ, and are one weight of the program"
+            f"{weights}: {one!r} and {other!r} differ, but are a single weight of the program"
             for one, other in (("head.weight", "embed.weight"), ("embed.weight", "head.weight"))
         )
 
@@ -254,7 +254,7 @@ class TestInputs:
             (("--library", "none.so"), "none.so: no such file"),
             (("--library", "/dev/null"), "the library cannot be loaded: /dev/null: "),
             (("--inputs", "/dev/zero"), "'/dev/zero' is neither"),
-            (("--inputs", "x=/dev/zero"), "/dev/zero: no regular file"),
+            (("--inputs", "x=/dev/zero"), "/dev/zero: not a regular file"),
         ],
     )
     def test_a_wrong_call_is_one_line(self, options: tuple[str, ...], message: str, run: Runner) -> None:
@@ -268,11 +268,11 @@ class TestWeights:
             (lambda held: held.pop("fc1.bias"), "the weight 'fc1.bias' is missing"),
             (
                 lambda held: held.update({"scale": torch.zeros(5)}),
-                "the weight 'scale' is float32[5], and the program takes float32[4]",
+                "the weight 'scale' is float32[5], but the program expects float32[4]",
             ),
             (
                 lambda held: held.update({"fc1.bias": held["fc1.bias"].half()}),
-                "the weight 'fc1.bias' is float16[16], and the program takes float32[16]",
+                "the weight 'fc1.bias' is float16[16], but the program expects float32[16]",
             ),
         ],
         ids=["missing", "shape", "dtype"],
@@ -302,7 +302,7 @@ class TestWeights:
 
         done = run("--inputs", tmp_path / "in.safetensors", "--output", out, weights=weights)
 
-        told = "has 2 entries that no weight of the model wants: 'a?note: forged', ..."
+        told = "has 2 entries that the model does not use: 'a?note: forged', ..."
         assert (done.returncode, done.stderr) == (0, f"note: {weights} {told}\n")
         wanted = case.eager(case.inputs)["y"]
         torch.testing.assert_close(safetensors.load_file(out)["y"], wanted, atol=TOLERANCE, rtol=0)
@@ -323,8 +323,8 @@ class TestWeights:
         checkpoint = copied(*inputs)
 
         assert refusal == (
-            f"{beside} was written with another model.aoti.pt2 than this one: compile again, or give it "
-            "another name if it is to be a checkpoint"
+            f"{beside} was written for a different model.aoti.pt2: compile again, or rename it to "
+            "use it as a checkpoint"
         )
         assert (other.returncode, other.stderr) == (checkpoint.returncode, checkpoint.stderr) == (0, "")
 
@@ -364,7 +364,7 @@ class TestOutputs:
 
         refusal = run.refusal("--inputs", tmp_path / "in.safetensors", "--output", tmp_path / "out")
 
-        assert refusal == "npy has no name for bfloat16, the dtype of 'rough'; write a .safetensors file"
+        assert refusal == "npy cannot store bfloat16, the dtype of 'rough'; write a .safetensors file"
         assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
 
     @pytest.mark.parametrize("name", ["none/out.safetensors", "none/out"])
@@ -374,7 +374,7 @@ class TestOutputs:
 
         refusal = run.refusal("--inputs", tmp_path / "in.safetensors", "--output", tmp_path / name)
 
-        assert refusal.startswith(("cannot write", "npy has no name"))
+        assert refusal.startswith(("cannot write", "npy cannot store"))
 
     def test_a_full_disk_leaves_what_was_there(self, cpp_runner: Path, tmp_path: Path) -> None:
         """A limit on the size of files stands in for the disk; torch's loader needs some of it before."""
@@ -405,5 +405,5 @@ def test_a_project_is_not_written_over(cpp_project: Path) -> None:
 
     refused = fakexport("compile", archive, "--to", "cpp-project", "-o", cpp_project, code=2)
 
-    assert refused.stderr == f"error: {cpp_project} is not empty: name a new folder\n"
+    assert refused.stderr == f"error: {cpp_project} is not empty: pass a new folder\n"
     assert {path: path.stat().st_mtime_ns for path in cpp_project.rglob("*")} == before

@@ -94,7 +94,7 @@ class TestShards:
         refusal = tied.refusal("--inputs", tmp_path / "in.safetensors", weights=index)
 
         assert refusal in (
-            f"{index}: {one!r} and {other!r} differ, and are one weight of the program"
+            f"{index}: {one!r} and {other!r} differ, but are a single weight of the program"
             for one, other in (("head.weight", "embed.weight"), ("embed.weight", "head.weight"))
         )
 
@@ -105,7 +105,7 @@ class TestShards:
         index = save_shards(tmp_path / "half", first, {**second, "scale": held["scale"].half()})
         refusal = run.refusal(*inputs, weights=index)
 
-        told = "the weight 'scale' is float16[4], and the program takes float32[4]"
+        told = "the weight 'scale' is float16[4], but the program expects float32[4]"
         assert refusal == f"{tmp_path / 'half' / TWO}: {told}"
 
     def test_a_weight_that_no_shard_has_is_told_with_the_index(self, run: Runner, tmp_path: Path) -> None:
@@ -125,10 +125,10 @@ class TestShards:
         refusal = run.refusal(*inputs, weights=index)
 
         assert refusal == (
-            f"{index}: 5 weights are missing: 'fc1.bias', 'fc1.weight', 'fc2.bias' and 2 more; of its "
-            "entries no weight wants 'model.fc1.bias', 'model.fc1.weight', 'model.fc2.bias' and 2 more: "
-            "if these are the weights by other names, `fakexport compile PROGRAM CHECKPOINT --to aoti "
-            "--weights beside -o PACKAGE` writes them by those of the program"
+            f"{index}: 5 weights are missing: 'fc1.bias', 'fc1.weight', 'fc2.bias' and 2 more; "
+            "unexpected keys: 'model.fc1.bias', 'model.fc1.weight', 'model.fc2.bias' and 2 more: "
+            "if these are the weights under other names, `fakexport compile PROGRAM CHECKPOINT --to aoti "
+            "--weights beside -o PACKAGE` writes them under the program's names"
         )
 
     def test_entries_of_any_shard_that_nobody_wants_are_one_note(self, run: Runner, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ class TestShards:
         index = save_shards(tmp_path / "more", first, second)
         done = run(*inputs, weights=index.parent)
 
-        told = "has 2 entries that no weight of the model wants: 'a?31m?', ..."
+        told = "has 2 entries that the model does not use: 'a?31m?', ..."
         assert (done.returncode, done.stderr) == (0, f"note: {index} {told}\n")
 
 
@@ -220,7 +220,7 @@ class TestFolders:
 
         refusal = copied.refusal(*inputs, weights=folder)
 
-        assert refusal.startswith(f"{beside} was written with another model.aoti.pt2 than this one")
+        assert refusal.startswith(f"{beside} was written for a different model.aoti.pt2")
 
     @pytest.mark.parametrize("content", [(), ("pytorch_model.bin",), (".safetensors.txt",)], ids=str)
     def test_a_folder_without_safetensors_is_refused(

@@ -30,12 +30,12 @@ DATA = bytes(96)
 HOSTILE = {
     "empty": (b"", "too short"),
     "a length beyond everything": (file_of(b"{}", length=2**64 - 1), "more than 100,000,000 bytes"),
-    "a length beyond the end": (file_of(b"{}", length=90_000_000), "its header goes beyond its end"),
+    "a length beyond the end": (file_of(b"{}", length=90_000_000), "its header exceeds the file"),
     "a list": (file_of(b"[]"), "its header does not start with {"),
     "text after the header": (file_of(b"{}{}"), "text after the value at byte 2"),
-    "a string without end": (file_of(b'{"x'), "a string without end at byte 3"),
-    "no UTF-8": (file_of(b'{"\xc0\x80": 1}'), "bytes that are no UTF-8 at byte 2"),
-    "half a surrogate": (file_of(b'{"\\ud800": 1}'), "half of a surrogate pair"),
+    "an unterminated string": (file_of(b'{"x'), "an unterminated string at byte 3"),
+    "not UTF-8": (file_of(b'{"\xc0\x80": 1}'), "bytes that are not UTF-8 at byte 2"),
+    "half a surrogate": (file_of(b'{"\\ud800": 1}'), "an incomplete surrogate pair"),
     "an escape that is none": (file_of(b'{"\\x41": 1}'), "an unknown escape"),
     "a control character": (file_of(b'{"a\nb": 1}'), "a control character in a string"),
     "levels": (file_of(b'{"x":' + b"[" * 100_000), "more than 64 levels"),
@@ -43,7 +43,10 @@ HOSTILE = {
     "a name twice": (file_of(b'{"x": 1, "x": 2}'), "the name 'x' occurs twice"),
     "a number that is none": (file_of(b'{"x": 01}'), "expected '}'"),
     "not a number": (file_of(b'{"x": NaN}'), "expected a value"),
-    "an integer beyond 64 bits": (file_of(b'{"x": 9223372036854775808}'), "an integer beyond 64 bits"),
+    "an integer of more than 64 bits": (
+        file_of(b'{"x": 9223372036854775808}'),
+        "an integer of more than 64 bits",
+    ),
     "no entry": (file_of({"x": 3}), "'x': expected an object"),
     "a field too much": (file_of({"x": {**X, "file": "/etc/passwd"}}, DATA), "and nothing else"),
     "metadata that is no text": (file_of({"__metadata__": {"a": 1}, "x": X}, DATA), "expected a string"),
@@ -55,17 +58,20 @@ HOSTILE = {
     ),
     "an overflow": (file_of({"x": tensor("F32", [2**62, 8], 0, 0)}), "more bytes than 63 bits can count"),
     "many dimensions": (file_of({"x": tensor("F32", [1] * 65, 0, 4)}, bytes(4)), "more than 64 dimensions"),
-    "offsets the wrong way": (file_of({"x": tensor("F32", [3, 8], 96, 0)}, DATA), "not a begin and an end"),
-    "an end beyond 63 bits": (file_of({"x": tensor("F32", [3, 8], 0, 2**63 - 1)}, DATA), "not a begin"),
+    "offsets the wrong way": (
+        file_of({"x": tensor("F32", [3, 8], 96, 0)}, DATA),
+        "not a pair of begin and end",
+    ),
+    "an end beyond 63 bits": (file_of({"x": tensor("F32", [3, 8], 0, 2**63 - 1)}, DATA), "not a pair"),
     "fewer bytes than the shape": (
         file_of({"x": tensor("F32", [3, 9], 0, 96)}, DATA),
         "does not take the 96 bytes",
     ),
-    "truncated": (file_of({"x": X}, DATA[1:]), "'x' ends beyond the end of the file"),
+    "truncated": (file_of({"x": X}, DATA[1:]), "'x' exceeds the file"),
     "bytes left over": (file_of({"x": X}, DATA + b"1"), "there are bytes after the last tensor"),
     "an overlap": (
         file_of({"x": X, "y": tensor("F32", [3, 8], 0, 96)}, DATA),
-        "'y' overlaps the tensor before",
+        "'y' overlaps the previous tensor",
     ),
     "a hole": (file_of({"x": tensor("F32", [3, 8], 4, 100)}, DATA + bytes(4)), "'x' leaves a hole before it"),
 }
@@ -81,9 +87,9 @@ def npy(
 ARRAY = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 8), }"
 HOSTILE_ARRAYS = {
     "empty": (b"", "too short for an npy file"),
-    "another file": (npy(ARRAY, start=b"\x93NUMPX\x01\x00"), "it is no npy file"),
+    "another file": (npy(ARRAY, start=b"\x93NUMPX\x01\x00"), "it is not an npy file"),
     "another version": (npy(ARRAY, start=b"\x93NUMPY\x04\x00"), "its version 4 is not supported"),
-    "a header beyond the end": (npy(ARRAY, length=65535), "its header goes beyond its end"),
+    "a header beyond the end": (npy(ARRAY, length=65535), "its header exceeds the file"),
     "a huge header": (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + DATA, "more than 1,000,000 bytes"),
     "objects": (npy(ARRAY.replace("<f4", "|O")), "the dtype '|O' is not supported"),
     "big-endian numbers": (npy(ARRAY.replace("<f4", ">f4")), "its numbers are big-endian"),
@@ -129,7 +135,7 @@ class TestHostileFiles:
 
         refusal = run.refusal("--inputs", tmp_path / "in.safetensors", weights=weights)
 
-        assert "'y' overlaps the tensor before it" in refusal
+        assert "'y' overlaps the previous tensor" in refusal
 
     def test_a_name_cannot_forge_a_line(self, run: Runner, tmp_path: Path) -> None:
         path = tmp_path / "in.safetensors"
@@ -146,7 +152,7 @@ class TestHostileFiles:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"", "is no compiled package"),
+            (b"", "is not a compiled package"),
             (b"PK\x03\x04 and no more", "cannot be read: "),
         ],
         ids=["empty", "truncated"],

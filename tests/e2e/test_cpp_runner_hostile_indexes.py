@@ -79,10 +79,10 @@ class TestHostileIndexes:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"", "no JSON: expected a value at byte 0"),
+            (b"", "not valid JSON: expected a value at byte 0"),
             (b"[]", "expected an object"),
-            (b"\x93NUMPY", "no JSON: expected a value"),
-            (b'{"weight_map": {"a": "s1.safetensors"', "no JSON: expected '}' at byte 37"),
+            (b"\x93NUMPY", "not valid JSON: expected a value"),
+            (b'{"weight_map": {"a": "s1.safetensors"', "not valid JSON: expected '}' at byte 37"),
             (b'{"weight_map": {"a": "s1.safetensors"}} x', "text after the value"),
             (b'{"weight_map": {"a": "s1.safetensors", "a": "s2.safetensors"}}', "'a' occurs twice"),
             (b'{"weight_map": {"a": "s1.safetensors"}, "weight_map": {}}', "'weight_map' occurs twice"),
@@ -93,11 +93,20 @@ class TestHostileIndexes:
                 b'{"weight_map": {"a": "x\\\\model.safetensors"}}',
                 "'x\\model.safetensors' is not in the folder",
             ),
-            (b'{"weight_map": {"a": "s\\u00001.safetensors"}}', "'s?1.safetensors' is no name of a shard"),
-            (b'{"weight_map": {"a": "s\\n1.safetensors"}}', "'s?1.safetensors' is no name of a shard"),
-            (b'{"weight_map": {"a": "s\\u009b1.safetensors"}}', "'s?1.safetensors' is no name of a shard"),
-            (b'{"weight_map": {"a": "s\\u202e1.safetensors"}}', "'s?1.safetensors' is no name of a shard"),
-            (b'{"weight_map": {"a": "s\xff1.safetensors"}}', "bytes that are no UTF-8"),
+            (
+                b'{"weight_map": {"a": "s\\u00001.safetensors"}}',
+                "'s?1.safetensors' is not a valid shard name",
+            ),
+            (b'{"weight_map": {"a": "s\\n1.safetensors"}}', "'s?1.safetensors' is not a valid shard name"),
+            (
+                b'{"weight_map": {"a": "s\\u009b1.safetensors"}}',
+                "'s?1.safetensors' is not a valid shard name",
+            ),
+            (
+                b'{"weight_map": {"a": "s\\u202e1.safetensors"}}',
+                "'s?1.safetensors' is not a valid shard name",
+            ),
+            (b'{"weight_map": {"a": "s\xff1.safetensors"}}', "bytes that are not UTF-8"),
             (b'{"weight_map": {"a": "' + b"s" * 300 + b'.safetensors"}}', "s...' is missing"),
             (b'{"weight_map": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "more than 64 levels"),
             (b'{"metadata": {"total_size": NaN}, "weight_map": {"a": "s1.safetensors"}}', "expected a value"),
@@ -110,7 +119,7 @@ class TestHostileIndexes:
 
         refusal, _ = refusals(run, folder)
 
-        assert refusal.startswith(f"{folder / INDEX} is no index that can be trusted: ")
+        assert refusal.startswith(f"{folder / INDEX} is not a valid shard index: ")
         assert message in refusal
 
     @pytest.mark.parametrize(
@@ -152,4 +161,4 @@ class TestHostileIndexes:
 
         refusal = run.refusal("--inputs", tmp_path / "in.safetensors", weights=index)
 
-        assert refusal == f"{index} is no index of .safetensors files"
+        assert refusal == f"{index} is not an index of .safetensors files"

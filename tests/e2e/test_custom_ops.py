@@ -283,7 +283,7 @@ class TestCompiled:
         assert f"{name} is not registered" in in_python
         assert "--library" in in_python
         assert in_python.count("\n") == 1
-        assert in_cpp == f"{name} is not registered: name the file of its library with --library"
+        assert in_cpp == f"{name} is not registered: pass the file of its library with --library"
         assert_runs_as_eager(folder, compiled, "--trust", *load)
         done = run(*load, *inputs, "--output", folder / "out_cpp.safetensors")
         assert (done.returncode, done.stderr) == (0, "")

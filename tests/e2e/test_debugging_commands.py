@@ -81,11 +81,11 @@ def test_a_program_is_compared_with_its_model(folder: Path) -> None:
     of_seed = fakexport("compare", source, archive, "--device-map", "cpu", "--format", "json")
 
     assert "the outputs are equal bit for bit" in of_checkpoint.stdout
-    assert of_checkpoint.stdout.startswith(f"weights: those of {folder}/checkpoint")
+    assert of_checkpoint.stdout.startswith(f"weights: from {folder}/checkpoint")
     data = json.loads(of_seed.stdout)
     assert data["is_identical"] is True
     assert data["assumptions"] == [
-        "weights: as the model is constructed under seed 0",
+        "weights: from the model, constructed under seed 0",
         "inputs: the example inputs of the source",
     ]
 

@@ -175,8 +175,8 @@ def test_a_quantized_program_is_compared_with_its_model(config: str, run: Run, t
 
     drawn, given = run("compare", source, program), run("compare", source, program, state)
 
-    assert "weights: as the model is constructed under seed 0" in drawn
-    assert f"weights: those of {state}" in given
+    assert "weights: from the model, constructed under seed 0" in drawn
+    assert f"weights: from {state}" in given
     assert "equal bit for bit" in drawn
     assert "equal bit for bit" in given
 
@@ -192,8 +192,8 @@ def test_a_file_of_wrappers_says_that_it_needs_torchao(quantized: Quantized, tmp
 
     assert done.returncode == 0, done.stderr
     assert done.stderr == (
-        "error: model.pt is refused: it holds tensors of torchao: "
-        "import torchao first, or give `--library torchao`\n"
+        "error: model.pt is refused: it contains torchao tensors: "
+        "import torchao first, or pass `--library torchao`\n"
     )
     assert "8 weights bound" in done.stdout
 

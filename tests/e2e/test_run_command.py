@@ -109,7 +109,7 @@ def test_the_module_that_makes_an_operator_is_told_and_can_be_named(tmp_path: Pa
 
     assert refused.stderr == (
         f"error: {archive}: models/model.json: the operator transformers.grouped_mm_fallback.default is not "
-        "registered: import `transformers.integrations.moe` first, or name it with --library\n"
+        "registered: import `transformers.integrations.moe` first, or pass it with --library\n"
     )
     with torch.no_grad():
         assert_same(out, {"logits": model(**inputs).logits})
@@ -147,7 +147,7 @@ def test_a_program_that_cannot_be_compiled_here_is_one_line(counted, monkeypatch
 
     done = fakexport_from_nothing("run", bound, "--inputs", inputs, "--compile", code=2)
 
-    assert done.stderr.startswith("error: torch.compile fails: ")
+    assert done.stderr.startswith("error: torch.compile failed: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 
@@ -157,4 +157,4 @@ def test_a_warm_up_without_timed_calls_is_a_wrong_call(counted) -> None:
 
     done = fakexport("run", bound, "--inputs", inputs, "--warmup", 3, code=2)
 
-    assert "--warmup goes with --repeat" in done.stderr
+    assert "--warmup needs --repeat" in done.stderr

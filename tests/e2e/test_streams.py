@@ -40,7 +40,7 @@ def shell(line: str, folder: Path) -> tuple[int, str, str]:
         ("FE devices >/dev/full", 2, FULL),
         ("FE --version >/dev/full", 2, FULL),
         ("FE --help >/dev/full", 2, "error: No space left on device\n"),
-        ("FE devices >&-", 2, "error: cannot write to stdout: it is closed\n"),
+        ("FE devices >&-", 2, "error: cannot write to stdout: the stream is closed\n"),
         ("FE devices >&- 2>&- <&-", 2, ""),
         ("FE devices 2>&- >/dev/null", 0, ""),
         ("FE devices H10 2>&-", 2, ""),

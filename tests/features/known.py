@@ -74,7 +74,7 @@ NOT_FOR_STOCK = dict.fromkeys(
         *("flex_plain", "flex_score_mod", "flex_score_mod_with_a_table", "flex_block_mask"),
         *("flex_block_mask_per_head", "flex_block_mask_of_the_module", "flex_grouped", "flex_with_log_sum"),
     ),
-    "torch's format has no tuple of Node, NoneType, int",
+    "torch's format cannot store a tuple of Node, NoneType, int",
 )
 
 # Stock exports none of these, which ask for values of constants; how, and for what, fakexport does.

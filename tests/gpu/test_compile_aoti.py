@@ -40,5 +40,5 @@ def test_a_gpu_of_another_kind_is_refused(tmp_path: Path) -> None:
     target = "T4" if here != (7, 5) else "H100"
     program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
 
-    with pytest.raises(DeployError, match=r"has compute capability .*, and the GPU here has"):
+    with pytest.raises(DeployError, match=r"has compute capability .*, but the GPU of this machine has"):
         compile_aoti(program, tmp_path / "m.pt2", target=target)

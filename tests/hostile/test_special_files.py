@@ -238,7 +238,7 @@ def test_a_cache_that_others_can_write_to_is_refused_before_anything_is_compiled
     said = capsys.readouterr().err
     assert code == 2
     assert said.splitlines()[-1] == (
-        f"error: the cache keeps code that is run: {folder}/cache can be written by everyone (mode 777): "
-        f"run `chmod go-w {folder}/cache`, or name a folder of your own"
+        f"error: the cache contains code that is executed: {folder}/cache is writable by everyone "
+        f"(mode 777): run `chmod go-w {folder}/cache`, or pass a folder of your own"
     )
     assert not (folder / "out.pt2").exists()

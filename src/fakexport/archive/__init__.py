@@ -1,6 +1,7 @@
-"""Programs in files: written so that anybody can read them, read so that anybody may have written them.
+"""Read and write `.pt2` archives; every file is treated as untrusted input.
 
-Importing this room does not import torch: what reads containers needs none. Names are fetched on first use.
+Importing this package does not import torch, which reading containers does not need. Names are resolved on
+first use.
 """
 
 import importlib

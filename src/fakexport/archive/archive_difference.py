@@ -1,4 +1,4 @@
-"""What differs between two archives: their programs, their weights, and what they say of themselves."""
+"""How two archives differ: in their programs, their weights and their metadata."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WeightDifference:
 
 @dataclass(frozen=True)
 class FactDifference:
-    """Something that the archives say differently of themselves: for information, it makes no program."""
+    """Metadata that differs between the archives: for information, it does not make the programs differ."""
 
     field: str
     a: str
@@ -53,8 +53,8 @@ class ArchiveDifference:
 
     Args:
         path_a, path_b: As the caller named them.
-        program: Of the programs.
-        weights: Of the weights, whether the graph uses them or not.
+        program: Differences between the programs.
+        weights: Differences between the weights, whether the graph uses them or not.
         facts: Source, target, versions, and whether the weights are there.
         notes: What could not be checked, as sentences that name the archive.
     """
@@ -79,11 +79,11 @@ def diff_archives(
     method: str | None = None,
     trust: bool = False,
 ) -> ArchiveDifference:
-    """Tells what the second archive has otherwise than the first.
+    """Return how the second archive differs from the first.
 
     Args:
         a, b: Paths of `.pt2` files. Where both are bound, the data of all weights is read and compared.
-        method: Which program of a bundle; of two bundles, in both. One of the two has to be a bundle.
+        method: The program to use from a bundle, or from both. At least one of the two must be a bundle.
         trust: As for `load`.
     Raises:
         ArchiveError, OSError: as for `load`.
@@ -104,7 +104,9 @@ def diff_archives(
 
 
 def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list[str | None]:
-    """The method to load of each: the only program of an archive is compared with that of a bundle."""
+    """Return the method to load from each; the only program of an archive is compared with one of a
+    bundle.
+    """
     if method is None:
         return [None, None]
     are_bundles = [bool(methods_of(path, trust=trust)) for path in paths]
@@ -132,7 +134,7 @@ def _changes(a: TensorEntry | None, b: TensorEntry | None) -> Iterator[tuple[str
 
 
 def _by_name(manifest: MethodManifest) -> dict[str, TensorEntry]:
-    """Every name of every weight."""
+    """Return every name of every weight."""
     return {name: tensor for tensor in manifest.tensors for name in (tensor.name, *tensor.aliases)}
 
 
@@ -145,7 +147,7 @@ def _properties(tensor: TensorEntry) -> Iterator[tuple[str, str]]:
 
 
 def _has_other_data(a: LoadedArchive, b: LoadedArchive, name: str) -> bool:
-    """Whether both have data for a weight that looks the same, and it is not the same data."""
+    """Return whether both have data for a weight of the same description, but different data."""
     one, other = a.program.state_dict[name], b.program.state_dict[name]
     if is_fake(one) or is_fake(other) or (one.shape, one.dtype) != (other.shape, other.dtype):
         return False

@@ -1,4 +1,4 @@
-"""Binding weights to programs, which may still be in their archive."""
+"""Bind weights to programs, which may still be in their archive."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def bind(
     source: ModelSource | None = None,
     check_finite: bool | None = None,
 ) -> Bundle | ExportedProgram:
-    """The program with the weights of a checkpoint: all of them, exactly, or none.
+    """Return the program with the weights of a checkpoint: all of them, exactly, or none.
 
-    Names, shapes and dtypes must fit; names of one weight stay one tensor. Weights on the CPU stay mapped to
+    Names, shapes and dtypes must fit; tied weights stay one tensor. Weights on the CPU stay mapped to
     their file until they are used, so that binding takes no memory for them; those that must be converted or
     merged, or that go to another device, are copied. Constants that have values become real.
 
@@ -71,27 +71,27 @@ def bind(
             out of an archive that it was saved to alone. Not changed.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
             shared with the bound program, except those that it writes into: of these it has copies.
-        device_map: For a program of devices that are not here: `{"cuda:0": "cpu"}`, or one device for
-            all; for all methods of a bundle. The program is retargeted first, as `retarget` does it.
-        dtype: Converts floating weights to what the program has. It must be that dtype: for another one,
+        device_map: For a program whose devices are not on this machine: `{"cuda:0": "cpu"}`, or one device
+            for all; for all methods of a bundle. The program is retargeted first, as `retarget` does it.
+        dtype: Convert floating-point weights to the program's dtype, which it must be; for another one,
             export again.
         constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.
         source: As for `verify_weights`.
-        check_finite: Whether to look through the weights for NaN and infinity, which reads all data.
-            Default: yes up to 1 GiB.
+        check_finite: Whether to check the weights for NaN and infinity, which reads all data.
+            Default: yes, up to 1 GiB.
     Returns:
         A new program, which runs, and whose `module()` checks each call against the conditions of the trace;
         of a bundle a new bundle. Its example inputs are zeros, in place of the fake ones, or of those that an
         archive does not have.
     Raises:
         ArchiveError: the archive is refused, or is a bundle: `load_bundle` opens it.
-        BindError: the checkpoint does not fit; `report` has everything, with causes.
-        CheckpointError: no checkpoint, or one that is refused.
+        BindError: the checkpoint does not fit; `report` lists everything, with causes.
+        CheckpointError: the checkpoint is missing or refused.
         RetargetError: an operator of the program cannot run on the devices of the map.
-        ValueError: a device that is not here, a dtype that the program has not, a constant that it has not;
-            or what the methods of a bundle share would get different data.
+        ValueError: a device that is not on this machine, a dtype or a constant that the program does not
+            have; or the methods of a bundle would get different data for a shared weight.
     Warns:
-        WeightsWarning: entries that nothing wants (FE704); NaN or infinity (FE706).
+        WeightsWarning: unexpected keys (FE704); NaN or infinity (FE706).
     Reports:
         FE701, FE702, FE703, FE705, FE707 in `BindError.report`.
 
@@ -140,7 +140,7 @@ def _bound(
     device_map: Mapping[str, str] | None,
     check_finite: bool | None,
 ) -> ExportedProgram:
-    """One program; of entries that it does not want, the caller warns for all programs."""
+    """Return one bound program; the caller warns of unexpected keys for all programs."""
     report = reading.verified.report
     own = tuple(finding for finding in report.findings if finding.code != "FE704")
     found = replace(reading.verified, report=replace(report, source=name, findings=own))
@@ -161,7 +161,7 @@ def _check_constants(given: Mapping[str, torch.Tensor], wants: Iterable[MethodWa
 def _device_maps(
     bundle: Bundle, device_map: str | Mapping[str, str] | None
 ) -> dict[str, Mapping[str, str] | None]:
-    """The device map of each method, which names only devices that it has."""
+    """Return the device map of each method, restricted to its own devices."""
     present = {method: devices_of_program(program) for method, program in bundle.items()}
     every = tuple(dict.fromkeys(device for devices in present.values() for device in devices))
     targets = move_to_here(device_map, every).targets
@@ -172,7 +172,7 @@ def _device_maps(
 
 
 def _read_once(checkpoint: Checkpoint) -> Checkpoint:
-    """Gives the same tensor each time: what two methods read is one memory."""
+    """Return a reader that returns the same tensor each time, so that two methods share its memory."""
     tensors: dict[str, torch.Tensor] = {}
 
     def read(name: str) -> torch.Tensor:

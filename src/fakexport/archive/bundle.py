@@ -1,4 +1,4 @@
-"""Programs that belong together, such as prefill and decode, with the weights that they share."""
+"""Programs that belong together, such as prefill and decode, with their shared weights."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["Bundle"]
 class Bundle(Mapping[str, ExportedProgram]):
     """Programs by the name of their method; each is a plain `ExportedProgram`. Immutable.
 
-    Two weights of different methods are one if they are one tensor already, as in programs of one live
-    module; or if they have the same name in the checkpoint, which `prefixes` tells: programs that were
-    exported or loaded one by one have tensors of their own. Equal data alone makes no weight of two: a model
-    is full of parameters that are ones.
+    Methods share a weight if it is the same tensor already, as in programs of one live module; or if it has
+    the same name in the checkpoint, see `prefixes`: programs that were exported or loaded one by one have
+    tensors of their own. Equal data alone does not make two weights one: many parameters of a model are all
+    ones.
 
     Args:
         programs: By name: a letter, then letters, digits and `_`. All are bound, or none is.
@@ -36,10 +36,10 @@ class Bundle(Mapping[str, ExportedProgram]):
             Default: that with which the program came out of another bundle, if it did.
         shared: Weights that are known to be one, as (method, name) pairs, such as `bundle.shared`.
     Raises:
-        ValueError: no program, or more than 64; a name that no method can have; a prefix of an unknown
+        ValueError: no program, or more than 64; an invalid method name; a prefix for an unknown
             method, or with which a weight does not begin; some programs are bound and some are not; two
             weights that would be one differ in dtype, shape, strides, device or data.
-        TypeError: something that is no program.
+        TypeError: something that is not a program.
 
     Example:
         >>> import torch
@@ -85,7 +85,7 @@ class Bundle(Mapping[str, ExportedProgram]):
 
     @property
     def prefixes(self) -> Mapping[str, Prefix]:
-        """As given; only of methods whose names are others in the checkpoint."""
+        """As given; only for methods whose weights have different names in the checkpoint."""
         return MappingProxyType(self._prefixes)
 
     @property
@@ -106,26 +106,28 @@ class Bundle(Mapping[str, ExportedProgram]):
 
 def _check_names(programs: Mapping[str, ExportedProgram]) -> None:
     if not programs:
-        raise InvalidValue("a bundle has at least one method, and none is given")
+        raise InvalidValue("a bundle needs at least one method")
     if len(programs) > MOST_METHODS:
-        raise InvalidValue(f"a bundle has at most {MOST_METHODS} methods, and {len(programs)} are given")
+        raise InvalidValue(f"a bundle has at most {MOST_METHODS} methods, got {len(programs)}")
     for method, program in programs.items():
         if not isinstance(method, str) or not METHOD_NAME.fullmatch(method):
-            raise InvalidValue(f"{method!r} is no name of a method: a letter, then letters, digits and `_`")
+            raise InvalidValue(
+                f"{method!r} is not a valid method name: use a letter, then letters, digits and `_`"
+            )
         if fault := fault_of_name(MethodRecords(method).model):
-            raise InvalidValue(f"{method!r} is no name of a method: {fault}")
+            raise InvalidValue(f"{method!r} is not a valid method name: {fault}")
         if not isinstance(program, ExportedProgram):
-            raise InvalidType(f"the method {method} is a {type(program).__name__}, and no exported program")
+            raise InvalidType(f"the method {method} is a {type(program).__name__}, not an ExportedProgram")
     lower = {method.lower(): method for method in programs}
     for method in programs:
         if lower[method.lower()] != method:
-            raise InvalidValue(f"only case tells the methods {method} and {lower[method.lower()]} apart")
+            raise InvalidValue(f"the methods {method} and {lower[method.lower()]} differ only in case")
 
 
 def _check_prefixes(programs: Mapping[str, ExportedProgram], prefixes: Mapping[str, Prefix]) -> None:
     for method, (_, own) in prefixes.items():
         if method not in programs:
-            raise InvalidValue(f"a prefix of {method!r}, and the methods are {', '.join(programs)}")
+            raise InvalidValue(f"a prefix for {method!r}, but the methods are {', '.join(programs)}")
         for name in programs[method].state_dict:
             if not name.startswith(own):
                 raise InvalidValue(f"the weight {name} of {method} does not begin with {own!r}")
@@ -136,4 +138,4 @@ def _check_bound(programs: Mapping[str, ExportedProgram]) -> None:
     bound = [method for method, kind in kinds.items() if kind == {False}]
     unbound = [method for method, kind in kinds.items() if True in kind]
     if bound and unbound:
-        raise InvalidValue(f"the weights of {bound[0]} are bound, and those of {unbound[0]} are not")
+        raise InvalidValue(f"the weights of {bound[0]} are bound, but those of {unbound[0]} are not")

@@ -1,4 +1,4 @@
-"""Containers with a manifest: written with one, and held to it when they are read."""
+"""Containers with a manifest: written with one, and checked against it when they are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fakexport.documents.document_error import DocumentError
 __all__ = ["MANIFEST", "read_manifest", "verify_records", "write_described"]
 
 MANIFEST = "extra/fakexport/manifest.json"
-"""The manifest's record. torch's loader hands the records below `extra/` on as texts, unread."""
+"The manifest's record. torch's loader returns the records below `extra/` as texts, unread."
 
 
 def write_described(
@@ -26,7 +26,7 @@ def write_described(
     *,
     folder_name: str = "model",
 ) -> Manifest:
-    """Writes an archive with its manifest; the hashes are taken while the records are written.
+    """Write an archive with its manifest; the hashes are taken while the records are written.
 
     Args:
         path: See `write_container`, and for what is raised.
@@ -48,10 +48,10 @@ def write_described(
 
 
 def read_manifest(container: Container) -> Manifest:
-    """The manifest of an archive; from now on it answers for every record that is read.
+    """Return the manifest of an archive; from now on every record read is checked against it.
 
     Raises:
-        ArchiveError: No manifest, one that is refused, or one that describes other records than there are.
+        ArchiveError: No manifest, one that is refused, or one whose records differ from the archive's.
     """
     try:
         manifest = decode_manifest(container.record(MANIFEST), container.limits)
@@ -60,19 +60,19 @@ def read_manifest(container: Container) -> Manifest:
     described = {record.name: record for record in manifest.records}
     present = set(container.names) - {MANIFEST}
     if missing := sorted(described.keys() - present):
-        raise ArchiveError(container.path, "is missing; the manifest has it", missing[0])
+        raise ArchiveError(container.path, "is missing, but the manifest lists it", missing[0])
     if extra := sorted(present - described.keys()):
         raise ArchiveError(container.path, "is not in the manifest", extra[0])
     for name in sorted(present):
         if container.size(name) != described[name].size:
-            what = f"has {container.size(name)} bytes, and {described[name].size} in the manifest"
+            what = f"has {container.size(name)} bytes, but {described[name].size} in the manifest"
             raise ArchiveError(container.path, what, name)
     container.expect({name: record.sha256 for name, record in described.items()})
     return manifest
 
 
 def verify_records(container: Container, manifest: Manifest, *, unread: Collection[str] = ()) -> None:
-    """Reads every record through and refuses the archive if one bit of it is not as it was written.
+    """Read every record and refuse the archive if a single bit differs from what was written.
 
     Args:
         container: Any size: nothing is held in memory.

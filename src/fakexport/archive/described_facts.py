@@ -1,4 +1,4 @@
-"""What the manifest of an archive says of its program, as the facts of the program."""
+"""The manifest of an archive as facts of its program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["described_facts"]
 
 
 def described_facts(manifest: MethodManifest) -> ProgramFacts:
-    """The facts of a program that comes out of an archive, to be written into the next one."""
+    """Return the facts of a program loaded from an archive, to be written into the next one."""
     return ProgramFacts(
         source=manifest.source,
         topology=manifest.topology,

@@ -1,4 +1,4 @@
-"""What an archive holds, without a program being put together and without a weight being read."""
+"""Describe an archive without decoding its programs or reading its weights."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class StoredConstant:
 
     Args:
         name: As `program.constants` names it.
-        dtype, shape, device: Of the tensor.
-        bytes: What its elements take.
+        dtype, shape, device: Properties of the tensor.
+        bytes: Size of its elements.
         reason: Why it has no value, as a sentence; None where the archive has the value.
     """
 
@@ -41,11 +41,11 @@ class StoredConstant:
 
 @dataclass(frozen=True)
 class MethodDescription:
-    """What an archive holds of one program.
+    """Description of one program of an archive.
 
     Args:
         manifest: Versions, source, target, weights.
-        program: What it takes, gives and calls.
+        program: What it takes, returns and calls.
         constants: The constant tensors, in the order of the archive.
         records: Name to bytes, its own and those that it shares, in the order of the file.
     """
@@ -58,16 +58,16 @@ class MethodDescription:
 
 @dataclass(frozen=True)
 class ArchiveDescription:
-    """What an archive holds.
+    """Description of an archive.
 
     Args:
         path: As the caller named it.
         file_bytes: Size of the file.
         has_manifest: Whether fakexport wrote it; else `manifest` is what the records show.
         manifest: The programs, and what they share.
-        methods: What is said of each program; of a single one under the name `model`.
+        methods: Description of each program; a single one is called `model`.
         records: Name to bytes, the manifest included, in the order of the file.
-        notes: What cannot be checked or is not there, as sentences.
+        notes: What cannot be checked or is missing, as sentences.
     """
 
     path: str
@@ -88,15 +88,15 @@ class ArchiveDescription:
 def describe(
     path: str | os.PathLike[str], *, method: str | None = None, trust: bool = False
 ) -> ArchiveDescription:
-    """What an archive of fakexport or of torch holds; nothing in it is run or unpickled.
+    """Describe an archive written by fakexport or torch; nothing in it is run or unpickled.
 
-    Operators need not be registered, devices need not be here. Only the records of the programs and the
-    configs are read and checked: a damaged weight is not noticed.
+    Operators need not be registered, nor devices available. Only the records of the programs and the
+    configs are read and checked: a damaged weight goes unnoticed.
 
     Args:
         path: The `.pt2` file.
-        method: Which program of a bundle. Default: all.
-        trust: Describes a file with pickled records or native libraries as well. They are left unread.
+        method: The program to describe from a bundle. Default: all.
+        trust: Also describe a file with pickled records or native libraries. They are not read.
     Raises:
         ArchiveError: the file is refused, or `method` does not fit it; one line.
         OSError: it cannot be opened.

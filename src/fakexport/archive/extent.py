@@ -8,7 +8,7 @@ __all__ = ["extent"]
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last, both included; 0 where there are none."""
+    """Return the number of elements from the first to the last, both included; 0 if there are none."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

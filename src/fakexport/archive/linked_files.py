@@ -1,4 +1,6 @@
-"""The files beside an archive in which its weights lie: opened by rules, and held to their hashes."""
+"""The files next to an archive that contain its weights: opened by strict rules, and checked against their
+hashes.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,19 @@ __all__ = ["linked_tensors"]
 def linked_tensors(
     archive: str, entries: Iterable[TensorEntry], *, limits: Limits, check_weights: bool
 ) -> dict[str, torch.Tensor]:
-    """The weights that lie in files beside an archive, by name, on the CPU, in memory of these files.
+    """Return the weights that are in files next to an archive, by name, on the CPU, mapped from these files.
 
-    A file is opened only if it is a regular one at its place below the archive's folder, behind no symbolic
-    link, and only for reading; it must be a safetensors file that has the weight where the archive says.
+    A file is opened only if it is a regular file below the archive's folder, reached without symbolic links,
+    and only for reading; it must be a safetensors file with the weight at the recorded place.
 
     Args:
-        archive: Its path.
-        entries: Of its manifest; those without a link are skipped.
-        limits: For the headers of all files together: `json_bytes`.
-        check_weights: Whether to read the weights through and compare their sha256. Without it nothing of
-            them is read, and a file with the same header and other data is not noticed.
+        archive: Path of the archive.
+        entries: Entries of its manifest; those without a link are skipped.
+        limits: Limits for the headers of all files together: `json_bytes`.
+        check_weights: Whether to read the weights and compare their sha256. Without it they are not read, and
+            a file with the same header but different data goes unnoticed.
     Raises:
-        ArchiveError: a file is missing, refused, or not what it was when it was linked. Names the file.
+        ArchiveError: a file is missing, refused, or has changed since it was linked. Names the file.
     """
     linked = [(e, e.location) for e in entries if e.location is not None and e.location.is_link]
     linked.sort(key=lambda link: (link[1].file, link[1].offset))
@@ -74,10 +76,10 @@ class _LinkedFile:
         return ArchiveError(self._archive, what, self._name)
 
     def tensor(self, entry: TensorEntry, location: Location) -> torch.Tensor:
-        """A weight in memory of the file: no byte is read before it is used."""
+        """Return a weight mapped from the file: no byte is read before it is used."""
         dtype = getattr(torch, entry.dtype)
         if not self._has(entry, location, dtype) or location.offset % dtype.itemsize:
-            raise self.error(f"does not have `{entry.name}` where it was linked: it is another file")
+            raise self.error(f"does not have `{entry.name}` where it was linked: it is a different file")
         elements = location.length // dtype.itemsize
         window = Entry((elements,), dtype, self._name, location.offset, elements * dtype.itemsize)
         try:
@@ -95,7 +97,7 @@ class _LinkedFile:
         return begin >= 0 and begin + location.length <= held.nbytes
 
     def check(self, entry: TensorEntry, location: Location) -> None:
-        """Reads a weight through, in small steps, and refuses it if a bit is not as it was linked."""
+        """Read a weight in small steps, and refuse it if a single bit has changed since it was linked."""
         digest = hashlib.sha256()
         try:
             for piece in self._file.pieces(location.offset, location.length):
@@ -103,4 +105,6 @@ class _LinkedFile:
         except OSError as error:
             raise self.error(f"`{entry.name}` cannot be read: {error.strerror or error}") from error
         if digest.hexdigest() != location.sha256:
-            raise self.error(f"has another `{entry.name}` than it had when it was linked: its sha256 differs")
+            raise self.error(
+                f"has different data for `{entry.name}` than when it was linked: its sha256 differs"
+            )

@@ -1,4 +1,4 @@
-"""Weights that stay in the files of a checkpoint: where an archive says they are."""
+"""Weights that stay in the files of a checkpoint: their places as an archive records them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Links"]
 
 
 class Links:
-    """Gives the places of tensors in the files of a checkpoint, relative to the folder of an archive.
+    """Finds the places of tensors in the files of a checkpoint, relative to the folder of an archive.
 
     Args:
-        checkpoint: The one that the weights were bound from: the same object.
+        checkpoint: The checkpoint that the weights were bound from: the same object.
         archive: Where the archive will be.
     """
 
@@ -33,16 +33,16 @@ class Links:
     def find(
         self, tensor: torch.Tensor, nbytes: int, pieces: Iterable[bytes | memoryview]
     ) -> tuple[str, Location] | None:
-        """The checkpoint's name of a tensor and its place; None where it lies in no file.
+        """Return a tensor's name in the checkpoint and its place; None if it is not in a file.
 
         Args:
-            tensor: Real.
-            nbytes: From its first to its last element.
-            pieces: These bytes. They are hashed as they are in memory: should somebody have written into the
-                tensor, then `load` finds that the file is another.
+            tensor: A real tensor.
+            nbytes: Size from its first to its last element.
+            pieces: These bytes, hashed as they are in memory: if the tensor was modified, `load` finds that
+                the file differs.
         Raises:
             ValueError: the file is not below the folder of the archive.
-            OSError: the file cannot be read, or is no longer there.
+            OSError: the file cannot be read, or no longer exists.
         """
         window = self._windows.of(tensor, nbytes)
         if window is None:
@@ -57,11 +57,13 @@ class Links:
         )
 
     def _relative(self, path: Path) -> str:
-        """The name of the file itself, behind all symbolic links: whoever loads the archive follows none."""
+        """Return the name of the file itself, with symbolic links resolved: a reader of the archive
+        follows none.
+        """
         folder, file = self._archive.parent.resolve(), path.resolve()
         if not file.is_relative_to(folder):
             raise InvalidValue(
-                f"{file} is not below the folder of {self._archive}, and a link leads only there: write the "
-                "archive beside the checkpoint or above it, or copy the weights into it"
+                f"{file} is not below the folder of {self._archive}, and links must stay below it: "
+                "write the archive next to the checkpoint or above it, or copy the weights into it"
             )
         return file.relative_to(folder).as_posix()

@@ -1,4 +1,4 @@
-"""The constants of a program that is loaded: tensors with their values, and objects of C++ classes."""
+"""The constants of a loaded program: tensors with their values, and C++ objects."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def put_constants(
     *,
     trust: bool = False,
 ) -> None:
-    """Gives the constants their values, in the order of the archive.
+    """Set the values of the constants, in the order of the archive.
 
     Args:
         container: Its records are verified.
         program: With a fake for each tensor and a `MissingObject` for each object; changed.
         manifest: Which constants have no value, and why.
-        config: Where the others are, in torch's words.
+        config: Where the others are, in torch's format.
         trust: Make objects of the C++ classes that torch itself registers, too.
     Raises:
         ArchiveError: the archive contradicts itself; a class is not registered, or takes no such state.
     """
     if program.constants.keys() != config.keys():
-        raise ArchiveError(container.path, "the graph and the constants' config name other constants")
+        raise ArchiveError(container.path, "the graph and the constants' config have different constants")
     reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
     reading = _Reading(container, trust=trust)
     places = dict(program.constants)
@@ -57,14 +57,12 @@ def put_constants(
             continue
         stored = field({name: payload}, name, read_constant)
         if isinstance(stored, StoredObject) != isinstance(place, MissingObject):
-            raise DocumentError("a tensor in one place and an object of a C++ class in the other").within(
-                name
-            )
+            raise DocumentError("a tensor in one place and a C++ object in the other").within(name)
         program.constants[name] = reading.constant(stored, place)
 
 
 class _Reading:
-    """Reads each record once: what lies in one record is one constant."""
+    """Reads each record once: each record is one constant."""
 
     def __init__(self, container: Container, *, trust: bool) -> None:
         self._container = container
@@ -73,7 +71,7 @@ class _Reading:
         self._known: dict[tuple[StoredTensor | StoredObject, torch.device | MissingObject], Any] = {}
 
     def constant(self, stored: StoredTensor | StoredObject, place: Any) -> Any:
-        """The constant that belongs where a fake or a `MissingObject` is."""
+        """Return the constant that replaces a fake or a `MissingObject`."""
         key = (stored, place if isinstance(place, MissingObject) else place.device)
         if key not in self._known:
             self._known[key] = (
@@ -84,7 +82,7 @@ class _Reading:
         return self._known[key]
 
     def _object(self, stored: StoredObject, missing: MissingObject) -> torch.ScriptObject:
-        """The object, made by its class: of a library that is loaded, which the user chose."""
+        """Return the object, created by its class from a library that the user chose to load."""
         container, record = self._container, f"data/constants/{stored.record}"
         name = class_of(missing.qualified_name)
         if is_class_of_torch(name) and not self._trust:
@@ -97,19 +95,19 @@ class _Reading:
             if self._state_bytes > container.limits.state_bytes:
                 raise DocumentError(f"the states of objects exceed {container.limits.state_bytes} bytes")
             if missing.qualified_name != qualified_name(found.class_name):
-                raise DocumentError("is an object of another class in the graph")
+                raise DocumentError("has a different class in the graph")
             return found.made()
 
 
 def _tensor(container: Container, stored: StoredTensor, fake: Any) -> torch.Tensor:
-    """The real tensor for the CPU; for a device that may not be here, the fake one with the value."""
+    """Return the real tensor for the CPU; for a device that may be missing, the fake one with the value."""
     record = f"data/constants/{stored.record}"
     if (stored.shape, stored.dtype, len(stored.stride)) != (tuple(fake.shape), fake.dtype, fake.dim()):
-        raise ArchiveError(container.path, "has another shape or dtype in the graph", record)
+        raise ArchiveError(container.path, "has a different shape or dtype in the graph", record)
     content = bytearray(container.record(record))
     needed = stored.needed_bytes
     if needed > len(content):
-        raise ArchiveError(container.path, f"has {len(content)} bytes, and its tensor takes {needed}", record)
+        raise ArchiveError(container.path, f"has {len(content)} bytes, but its tensor takes {needed}", record)
     with real_execution():
         if needed:
             flat = torch.frombuffer(content, dtype=stored.dtype, count=needed // stored.dtype.itemsize)

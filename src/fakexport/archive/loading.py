@@ -1,4 +1,4 @@
-"""Loading programs from an archive that anybody may have written."""
+"""Load programs from an untrusted archive."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ __all__ = ["LoadedArchive", "load", "load_archive", "load_bundle"]
 
 @dataclass(frozen=True)
 class LoadedArchive:
-    """An archive's programs and what the archive says about them.
+    """An archive's programs and its metadata.
 
     Args:
         bundle: The programs by method, with fake weights, or with real ones if the archive has them.
-        manifest: Where they came from, what they need. Of an archive that `torch.export.save` wrote: what its
+        manifest: Their origin and requirements. For an archive written by `torch.export.save`: what its
             records show.
-        notes: What could not be checked or is not there, as sentences; nothing for a manifest of fakexport.
+        notes: What could not be checked or is missing, as sentences; empty for a fakexport manifest.
     """
 
     bundle: Bundle
@@ -63,7 +63,7 @@ class LoadedArchive:
 
     @property
     def only(self) -> MethodManifest:
-        """What is said of the program that was loaded alone."""
+        """The manifest of the program that was loaded alone."""
         (method,) = self.bundle
         return self.manifest.methods[method]
 
@@ -75,28 +75,30 @@ def load(
     trust: bool = False,
     check_weights: bool = True,
 ) -> ExportedProgram:
-    """The program of an archive, on any machine, whatever devices it names.
+    """Return the program of an archive, on any machine, whatever devices it names.
 
-    Nothing that the file names is run, imported or unpickled. Weights are fake where the archive has none:
-    the program can be read, compared and bound, and refuses to run before. Constants have their values.
+    Nothing that the file names is run, imported or unpickled. If the archive has no weights, they are
+    fake: the program can be read, compared and bound, but refuses to run until then. Constants have their
+        values.
     Real weights take no memory before they are used: they are mapped, from the archive or from the files
     below its folder that it is linked to (`save(link=...)`), which are opened for nothing else. An object of
     a C++ class is made by that class, of a library that you have loaded, from the state in the archive.
 
     Args:
         path: A `.pt2` file that `save` or `fakexport bind` wrote; or `torch.export.save`, which adds no
-            hashes. Fake weights that torch saved are fakes, where `torch.export.load` would read zeros.
-        method: Which program of a bundle; `load_bundle` gives all. One that was saved alone needs no name.
+            hashes. Fake weights that torch saved stay fake, where `torch.export.load` would read zeros.
+        method: The program to load from a bundle; `load_bundle` loads all. A program saved alone needs no
+            name.
         trust: Open what can run any code, only for files that you built: programs with operators that do more
             than compute; files with native libraries, which stay unread; and those with pickled weights or
             constants, or in the layout before torch 2.8, which torch reads. Pickled example inputs need no
             trust: they are never read.
-        check_weights: Whether to read all weights through and compare their hashes, which takes as long as
-            reading them. Without it weights that have changed, by damage or by whoever wrote to a linked
-            file, are not noticed if their description still fits; everything else is checked as ever.
+        check_weights: Whether to read all weights and compare their hashes, which takes as long as
+            reading them. Without it weights that have changed, by damage or by a write to a linked file, go
+            unnoticed if their description still fits; everything else is always checked.
     Raises:
         ArchiveError: the file is refused: damaged, hostile, of another kind or version; it is a bundle and
-            no method is named, or has not this one; the library of an operator or class is not loaded; a
+            no method is named, or lacks this one; the library of an operator or class is not loaded; a
             linked file is missing or has changed. One line; `is_trust_missing` tells whether `trust` would
             help.
         OSError: it cannot be opened.
@@ -113,16 +115,16 @@ def load(
 
 
 def load_bundle(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True) -> Bundle:
-    """The programs of an archive, by method; `load` gives one of them.
+    """Return the programs of an archive, by method; `load` returns one of them.
 
-    What several methods share is one tensor: it takes memory once, and what one writes into it the others
-    see. See `load` for what is checked, and for what weights are before they are bound.
+    What several methods share is one tensor: it takes memory once, and all of them see what one writes into
+    it. See `load` for what is checked, and for what weights are before they are bound.
 
     Args:
         path: A `.pt2` file that `save` or `save_bundle` wrote; a program that was saved alone is the method
             `model`. Or `package_pt2` of torch, which shares nothing between its programs.
-        trust: As for `load`: hands a file with pickled weights or constants to torch's `load_pt2`, which runs
-            what it says. Pickled example inputs, which `package_pt2` writes, are never read.
+        trust: As for `load`: pass a file with pickled weights or constants to torch's `load_pt2`, which can
+            run code from it. Pickled example inputs, which `package_pt2` writes, are never read.
         check_weights: As for `load`.
     Raises:
         ArchiveError, OSError: as for `load`.
@@ -146,7 +148,7 @@ def load_archive(
     trust: bool = False,
     check_weights: bool = True,
 ) -> LoadedArchive:
-    """As `load`, or as `load_bundle` with `is_whole`, with what the archive says of its programs."""
+    """Load as `load` does, or as `load_bundle` with `is_whole`, and return the archive's metadata as well."""
     asked = _Asked(method, is_whole, check_weights)
     try:
         with read_container(path) as container:
@@ -159,7 +161,7 @@ def load_archive(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a caller wants of an archive; see `load_archive`."""
+    """What a caller asked for; see `load_archive`."""
 
     method: str | None
     is_whole: bool
@@ -168,7 +170,7 @@ class _Asked:
 
 
 def _trusted(path: str | os.PathLike[str], asked: _Asked) -> LoadedArchive:
-    """What only torch can read is left to torch, once the records are known to be whole."""
+    """Return what torch reads from an archive that only torch can read, once its records are verified."""
     names: tuple[str, ...] = ()
     try:
         with read_container(path, trust=True) as container:
@@ -213,7 +215,7 @@ def _loaded(container: Container, asked: _Asked) -> LoadedArchive:
     except ValueError as error:
         raise ArchiveError(container.path, str(error)) from error
     if set(map(frozenset, bundle.shared)) != set(map(frozenset, shared)):
-        raise ArchiveError(container.path, "the manifest and the programs share other weights")
+        raise ArchiveError(container.path, "the manifest and the programs share different weights")
     unify(programs, bundle.shared)
     return LoadedArchive(bundle, manifest, methods.notes)
 
@@ -221,7 +223,7 @@ def _loaded(container: Container, asked: _Asked) -> LoadedArchive:
 def _read_program(
     container: Container, names: MethodRecords, manifest: MethodManifest, asked: _Asked
 ) -> ExportedProgram:
-    """The program of these records, once the container is verified.
+    """Return the program of these records, once the container is verified.
 
     A trusted one may also have operators that do more than compute, and objects of the C++ classes that torch
     itself registers.
@@ -261,7 +263,7 @@ def _put_weights(
     linked: Mapping[str, torch.Tensor],
     mode: FakeTensorMode,
 ) -> None:
-    """Replaces the state dict by the one that the archive describes, ties and unused weights included."""
+    """Replace the state dict with the one that the archive describes, including ties and unused weights."""
     state: dict[str, torch.Tensor] = {}
     for entry in manifest.tensors:
         names = (entry.name, *entry.aliases)
@@ -270,16 +272,16 @@ def _put_weights(
             entry.shape,
             f"torch.{entry.dtype}",
         ):
-            raise ArchiveError(container.path, "has another shape or dtype in the graph", entry.name)
+            raise ArchiveError(container.path, "has a different shape or dtype in the graph", entry.name)
         try:
             tensor = _tensor(container, entry, linked.get(entry.name), taken, mode)
         except RuntimeError as error:  # a device or a combination of properties that torch does not know
-            reason = f"torch makes no such tensor: {str(error).splitlines()[0]}"
+            reason = f"torch cannot create such a tensor: {str(error).splitlines()[0]}"
             raise ArchiveError(container.path, reason, entry.name) from error
         state.update(dict.fromkeys(names, tensor))
     if state.keys() != config.keys() or not program.state_dict.keys() <= state.keys():
         raise ArchiveError(
-            container.path, "the manifest, the graph and the weights' config name other weights"
+            container.path, "the manifest, the graph and the weights' config have different weights"
         )
     program.state_dict.clear()
     program.state_dict.update({name: state[name] for name in config})
@@ -292,7 +294,7 @@ def _tensor(
     taken: torch.Tensor | None,
     mode: FakeTensorMode,
 ) -> torch.Tensor:
-    """The weight of an entry, from where its bytes are; `taken` is the fake that the graph has."""
+    """Return the weight of an entry, from where its bytes are; `taken` is the graph's fake tensor."""
     if entry.location is not None:
         tensor = _on_device(container, entry, linked, entry.location)
     else:
@@ -312,7 +314,7 @@ def _on_device(
 
 
 def _mapped(container: Container, entry: TensorEntry, location: Location) -> torch.Tensor:
-    """A weight of the archive, in memory of the file: no byte is read before it is used."""
+    """Return a weight of the archive, mapped from the file: no byte is read before it is used."""
     dtype = getattr(torch, entry.dtype)
     content = container.mapped(location.file)[location.offset :][: entry.extent_bytes]
     if not content:

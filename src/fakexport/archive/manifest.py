@@ -1,4 +1,4 @@
-"""What fakexport says of an archive beside the program: where it came from, what it needs, its hashes."""
+"""What fakexport records in an archive in addition to the program: its origin, requirements and hashes."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ __all__ = [
 MOST_METHODS = 64
 METHOD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 Prefix = tuple[str, str]
-"""How names begin in the checkpoint, and how the same names begin in the program: `("encoder.", "")`."""
+'Prefix of names in the checkpoint, and of the same names in the program: `("encoder.", "")`.'
 
 ALONE = "model"
-"""The method of a program that was saved alone, as torch calls it."""
+"The method of a program that was saved alone; torch uses the same name."
 
 WeightsKind = Literal["none", "inside", "linked"]
 WEIGHTS_KINDS: tuple[str, ...] = get_args(WeightsKind)
@@ -58,13 +58,14 @@ _MACHINE_PATH = re.compile(r"(^|[\s'\"=(,\[:])(/[A-Za-z_.]|~|file:/|\\\\|[A-Za-z
 
 @dataclass(frozen=True)
 class Location:
-    """Where the bytes of a weight lie.
+    """Where the bytes of a weight are.
 
     Args:
-        file: The record of the archive, or the file beside it, relative to the archive's folder.
+        file: The record of the archive, or the file next to it, relative to the archive's folder.
         offset: Where the tensor's storage begins in it, in bytes.
         length: Bytes of the storage.
-        sha256: Of these bytes, in hex, of a file beside the archive; None for a record, which has its own.
+        sha256: Hash of these bytes in hex, for a file next to the archive; None for a record, which has its
+            own.
     """
 
     file: str
@@ -74,7 +75,7 @@ class Location:
 
     @property
     def is_link(self) -> bool:
-        """Whether the bytes are in a file beside the archive."""
+        """Whether the bytes are in a file next to the archive."""
         return self.sha256 is not None
 
 
@@ -90,10 +91,10 @@ class TensorEntry:
         storage_offset: In elements.
         dtype: torch's name without the `torch.`.
         device: torch's name: `cpu`, `cuda:0`.
-        is_parameter: Whether it is a parameter; a buffer else.
-        requires_grad: Whether it asks for gradients.
-        persistent: Whether a state dict has it.
-        source: The key under which a checkpoint brings it; None where no checkpoint does.
+        is_parameter: Whether it is a parameter, not a buffer.
+        requires_grad: Whether it requires gradients.
+        persistent: Whether a state dict contains it.
+        source: Its key in a checkpoint; None if no checkpoint contains it.
         location: Where its bytes are; None in a weight-less archive.
     """
 
@@ -120,7 +121,7 @@ class TensorEntry:
         if self.extent_bytes > _MOST:
             raise InvalidValue(f"`{self.name}` needs more bytes than 63 bits can count")
         if self.location and self.location.length < self.extent_bytes:
-            needed = f"needs {self.extent_bytes} bytes and `{self.location.file}` gives it"
+            needed = f"needs {self.extent_bytes} bytes, but `{self.location.file}` has only"
             raise InvalidValue(f"`{self.name}` {needed} {self.location.length}")
 
     @property
@@ -150,7 +151,7 @@ class UnboundName:
 
     @classmethod
     def of(cls, constant: UnboundConstant) -> UnboundName:
-        """What the archive keeps of it: all but the span, which is a path of this machine."""
+        """Return what the archive stores of it: all but the span, which is a path of this machine."""
         return cls(constant.name, constant.reason, constant.detail, constant.weight, constant.operator)
 
 
@@ -158,30 +159,30 @@ class UnboundName:
 class MethodManifest:
     """The description of one program; the same program and facts give the same one.
 
-    Nothing in it tells when, where or by whom the archive was made: a source or a text with an absolute
+    It does not record when, where or by whom the archive was written: a source or a text with an absolute
     path is refused.
 
     Args:
-        versions: Of the packages that took part, by name: fakexport, torch, transformers.
+        versions: Versions of the packages involved, by name: fakexport, torch, transformers.
         source: The source as the user wrote it: `hf:config.json`, `model.py:factory`.
-        topology: The target's devices in full, `8xH100-80GB`; None where none were chosen.
+        topology: The target's devices in full, `8xH100-80GB`; None if none were chosen.
         profiles: The device profiles' names, in the order of the devices.
         device_map: Device by module path; `""` is the whole model.
         dtype: The dtype that was asked for; None for the model's own.
-        dynamic_shapes: The user's wording; None where every dimension is fixed.
-        skipped_checks: What was assumed and which checks were not made, as sentences.
+        dynamic_shapes: The user's wording; None if every dimension is fixed.
+        skipped_checks: Assumptions, and checks that were not made, as sentences.
         unbound_constants: The constants without a value.
-        library_operators: The operators that torch does not have, sorted. A name is all that is known of a
-            library: never a path, and nothing is loaded because of it.
-        library_modules: Of those that were made in Python, the module that did. It is shown to the user, who
-            may import it; nothing else becomes of it.
+        library_operators: The operators that torch does not have, sorted. Only the name of a
+            library is stored: never a path, and it is never loaded automatically.
+        library_modules: For operators registered in Python, the module that did so. It is shown to the user,
+            who may import it, and not used otherwise.
         library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
         weights: `none`: weight-less; `inside`: bound; `linked`: bound to files next to the archive, except
-            what none of them has as the program needs it, which is inside.
+            for weights that no file has in the program's form, which are inside.
         tensors: The parameters and buffers, sorted by name.
-        recipes: How entries of a checkpoint that is laid out in another way become these tensors.
-        prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
-            alike.
+        recipes: How entries of a checkpoint in another layout become these tensors.
+        prefix: Prefix of the weights' names in the checkpoint and in the program; None if the names are
+            the same.
     """
 
     versions: Mapping[str, str]
@@ -205,9 +206,7 @@ class MethodManifest:
         texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]
         for what, text in (*texts, *(("skipped check", check) for check in self.skipped_checks)):
             if _MACHINE_PATH.search(text):
-                raise InvalidValue(
-                    f"the {what} {text!r} names an absolute path; give it relative to a folder"
-                )
+                raise InvalidValue(f"the {what} {text!r} is an absolute path; make it relative to a folder")
         for operator in self.library_modules:
             if operator not in self.library_operators:
                 raise InvalidValue(
@@ -229,7 +228,9 @@ class MethodManifest:
         return frozenset(location.file for location in locations if not location.is_link)
 
     def _check_locations(self) -> None:
-        """Refuses a weight without a place in a bound archive, and one with a place in a weight-less one."""
+        """Refuse a weight without a location in a bound archive, and one with a location in a weight-less
+        one.
+        """
         has_location = self.weights != "none"
         for tensor in self.tensors:
             if tensor.location and not has_location:
@@ -240,16 +241,16 @@ class MethodManifest:
                 raise InvalidValue(f"`{tensor.location.file}`: {fault}")
             if tensor.location and tensor.location.is_link and self.weights != "linked":
                 file = tensor.location.file
-                raise InvalidValue(f"`{file}` is a link in an archive that has its weights inside")
+                raise InvalidValue(f"`{file}` is a link, but the archive contains its weights")
 
     def _check_recipes(self) -> None:
-        """Refuses a recipe that refers to what is not there yet, or makes nothing."""
+        """Refuse a recipe that refers to a later step, or has no result."""
         for recipe in self.recipes:
             if not recipe.entries or not recipe.weights:
                 raise InvalidValue("a recipe without entries or without weights")
             for step in recipe.steps:
                 if not step.values:
-                    raise InvalidValue(f"a recipe's {step.operator} of nothing")
+                    raise InvalidValue(f"a recipe's {step.operator} without arguments")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,12 +308,12 @@ class Manifest:
         ]
 
     def _check_shared(self) -> None:
-        """Refuses a pair that is in two weights, and a weight of which one method has two."""
+        """Refuse a pair that is in two weights, and a weight of which one method has two."""
         seen: set[tuple[str, str]] = set()
         for weight in self.shared:
             methods = {method for method, _ in weight}
             if len(weight) < 2 or len(methods) < len(weight):
-                raise InvalidValue("a shared weight that is not one of several methods")
+                raise InvalidValue("a shared weight that belongs to only one method")
             if unknown := sorted(methods - self.methods.keys()):
                 raise InvalidValue(f"a shared weight of {unknown[0]!r}, which is not a method")
             if twice := sorted(seen.intersection(weight)):
@@ -320,7 +321,7 @@ class Manifest:
             seen.update(weight)
 
     def _check_sizes(self) -> None:
-        """Refuses a weight that lies in no record, or beyond the end of one."""
+        """Refuse a weight that is not in a record, or extends beyond the end of one."""
         sizes = {record.name: record.size for record in self.records}
         tensors = (tensor for manifest in self.methods.values() for tensor in manifest.tensors)
         for location in (tensor.location for tensor in tensors if tensor.location and self.records):
@@ -329,12 +330,12 @@ class Manifest:
             if (size := sizes.get(location.file)) is None:
                 raise InvalidValue(f"`{location.file}` is not a record")
             if location.offset + location.length > size:
-                raise InvalidValue(f"a tensor lies beyond the end of `{location.file}`")
+                raise InvalidValue(f"a tensor extends beyond the end of `{location.file}`")
 
 
 def _refuse_twice(what: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InvalidValue(f"the {what} name `{name}` twice")
+            raise InvalidValue(f"the {what} contain the name `{name}` twice")
         seen.add(name)

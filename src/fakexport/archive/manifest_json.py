@@ -1,4 +1,4 @@
-"""A manifest as the bytes of its record, and back from bytes of an unknown author."""
+"""Convert a manifest to the bytes of its record, and back from untrusted bytes."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ FORMAT = "fakexport.archive/2"
 _OF_ONE_PROGRAM = "fakexport.archive/1"
 _OF_A_BUNDLE = "fakexport.bundle/1"
 _KNOWN = (FORMAT, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
-"""The last two were written before 0.1.0, and can go when such archives need not open any more."""
+"The last two were written before 0.1.0, and can go once such archives need not be opened any more."
 
 _NAME = 4096
 _SENTENCE = 10_000
 _OF_FEW = ("prefix", "library_modules")
-"""Fields that are left out where they are empty, as archives had it before there were such."""
+"Fields that are omitted when empty, as in archives written before these fields existed."
 _DIMENSIONS = 64
 _OPERANDS = 100_000
 _REASONS = ("parameter", "random", "unknown")
@@ -63,11 +63,11 @@ _sha256 = matching(re.compile(r"[0-9a-f]{64}"), "sha256 in hex")
 _device = matching(re.compile(r"[a-z_]{1,32}(:[0-9]{1,5})?"), "device")
 _version = matching(re.compile(r"[A-Za-z0-9_.+!-]{1,100}"), "version")
 _dtype = one_of(DTYPE_BYTES, "dtype")
-_method_name = matching(METHOD_NAME, "name of a method")
+_method_name = matching(METHOD_NAME, "method name")
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest as JSON in ASCII, keys sorted: equal manifests give equal bytes."""
+    """Return the manifest as JSON in ASCII with sorted keys: equal manifests have equal bytes."""
     # A list, since the keys of objects are sorted and the methods have an order.
     methods = [{"method": method, **_to_json(about)} for method, about in manifest.methods.items()]
     value = {"format": FORMAT, **vars(manifest), "methods": methods}
@@ -82,14 +82,14 @@ def _to_json(manifest: MethodManifest) -> dict[str, Any]:
 
 
 def method_to_json(manifest: MethodManifest) -> dict[str, Any]:
-    """What is said of one program, as the manifest of version 1 that `decode_manifest` reads."""
+    """Return the description of one program, as a manifest of version 1, which `decode_manifest` reads."""
     value = {"format": _OF_ONE_PROGRAM, **_to_json(manifest), "records": []}
     plain: dict[str, Any] = json.loads(json.dumps(value, default=vars, allow_nan=False))
     return plain
 
 
 def decode_manifest(content: bytes, limits: Limits | None = None) -> Manifest:
-    """The manifest that the bytes say.
+    """Return the manifest encoded in the bytes.
 
     Raises:
         DocumentError: Not JSON, another format version, a missing or unknown field, a value out of its
@@ -113,25 +113,25 @@ def decode_manifest(content: bytes, limits: Limits | None = None) -> Manifest:
     fields = record(value, readers)
     methods, prefixes = dict(fields["methods"]), fields.pop("prefixes", {})
     if len(methods) < len(fields["methods"]):
-        raise DocumentError("two methods of one name").within("methods")
+        raise DocumentError("two methods with the same name").within("methods")
     if unknown := sorted(prefixes.keys() - methods.keys()):
-        raise DocumentError(f"a prefix of {unknown[0]!r}, which is not a method").within("prefixes")
+        raise DocumentError(f"a prefix for {unknown[0]!r}, which is not a method").within("prefixes")
     for method, prefix in prefixes.items():
         methods[method] = _checked(replace, methods[method], prefix=prefix)
     return _checked(Manifest, methods=methods, shared=fields["shared"], records=fields["records"])
 
 
 def _format(value: Any) -> str:
-    """The format of a document; another version is named before its other fields look like faults."""
+    """Return the format of a document; check the version first, before its other fields look wrong."""
     found = mapping(value).get("format")
     kinds = tuple(known.partition("/")[0] + "/" for known in _KNOWN)
     if isinstance(found, str) and found not in _KNOWN and found.startswith(kinds):
         raise DocumentError(f"version {found[:40]!r}; this fakexport reads {FORMAT!r}").within("format")
-    return field(mapping(value), "format", one_of(_KNOWN, "format of fakexport"))
+    return field(mapping(value), "format", one_of(_KNOWN, "fakexport format"))
 
 
 def _of_one_program(value: Any, limits: Limits) -> Manifest:
-    """A manifest of version 1: the fields of the one program, and the records, next to each other."""
+    """Return a manifest of version 1: the fields of the one program, and the records, next to each other."""
     readers = {"format": text, **_readers(limits), "records": _many(_digest, limits)}
     fields = _record(value, readers)
     records, _ = fields.pop("records"), fields.pop("format")
@@ -145,7 +145,7 @@ def _method(value: Any, readers: dict[str, Callable[[Any], Any]]) -> tuple[str, 
 
 
 def _record(value: Any, readers: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """As `record`, where `_OF_FEW` may be missing."""
+    """Return as `record`, where `_OF_FEW` may be missing."""
     given = value if isinstance(value, dict) else {}
     return record(
         value, {name: read for name, read in readers.items() if name in given or name not in _OF_FEW}
@@ -160,7 +160,7 @@ def _pair(value: Any) -> tuple[str, str]:
 
 
 def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
-    """The fields of a program."""
+    """Return the fields of a program."""
     return {
         "versions": lambda value: entries(value, _version),
         "source": _sentence,
@@ -219,7 +219,7 @@ def _recipe(value: Any) -> Recipe:
 
 def _step(value: Any) -> Step:
     readers = {
-        "operator": one_of(OPERATORS, "operator of a recipe"),
+        "operator": one_of(OPERATORS, "recipe operator"),
         "values": lambda value: tuple(items(value, _size, _OPERANDS)),
         "numbers": lambda value: tuple(items(value, integer, _OPERANDS)),
     }
@@ -259,7 +259,7 @@ def _unbound(value: Any) -> UnboundName:
 
 
 def _checked(kind: Callable[..., T], *args: Any, **fields: Any) -> T:
-    """The object of these fields; what they contradict each other in is a fault of the document."""
+    """Return the object of these fields; a contradiction between them is an error in the document."""
     try:
         return kind(*args, **fields)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""One checkpoint for all programs of an archive: what each of them reads of it, and whether that fits."""
+"""One checkpoint for all programs of an archive: what each program reads from it, and whether that fits."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["MethodReading", "MethodWants", "readings", "report_of"]
 
 @dataclass(frozen=True)
 class MethodWants:
-    """What one method wants of the checkpoint.
+    """What one method expects from the checkpoint.
 
     Args:
         expected: Its weights.
-        prefix: How their names begin; see `Bundle`.
+        prefix: Prefix of their names; see `Bundle`.
         recipes: How entries in another layout become them.
         source: The model that knows it, where there is one.
     """
@@ -41,7 +41,7 @@ class MethodWants:
 
     @classmethod
     def of(cls, bundle: Bundle, method: str, source: ModelSource | None = None) -> MethodWants:
-        """What a program wants; `source` comes before what is known of it."""
+        """Return what a program expects; `source` overrides its recorded source."""
         program = bundle[method]
         return cls(
             expected_of_program(program),
@@ -56,9 +56,9 @@ class MethodReading:
     """How one method reads the checkpoint.
 
     Args:
-        wants: What it wants.
+        wants: What it expects.
         seen: The entries below its prefix, by the names of the program.
-        names: Of each, its name in the checkpoint.
+        names: For each entry, its name in the checkpoint.
         verified: What fits.
     """
 
@@ -76,11 +76,11 @@ def readings(
     topology: str = "cpu",
     is_converting: bool = False,
 ) -> dict[str, MethodReading]:
-    """What each method reads, told from the headers of the checkpoint's files.
+    """Return what each method reads, from the headers of the checkpoint's files.
 
     Args:
-        wants: By method.
-        checkpoint: The one of all.
+        wants: What each method expects.
+        checkpoint: The checkpoint for all methods.
         given: Values of constants that have none, by name.
         topology, is_converting: As for `weights.verification.verified`.
     """
@@ -103,14 +103,14 @@ def readings(
 
 
 def report_of(found: Mapping[str, MethodReading], checkpoint: Checkpoint, *, name: str) -> WeightsReport:
-    """One report for all methods, in which weights have their names in the checkpoint, and count once.
+    """Return one report for all methods, in which weights have their names in the checkpoint, and count once.
 
-    That of a single method has the names of its program.
+    For a single method, it has the names of its program.
 
     Args:
         found: By method.
-        checkpoint: The one of all.
-        name: Of the programs, for the report.
+        checkpoint: The checkpoint for all methods.
+        name: Name of the programs, for the report.
     """
     if len(found) == 1:
         (reading,) = found.values()
@@ -151,7 +151,7 @@ def report_of(found: Mapping[str, MethodReading], checkpoint: Checkpoint, *, nam
 
 
 def _in_checkpoint(findings: Iterable[WeightFinding], reading: MethodReading) -> Iterator[WeightFinding]:
-    """The findings with the checkpoint's names: what several methods lack is one finding then."""
+    """Yield the findings with the checkpoint's names, so that several methods share a finding."""
 
     def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(
@@ -169,7 +169,7 @@ def _one_per_tie(expected: ExpectedWeights) -> set[str]:
 
 
 def _below_prefix(checkpoint: Checkpoint, prefix: Prefix) -> tuple[Checkpoint, Mapping[str, str]]:
-    """The part of a checkpoint that a method reads, by the names of its program; and their true names."""
+    """Return the part of a checkpoint that a method reads, by the program's names, and its true names."""
     outside, inside = prefix
     names = {
         inside + name.removeprefix(outside): name for name in checkpoint.entries if name.startswith(outside)
@@ -178,7 +178,7 @@ def _below_prefix(checkpoint: Checkpoint, prefix: Prefix) -> tuple[Checkpoint, M
 
 
 def _kept(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
-    """The entries of these names, by new ones."""
+    """Return the entries of these names, by new ones."""
     new = {old: name for name, old in names.items()}
     shared = (tuple(new[name] for name in group if name in new) for group in checkpoint.shared)
     return replace(

@@ -9,7 +9,7 @@ __all__ = ["CONSTANTS_CONFIG", "MODEL", "WEIGHTS_CONFIG", "MethodRecords"]
 
 @dataclass(frozen=True)
 class MethodRecords:
-    """Where torch's format puts what belongs to one program.
+    """Where torch's format stores what belongs to one program.
 
     Args:
         method: The program's name; an archive with a single program calls it `model`, as torch does.

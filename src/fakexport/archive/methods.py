@@ -1,4 +1,4 @@
-"""The programs of an archive, by the names of their methods, and what is said of each."""
+"""The programs of an archive, by method name, and their descriptions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ UNREAD_INPUTS = "the example inputs are pickled and were not read"
 
 @dataclass(frozen=True)
 class Methods:
-    """What an archive says of its programs.
+    """What an archive records about its programs.
 
     Args:
         manifest: The manifest of the archive.
         has_manifest: Whether fakexport wrote it; else it is what the records show.
-        notes: What nobody can know of an archive without a manifest, as sentences.
+        notes: What is unknown for an archive without a manifest, as sentences.
     """
 
     manifest: Manifest
@@ -49,47 +49,47 @@ class Methods:
         return tuple(self.manifest.methods) if self.manifest.is_bundle else ()
 
     def chosen(self, path: str | os.PathLike[str], method: str | None) -> str:
-        """The method that a caller names, or the only program of an archive.
+        """Return the method that a caller chose, or the only program of an archive.
 
         Raises:
-            ArchiveError: as `check_method` says.
+            ArchiveError: as for `check_method`.
         """
         check_method(path, self.names, method)
         return ALONE if method is None else method
 
     def weights_of_others(self, methods: Sequence[str]) -> frozenset[str]:
-        """The records with weights that only other methods than these have."""
+        """Return the records with weights that only other methods have."""
         every = self.manifest.methods
         own = frozenset().union(*(every[method].weight_records for method in methods))
         return frozenset().union(*(about.weight_records for about in every.values())) - own
 
 
 def check_method(path: str | os.PathLike[str], names: Sequence[str], method: str | None) -> None:
-    """Refuses a method that is not there, and none where there are several.
+    """Refuse a missing method, and an unspecified one if there are several.
 
     Args:
         path: The archive.
         names: Its methods; none for a program that was saved alone, which may be called `model`.
         method: What the caller asks for.
     Raises:
-        ArchiveError: there is none, or it is not there.
+        ArchiveError: no method was chosen, or it does not exist.
     """
     listed = ", ".join(names)
     if not names and method not in (None, ALONE):
-        raise ArchiveError(path, f"has one program, and no methods such as {method!r}")
+        raise ArchiveError(path, f"has one program and no method {method!r}")
     if names and method is None:
-        raise ArchiveError(path, f"is a bundle of the methods {listed}: name one (--method NAME)")
+        raise ArchiveError(path, f"is a bundle of the methods {listed}: choose one (--method NAME)")
     if names and method not in names:
         raise ArchiveError(path, f"has no method {method!r}; there are {listed}")
 
 
 @collection_paused()
 def read_methods(container: Container) -> Methods:
-    """The programs of an archive of fakexport or of torch; from now on its manifest is held against it.
+    """Return the programs of an archive of fakexport or torch, from now on checked against its manifest.
 
     Raises:
-        ArchiveError: as for `read_manifest`; a program that the manifest has not; more text of graphs than is
-            read of one program.
+        ArchiveError: as for `read_manifest`; a program that is not in the manifest; more graph text than the
+            limit for one program.
     """
     if MANIFEST in container.entries:
         found = Methods(read_manifest(container), True, ())
@@ -98,7 +98,7 @@ def read_methods(container: Container) -> Methods:
     models = {name for name in container.names if name.startswith("models/")}
     described = {MethodRecords(method).model for method in found.manifest.methods}
     if different := sorted(models ^ described):
-        known = "missing" if different[0] in described else "no program of the manifest"
+        known = "missing" if different[0] in described else "not a program of the manifest"
         raise ArchiveError(container.path, f"is {known}", different[0])
     if sum(map(container.size, models)) > container.limits.json_bytes:
         raise ArchiveError(container.path, f"the programs exceed {container.limits.json_bytes} bytes")
@@ -106,12 +106,12 @@ def read_methods(container: Container) -> Methods:
 
 
 def methods_of(path: str | os.PathLike[str], *, trust: bool = False) -> tuple[str, ...]:
-    """The methods of a bundle; none for an archive with one program. Only the manifest is read.
+    """Return the methods of a bundle; none for an archive with one program. Only the manifest is read.
 
     Args:
         path: The `.pt2` file.
-        trust: Takes what only torch can read at its records' names, and gives none for a file that is refused
-            all the same: opening it tells what is wrong.
+        trust: For files that only torch can read, use the names of their records, and return none for a file
+            that is refused nonetheless: opening it reports the reason.
     Raises:
         ArchiveError: the file is refused.
         OSError: it cannot be opened.
@@ -131,7 +131,7 @@ def methods_of(path: str | os.PathLike[str], *, trust: bool = False) -> tuple[st
 
 
 def stored_methods(container: Container) -> tuple[str, ...]:
-    """The methods of a bundle by the names of their records; none for a program that was saved alone."""
+    """Return the methods of a bundle by the names of their records; none for a program saved alone."""
     models = [name for name in container.names if name.startswith("models/") and name.endswith(".json")]
     if models in ([], [MethodRecords(ALONE).model]):
         return ()
@@ -144,13 +144,13 @@ def _unread(container: Container) -> Iterator[str]:
 
 
 def _stock(container: Container) -> Methods:
-    """What torch wrote: one program of the name `model`, or several of any name."""
+    """Return what torch wrote: one program with the name `model`, or several with any name."""
     manifests: dict[str, MethodManifest] = {}
     notes_of: dict[str, None] = {}
     for method in stored_methods(container) or (ALONE,):
         if not METHOD_NAME.fullmatch(method):
             record = MethodRecords(method).model
-            raise ArchiveError(container.path, "a program with a name that no method can have", record)
+            raise ArchiveError(container.path, "a program whose name is not a valid method name", record)
         if len(manifests) == MOST_METHODS:
             raise ArchiveError(container.path, f"more than {MOST_METHODS} programs")
         manifests[method], notes = stock_manifest(container, MethodRecords(method))
@@ -160,8 +160,8 @@ def _stock(container: Container) -> Methods:
 
 
 def made_up_prefixes(manifest: Manifest) -> dict[str, Prefix]:
-    """Prefixes for programs that torch wrote into one file, so that each program's names are its own.
+    """Return prefixes for programs that torch wrote into one file, so that each program's names are its own.
 
-    Nothing tells that equal names stand for one weight.
+    Equal names need not be the same weight.
     """
     return {method: (f"{method}.", "") for method in manifest.methods} if manifest.is_bundle else {}

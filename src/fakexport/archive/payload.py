@@ -1,4 +1,4 @@
-"""The tensors of a program as records of an archive, and the configs that say which record is whose."""
+"""The tensors of a program as records of an archive, and the configs that map names to records."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .stored_tensor import StoredObject
 __all__ = ["UNBOUND", "Payload", "constants_payload", "weights_payload"]
 
 UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
-"""The record of a weight that is not there. Stock torch says its name when it cannot find it."""
+"The record of a weight that is not there. Stock torch reports its name when it cannot find it."
 
 LINKED = "linked__load_this_archive_with_fakexport"
-"""The same, of a weight that lies in a file beside the archive."""
+"The record of a weight in a file next to the archive."
 
 _CHUNK_BYTES = 16 * 2**20
 
@@ -38,8 +38,8 @@ class Payload:
     """Tensors of one kind, ready to be written.
 
     Args:
-        config: torch's `PayloadConfig` as JSON: whose each record is, and how it looks. In program order.
-        records: The content of each record, by name in the archive; none for what has no data.
+        config: torch's `PayloadConfig` as JSON: the owner and layout of each record, in program order.
+        records: The content of each record, by name in the archive; tensors without data have none.
         tensors: Descriptions for the manifest, tied names together.
         unbound: Constants without a value.
     """
@@ -51,14 +51,14 @@ class Payload:
 
 
 def weights_payload(program: ExportedProgram, links: Links | None = None, *, first: int = 0) -> Payload:
-    """The parameters and persistent buffers of a program.
+    """Return the parameters and persistent buffers of a program.
 
-    Fake ones are described and have no record, nor have those that `links` finds in a file.
+    Fake tensors, and those that `links` finds in a file, are described but have no record.
 
     Args:
         program: Not changed.
-        links: Where weights lie that need not be written.
-        first: Number of the first record, where another program in the archive has those before it.
+        links: Places of weights that need not be written.
+        first: Number of the first record, after those of the archive's other programs.
     """
     state, parameters = program.state_dict, set(program.graph_signature.parameters)
     _refuse_sparse("weight", state)
@@ -102,13 +102,13 @@ def weights_payload(program: ExportedProgram, links: Links | None = None, *, fir
 def constants_payload(
     program: ExportedProgram, reasons: Sequence[UnboundConstant] = (), *, first: int = 0
 ) -> Payload:
-    """The constants of a program with their values; one without a value is named and has no record.
+    """Return the constants of a program with their values; one without a value is listed without a record.
 
-    An object of a C++ class has a record of its state.
+    A C++ object has a record of its state.
 
     Args:
-        program: Constants that are fakes have the value that `fake.value_of` gives.
-        reasons: Why some have none, as `capture` found out.
+        program: Fake constants have the value that `fake.value_of` returns.
+        reasons: Why some have none, as found by `capture`.
         first: Number of the first record, as for `weights_payload`.
     Raises:
         ValueError: a constant is neither a tensor nor an object of a C++ class, or an object's state is
@@ -119,9 +119,7 @@ def constants_payload(
     tensors = {name: c for name, c in constants.items() if isinstance(c, torch.Tensor)}
     if other := sorted(constants.keys() - objects.keys() - tensors.keys()):
         kind = type(constants[other[0]]).__name__
-        raise InvalidValue(
-            f"the constant {other[0]} is a {kind}: only tensors and objects of C++ classes are saved"
-        )
+        raise InvalidValue(f"the constant {other[0]} is a {kind}: only tensors and C++ objects can be saved")
     _refuse_sparse("constant", tensors)
     known = {reason.name: UnboundName.of(reason) for reason in reasons}
     encoder = ValueEncoder()
@@ -152,11 +150,13 @@ def _refuse_sparse(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided:
             layout = str(tensor.layout).removeprefix("torch.")
-            raise InvalidValue(f"the {kind} {name} has the layout {layout}: only strided tensors are saved")
+            raise InvalidValue(
+                f"the {kind} {name} has the layout {layout}: only strided tensors can be saved"
+            )
 
 
 def _names_by_object(objects: Mapping[str, torch.ScriptObject]) -> list[list[str]]:
-    """The names, those of one object together. What `==` says is for their class."""
+    """Return the names grouped by object identity; `==` of C++ objects is defined by their class."""
     names: dict[int, list[str]] = {}
     for name, held in objects.items():
         names.setdefault(id(held), []).append(name)
@@ -166,7 +166,7 @@ def _names_by_object(objects: Mapping[str, torch.ScriptObject]) -> list[list[str
 def _described(
     encoder: ValueEncoder, like: torch.Tensor, data: torch.Tensor | None, record: str, is_parameter: bool
 ) -> Json:
-    """A name's entry in torch's config."""
+    """Return a name's entry in torch's config."""
     meta = encoder.tensor(like)
     if data is not None:  # The record begins with the tensor's first element.
         meta["strides"] = [encoder.integer(stride) for stride in data.stride()]
@@ -175,13 +175,13 @@ def _described(
 
 
 def _content(tensor: torch.Tensor) -> Streamed:
-    """The bytes of a real tensor, from its first to its last element, read when they are written."""
+    """Return the bytes of a real tensor, from its first to its last element, read when they are written."""
     pieces = _Pieces(tensor.detach())
     return Streamed(pieces.elements * tensor.itemsize, pieces)
 
 
 class _Pieces:
-    """The bytes of a tensor, as often as they are asked for."""
+    """The bytes of a tensor; can be iterated repeatedly."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor

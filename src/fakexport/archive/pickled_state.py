@@ -1,4 +1,4 @@
-"""The state of a C++ object out of torch's pickle of it, which is read as data and not unpickled."""
+"""The state of a C++ object, from torch's pickle of it, which is read as data and not unpickled."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fakexport.documents.document_error import DocumentError
 __all__ = ["PickledState", "Storage", "StoredView", "read_pickled_state"]
 
 MOST_VALUES = 1_000_000
-"""How many values a state may have, one that is there twice counted twice."""
+"How many values a state may have; a value that occurs twice counts twice."
 MOST_TENSORS = 10_000
-"""How many tensors: each takes about a kilobyte besides its storage."""
+"How many tensors: each takes about a kilobyte in addition to its storage."
 
 _DEEPEST = 64
 _DIMENSIONS = 64
@@ -38,7 +38,7 @@ _LISTS = frozenset(f"build_{kind}list" for kind in ("int", "double", "bool", "te
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes that tensors of a state lie in.
+    """Bytes that contain tensors of a state.
 
     Args:
         dtype: As torch calls the storage's class, `FloatStorage`.
@@ -62,7 +62,7 @@ class StoredView:
 
 @dataclass(frozen=True)
 class PickledState:
-    """What a pickle says of an object.
+    """The content of a pickled object.
 
     Args:
         class_name: `signal_ops::Polynomial`
@@ -81,34 +81,34 @@ class _Global:
 
 @dataclass(frozen=True)
 class _Stateless:
-    """An object that has got no state yet."""
+    """An object without a state yet."""
 
     class_name: str
 
 
 def read_pickled_state(pickled: bytes) -> PickledState:
-    """The class and the state that `data.pkl` of an object tells.
+    """Return the class and the state in the `data.pkl` of an object.
 
     Torch's pickler (`torch/csrc/jit/serialization/pickler.cpp`) uses a small part of the language, and this
-    reads that part: it calls nothing that the pickle names, and takes no more memory than the pickle does.
+    reads that part: it never calls what the pickle names, and needs no more memory than the pickle.
 
     Raises:
-        DocumentError: it is damaged, or has what no state of an object has.
+        DocumentError: it is damaged, or contains something that no state of an object contains.
     """
     try:
         found = _Reading().result(pickled)
     except DocumentError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error) as error:
-        raise DocumentError(f"is no pickled object: {type(error).__name__}") from error
+        raise DocumentError(f"is not a pickled object: {type(error).__name__}") from error
     if not isinstance(found, PickledState):
-        raise DocumentError("is no pickled object of a C++ class")
+        raise DocumentError("is not a pickled object of a C++ class")
     _refuse_too_many(found.state)
     return found
 
 
 def _argument(pickled: bytes, code: bytes, position: int) -> tuple[Any, int]:
-    """What follows an operation, and where it ends."""
+    """Return the argument of an operation, and where it ends."""
     if code == b"c":
         module, end = _line(pickled, position)
         name, end = _line(pickled, end)
@@ -133,7 +133,7 @@ def _line(pickled: bytes, position: int) -> tuple[str, int]:
 
 
 class _Reading:
-    """The machine that a pickle is a program for, with its stack and its memo."""
+    """The stack machine that runs a pickle, with its stack and its memo."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -168,18 +168,20 @@ class _Reading:
         }
 
     def result(self, pickled: bytes) -> Any:
-        """What is on the stack at the end; at the beginning and at the end, nothing else is."""
+        """Return what is on the stack at the end, which must be a single value."""
         if not pickled.startswith(_PROTOCOL):
-            raise DocumentError("is no pickle of the protocol 2")
+            raise DocumentError("is not a pickle of protocol 2")
         position = len(_PROTOCOL)
         while (code := pickled[position : position + 1]) != _STOP:
             step = self._steps.get(code)
             if step is None:
-                raise DocumentError(f"has the operation {code!r}, which no state of an object has")
+                raise DocumentError(
+                    f"has the operation {code!r}, which the state of an object never contains"
+                )
             argument, position = _argument(pickled, code, position + 1)
             step(argument)
         if position + 1 != len(pickled) or len(self._stack) != 1:
-            raise DocumentError("has something after its end")
+            raise DocumentError("has data after its end")
         return self._stack[0]
 
     def _global(self, argument: _Global) -> None:
@@ -194,7 +196,7 @@ class _Reading:
     def _top(self, count: int) -> list[Any]:
         values = self._stack[-count:]
         if len(values) != count or any(value is _MARK for value in values):
-            raise DocumentError("takes a value that is not there")
+            raise DocumentError("takes a value that does not exist")
         del self._stack[-count:]
         return values
 
@@ -202,7 +204,7 @@ class _Reading:
         place = len(self._stack) - 1
         while self._stack[place] is not _MARK:
             if place == 0:
-                raise DocumentError("takes a value that is not there")
+                raise DocumentError("takes a value that does not exist")
             place -= 1
         values = self._stack[place + 1 :]
         del self._stack[place:]
@@ -219,33 +221,33 @@ class _Reading:
     def _set_items(self, _: Any) -> None:
         values = self._above_mark()
         if len(values) % 2 or not all(isinstance(key, (str, int, float)) for key in values[::2]):
-            raise DocumentError("has a dictionary with a key that is no number and no string")
+            raise DocumentError("has a dictionary with a key that is not a number or string")
         self._container(dict).update(zip(values[::2], values[1::2], strict=True))
 
     def _container(self, kind: type) -> Any:
         if type(self._stack[-1]) is not kind:
-            raise DocumentError(f"adds to what is no {kind.__name__}")
+            raise DocumentError(f"adds to something that is not a {kind.__name__}")
         return self._stack[-1]
 
     def _new_object(self, _: Any) -> None:
         made, arguments = self._top(2)
         if not isinstance(made, _Global) or not made.module.startswith(_CLASS_MODULE) or arguments != ():
-            raise DocumentError("makes an object of what is no C++ class")
+            raise DocumentError("creates an object of something that is not a C++ class")
         namespace = made.module.removeprefix(_CLASS_MODULE)
         if not all(part.isidentifier() for part in (*namespace.split("."), made.name)):
-            raise DocumentError("names a class that cannot be one")
+            raise DocumentError("names an impossible class")
         self._stack.append(_Stateless("::".join((*namespace.split("."), made.name))))
 
     def _build(self, _: Any) -> None:
         made, state = self._top(2)
         if not isinstance(made, _Stateless):
-            raise DocumentError("gives a state to what is no object")
+            raise DocumentError("sets the state of something that is not an object")
         self._stack.append(PickledState(made.class_name, state))
 
     def _reduce(self, _: Any) -> None:
         called, arguments = self._top(2)
         if not isinstance(called, _Global) or not isinstance(arguments, tuple):
-            raise DocumentError("calls what is no function")
+            raise DocumentError("calls something that is not a function")
         made = _called(called, arguments)
         self._tensors += isinstance(made, StoredView)
         if self._tensors > MOST_TENSORS:
@@ -255,16 +257,16 @@ class _Reading:
     def _storage(self, _: Any) -> None:
         ((kind, of, record, device, _count),) = self._top(1)
         if kind != "storage" or not isinstance(of, _Global) or of.module != "torch":
-            raise DocumentError("refers to what is no storage of a tensor")
+            raise DocumentError("refers to something that is not a tensor storage")
         if device != "cpu":
-            raise DocumentError(f"has a tensor on {str(device)[:40]!r}, and only those of the CPU are read")
+            raise DocumentError(f"has a tensor on {str(device)[:40]!r}; only CPU tensors are read")
         if not isinstance(record, str) or not record.isascii() or not record.isdigit():
-            raise DocumentError("names a storage by what is no number")
+            raise DocumentError("names a storage with something that is not a number")
         self._stack.append(Storage(of.name, record))
 
 
 def _called(called: _Global, arguments: tuple[Any, ...]) -> Any:
-    """What one of the few functions gives that torch's pickles of states call."""
+    """Return the result of one of the few functions that torch's pickles of states call."""
     match called.module, called.name, arguments:
         case "torch.jit._pickle", name, (list() as values,) if name in _LISTS:
             return values
@@ -277,23 +279,23 @@ def _called(called: _Global, arguments: tuple[Any, ...]) -> Any:
         case "torch._utils", "_rebuild_tensor_v2", (Storage() as storage, offset, shape, stride, grad, {}):
             return _view(storage, offset, shape, stride, grad)
     name = f"{called.module[:80]}.{called.name[:80]}"
-    raise DocumentError(f"calls {name!r}, which no state of an object needs")
+    raise DocumentError(f"calls {name!r}, which the state of an object never needs")
 
 
 def _view(storage: Storage, offset: Any, shape: Any, stride: Any, requires_grad: Any) -> StoredView:
     # A list would be copied for each tensor that refers to it; torch writes tuples, which are not.
     if not (isinstance(shape, tuple) and isinstance(stride, tuple) and len(shape) == len(stride)):
-        raise DocumentError("has a tensor with sizes that are none")
+        raise DocumentError("has a tensor with invalid sizes")
     if len(shape) > _DIMENSIONS:
         raise DocumentError(f"has a tensor of more than {_DIMENSIONS} dimensions")
     numbers = (offset, *shape, *stride)
     if not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
-        raise DocumentError("has a tensor with sizes that are none")
+        raise DocumentError("has a tensor with invalid sizes")
     return StoredView(storage, offset, shape, stride, requires_grad is True)
 
 
 def _refuse_too_many(state: Any) -> None:
-    """Counts values as often as they are referred to: a list may hold another one many times, or itself."""
+    """Count values as often as they are referred to: a list may hold another one many times, or itself."""
     left = MOST_VALUES
     pending: list[Iterator[Any]] = [iter((state,))]
     while pending:
@@ -309,6 +311,6 @@ def _refuse_too_many(state: Any) -> None:
         elif isinstance(value, dict):
             pending.append(iter([*value, *value.values()]))
         elif value is _MARK or isinstance(value, (_Global, _Stateless, PickledState, Storage)):
-            raise DocumentError("has a value that no state of an object has")
+            raise DocumentError("has a value that the state of an object never contains")
         if len(pending) > _DEEPEST:
             raise DocumentError(f"is nested deeper than {_DEEPEST}")

@@ -1,4 +1,4 @@
-"""Texts that say the same on every machine: without the paths of this one."""
+"""Texts that are the same on every machine: without the paths of this one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PATH = re.compile(r"(?<![\w.~/])~?/[^\s'\"=,()\[\]:]+")
 
 
 def portable(text: str, root: str | os.PathLike[str] | None = None) -> str:
-    """The text with absolute paths made relative to `root`; of one outside of it the last part stays.
+    """Return the text with absolute paths made relative to `root`; a path outside keeps its last part.
 
     Example:
         >>> portable("hf:/home/me/work/gpt2.json:AutoModel", "/home/me")

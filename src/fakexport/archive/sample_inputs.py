@@ -1,4 +1,4 @@
-"""Example inputs in an archive for stock torch, which checks no conditions on inputs without them."""
+"""Example inputs in an archive, without which stock torch does not check conditions on inputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["sample_inputs_record"]
 
 
 def sample_inputs_record(program: ExportedProgram) -> bytes:
-    """The record of a program with weights: zeros of one element each, in plain containers.
+    """Return the record of a program with weights: zeros of one element each, in plain containers.
 
     It is a pickle, for `torch.export.load` alone, which reads it without running code (`weights_only`);
-    fakexport never reads it. It has no value of the real example inputs. Empty for a program without weights,
-    which stock torch cannot run.
+    fakexport never reads it. It contains no values of the real example inputs. Empty for a program
+    without weights, which stock torch cannot run.
     """
     if unbound_names(program):
         return b""

@@ -1,4 +1,4 @@
-"""An object of a C++ class as the record that torch keeps of it, which is read as data and not unpickled."""
+"""A C++ object as torch's record of it, which is read as data and not unpickled."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ _STORAGES = {
 
 @dataclass(frozen=True)
 class SavedObject:
-    """What a record tells of an object.
+    """The content of an object's record.
 
     Args:
         class_name: `signal_ops::Polynomial`
-        state: What the class's `__getstate__` gave: None, bool, int, float, complex, str and tensors on the
-            CPU, in tuples, lists and dicts.
-        state_bytes: How much text tells it, tensors not counted.
+        state: The result of the class's `__getstate__`: None, bool, int, float, complex, str and tensors on
+            the CPU, in tuples, lists and dicts.
+        state_bytes: Size of its text, not counting tensors.
     """
 
     class_name: str
@@ -67,10 +67,10 @@ class SavedObject:
     state_bytes: int
 
     def made(self) -> torch.ScriptObject:
-        """An object of this state, from the class's own `__setstate__`.
+        """Return an object with this state, from the class's own `__setstate__`.
 
         Raises:
-            DocumentError: the class is not registered, or takes no such state.
+            DocumentError: the class is not registered, or rejects the state.
         """
         refuse_unregistered_classes([self.class_name])
         try:
@@ -80,10 +80,10 @@ class SavedObject:
 
 
 def refuse_unregistered_classes(names: Iterable[str]) -> None:
-    """Refuses the first class that no library has registered in this process.
+    """Refuse the first class that no library has registered in this process.
 
     Raises:
-        DocumentError: names it, and what to load.
+        DocumentError: names it and what to load.
     """
     for name in names:
         if not is_class_registered(name):
@@ -91,15 +91,15 @@ def refuse_unregistered_classes(names: Iterable[str]) -> None:
 
 
 def unregistered(name: str) -> str:
-    """That a C++ class is not registered, and what to do."""
-    return f"the C++ class {name[:200]} is not registered: name the file of its library with --library"
+    """Return the message that a C++ class is not registered, and what to do."""
+    return f"the C++ class {name[:200]} is not registered: pass the file of its library with --library"
 
 
 def object_record(script_object: torch.ScriptObject) -> bytes:
-    """The record of an object, as `torch.export.save` writes it.
+    """Return the record of an object, as `torch.export.save` writes it.
 
     Raises:
-        ValueError: the class has no `def_pickle`, or its state has what is not read back.
+        ValueError: the class has no `def_pickle`, or its state contains something that cannot be read back.
     """
     content = pickled_object(script_object)
     try:
@@ -112,10 +112,10 @@ def object_record(script_object: torch.ScriptObject) -> bytes:
 
 
 def read_saved_object(content: bytes, limits: Limits) -> SavedObject:
-    """What a record tells of an object; nothing is run, and no object is made.
+    """Return the content of an object's record; nothing is run, and no object is created.
 
     Raises:
-        DocumentError: the record is damaged, or has what is no state of an object.
+        DocumentError: the record is damaged, or contains something that is not part of an object's state.
     """
     try:
         records = _records(content, limits)
@@ -129,7 +129,7 @@ def read_saved_object(content: bytes, limits: Limits) -> SavedObject:
 
 
 def with_tensors(pickled: bytes, records: Mapping[str, bytes | memoryview]) -> SavedObject:
-    """What a pickle tells of an object whose tensors lie in records, `data/0`.
+    """Return the content of a pickled object whose tensors are in records, `data/0`.
 
     Raises:
         DocumentError: as for `read_saved_object`.
@@ -139,7 +139,7 @@ def with_tensors(pickled: bytes, records: Mapping[str, bytes | memoryview]) -> S
 
 
 def _records(content: bytes, limits: Limits) -> dict[str, memoryview]:
-    """The records of the archive within the record, by name without its folder; nothing is copied."""
+    """Return the records of the nested archive, by name without its folder; nothing is copied."""
     view = memoryview(content)
 
     def read_at(offset: int, length: int) -> bytes:
@@ -164,7 +164,7 @@ class _Tensors:
         self._storages: dict[str, bytearray] = {}
 
     def put_into(self, state: Any) -> Any:
-        """The state with tensors in the places of their descriptions."""
+        """Return the state with tensors in the places of their descriptions."""
         if isinstance(state, StoredView):
             return self._tensor(state)
         if isinstance(state, tuple):
@@ -178,7 +178,7 @@ class _Tensors:
     def _tensor(self, view: StoredView) -> torch.Tensor:
         dtype = _STORAGES.get(view.storage.dtype)
         if dtype is None:
-            raise DocumentError(f"has a tensor in a {view.storage.dtype[:40]!r}, which is not read")
+            raise DocumentError(f"has a tensor in a {view.storage.dtype[:40]!r}, which is not supported")
         content = self._content(view.storage)
         elements = extent(view.shape, view.stride)
         if elements and (view.offset + elements) * dtype.itemsize > len(content):
@@ -193,13 +193,13 @@ class _Tensors:
                 return tensor.requires_grad_() if view.requires_grad else tensor
         except RuntimeError as error:  # Sizes that overflow, gradients of integers.
             raise DocumentError(
-                f"has a tensor that torch does not make: {str(error).splitlines()[0]}"
+                f"has a tensor that torch cannot create: {str(error).splitlines()[0]}"
             ) from None
 
     def _content(self, storage: Storage) -> bytearray:
         name = f"data/{storage.record}"
         if name not in self._records:
-            raise DocumentError(f"has a tensor without the record {name[:80]!r}")
+            raise DocumentError(f"lacks the record {name[:80]!r} of a tensor")
         if storage.record not in self._storages:
             self._storages[storage.record] = bytearray(self._records[name])
         return self._storages[storage.record]

@@ -1,4 +1,4 @@
-"""Saving programs: their graphs, their constants, and the description of every weight."""
+"""Save programs: their graphs, their constants, and the description of every weight."""
 
 from __future__ import annotations
 
@@ -41,44 +41,46 @@ def save(
     root: str | Path | None = None,
     link: Checkpoint | None = None,
 ) -> Manifest:
-    """Writes a program, or several that belong together, as a `.pt2` archive: as a whole, or not at all.
+    """Write a program, or several that belong together, as a `.pt2` archive, atomically.
 
-    A tensor subclass among the weights is written as the tensors inside of it, as `export` gives them.
+    A tensor subclass among the weights is written as the tensors inside of it, as `export` returns them.
     Fake weights are described and not written: the archive is weight-less. Real ones are written, and stock
-    `torch.export.load` opens the archive. Constants are written with their values, objects of C++ classes
-    with their states. Nothing in the file has to be unpickled, and nothing tells when, where or by whom it
-    was made: the same program gives the same bytes.
+    `torch.export.load` opens the archive. Constants are written with their values, C++ objects with their
+    states. Nothing in the file needs unpickling, and nothing records when, where or by whom it was written:
+        the
+    same program results in the same bytes.
 
-    The manifest says what is known of the program since `export`, `check` or `load`, through `bind` and
-    `retarget`: source, target, placement, what was assumed. Of a program that torch made nothing is known.
+    The manifest records what is known of the program since `export`, `check` or `load`, through `bind` and
+    `retarget`: source, target, placement, assumptions. For a program from torch, nothing is known.
 
-    A weight that several methods of a bundle have is written once, and is one tensor again after
-    `load_bundle`; equal constants are written once. An object of a C++ class that several methods had is one
-    for each of them then. torch's `load_pt2` opens a bundle once it is bound.
+    A weight that several methods of a bundle share is written once, and is one tensor again after
+    `load_bundle`; equal constants are written once. A C++ object that several methods share becomes a
+    separate object for each of them. torch's `load_pt2` opens a bundle once it is bound.
 
-    With `link`, weights that lie in a safetensors file of the checkpoint as the program wants them stay
+    With `link`, weights that are in a safetensors file of the checkpoint in the program's form stay
     there: the archive has the file's path relative to its own folder, and a sha256 of each weight. Only
-    `load` opens it. What was converted, merged or moved to another device is written into the archive.
+    `load` opens it. Converted or merged weights, and those moved to another device, are written into the
+    archive.
 
     Args:
-        program: A program, or a bundle of some. Not changed. Example inputs are not written: zeros are, for
+        program: A program, or a bundle. Not changed. Example inputs are not written: zeros are, for
             stock torch, and only with weights.
-        path: The file; one that is there is replaced.
+        path: The file; an existing one is replaced.
         root: Folder of the user's project: files below it are named relative to it, others by their name.
             Default: the working directory.
-        link: The checkpoint that the weights were bound from, as `open_checkpoint` gave it to `bind`: the
-            same object. Its files must lie in the folder of `path` or below it.
+        link: The checkpoint that the weights were bound from, as returned by `open_checkpoint`: the same
+            object. Its files must be in the folder of `path` or below it.
     Returns:
         The manifest as written.
     Raises:
         ValueError: some weights are real and some fake; bound weights with unbound constants; a link that
-            leads out of the folder, or none to be made; or the program has what the format cannot say, such
-            as a condition on inputs that nothing could check.
+            leads out of the folder, or no weight to link; or the program has something that the format cannot
+            express, such as a condition on inputs that nothing could check.
         TypeError: neither a program nor a bundle.
-        FileWriteError: the file cannot be written; what was there before is there still.
+        FileWriteError: the file cannot be written; the previous file is kept.
     Warns:
-        WeightsLeftBehind: a program had weights, and has none since it was retargeted to devices that are
-            not here.
+        WeightsLeftBehind: a program lost its weights when it was retargeted to devices that are not on
+            this machine.
 
     Example:
         >>> from fakexport.capture import export
@@ -98,7 +100,7 @@ def save(
         records |= _program_records(own, MethodRecords(method), weights, constants, root=root)
         manifests[method] = _described(own, weights, constants, prefix, root=root)
     if link is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
-        raise InvalidValue(f"no weight can be linked: none lies in a safetensors file of {link.location}")
+        raise InvalidValue(f"no weight can be linked: none is in a safetensors file of {link.location}")
     manifest = Manifest(methods=manifests, shared=bundle.shared)
     for method, about in manifest.methods.items():
         where = f"{os.fspath(path)}, method {method}," if manifest.is_bundle else os.fspath(path)
@@ -114,12 +116,12 @@ def save_bundle(
     root: str | Path | None = None,
     link: Checkpoint | None = None,
 ) -> Manifest:
-    """Writes programs by method, of which a `Bundle` is made; as `save` writes that.
+    """Write programs by method as a `Bundle`, as `save` does.
 
     Args:
-        programs: A `Bundle`, or programs by method: `Bundle` says which of their weights are one.
+        programs: A `Bundle`, or programs by method: see `Bundle` for which weights they share.
         path, root, link: As for `save`.
-        prefixes: As for `Bundle`. A `Bundle` brings its own.
+        prefixes: As for `Bundle`. A `Bundle` has its own.
     Raises:
         ValueError, TypeError, FileWriteError: as for `Bundle` and `save`; prefixes for a `Bundle`.
 
@@ -134,12 +136,16 @@ def save_bundle(
     if not isinstance(programs, Bundle):
         programs = Bundle(programs, prefixes=prefixes)
     elif prefixes is not None:
-        raise InvalidValue("the bundle has its prefixes: make another, `Bundle(bundle, prefixes=...)`")
+        raise InvalidValue(
+            "the bundle already has prefixes: create a new one, `Bundle(bundle, prefixes=...)`"
+        )
     return save(programs, path, root=root, link=link)
 
 
 def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, Payload]]:
-    """By method, the weights and the constants, with a record in the first payload that has its content."""
+    """Return the weights and the constants by method, with records in the first payload that has their
+    content.
+    """
     weights: dict[str, Payload] = {}
     constants: dict[str, Payload] = {}
     first_weight = first_constant = 0
@@ -161,7 +167,7 @@ def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, P
 
 
 def _check_whole(weights: Payload, constants: Payload) -> None:
-    """Refuses a program that is bound in part.
+    """Refuse a partly bound program.
 
     Raises:
         ValueError: some weights are real and some fake, or the weights are real and a constant has no value.
@@ -170,10 +176,10 @@ def _check_whole(weights: Payload, constants: Payload) -> None:
         return
     fake = next((name for name, entry in weights.config.items() if entry["path_name"] == UNBOUND), None)
     if fake is not None:
-        raise InvalidValue(f"some weights are real, and {fake} is fake")
+        raise InvalidValue(f"some weights are real, but {fake} is fake")
     if constants.unbound:
         raise InvalidValue(
-            f"the weights are bound, and the constant {constants.unbound[0].name} has no value"
+            f"the weights are bound, but the constant {constants.unbound[0].name} has no value"
         )
 
 
@@ -185,7 +191,7 @@ def _program_records(
     *,
     root: str | Path | None = None,
 ) -> dict[str, Content]:
-    """The records of one program, its tensors included; `save` says what `root` is."""
+    """Return the records of one program, including its tensors; see `save` for `root`."""
     with collection_paused():
         model = _json(program_to_json(program, root=root, is_for_stock=_kind(weights) == "inside"))
     return {
@@ -206,7 +212,7 @@ def _described(
     *,
     root: str | Path | None,
 ) -> MethodManifest:
-    """What is said of one program; its records have their digests when they are written."""
+    """Return the description of one program; its records get their digests when they are written."""
     facts = facts_of(program)
     topology, profiles = facts.topology, facts.profiles
     if topology is not None and profiles is None:

@@ -1,4 +1,4 @@
-"""Records that several programs of one archive have in common: each is written once."""
+"""Records that several programs of one archive share: each is written once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["share_equal", "share_weights"]
 
 
 def share_weights(weights: dict[str, Payload], shared: Iterable[SharedWeight]) -> None:
-    """Puts the first method's record of a shared weight in the place of the others'."""
+    """Replace the other methods' records of a shared weight with the first method's."""
     entries = {
         method: {tensor.name: tensor for tensor in payload.tensors} for method, payload in weights.items()
     }
@@ -35,9 +35,9 @@ def share_weights(weights: dict[str, Payload], shared: Iterable[SharedWeight]) -
 
 
 def share_equal(constants: dict[str, Payload]) -> None:
-    """Writes constants that are equal in several methods once; each method reads its own.
+    """Write constants that are equal in several methods once; each method reads its own.
 
-    Equal ones of the same method keep their records: what lies in one record is one tensor there.
+    Equal constants of the same method keep their records: a record is a single tensor there.
     """
     known: dict[tuple[int, bytes], list[str]] = {}
     for method, payload in constants.items():
@@ -65,7 +65,7 @@ def _digest(content: Content) -> tuple[int, bytes]:
 
 
 def _renamed(payload: Payload, names: Mapping[str, str]) -> Payload:
-    """The payload that refers to other records; its own of the old names are left out."""
+    """Return the payload with references to other records; its own records of the old names are dropped."""
     plain = {old.rpartition("/")[2]: new.rpartition("/")[2] for old, new in names.items()}
     config: dict[str, Any] = {
         name: {**entry, "path_name": plain.get(entry["path_name"], entry["path_name"])}

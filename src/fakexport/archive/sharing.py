@@ -1,4 +1,4 @@
-"""Which weights of several programs are one weight."""
+"""Which weights several programs share."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["SharedWeight", "name_in_checkpoint", "shared_weights", "unify"]
 
 Pair = tuple[str, str]
 SharedWeight = tuple[Pair, ...]
-"""The methods that have a weight, each with its first name there."""
+"The methods that share a weight, each with its first name there."
 
 
 def name_in_checkpoint(name: str, prefix: tuple[str, str] | None) -> str:
-    """What a checkpoint calls a weight of a program; `Bundle` says what the prefix is."""
+    """Return the name of a program's weight in the checkpoint; see `Bundle` for the prefix."""
     if prefix is None or not name.startswith(prefix[1]):
         return name
     return prefix[0] + name.removeprefix(prefix[1])
@@ -34,12 +34,12 @@ def shared_weights(
     prefixes: Mapping[str, tuple[str, str]],
     known: Iterable[SharedWeight] = (),
 ) -> tuple[SharedWeight, ...]:
-    """The weights that several programs have, told by memory, by name in the checkpoint, or known.
+    """Return the weights that several programs share: by memory, by name in the checkpoint, or as given.
 
-    Buffers that no checkpoint brings count as well: they may be state that one program writes for another.
+    Buffers outside of checkpoints count as well: they may be state that one program writes for another.
 
     Raises:
-        ValueError: two weights that would be one are not the same, or are two in one program.
+        ValueError: two weights that would become one differ, or belong to the same program.
     """
     known_as = {pair: index for index, weight in enumerate(known) for pair in weight}
     counted = {method: _weights(program) for method, program in programs.items()}
@@ -60,11 +60,11 @@ def shared_weights(
 
 
 def unify(programs: Mapping[str, ExportedProgram], shared: Iterable[SharedWeight]) -> None:
-    """Makes one tensor of each shared weight that is real, with all its names.
+    """Make each real shared weight a single tensor under all its names.
 
     Args:
-        programs: They are changed, and must be nobody else's.
-        shared: Of these programs, as `shared_weights` tells.
+        programs: Changed in place; no other code may hold them.
+        shared: Shared weights of these programs, as returned by `shared_weights`.
     """
     tensors = {method: _tensors(program) for method, program in programs.items()}
     names_of = {
@@ -82,7 +82,7 @@ def unify(programs: Mapping[str, ExportedProgram], shared: Iterable[SharedWeight
 
 
 class _Union:
-    """Pairs that have a key in common, directly or through others, are in one group."""
+    """Groups pairs that share a key, directly or through others."""
 
     def __init__(self) -> None:
         self._parents: dict[Hashable, Hashable] = {}
@@ -93,7 +93,7 @@ class _Union:
         self._parents[self._root(key)] = self._root(("pair", pair))
 
     def groups(self) -> list[list[Pair]]:
-        """In the order in which the pairs came."""
+        """Return the groups in the order of the pairs."""
         found: dict[Hashable, list[Pair]] = {}
         for pair in self._pairs:
             found.setdefault(self._root(("pair", pair)), []).append(pair)
@@ -138,7 +138,7 @@ def _check_same(
     (method_a, name_a), (method_b, name_b) = first, second
     a, b = _tensor(programs[method_a], name_a), _tensor(programs[method_b], name_b)
     if method_a == method_b:
-        raise InvalidValue(f"{name_a} and {name_b} of {method_a} would be one weight: {_ADVICE}")
+        raise InvalidValue(f"{name_a} and {name_b} of {method_a} would become one weight: {_ADVICE}")
     name = name_in_checkpoint(name_a, prefixes.get(method_a))
     if _kind(a) != _kind(b):
         raise InvalidValue(f"{name} is {_kind(a)} in {method_a} and {_kind(b)} in {method_b}: {_ADVICE}")
@@ -151,10 +151,10 @@ def _check_same(
         return
     with real_execution():
         if not are_equal(*(value.detach() for value in values)):
-            raise InvalidValue(f"{name} has other data in {method_a} than in {method_b}: {_ADVICE}")
+            raise InvalidValue(f"{name} has different data in {method_a} and in {method_b}: {_ADVICE}")
 
 
-_ADVICE = "if these are two weights, tell their names in the checkpoint apart by prefixes"
+_ADVICE = "if these are two weights, use prefixes to give them different names in the checkpoint"
 
 
 def _kind(tensor: torch.Tensor) -> str:

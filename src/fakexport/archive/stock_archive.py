@@ -1,4 +1,4 @@
-"""Archives of `torch.export.save`, which have no manifest: what one would say of them."""
+"""Archives of `torch.export.save`, which have no manifest: derive one from their records."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .stored_tensor import StoredObject, StoredTensor, read_constant
 
 __all__ = ["NO_MANIFEST", "is_left_to_torch", "stock_manifest"]
 
-NO_MANIFEST = "no manifest: the records are held to their CRC-32, and there are no hashes to check"
+NO_MANIFEST = "no manifest: records are checked against their CRC-32; there are no hashes to check"
 _NO_DATA = "torch saved it from a fake program, without its data"
 
 
 def stock_manifest(container: Container, names: MethodRecords) -> tuple[MethodManifest, tuple[str, ...]]:
-    """What a manifest would say of the tensors of this program, and notes on what nobody can know.
+    """Return a manifest for the tensors of this program, and notes on what is unknown.
 
     Torch writes a fake weight as a record without data, and reads zeros in its place. A record that is
-    smaller than its tensor is no data here: the weight is a fake, as it was.
+    smaller than its tensor does not count as data here: the weight is fake, as it was.
 
     Raises:
         ArchiveError: no such program, a config that is refused, or some weights with data and
             some without.
     """
     if names.model not in container.entries:
-        raise ArchiveError(container.path, "is missing: no program in the archive", names.model)
+        raise ArchiveError(container.path, "is missing: the archive contains no program", names.model)
     weights, constants = (_stored(container, config) for config in (names.weights, names.constants))
     without = [name for name, stored in weights.items() if not stored.has_data]
     sized = [name for name, stored in weights.items() if stored.tensor.needed_bytes]
@@ -48,8 +48,8 @@ def is_left_to_torch(container: Container, methods: Iterable[MethodRecords]) -> 
     """Return whether only torch can read a trusted archive without a manifest: it has pickled tensors.
 
     Raises:
-        ArchiveError: some tensors have no data, and others are pickled: neither reader reads both. Of tensors
-            without data, torch would make zeros.
+        ArchiveError: some tensors have no data, and others are pickled: no reader reads both. torch would
+            replace tensors without data with zeros.
     """
     found: list[tuple[str, _Stored]] = []
     for config in (config for names in methods for config in (names.weights, names.constants)):
@@ -60,13 +60,13 @@ def is_left_to_torch(container: Container, methods: Iterable[MethodRecords]) -> 
     without = [name for name, stored in found if not stored.has_data]
     pickled = [name for name, stored in found if stored.tensor.is_pickled]
     if without and pickled:
-        raise ArchiveError(container.path, f"{without[0]} has no data, and {pickled[0]} is pickled")
+        raise ArchiveError(container.path, f"{without[0]} has no data, but {pickled[0]} is pickled")
     return bool(pickled)
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A tensor of a config, the name of its record, and the bytes of that."""
+    """A tensor of a config, the name of its record, and its size in bytes."""
 
     tensor: StoredTensor
     record: str
@@ -78,7 +78,7 @@ class _Stored:
 
 
 def _stored(container: Container, config: str) -> dict[str, _Stored]:
-    """The tensors of a config; an object of a C++ class is no tensor, and its record has to be there."""
+    """Return the tensors of a config; a C++ object is not a tensor, but its record must exist."""
     folder = config.rpartition("/")[0]
     is_of_constants = folder == "data/constants"
 
@@ -86,7 +86,7 @@ def _stored(container: Container, config: str) -> dict[str, _Stored]:
         tensor = read_constant(payload) if is_of_constants else StoredTensor.read(payload)
         name = f"{folder}/{tensor.record}"
         if name not in container.entries:
-            raise DocumentError(f"there is no record {name[:200]!r}").within("path_name")
+            raise DocumentError(f"the record {name[:200]!r} is missing").within("path_name")
         return None if isinstance(tensor, StoredObject) else _Stored(tensor, name, container.size(name))
 
     def all_of(value: object) -> dict[str, _Stored]:
@@ -138,8 +138,8 @@ def _notes(without: int, lost: int) -> Iterator[str]:
     yield NO_MANIFEST
     if without:
         yield (
-            f"{without} weights have no data, as torch saved a fake program: they are fakes here, and torch "
-            "reads zeros; which of them are tied is not recorded"
+            f"{without} weights have no data, as torch saved a fake program: they are fake here, and "
+            "torch reads zeros; which of them are tied is not recorded"
         )
     if lost:
         yield f"{lost} constants have no data, for the same reason"

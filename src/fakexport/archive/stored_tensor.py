@@ -1,4 +1,4 @@
-"""What torch's config of an archive says about the record of one tensor, or of one object of a C++ class."""
+"""The entry of torch's config for the record of one tensor or C++ object."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DIMENSIONS = 64
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor and the record that has its bytes.
+    """A tensor and the record that contains its bytes.
 
     Args:
-        record: Its name in the folder of its kind, `weight_0`; several tensors may lie in one.
+        record: Its name in the folder of its kind, `weight_0`; several tensors may share one.
         is_parameter: Whether it is a `torch.nn.Parameter`.
         is_pickled: Whether torch would unpickle the record; else it has the bytes.
         shape, stride: In elements.
@@ -44,10 +44,10 @@ class StoredTensor:
 
     @classmethod
     def read(cls, payload: Any) -> StoredTensor:
-        """One entry of a payload configuration.
+        """Return one entry of a payload configuration.
 
         Raises:
-            DocumentError: a field is missing or no such value, or the tensor is not strided.
+            DocumentError: a field is missing or invalid, or the tensor is not strided.
         """
         owner = mapping(payload)
         meta = field(owner, "tensor_meta", mapping)
@@ -80,7 +80,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object of a C++ class.
+    """A C++ object.
 
     Args:
         record: Its name in the folder of constants, `custom_obj_0`.
@@ -95,7 +95,7 @@ class StoredObject:
 
 
 def read_constant(payload: Any) -> StoredTensor | StoredObject:
-    """One entry of the configuration of constants.
+    """Return one entry of the configuration of constants.
 
     Raises:
         DocumentError: as for `StoredTensor.read`.
@@ -105,7 +105,7 @@ def read_constant(payload: Any) -> StoredTensor | StoredObject:
         return StoredTensor.read(payload)
     stored = StoredObject(field(owner, "path_name", lambda value: text(value, 500)))
     if not is_object_record(f"data/constants/{stored.record}") or owner != stored.config:
-        raise DocumentError("neither a tensor nor an object of a C++ class")
+        raise DocumentError("neither a tensor nor a C++ object")
     return stored
 
 

@@ -1,4 +1,4 @@
-"""Files that the user trusts: torch reads them, and runs what they say."""
+"""Files that the user trusts: torch reads them, which can run code from them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["TRUSTED", "describe_trusted", "load_all_with_torch", "load_with_torc
 
 T = TypeVar("T")
 
-TRUSTED = "trusted: torch read it and ran what it says"
-"""The note on such a file."""
+TRUSTED = "trusted: torch read it, which can run code from the file"
+"Note on such a file."
 
 
 def load_with_torch(path: str | os.PathLike[str]) -> ExportedProgram:
-    """What `torch.export.load` makes of a file.
+    """Load a file with `torch.export.load`.
 
     Raises:
         ArchiveError: torch cannot read it; in one line.
@@ -34,7 +34,7 @@ def load_with_torch(path: str | os.PathLike[str]) -> ExportedProgram:
 
 
 def load_all_with_torch(path: str | os.PathLike[str]) -> dict[str, ExportedProgram]:
-    """What torch's `load_pt2` makes of a file with several programs, by name.
+    """Load a file of several programs with torch's `load_pt2`, by name.
 
     Raises:
         ArchiveError: as for `load_with_torch`.
@@ -43,7 +43,7 @@ def load_all_with_torch(path: str | os.PathLike[str]) -> dict[str, ExportedProgr
 
 
 def describe_trusted(program: ExportedProgram) -> MethodManifest:
-    """What there is to say of a program that torch read."""
+    """Describe a program that torch read."""
     weights = weights_payload(program)
     return MethodManifest(
         versions={},
@@ -66,4 +66,4 @@ def _reason(fault: Exception, reader: str) -> str:
     if name is not None:
         return unregistered(name)
     first = (str(fault).splitlines() or [""])[0]
-    return f"{reader} does not read it: {type(fault).__name__}: {first}"
+    return f"{reader} cannot read it: {type(fault).__name__}: {first}"

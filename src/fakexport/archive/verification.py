@@ -1,4 +1,4 @@
-"""Does a checkpoint fit what an archive wants, and are the weights in an archive whole?"""
+"""Verify that a checkpoint fits an archive, and that the weights in an archive are undamaged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["is_archive", "verify_archived_weights", "verify_weights"]
 
 
 def is_archive(subject: object) -> TypeGuard[str | os.PathLike[str]]:
-    """Whether a text or path names an archive and no model: `model.pt2`."""
+    """Return whether a text or path names an archive, `model.pt2`, rather than a model."""
     return isinstance(subject, (str, os.PathLike)) and os.fspath(subject).endswith(".pt2")
 
 
@@ -44,28 +44,28 @@ def verify_weights(
     dtype: torch.dtype | None = None,
     trust: bool = False,
 ) -> WeightsReport:
-    """Whether every weight is in a checkpoint, told from the headers of its files.
+    """Report whether a checkpoint has every weight, from the headers of its files.
 
-    No data is read and a model is built without data, so that it takes seconds for a checkpoint of any size.
-    Entries in the layout of the Hugging Face hub are converted as transformers does it.
+    No data is read and models are built without data, so it takes seconds for a checkpoint of any size.
+    Entries in the layout of the Hugging Face hub are converted as in transformers.
 
     Args:
         source_or_program: `file.py:factory`, `hf:config.json` and the like, as for `check`; a factory; a
-            module; a program; a bundle; or the path of a `.pt2` file, of which the description is all that is
-            read: its operators need not be registered, nor its devices be here.
+            module; a program; a bundle; or the path of a `.pt2` file, of which only the description
+            is read: its operators need not be registered, nor its devices available.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`.
         topology: Devices that the model's constructor may name.
-        dtype: Floating dtype in which a model is built; default: what the source says, else float32.
-        source: Of a program: the model that it was exported from, for the conversion of a checkpoint in
-            the hub's layout. Default: what is known of it, from the export or from its archive; else the
+        dtype: Floating-point dtype in which a model is built; default: the source's own, else float32.
+        source: For a program, the model that it was exported from, for the conversion of a checkpoint in
+            the hub's layout. Default: the recorded one, from the export or from its archive; else the
             `config.json` next to the checkpoint, if the names do not fit.
-        trust: Of an archive: whether pickled records and native libraries may be in it. None is run.
+        trust: For an archive, accept pickled records and native libraries in it. None are run.
     Returns:
-        Everything that does not fit, with the likely cause. `is_bindable` tells whether `bind` will take it
-        (where it does not find that tied weights differ, which only their data tells).
+        Everything that does not fit, with the likely cause. `is_bindable` is whether `bind` will accept it
+        (unless tied weights differ, which only their data shows).
     Raises:
         ArchiveError: the archive is refused.
-        CheckpointError: no checkpoint, or one that is refused.
+        CheckpointError: the checkpoint is missing or refused.
         ModelNotBuilt: the model's constructor raised.
         ValueError, TypeError: no such source or topology; a dtype for an archive.
     Reports:
@@ -93,7 +93,7 @@ def verify_weights(
 
 
 def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False) -> WeightsReport:
-    """Reads all weights of a bound archive through: they are whole, or the archive is refused.
+    """Read and verify all weights of a bound archive; refuse the archive if one is damaged.
 
     Args:
         path, trust: As for `load`.
@@ -107,13 +107,13 @@ def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False
     for method, manifest in loaded.manifest.methods.items():
         state = loaded.bundle[method].state_dict
         if manifest.tensors and (manifest.weights == "none" or any(map(is_fake, state.values()))):
-            raise InvalidValue(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
+            raise InvalidValue(f"{os.fspath(path)} has no weights of its own: pass a checkpoint to verify")
         for entry in manifest.tensors:
             tensor = state[entry.name]
             name = f"{method}: {entry.name}" if loaded.manifest.is_bundle else entry.name
             weights.setdefault(tensor_identity(tensor), (name, tensor))
     if not weights:
-        raise InvalidValue(f"{os.fspath(path)} has no weights of its own: name a checkpoint to verify")
+        raise InvalidValue(f"{os.fspath(path)} has no weights of its own: pass a checkpoint to verify")
     with real_execution():
         bad = tuple(name for name, tensor in weights.values() if not is_finite(tensor))
     return WeightsReport(
@@ -128,7 +128,7 @@ def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False
 
 
 def _wants(found: ArchiveDescription, method: str, source: ModelSource | None) -> MethodWants:
-    """What a program of an archive wants of a checkpoint: weights, and values of constants without one."""
+    """Return the weights that a program of an archive expects, and values of constants without one."""
     about = found.methods[method]
     tensors = about.manifest.tensors
     expected = ExpectedWeights(

@@ -1,4 +1,4 @@
-"""Weights that a program had and its archive has not."""
+"""Weights that a program had and that are missing from its archive."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class WeightsLeftBehind(UserWarning):
 
 
 def warn_of_weights(path: str, names: Sequence[str]) -> None:
-    """Warns, at the line that called fakexport, of weights that are left behind.
+    """Warn, at the line that called fakexport, of weights that are left out.
 
     Args:
         path: The archive.
-        names: Of the weights.
+        names: Names of the weights.
     Warns:
         WeightsLeftBehind: there are some.
     """
     if names:
         what = f"{len(names):,} weights, such as {names[0]}, were" if len(names) > 1 else f"{names[0]} was"
         text = (
-            f"{path} is without weights: {what} left behind, since the new devices are not on this machine; "
-            "bind the checkpoint again where they are"
+            f"{path} has no weights: {what} left out, since the new devices are not on this machine; "
+            "bind the checkpoint again on a machine that has them"
         )
         warnings.warn(WeightsLeftBehind(text), stacklevel=caller_level())

@@ -1,4 +1,4 @@
-"""Room for torch: without it, libraries end the process or fail in ways that say nothing."""
+"""Memory for torch: without enough, libraries end the process or fail without a useful message."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _NEEDED_MIB = 1024
 
 
 class LittleMemoryError(MemoryError):
-    """The system allows this process less memory than torch needs to be imported. One line."""
+    """The process may use less memory than importing torch needs. One line."""
 
 
 def check_address_space() -> None:
-    """Refuses to begin where importing torch could not succeed (`ulimit -v`).
+    """Refuse to start if importing torch could not succeed (`ulimit -v`).
 
     Raises:
-        LittleMemoryError: says what the limit is, and what it must be.
+        LittleMemoryError: states the limit and what it must be.
     """
     try:
         import resource
@@ -26,6 +26,6 @@ def check_address_space() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _NEEDED_MIB * _MIB:
         raise LittleMemoryError(
-            f"out of memory: the address space is limited to {limit // _MIB} MiB, and torch needs "
-            f"{_NEEDED_MIB} MiB to be imported: run `ulimit -v {_NEEDED_MIB * 1024}` or more first"
+            f"out of memory: the address space is limited to {limit // _MIB} MiB, and importing "
+            f"torch needs {_NEEDED_MIB} MiB: run `ulimit -v {_NEEDED_MIB * 1024}` (or more) first"
         )

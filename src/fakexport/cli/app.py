@@ -42,7 +42,7 @@ def _show_version(is_asked: bool) -> None:
 
 
 def _torch_version() -> str:
-    """The installed torch, from its metadata: importing it takes seconds."""
+    """Return the installed torch version from its metadata: importing torch takes seconds."""
     import importlib.metadata
 
     try:
@@ -62,9 +62,10 @@ def _fakexport(
         ColorChoice, typer.Option("--color", help="Color reports; auto: on a terminal. Before the command.")
     ] = "auto",
 ) -> None:
-    """Tells, on a machine with no GPU, whether a PyTorch model exports for its target devices.
+    """Check, on a machine without a GPU, that PyTorch models export for the GPUs they will run on.
 
-    Exit code 0: clean. 1: findings. 2: the call or the environment is at fault.
+    Exit code 0: no errors (warnings allowed). 1: an export failed or errors were reported. 2: bad usage or
+    environment.
     """
     choose_color(color)
     if context.invoked_subcommand is None:
@@ -72,24 +73,24 @@ def _fakexport(
         raise typer.Exit(2)
 
 
-app.command("check", short_help="Does the model export for each target?")(check_command)
-app.command("export", short_help="Writes a target's program without weights.")(export_command)
-app.command("retarget", short_help="Puts a program on other devices.")(retarget_command)
-app.command("bind", short_help="Puts a checkpoint's weights into a program.")(bind_command)
-app.command("bundle", short_help="Puts several programs into one archive.")(bundle_command)
-app.command("run", short_help="Runs a program on the inputs of a file.")(run_command)
-app.command("compile", short_help="Compiles a program for a runtime.")(compile_command)
-app.command("bench", short_help="What ways to hand a model over cost.")(bench_command)
-app.command("compare", short_help="Does a program give what eager gives?")(compare_command)
-app.command("source", short_help="Writes a program as Python.")(source_command)
-app.command("inspect", short_help="What an archive holds, or a model.")(inspect_command)
-app.command("diff", short_help="What differs between two archives.")(diff_command)
-app.command("verify-weights", short_help="Does a checkpoint have every weight?")(verify_weights_command)
+app.command("check", short_help="Check whether a model exports for each target.")(check_command)
+app.command("export", short_help="Export a model for one target, without weights.")(export_command)
+app.command("retarget", short_help="Move an exported program to other devices.")(retarget_command)
+app.command("bind", short_help="Bind a checkpoint's weights to a program.")(bind_command)
+app.command("bundle", short_help="Store several programs in one archive.")(bundle_command)
+app.command("run", short_help="Run a program on inputs from a file.")(run_command)
+app.command("compile", short_help="Compile a program for a runtime.")(compile_command)
+app.command("bench", short_help="Benchmark deployment formats.")(bench_command)
+app.command("compare", short_help="Compare a program's outputs with eager mode.")(compare_command)
+app.command("source", short_help="Write a program as Python source.")(source_command)
+app.command("inspect", short_help="Describe an archive or a model.")(inspect_command)
+app.command("diff", short_help="Show how two archives differ.")(diff_command)
+app.command("verify-weights", short_help="Check that a checkpoint has every weight.")(verify_weights_command)
 app.command(
     "emulate",
     short_help="Run a script as if devices existed.",
     # What follows TOPOLOGY belongs to the script.
     context_settings={"allow_interspersed_args": False},
 )(emulate_command)
-app.command("explain", short_help="What a diagnostic means, and its repair.")(explain_command)
-app.command("devices", short_help="The device profiles.")(devices_command)
+app.command("explain", short_help="Explain a diagnostic and how to fix it.")(explain_command)
+app.command("devices", short_help="List device profiles.")(devices_command)

@@ -34,33 +34,39 @@ _ALL = "eager,weights,torchscript-trace,torchscript-script,export,export+compile
 def bench_command(
     source: Source,
     modes: Annotated[
-        str, typer.Option("--modes", metavar="MODE,...", help="The ways to hand the model over.")
+        str, typer.Option("--modes", metavar="MODE,...", help="Deployment formats to benchmark.")
     ] = _ALL,
     dtype: Dtype = None,
     input_: ExampleInputs = None,
     dynamic: DynamicDims = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", metavar="N", min=1, show_default="torch's own", help="Threads of torch."),
+        typer.Option(
+            "--threads", metavar="N", min=1, show_default="torch's own", help=("Number of torch threads.")
+        ),
     ] = None,
-    warmup: Annotated[int, typer.Option("--warmup", metavar="N", min=0, help="Untimed calls before.")] = 3,
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Calls to time.")] = 20,
+    warmup: Annotated[
+        int, typer.Option("--warmup", metavar="N", min=0, help=("Untimed calls before timing starts."))
+    ] = 3,
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Number of timed calls.")] = 20,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="What each process may take.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit for each process.")
     ] = 600,
     format_: TextOrJson = "text",
     chart: Annotated[
         Path | None,
-        typer.Option("--chart", metavar="FILE", show_default=False, help="A bar chart, .png or .svg."),
+        typer.Option(
+            "--chart", metavar="FILE", show_default=False, help=("Also draw a bar chart, as .png or .svg.")
+        ),
     ] = None,
     no_progress: NoProgress = False,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """What do ways to hand a model over cost, and do they give what eager gives?
+    """Benchmark deployment formats and check their outputs against eager mode.
 
-    Exit code 0: the table is there; what does not work is a cell with its reason. 2: the call, the model or
-    the environment is at fault.
+    Exit code 0: the table is complete; a format that does not work has a cell with the reason. 2: bad usage,
+    model or environment.
     """
     chart_format = None if chart is None else _chart_format(chart)
     with lines_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
@@ -94,11 +100,11 @@ def bench_command(
 
 
 def _chart_format(path: Path) -> ChartFormat:
-    """Refuses what would be found to be wrong only after the benchmark."""
+    """Return the format of a chart, and refuse a bad one before the benchmark instead of after it."""
     importlib.import_module("matplotlib")
     match path.suffix:
         case ".png":
             return "png"
         case ".svg":
             return "svg"
-    raise typer.BadParameter(f"{path}: a chart is a .png or an .svg", param_hint="--chart")
+    raise typer.BadParameter(f"{path}: a chart must be a .png or .svg file", param_hint="--chart")

@@ -19,17 +19,18 @@ def bind_command(
     archive: Archive,
     checkpoint: Checkpoint,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .pt2 to write.")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help=("Archive (.pt2) to write.")),
     ],
     link: Annotated[
-        bool, typer.Option("--link", help="Refer to the checkpoint's files instead of copying them.")
+        bool, typer.Option("--link", help="Reference the checkpoint's files instead of copying them.")
     ] = False,
     device_map: BoundDevices = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Puts the weights of a checkpoint into an archive, all of them or none.
+    """Bind the weights of a checkpoint to an archive, all of them or none.
 
     Stock `torch.export.load` opens the result, unless it is linked. Exit code 0: written. 2: the weights do
     not fit, or a file is refused; `fakexport verify-weights` lists what is wrong.

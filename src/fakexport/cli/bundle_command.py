@@ -19,11 +19,14 @@ def bundle_command(
     programs: Annotated[
         list[str],
         typer.Argument(
-            metavar="METHOD=ARCHIVE...", show_default=False, help="The programs: encode=a.pt2 decode=b.pt2."
+            metavar="METHOD=ARCHIVE...",
+            show_default=False,
+            help=("Programs to store, such as encode=a.pt2 decode=b.pt2."),
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .pt2 to write.")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help=("Archive (.pt2) to write.")),
     ],
     prefix: Annotated[
         list[str] | None,
@@ -31,18 +34,19 @@ def bundle_command(
             "--prefix",
             metavar="METHOD=OUT[:IN]",
             show_default=False,
-            help="The checkpoint's names of a method's weights begin with OUT where the program's begin with "
-            "IN. Repeatable. Default: as in the bundle that a program came out of.",
+            help="Map weight names that begin with IN in a method to names that begin with OUT in "
+            "the checkpoint. Repeatable. Default: the prefixes of the bundle that a program was "
+            "loaded from.",
         ),
     ] = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Puts programs that belong together into one archive, with the weights that they share once.
+    """Store programs that belong together in one archive, with shared weights stored once.
 
-    Weights of two methods are one if a checkpoint has them under the same name; see --prefix. Exit code 0:
-    written. 2: the programs do not go together, or a file is refused.
+    Methods share a weight if a checkpoint has it under the same name; see --prefix. Exit code 0: written. 2:
+    the programs do not fit together, or a file is refused.
     """
     paths = _pairs(programs, "METHOD=ARCHIVE")
     prefixes = {
@@ -65,7 +69,7 @@ def _pairs(texts: list[str], form: str) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
-            raise typer.BadParameter(f"{text!r} is not of the form {form}")
+            raise typer.BadParameter(f"{text!r} does not have the form {form}")
         if name in found:
             raise typer.BadParameter(f"{name} is given twice")
         found[name] = value

@@ -53,18 +53,22 @@ def check_command(
     use_cache: UseCache = None,
     format_: Annotated[
         OutputFormat,
-        typer.Option("--format", help="Text for people, JSON for programs, annotations for GitHub Actions."),
+        typer.Option(
+            "--format",
+            help=("Output format: text to read, JSON for scripts, or annotations for GitHub Actions."),
+        ),
     ] = "text",
     no_progress: NoProgress = False,
     profiles: Profiles = None,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Check whether a model exports for each target, how the programs differ, and what is wrong.
+    """Check whether a model exports for each target, how the programs differ, and what to fix.
 
     Without a SOURCE, check all of those that [tool.fakexport] in pyproject.toml lists.
 
-    Exit code 0: every target exports and there is no error. 1: there are findings. 2: bad usage.
+    Exit code 0: every target exports without errors. 1: an export failed or errors were reported. 2: bad
+    usage or environment.
     """
     given = CheckOptions(
         targets=target or None,

@@ -43,7 +43,7 @@ def automatic_color() -> Iterator[None]:
 
 
 def choose_color(choice: ColorChoice) -> None:
-    """Decide for the rest of the command: what `--color` says."""
+    """Apply `--color` for the rest of the command."""
     _choice.set(choice)
 
 
@@ -63,7 +63,7 @@ def is_colored(stream: TextIO) -> bool:
 
 
 def highlighted(text: str, stream: TextIO) -> str:
-    """Return the text with what stands out in color, if the stream is colored; else as it is.
+    """Return the text with its important parts in color if the stream is colored, otherwise unchanged.
 
     Args:
         text: Without control characters but line ends and tabs.

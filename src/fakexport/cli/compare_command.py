@@ -31,7 +31,9 @@ def compare_command(
     archive: Archive,
     checkpoint: Annotated[
         str | None,
-        typer.Argument(metavar="[CHECKPOINT]", show_default=False, help="The weights of both."),
+        typer.Argument(
+            metavar="[CHECKPOINT]", show_default=False, help=("Weights for both the model and the program.")
+        ),
     ] = None,
     inputs: Inputs = None,
     method: Method = None,
@@ -43,10 +45,10 @@ def compare_command(
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Does a program give what the eager model gives, and where does it first not?
+    """Compare an exported program's outputs with eager mode, and find the first operation that differs.
 
-    Without CHECKPOINT the weights are those of ARCHIVE, or if it has none, those of the model under seed 0.
-    Exit code 0: equal, bit for bit or but for rounding. 1: it diverges. 2: bad usage.
+    Without CHECKPOINT, the weights come from ARCHIVE; if it has none, from the model constructed under seed
+    0. Exit code 0: equal, bit for bit or up to rounding. 1: the outputs diverge. 2: bad usage or environment.
     """
     with quiet(is_debug=debug):
         from fakexport.archive import load

@@ -35,20 +35,32 @@ def compile_command(
     archive: Archive,
     checkpoint: Annotated[
         str | None,
-        typer.Argument(metavar="[CHECKPOINT]", show_default=False, help="The weights, if ARCHIVE has none."),
+        typer.Argument(
+            metavar="[CHECKPOINT]",
+            show_default=False,
+            help=("Checkpoint to bind, if ARCHIVE has no weights."),
+        ),
     ] = None,
-    to: Annotated[_Form, typer.Option("--to", show_default=False, help="What to compile to.")] = ...,  # type: ignore[assignment]
+    to: Annotated[_Form, typer.Option("--to", show_default=False, help="Format to compile to.")] = ...,  # type: ignore[assignment]
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="OUT", show_default=False, help="The file, or the project."),
+        typer.Option(
+            "--output", "-o", metavar="OUT", show_default=False, help=("File or project folder to write.")
+        ),
     ] = ...,  # type: ignore[assignment]
     weights: Annotated[
         Literal["inside", "beside"] | None,
-        typer.Option("--weights", show_default=False, help="In the file, or in a .safetensors beside it."),
+        typer.Option(
+            "--weights",
+            show_default=False,
+            help=("Store weights inside the file, or in a .safetensors file next to it."),
+        ),
     ] = None,
     backend: Annotated[
         Literal["portable", "xnnpack"] | None,
-        typer.Option("--backend", show_default=False, help="ExecuTorch's: portable (default) or xnnpack."),
+        typer.Option(
+            "--backend", show_default=False, help=("ExecuTorch backend: portable (default) or xnnpack.")
+        ),
     ] = None,
     target: Annotated[
         str | None,
@@ -56,7 +68,7 @@ def compile_command(
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option("--cache", metavar="DIR", show_default=False, help="Keeps what was compiled."),
+        typer.Option("--cache", metavar="DIR", show_default=False, help="Folder that caches compiled code."),
     ] = None,
     method: Method = None,
     device_map: BoundDevices = None,
@@ -65,10 +77,10 @@ def compile_command(
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Compiles a program to native code, for edge runtimes, or to ONNX.
+    """Compile a program to native code, for edge runtimes, or to ONNX.
 
-    Exit code 0: written. 1: the compiler cannot take operators of the program; the diagnostics say which and
-    where. 2: the call, a file or the environment is at fault. Only with 0 anything is written.
+    Exit code 0: written. 1: the compiler does not support operators of the program; the diagnostics name them
+    and their lines. 2: bad usage, file or environment. Nothing is written unless the exit code is 0.
     """
     given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
     for option, value in given.items():
@@ -102,7 +114,7 @@ def compile_command(
 
 
 def _command(arguments: list[str | None], options: Mapping[str, object]) -> str:
-    """This call for another machine, as a line for a shell."""
+    """Return this call as a shell command for another machine."""
     words = [argument for argument in arguments if argument is not None]
     for option, given in options.items():
         for value in given if isinstance(given, list) else [given]:
@@ -114,7 +126,7 @@ def _command(arguments: list[str | None], options: Mapping[str, object]) -> str:
 
 
 def _on_target(program: ExportedProgram, target: str | None, command: str) -> ExportedProgram:
-    """The program on the devices to compile for, before it has weights; refuses those that are not here."""
+    """Return the program on the devices to compile for, before it has weights; refuse missing devices."""
     from fakexport.deploy.aoti import check_devices, on_target
 
     check_devices(program, target, command=command)

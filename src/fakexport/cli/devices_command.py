@@ -19,7 +19,7 @@ def devices_command(
     ] = None,
     profiles: Profiles = None,
 ) -> None:
-    """The device profiles. With a name: every value of that device, with its public source."""
+    """List device profiles. With a name, show every value of that device and its public source."""
     from fakexport.devices import load_profiles, profile_named
     from fakexport.report import render_device, render_devices
 

@@ -15,18 +15,18 @@ __all__ = ["diff_command"]
 
 
 def diff_command(
-    first: Annotated[str, typer.Argument(metavar="A.pt2", show_default=False, help="The first archive.")],
-    second: Annotated[str, typer.Argument(metavar="B.pt2", show_default=False, help="The other archive.")],
+    first: Annotated[str, typer.Argument(metavar="A.pt2", show_default=False, help="First archive.")],
+    second: Annotated[str, typer.Argument(metavar="B.pt2", show_default=False, help="Second archive.")],
     method: Method = None,
     trust: Trust = False,
     format_: TextOrJson = "text",
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """What the second archive has otherwise than the first: operators, devices, inputs, constants, weights.
+    """Show how the second archive differs from the first: operators, devices, inputs, constants, weights.
 
-    Exit code 0: the same program and weights. 1: they differ. 2: bad usage, or a file that is refused. Where
-    an archive came from, and with which versions, is shown and does not count.
+    Exit code 0: same program and weights. 1: they differ. 2: bad usage, or a file is refused. The origin and
+    versions of an archive are shown but do not count as a difference.
     """
     with quiet(is_debug=debug):
         from fakexport.archive import diff_archives

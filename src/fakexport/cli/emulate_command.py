@@ -25,7 +25,7 @@ def emulate_command(
         typer.Argument(
             metavar="SCRIPT|-m MODULE [ARGUMENTS]",
             show_default=False,
-            help="What to run: a Python file, or -m and a module; and its arguments.",
+            help="Python file to run, or -m and a module, followed by its arguments.",
         ),
     ],
     fake: Annotated[

@@ -1,4 +1,4 @@
-"""The door of the program: from arguments to an exit code, whatever happens on the way."""
+"""Entry point: from arguments to an exit code, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _USAGE, _INTERRUPTED, _READER_GONE, _TERMINATED = 2, 130, 141, 143
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM came: what is left half done is cleared away as after Ctrl-C."""
+    """SIGTERM arrived: unfinished work is cleaned up as after Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `fakexport`. Nothing is raised; a fault of the call is one line on stderr.
+    """Run `fakexport` without raising; a usage fault is one line on stderr.
 
     Args:
         arguments: The command line after the program's name. Default: that of this process.
     Returns:
-        0 clean, 1 findings, 2 usage, environment or a fault of our own, 130 interrupted, 141 where the
+        0 clean, 1 findings, 2 usage, environment or an internal error, 130 interrupted, 141 if the
         reader of stdout has gone, 143 terminated.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -67,9 +67,9 @@ def _exit_code(given: list[str]) -> int:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """In this block SIGTERM raises `_Terminated`, and a second one ends the process at once.
+    """Raise `_Terminated` on SIGTERM within the block; a second SIGTERM ends the process at once.
 
-    Not in another thread than the main one, nor where somebody else handles or ignores the signal.
+    Has no effect outside the main thread, or where the signal is already handled or ignored.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -88,7 +88,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _run(arguments: list[str]) -> int:
-    """What typer does in `app()`, without its handling of errors."""
+    """Do what typer does in `app()`, without its error handling."""
     command = typer.main.get_command(app)
     try:
         with command.make_context("fakexport", arguments) as context:

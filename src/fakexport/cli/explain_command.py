@@ -19,10 +19,12 @@ def explain_command(
         ),
     ] = None,
     is_all: Annotated[
-        bool, typer.Option("--all", help="The pages of all rules, as docs/rules.md has them.")
+        bool, typer.Option("--all", help="Print the pages of all rules, as in docs/rules.md.")
     ] = False,
 ) -> None:
-    """What a diagnostic means, a model that shows it, and how to repair it. Without a code: the list."""
+    """Explain a diagnostic: what it means, a model that triggers it, and how to fix it. Without a code:
+    list all.
+    """
     from fakexport.report import render_rules
     from fakexport.rules import all_rules
     from fakexport.rules.explain import explain, explain_all

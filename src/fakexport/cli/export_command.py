@@ -31,7 +31,8 @@ __all__ = ["export_command"]
 def export_command(
     source: Source,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .pt2 to write.")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help=("Archive (.pt2) to write.")),
     ],
     target: Annotated[
         str, typer.Option(metavar="TOPOLOGY", help="Devices of the target, such as cpu, H100 or 8xH100.")
@@ -47,10 +48,10 @@ def export_command(
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Writes the program for one target as a weight-less archive, and reports as `check` does.
+    """Export a model for one target to a weight-less archive, with the same report as `check`.
 
-    Exit code 0: written, and there is no error. 1: there are findings; of a model that does not export,
-    nothing is written. 2: bad usage, or the file cannot be written.
+    Exit code 0: written, without errors. 1: errors were reported; if the export itself failed, nothing is
+    written. 2: bad usage or environment, or the file cannot be written.
     """
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
         from fakexport.archive import save

@@ -1,4 +1,4 @@
-"""What went wrong, for the reader of stderr: one line for a fault of the call, FE001 for one of our own."""
+"""What went wrong, for the reader of stderr: one line for bad usage, FE001 for an internal error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate 
 
 
 def usage_fault(error: BaseException) -> str | None:
-    """Returns one line if the call or the environment is at fault, and None if fakexport itself is.
+    """Return one line if the call or the environment is at fault, and None if fakexport itself is.
 
     The call is at fault where typer says so, where fakexport raises a `FakexportError`, and where the system
     denies a file. Any other error says nothing to the user: fakexport should have caught it.
@@ -62,15 +62,15 @@ def usage_fault(error: BaseException) -> str | None:
     if isinstance(error, MemoryError) or _is_library_too_large(error):
         return "out of memory"
     if isinstance(error, SystemExit):
-        return f"the model's code ended the program: sys.exit({error.code!r})"
+        return f"the model's code exited: sys.exit({error.code!r})"
     return None
 
 
 def internal_fault(error: BaseException, arguments: Sequence[str]) -> str:
-    """Returns the text of diagnostic FE001 with all that a report needs but the traceback.
+    """Return the text of diagnostic FE001, with everything a bug report needs except the traceback.
 
     Args:
-        error: What nobody expected, with its traceback.
+        error: The unexpected error, with its traceback.
         arguments: The command line after `fakexport`.
     """
     return render_text(_diagnostic(error, arguments))
@@ -89,7 +89,10 @@ def _diagnostic(error: BaseException, arguments: Sequence[str]) -> Diagnostic:
             text,
             f"the command was: fakexport {shlex.join(arguments)}",
             f"versions: {_versions()}",
-            "please report this; --debug shows the traceback, `fakexport explain FE001` says what we need",
+            (
+                "please report this; --debug shows the traceback, and `fakexport explain FE001` lists "
+                "what to include"
+            ),
         ),
     )
 

@@ -19,7 +19,7 @@ def inspect_command(
     subject: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|SOURCE", show_default=False, help="A .pt2 archive; or a model, as for `check`."
+            metavar="FILE|SOURCE", show_default=False, help="Archive (.pt2), or a model as for `check`."
         ),
     ],
     target: Annotated[
@@ -31,38 +31,41 @@ def inspect_command(
     trust: Annotated[
         bool,
         typer.Option(
-            "--trust", help="Describe a file with pickled records or native libraries; none is run."
+            "--trust",
+            help=("Describe a file even if it contains pickled records or native libraries; none are run."),
         ),
     ] = False,
     format_: Annotated[
         Literal["text", "json"],
-        typer.Option("--format", help="Text for people, JSON for programs (of an archive)."),
+        typer.Option("--format", help="Output format: text to read, or JSON for scripts (archives only)."),
     ] = "text",
     method: Method = None,
     devices: Annotated[
         bool,
-        typer.Option("--devices", help="Of a .pt2: where its program names devices, and what that breaks."),
+        typer.Option(
+            "--devices",
+            help=("Show where the program of an archive hard-codes devices, and what that breaks."),
+        ),
     ] = False,
     profiles: Profiles = None,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """What an archive holds; or the model's modules with parameters, bytes and devices. Nothing is loaded.
+    """Describe an archive, or a model's modules with parameters, bytes and devices. Loads no weights.
 
-    Of an archive: where it came from, its target, inputs, outputs, weights, constants and records. Operator
-    libraries that it needs are named if they are not there. A model need not fit this machine; rows of equal
-    blocks are one line.
+    For an archive: its origin, target, inputs, outputs, weights, constants, records and missing operator
+    libraries. A model does not have to fit in this machine's memory; identical blocks share a row.
     """
     if subject.endswith(".pt2") or Path(subject).is_file():
         if (target, device_map, dtype) != ("cpu", None, None):
-            raise typer.BadParameter("--target, --device-map and --dtype are for models, not for archives")
+            raise typer.BadParameter("--target, --device-map and --dtype apply to models, not to archives")
         _inspect_archive(
             subject, method, devices=devices, trust=trust, output_format=format_, library=library, debug=debug
         )
         return
     if devices or trust or method is not None or format_ != "text":
         raise typer.BadParameter(
-            "--devices, --method, --trust and --format json are for archives, not for models"
+            "--devices, --method, --trust and --format json apply to archives, not to models"
         )
     with quiet(is_debug=debug):
         load_libraries(library)
@@ -84,7 +87,7 @@ def _inspect_archive(
     debug: bool,
 ) -> None:
     if devices and output_format == "json":
-        raise typer.BadParameter("--devices gives text; --format json is without it")
+        raise typer.BadParameter("--devices prints text; drop --format json")
     with quiet(is_debug=debug):
         load_libraries(library)
         if devices:

@@ -12,11 +12,11 @@ __all__ = ["know_profiles"]
 
 
 def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
-    """Make the profiles of a file known until the command ends; by default those of [tool.fakexport].
+    """Register the profiles of a file until the command ends; by default those of [tool.fakexport].
 
     Args:
-        context: Of the command.
-        file: What `--profiles` names.
+        context: Context of the command.
+        file: The file passed as `--profiles`.
     Raises:
         ProfileError, ProjectFileError, OSError: a file cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Loading the operator libraries that the user names, and no others."""
+"""Load the operator libraries that the user names, and no others."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["load_libraries"]
 
 
 def load_libraries(libraries: Iterable[str] | None) -> None:
-    """Loads what registers operators, in its order: Python files and modules, and native libraries for torch.
+    """Load what registers operators, in the given order: Python files, modules and native torch libraries.
 
-    Both run code of their own, which is why the user names them, and an archive never does.
+    All of them run code, so the user names them, never an archive.
 
     Raises:
-        typer.BadParameter: one is not there, or is no library that this machine and this torch can load.
+        typer.BadParameter: one is missing, or cannot be loaded with this torch on this machine.
     """
     named = list(libraries or ())
     if not named:

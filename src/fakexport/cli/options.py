@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have in common."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -38,11 +38,14 @@ DEBUG = "--debug"
 
 OutputFormat = Literal["text", "json", "github"]
 TextOrJson = Annotated[
-    Literal["text", "json"], typer.Option("--format", help="Text for people, JSON for programs.")
+    Literal["text", "json"],
+    typer.Option("--format", help=("Output format: text to read, or JSON for scripts.")),
 ]
 Inputs = Annotated[
     Path | None,
-    typer.Option("--inputs", metavar="FILE", show_default=False, help="The inputs by name, as .safetensors."),
+    typer.Option(
+        "--inputs", metavar="FILE", show_default=False, help=("Inputs by name, as a .safetensors file.")
+    ),
 ]
 
 Source = Annotated[
@@ -50,7 +53,7 @@ Source = Annotated[
     typer.Argument(
         metavar="SOURCE",
         show_default=False,
-        help=f"The model: {', '.join(FORMS[:-1])} or {FORMS[-1]}.",
+        help=f"Model: {', '.join(FORMS[:-1])} or {FORMS[-1]}.",
     ),
 ]
 OptionalSource = Annotated[
@@ -67,7 +70,7 @@ DeviceMap = Annotated[
         "--device-map",
         metavar="MAP",
         show_default=False,
-        help="Where the modules live: a device, 'balanced', 'fc1=cpu,fc2=cuda:0', or a JSON file.",
+        help="Placement of the modules: a device, 'balanced', 'fc1=cpu,fc2=cuda:0', or a JSON file.",
     ),
 ]
 Dtype = Annotated[
@@ -76,7 +79,7 @@ Dtype = Annotated[
         "--dtype",
         metavar="DTYPE",
         show_default=False,
-        help="Default floating dtype of the construction, such as bfloat16.",
+        help="Default floating-point dtype while the model is constructed, such as bfloat16.",
     ),
 ]
 ExampleInputs = Annotated[
@@ -85,7 +88,7 @@ ExampleInputs = Annotated[
         "--input",
         metavar="NAME=DTYPE[DIMS]",
         show_default=False,
-        help="An input in place of a derived one, such as pixel_values=float32[1,3,224,224]. Repeatable.",
+        help="Override an example input, such as pixel_values=float32[1,3,224,224]. Repeatable.",
     ),
 ]
 DynamicDims = Annotated[
@@ -94,8 +97,8 @@ DynamicDims = Annotated[
         "--dynamic",
         metavar="NAME.DIM=MIN..MAX",
         show_default=False,
-        help="A dimension of an input that may vary, such as input_ids.1=2..4096; or 'auto' for every "
-        "dimension that the model lets vary. Repeatable.",
+        help="Mark a dimension of an input as dynamic, such as input_ids.1=2..4096; or 'auto' for "
+        "every dimension that the model lets vary. Repeatable.",
     ),
 ]
 Strict = Annotated[
@@ -121,7 +124,7 @@ Libraries = Annotated[
         "--library",
         metavar="LIBRARY",
         show_default=False,
-        help="Operators to load first: a native library for torch, a .py file, or a module. Repeatable.",
+        help="Load operators first: a native library for torch, a .py file, or a module. Repeatable.",
     ),
 ]
 Profiles = Annotated[
@@ -140,18 +143,22 @@ Debug = Annotated[
 ]
 Archive = Annotated[
     str,
-    typer.Argument(metavar="ARCHIVE", show_default=False, help="A .pt2 of fakexport or torch.export.save."),
+    typer.Argument(
+        metavar="ARCHIVE",
+        show_default=False,
+        help=("Archive (.pt2) written by fakexport or torch.export.save."),
+    ),
 ]
 Method = Annotated[
     str | None,
-    typer.Option("--method", metavar="NAME", show_default=False, help="Which program of a bundle."),
+    typer.Option("--method", metavar="NAME", show_default=False, help="Program to use from a bundle."),
 ]
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Open files with pickled weights, native code or operators that reach outside the process. They "
-        "can run any code: only for files you built.",
+        help="Open files with pickled weights, native code or operators that reach outside the "
+        "process. They can run any code: pass it only for files you built.",
     ),
 ]
 Checkpoint = Annotated[
@@ -159,7 +166,7 @@ Checkpoint = Annotated[
     typer.Argument(
         metavar="CHECKPOINT",
         show_default=False,
-        help="A .safetensors, .pt or .bin file, an index, or the folder of one.",
+        help="Checkpoint: a .safetensors, .pt or .bin file, an index, or a folder that contains one.",
     ),
 ]
 BoundDevices = Annotated[
@@ -168,6 +175,6 @@ BoundDevices = Annotated[
         "--device-map",
         metavar="FROM=TO",
         show_default=False,
-        help="Other devices than those of the program: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
+        help="Override the program's devices: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""The progress of a command on stderr."""
+"""Progress of a command on stderr."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TICK_S = 0.2
 
 @contextmanager
 def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Gives what shows each step of a check, as `lines_on_stderr` does; a finding keeps its line.
+    """Yield a callback that shows each step of a check, as `lines_on_stderr` does; a finding keeps its line.
 
     On a terminal the line moves within a step: blocks traced of how many, and the time since its begin.
     """
@@ -34,10 +34,10 @@ def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None]
 
 @contextmanager
 def lines_on_stderr(*, is_shown: bool) -> Iterator[Callable[[str], None] | None]:
-    """Gives what shows each step: one line that changes on a terminal and goes away, else a line per step.
+    """Yield a callback that shows each step: one line that is rewritten on a terminal, else a line per step.
 
     Args:
-        is_shown: False gives None.
+        is_shown: False yields None.
     """
     with _display(is_shown=is_shown) as display:
         yield None if display is None else lambda step: display.show(step)
@@ -140,8 +140,8 @@ def _blocks_text(progress: Progress) -> str:
 def _step_text(progress: Progress) -> str:
     """`[2/3] H100: trace`"""
     if progress.step == "compare":
-        return f"[{progress.target_index}/{progress.target_count}] compare the targets"
-    step = "look for more problems" if progress.step == "explore" else progress.step
+        return f"[{progress.target_index}/{progress.target_count}] compare targets"
+    step = "look for further problems" if progress.step == "explore" else progress.step
     return f"{_of_target(progress)}: {step}"
 
 

@@ -28,15 +28,15 @@ def check_project(
 ) -> int:
     """Check the sources in the folder of their file, one after another; return the exit code.
 
-    A report is written as soon as it is there, but for JSON, which is one document.
+    A report is written as soon as it is complete, except for JSON, which is one document.
 
     Args:
-        project: With the sources.
+        project: The file that lists the sources.
         given: Options of the command line, which come first.
         check: Checks one source.
-        render: Makes text of one report.
-        output_format: Of what is written.
-        is_debug: Show the traceback of what refuses a source.
+        render: Renders one report as text.
+        output_format: Format of the reports.
+        is_debug: Show the traceback if a source is refused.
     Raises:
         ProjectFileError: there are no sources.
     """

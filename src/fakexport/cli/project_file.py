@@ -57,10 +57,10 @@ class ProjectFile:
     """A `pyproject.toml` with a table `[tool.fakexport]`.
 
     Args:
-        path: Of the file; what it names is relative to its folder.
+        path: Path of the file; paths in it are relative to its folder.
         sources: What `fakexport check` without a source checks, in this order.
         options: For all of them, and for a source on the command line.
-        profiles: The file of device profiles; None where none is named.
+        profiles: The file of device profiles; None if none is named.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""Keeps libraries off the streams, and models off stdout, while they work."""
+"""Keep libraries off the streams, and models off stdout, while they work."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _LIBRARIES = frozenset({"torch", *PACKAGES})
 
 @contextmanager
 def quiet(*, is_debug: bool) -> Iterator[None]:
-    """Sends what a model prints to stderr, and all that libraries print, warn and log to nowhere.
+    """Send what a model prints to stderr, and drop everything that libraries print, warn and log.
 
     Warnings of fakexport become lines on stderr.
 
-    torch and transformers set their loggers up anew when they are imported, so a level that was set before
+    torch and transformers set up their loggers again when they are imported, so a level that was set before
     would not last; disabling logging as a whole does. `torch.export` prints the graph so far when it meets a
     data-dependent branch (torch 2.13). Everything is put back afterwards.
 
     Args:
         is_debug: Drop nothing; stdout still goes to stderr.
     Raises:
-        LittleMemoryError: there is no room for these libraries.
+        LittleMemoryError: there is too little memory for these libraries.
     """
     check_address_space()
     if is_debug:
@@ -68,7 +68,7 @@ def _show_own(
 
 
 class _WithoutLibraries(io.TextIOBase):
-    """A stream that passes on what models write, and drops what is written by a library's own code."""
+    """A stream that passes on what models write and drops what library code writes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

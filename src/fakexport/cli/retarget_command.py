@@ -22,18 +22,22 @@ def retarget_command(
         typer.Option(
             metavar="FROM=TO",
             show_default=False,
-            help="Device to device, cpu=cuda:0; module to device, fc1=cuda:0,fc2=cuda:1; or one for all.",
+            help=(
+                "Device to device, cpu=cuda:0; module to device, fc1=cuda:0,fc2=cuda:1; or one "
+                "device for all."
+            ),
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .pt2 to write.")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help=("Archive (.pt2) to write.")),
     ],
     target: Annotated[
         str | None,
         typer.Option(
             metavar="TOPOLOGY",
             show_default=False,
-            help="The devices that there are, such as H100; by default the usual model of each kind.",
+            help="Devices to move to, such as H100. Default: a common model of each kind.",
         ),
     ] = None,
     method: Method = None,
@@ -42,10 +46,10 @@ def retarget_command(
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Puts a program on other devices, and proves on fakes that it runs there.
+    """Move an exported program to other devices, and verify with fake tensors that it runs there.
 
     Exit code 0: written. 1: operators of the program fail on the new devices; nothing is written, and the
-    diagnostics say which and where. 2: the map or a file is refused.
+    diagnostics name them and their lines. 2: the map or a file is refused.
     """
     with quiet(is_debug=debug):
         from fakexport.archive import load, save

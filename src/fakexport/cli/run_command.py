@@ -25,37 +25,50 @@ def run_command(
     archive: Archive,
     checkpoint: Annotated[
         str | None,
-        typer.Argument(metavar="[CHECKPOINT]", show_default=False, help="The weights, if ARCHIVE has none."),
+        typer.Argument(
+            metavar="[CHECKPOINT]",
+            show_default=False,
+            help=("Checkpoint to bind, if ARCHIVE has no weights."),
+        ),
     ] = None,
     inputs: Inputs = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The outputs' .safetensors."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            show_default=False,
+            help=("Write the outputs to this .safetensors file."),
+        ),
     ] = None,
     method: Method = None,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="Compile the program with torch.compile, in the first call.")
+        bool, typer.Option("--compile", help="Compile the program with torch.compile in the first call.")
     ] = False,
     warmup: Annotated[
         int | None,
         typer.Option(
-            "--warmup", metavar="N", min=0, show_default=str(_WARMUP), help="Calls before --repeat's."
+            "--warmup", metavar="N", min=0, show_default=str(_WARMUP), help=("Untimed calls before --repeat.")
         ),
     ] = None,
     repeat: Annotated[
-        int, typer.Option("--repeat", metavar="N", min=0, help="Calls to time; 0 runs just once.")
+        int,
+        typer.Option(
+            "--repeat", metavar="N", min=0, help=("Number of timed calls; 0 runs the program once, untimed.")
+        ),
     ] = 0,
     device_map: BoundDevices = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Runs a program, or what it was compiled to, on the inputs of a file.
+    """Run a program, or its compiled form, on inputs from a file.
 
-    With --repeat, what calls take goes to stderr; the outputs are those of the first call all the same.
+    With --repeat, latencies go to stderr; the outputs are still those of the first call.
     """
     if warmup is not None and not repeat:
-        raise typer.BadParameter("--warmup goes with --repeat")
+        raise typer.BadParameter("--warmup needs --repeat")
     with quiet(is_debug=debug):
         from fakexport.deploy import read_inputs, run_timed, write_outputs
 
@@ -104,7 +117,7 @@ def _opened(
             ("--compile", is_compiled),
         ):
             if is_given:
-                raise typer.BadParameter(f"{option} is for programs; {path} is compiled")
+                raise typer.BadParameter(f"{option} applies to exported programs; {path} is compiled")
         return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
     program = load(path, method=method, trust=trust)
     if checkpoint is not None:

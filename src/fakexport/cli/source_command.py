@@ -19,16 +19,18 @@ def source_command(
     archive: Archive,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The .py to write."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", show_default=False, help=("Python file (.py) to write.")
+        ),
     ] = None,
     method: Method = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Writes a program as Python that people can read, run and step through.
+    """Write a program as Python source to read, run and step through.
 
-    Without --output the text goes to stdout, and the constants that stand beside the file are not written.
+    Without --output, the text goes to stdout and the file of large constants is not written.
     """
     with quiet(is_debug=debug):
         from fakexport.archive import load

@@ -33,14 +33,15 @@ _WIDTH_OF_A_FILE = 100
 
 
 class OutputError(FakexportError, OSError):
-    """What was to be printed could not be. One line."""
+    """The output could not be printed. One line."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(f"cannot write to stdout: {cause.strerror or cause}")
 
 
 def write_output(text: str) -> None:
-    """Writes text to stdout; what does not print is escaped, since some of it comes from a model or a file.
+    """Write text to stdout; non-printable characters are escaped, since some of it comes from a model or a
+    file.
 
     Raises:
         BrokenPipeError: the reader has gone.
@@ -62,18 +63,18 @@ def write_formatted(text: str, output_format: str) -> None:
 
 
 def flush_output() -> None:
-    """Writes what is left; raises as `write_output` does."""
+    """Write what is buffered; raises as `write_output` does."""
     with _output_faults():
         sys.stdout.flush()
 
 
 def write_error_line(text: str) -> None:
-    """Writes text, escaped in the same way, and a line end to stderr, as far as that is possible."""
+    """Write text, escaped in the same way, and a line end to stderr, as far as that is possible."""
     write_leniently(sys.stderr, f"{highlighted(_shown(text), sys.stderr)}\n")
 
 
 def write_leniently(stream: TextIO, text: str) -> int:
-    """Writes text to stderr, or to nowhere if that fails: there is no one to tell, and the work goes on."""
+    """Write text to stderr, or drop it if that fails: nothing can be reported, and the work goes on."""
     try:
         stream.write(text)
         stream.flush()
@@ -83,20 +84,22 @@ def write_leniently(stream: TextIO, text: str) -> int:
 
 
 def write_note(sentence: str) -> None:
-    """Writes `note: SENTENCE` to stderr, as one line whatever is in it."""
+    """Write `note: SENTENCE` to stderr, as one line whatever it contains."""
     write_error_line(f"note: {escaped(sentence)}")
 
 
 def output_width() -> int:
-    """Returns the width of the terminal on stdout; 100 for a file or pipe, whose text is always the same."""
+    """Return the width of the terminal on stdout, or 100 for a file or pipe, so that its text is always
+    the same.
+    """
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_OF_A_FILE
 
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Makes both streams usable in the block: one that is closed is there, and no file gets its number.
+    """Make both streams usable in the block, even if one was closed, so that no file gets its number.
 
-    What a stream's encoding does not have is escaped, instead of failing.
+    Characters outside a stream's encoding are escaped instead of failing.
     """
     before = sys.stdout, sys.stderr
     _occupy_closed_descriptors()
@@ -113,10 +116,10 @@ def standard_streams() -> Iterator[None]:
 
 
 class _Closed(io.TextIOBase):
-    """In place of a stdout that is closed, which Python has as None."""
+    """Stands for a closed stdout, which is None in Python."""
 
     def write(self, text: str) -> int:
-        raise OSError(errno.EBADF, "it is closed")
+        raise OSError(errno.EBADF, "the stream is closed")
 
 
 @contextmanager
@@ -131,7 +134,7 @@ def _output_faults() -> Iterator[None]:
 
 
 def _abandon(stream: TextIO) -> None:
-    """Points a stream to nowhere: the interpreter writes what is left when it ends, and would fail again."""
+    """Point a stream to nowhere: the interpreter would fail again when it flushes at exit."""
     with suppress(OSError, ValueError):
         number, nowhere = stream.fileno(), os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)
@@ -139,7 +142,9 @@ def _abandon(stream: TextIO) -> None:
 
 
 def _occupy_closed_descriptors() -> None:
-    """Else the next file that is opened gets the number of a stream, and what libraries write there."""
+    """Open the closed ones, or the next opened file would get a stream's number and what libraries write
+    there.
+    """
     for number in (0, 1, 2):
         try:
             os.fstat(number)

@@ -18,7 +18,7 @@ def verify_weights_command(
     subject: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE|ARCHIVE", show_default=False, help="A model, as for `check`; or a .pt2 archive."
+            metavar="SOURCE|ARCHIVE", show_default=False, help="Model, as for `check`, or a .pt2 archive."
         ),
     ],
     checkpoint: Annotated[
@@ -26,8 +26,8 @@ def verify_weights_command(
         typer.Argument(
             metavar="[CHECKPOINT]",
             show_default=False,
-            help="A .safetensors, .pt or .bin file, an index, or the folder of one. Without it: the weights "
-            "in ARCHIVE.",
+            help="Checkpoint: a .safetensors, .pt or .bin file, an index, or a folder that contains "
+            "one. Without it, verify the weights in ARCHIVE.",
         ),
     ] = None,
     target: Annotated[
@@ -40,11 +40,11 @@ def verify_weights_command(
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
-    """Does a checkpoint have every weight of a model or an archive? Only headers are read.
+    """Check that a checkpoint has every weight of a model or an archive. Only headers are read.
 
-    Without a checkpoint the weights of a bound archive are read through. Exit code 0: it can be bound, or is
-    whole. 1: it cannot; names, shapes, dtypes and the likely causes are listed. 2: bad usage, or a file that
-    is refused.
+    Without a checkpoint, the weights inside a bound archive are read and verified. Exit code 0: complete and
+    bindable. 1: not bindable; names, shapes, dtypes and likely causes are listed. 2: bad usage, or a file is
+    refused.
     """
     with quiet(is_debug=debug):
         from fakexport.archive import is_archive, verify_archived_weights, verify_weights
@@ -57,7 +57,7 @@ def verify_weights_command(
         elif is_archive(subject):
             report = verify_archived_weights(subject, trust=trust)
         else:
-            raise typer.BadParameter("a model has no weights of its own: name a checkpoint to verify")
+            raise typer.BadParameter("a model has no weights of its own: pass a checkpoint to verify")
     from fakexport.report import render_weights, render_weights_json
 
     write_output(render_weights_json(report) if format_ == "json" else render_weights(report))

@@ -1,4 +1,4 @@
-"""From a bound program to something that runs, can be read, or is held against its model."""
+"""Run a bound program, compile it, write it as Python, or compare it with its model."""
 
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
 from .inputs import read_inputs

@@ -1,4 +1,4 @@
-"""What every compiled form of a program has in common: it runs on named tensors and gives named tensors."""
+"""The interface of every compiled form of a program: it takes named tensors and returns named tensors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .signature import Signature
 __all__ = ["Artifact", "CompileFailure", "CompiledFile", "DeployError", "Report", "WeightsPlace"]
 
 WeightsPlace = Literal["inside", "beside"]
-"""Whether the weights are in the compiled file or in a .safetensors file beside it."""
+"Whether the weights are in the compiled file or in a .safetensors file next to it."
 
 Report = Callable[[str], None]
-"""Takes a line of progress: what is being done now."""
+"Called with each line of progress: the current step."
 
 
 class DeployError(FakexportError):
@@ -28,10 +28,10 @@ class DeployError(FakexportError):
 
 
 class CompileFailure(DeployError):
-    """What a compiler cannot take, as diagnostics.
+    """What a compiler does not support, as diagnostics.
 
     Args:
-        diagnostics: One for each thing found, with the operator and the user's line.
+        diagnostics: One for each finding, with the operator and the user's line.
     """
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
@@ -41,15 +41,15 @@ class CompileFailure(DeployError):
 
 @dataclass(frozen=True)
 class CompiledFile:
-    """What a compilation wrote.
+    """The files written by a compilation.
 
     Args:
-        path: The file or folder that was asked for.
+        path: The requested file or folder.
         files: All files that were written, `path` first; or all in the folder, sorted.
-        size_bytes: Of all of them.
-        seconds: What the compilation took, of wall time.
-        is_cached: Whether it was taken from the cache.
-        notes: What the user must know, as sentences.
+        size_bytes: Total size of the files.
+        seconds: Wall time of the compilation.
+        is_cached: Whether it came from the cache.
+        notes: What the user should know, as sentences.
     """
 
     path: Path
@@ -61,14 +61,14 @@ class CompiledFile:
 
 
 class Artifact(Protocol):
-    """A program in a form that runs, opened."""
+    """An opened program in a form that runs."""
 
     @property
     def signature(self) -> Signature:
-        """What a call takes and gives."""
+        """Inputs and outputs of a call."""
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The tensors of the outputs by name, as `run` gives them for the program.
+        """Return the output tensors by name, as `run` does for the program.
 
         Raises:
             UnsuitableInputs: before anything runs.

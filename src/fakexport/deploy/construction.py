@@ -1,4 +1,4 @@
-"""Constructing the model of a source for real, on the CPU, the same each time."""
+"""Construct the model of a source for real, on the CPU, reproducibly."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SEED = 0
 def constructed(
     source: Source, dtype: torch.dtype | None, *, seed: int = SEED
 ) -> tuple[nn.Module, ExampleInputs | None]:
-    """The real module, and its example inputs on the CPU.
+    """Return the real module, and its example inputs on the CPU.
 
     Args:
         source: The model.
         dtype: Default floating dtype. Default: the source's own, else torch's.
-        seed: Of torch's generator while the weights and the factory's inputs are drawn. The generator is as
-            before afterwards.
+        seed: Seed of torch's generator while the weights and the factory's inputs are drawn. The generator's
+            state is restored afterwards.
     Returns:
-        The module as the factory leaves it; and the inputs that the factory or the source gives, or None.
+        The module as the factory returns it; and the inputs that the factory or the source provides, or None.
     Raises:
         ValueError: the model cannot be constructed here.
     """
@@ -54,4 +54,4 @@ def _called(spec: str, factory: Callable[[], Any]) -> Any:
         return factory()
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
-        raise InvalidValue(f"{spec} cannot be run here: {type(error).__name__}: {first}") from error
+        raise InvalidValue(f"{spec} does not run on this machine: {type(error).__name__}: {first}") from error

@@ -12,10 +12,10 @@ __all__ = ["read_inputs"]
 
 
 def read_inputs(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file by name, in memory of their own: a program may write into its inputs.
+    """Return the tensors of a file by name, in memory of their own: a program may write into its inputs.
 
     Raises:
-        CheckpointError: no file of tensors, or one that is refused.
+        CheckpointError: the file is not a file of tensors, or is refused.
         OSError: it cannot be opened.
     """
     file = open_checkpoint(path)

@@ -1,4 +1,4 @@
-"""Objects of C++ classes in a program, for the runtimes that have no place for them."""
+"""C++ objects in a program, for the runtimes that do not support them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["findings_of_objects"]
 
 
 def findings_of_objects(program: ExportedProgram, code: str, runtime: str) -> Iterator[Diagnostic]:
-    """A finding for each object that the program holds, at its first use.
+    """Yield a finding for each object that the program holds, at its first use.
 
     Args:
         program: Not changed.
-        code: Of the rule, `FE801` or `FE802`.
-        runtime: What it is called, `ExecuTorch`.
+        code: Code of the rule, `FE801` or `FE802`.
+        runtime: Its name, `ExecuTorch`.
     """
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     for spec in program.graph_signature.input_specs:
@@ -32,10 +32,10 @@ def findings_of_objects(program: ExportedProgram, code: str, runtime: str) -> It
         uses = list(nodes[spec.arg.name].users)
         what = f"{spec.target} is an object of the C++ class {class_of(spec.arg.class_fqn)}"
         yield rule(code).diagnostic(
-            labels=labels_at(source_span(uses[0]), "a method of it is called here") if uses else (),
-            notes=(f"{what}, and {runtime} has no place for objects",),
+            labels=labels_at(source_span(uses[0]), "a method of the object is called here") if uses else (),
+            notes=(f"{what}, and {runtime} does not support objects",),
             fix=Fix(
-                "write what its methods do with operators on tensors, or hand the program over by AOTInductor"
+                "implement its methods with operators on tensors, or deploy the program with AOTInductor"
             ),
             node=spec.arg.name,
             module_path=module_path(uses[0]) or None if uses else None,

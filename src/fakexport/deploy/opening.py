@@ -1,4 +1,4 @@
-"""Opening what was compiled, whatever it was compiled to."""
+"""Open a compiled program of any format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _AOTI_FOLDER = "data/aotinductor/"
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
-    """What a file is, by its content; ONNX, which has no mark, by the name. Else it is taken for a program.
+    """Return the kind of a file by its content, or by its name for ONNX, which has no magic; default: a
+    program.
 
     Raises:
         OSError: it cannot be read.
@@ -42,25 +43,25 @@ def open_artifact(
     checkpoint: CheckpointSource | None = None,
     trust: bool = False,
 ) -> Artifact:
-    """Opens what a program was compiled to.
+    """Open a compiled program.
 
     Args:
         path: The file.
-        kind: As `artifact_kind` tells.
-        checkpoint: The weights, where they are neither inside nor beside.
-        trust: Whether native code may be loaded from the file, which runs what it says.
+        kind: As returned by `artifact_kind`.
+        checkpoint: The weights, if they are neither inside nor next to it.
+        trust: Whether native code may be loaded from the file; it runs on load.
     Raises:
         DeployError: it is refused: damaged, of another kind, without its weights, or native code that is not
             trusted.
-        ArchiveError: a package is damaged, or of somebody else.
-        CheckpointError, BindError: the checkpoint is, or does not fit.
+        ArchiveError: a package is damaged, or was not written by fakexport.
+        CheckpointError, BindError: the checkpoint is refused, or does not fit.
     """
     match kind:
         case "aoti":
             if not trust:
                 raise DeployError(
-                    f"{os.fspath(path)} is native code, which runs what it says: open it with --trust if it "
-                    "is of your own"
+                    f"{os.fspath(path)} contains native code that runs on load; pass --trust only "
+                    "for files you built"
                 )
             from .aoti import open_aoti
 

@@ -1,4 +1,4 @@
-"""The outputs of a program as a file."""
+"""Write the outputs of a program to a file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["write_outputs"]
 
 
 def write_outputs(path: str | os.PathLike[str], outputs: Mapping[str, torch.Tensor]) -> None:
-    """Writes tensors as a safetensors file: as a whole, or not at all.
+    """Write tensors as a safetensors file, atomically.
 
     Args:
-        path: The file; one that is there is replaced when the new one is complete.
-        outputs: Tensors by name, on any device. Those that share memory are written each for itself.
+        path: The file; an existing one is replaced when the new one is complete.
+        outputs: Tensors by name, on any device. Tensors that share memory are written separately.
     Raises:
-        FileWriteError: it cannot be written; what was there before is there still.
+        FileWriteError: it cannot be written; the previous file is kept.
         ModuleNotFoundError: safetensors is not installed.
     """
     from safetensors.torch import save

@@ -1,4 +1,4 @@
-"""Writing a program as a Python file."""
+"""Write a program as a Python file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["write_source"]
 
 
 def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> PythonSource:
-    """Writes a program as a Python file, and beside it the constants that are too large for the text.
+    """Write a program as a Python file, and the constants that are too large for the text next to it.
 
     Args:
         program: As for `source`.
-        path: The file: `program.py`. Constants go to `program.safetensors`. What stands there is replaced
-            when the new file is complete.
+        path: The file: `program.py`. Constants go to `program.safetensors`. An existing file is replaced
+            when the new one is complete.
     Returns:
         What was written.
     Raises:
@@ -35,7 +35,7 @@ def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> Pyth
     """
     target = Path(path)
     if target.suffix == ".safetensors":
-        raise InvalidValue(f"{target}: choose another ending; the constants go to a file of this one")
+        raise InvalidValue(f"{target}: choose another suffix; .safetensors is for the file of constants")
     written = source(program)
     if written.constants is not None:
         with new_file(target.with_suffix(".safetensors")) as file:

@@ -1,4 +1,4 @@
-"""Running a bound program on named inputs, once or again and again."""
+"""Run a bound program on named inputs, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["LoadedProgram", "call_arguments", "named_outputs", "run"]
 
 
 def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What a bound program gives for named inputs, without gradients.
+    """Run a bound program on named inputs, without gradients.
 
     Args:
-        program: With real weights, on devices that are here.
-        inputs: A tensor for each input of the program, by name: `{"input_ids": ...}`. A tensor on another
-            device than the program wants is moved.
+        program: With real weights, on available devices.
+        inputs: A tensor for each input of the program, by name: `{"input_ids": ...}`. Tensors are moved to
+            the devices that the program expects.
     Returns:
         The tensors of the output by name, such as `logits`.
     Raises:
@@ -37,7 +37,7 @@ def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[st
 
 
 class LoadedProgram:
-    """A bound program that is called again and again, with the calls of everything compiled from one.
+    """A bound program that is called repeatedly, with the interface of all compiled forms.
 
     Args:
         program: As for `run`.
@@ -55,15 +55,15 @@ class LoadedProgram:
 
     @property
     def signature(self) -> Signature:
-        """What a call takes and gives."""
+        """Inputs and outputs of a call."""
         return self._layout.signature
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What the program gives, as `run` says.
+        """Return the program's outputs, as `run` does.
 
         Raises:
             UnsuitableInputs: before anything runs.
-            DeployError: `torch.compile` fails.
+            DeployError: `torch.compile` failed.
         """
         args, kwargs = self._layout.arguments(inputs)
         try:
@@ -73,12 +73,12 @@ class LoadedProgram:
             if not self._is_compiled:
                 raise
             first = str(error).strip().partition("\n")[0]
-            raise DeployError(f"torch.compile fails: {type(error).__name__}: {first}") from error
+            raise DeployError(f"torch.compile failed: {type(error).__name__}: {first}") from error
         return named_outputs(self.signature, tree_leaves(result))
 
 
 def named_outputs(signature: Signature, leaves: Sequence[object]) -> dict[str, torch.Tensor]:
-    """The tensors among the returned leaves, by name."""
+    """Return the tensors among the returned leaves, by name."""
     return {
         output.name: leaf
         for output, leaf in zip(signature.outputs, leaves, strict=True)
@@ -89,17 +89,17 @@ def named_outputs(signature: Signature, leaves: Sequence[object]) -> dict[str, t
 def call_arguments(
     program: ExportedProgram, inputs: Mapping[str, torch.Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call of a program, from tensors by name, on the devices that it wants.
+    """Return the arguments for a program's call, from tensors by name, on the devices that it expects.
 
     Raises:
-        UnsuitableInputs: as `run` says.
+        UnsuitableInputs: as for `run`.
     """
     return _Layout.of(program).arguments(inputs)
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a program takes its arguments. Reading it off a program takes longer than a call of a small one.
+    """How a program takes its arguments. Deriving it takes longer than a call of a small program.
 
     Args:
         signature: The tensors.

@@ -1,4 +1,4 @@
-"""Comparing a program with the model that a source spec names."""
+"""Compare a program with the model of a source."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def compare_source(
     dtype: str | None = None,
     use_cache: bool = False,
 ) -> Comparison:
-    """Constructs a model for real, gives it and the program the same weights, and compares them.
+    """Construct a model for real, load the same weights into it and the program, and compare them.
 
-    The weights are those of the checkpoint; else those that the program has; else those with which the model
-    is constructed under seed 0.
+    The weights come from the checkpoint; otherwise from the program; otherwise from the model, constructed
+    under seed 0.
 
     Args:
         source: As for `check`.
@@ -48,26 +48,26 @@ def compare_source(
         checkpoint: As for `bind`.
         inputs: As for `run`. Default: the example inputs of the source.
         device_map: As for `bind`.
-        dtype: Default floating dtype of the construction.
+        dtype: Default floating-point dtype during construction.
         use_cache: As for `check`.
     Raises:
-        SourceError: the source cannot be read, or tells no inputs.
+        SourceError: the source cannot be read, or has no example inputs.
         BindError, CheckpointError: the weights do not fit.
-        ValueError: the model has other weights than the program; it cannot be constructed here; or the inputs
-            do not fit.
+        ValueError: the model's weights differ from the program's; it cannot be constructed on this machine;
+            or the inputs do not fit.
     """
     found = resolve(source, use_cache=use_cache)
     module, examples = constructed(found, None if dtype is None else parse_dtype(dtype))
     if checkpoint is not None:
         weights: Any = checkpoint
-        origin = f"weights: those of {checkpoint}"
+        origin = f"weights: from {checkpoint}"
     elif any(is_fake(tensor) for tensor in program.state_dict.values()):
         prefix = facts_of(program).prefix  # `bind` expects the names of a checkpoint.
         own = flat_tensors(module.state_dict())
         weights = {name_in_checkpoint(name, prefix): tensor for name, tensor in own.items()}
-        origin = f"weights: as the model is constructed under seed {SEED}"
+        origin = f"weights: from the model, constructed under seed {SEED}"
     else:
-        weights, origin = None, "weights: those of the program"
+        weights, origin = None, "weights: from the program"
     if weights is not None:
         constants = _constants(program, module)
         program = bind(program, weights, device_map=device_map, constants=constants, check_finite=False)
@@ -85,11 +85,11 @@ def compare_source(
 def _as_the_program_takes_them(
     program: ExportedProgram, examples: ExampleInputs | None, source: str
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The example inputs in the structure and on the devices of the program's."""
+    """Return the example inputs in the structure and on the devices of the program's."""
     wanted = program.call_spec.in_spec
     leaves = [] if examples is None else tree_leaves((examples.args, dict(examples.kwargs)))
     if len(leaves) != wanted.num_leaves:
-        raise InvalidValue(f"{source}: its example inputs are not those of the program; give --inputs")
+        raise InvalidValue(f"{source}: its example inputs do not match the program's; pass --inputs")
     devices = {tensor.device for tensor in program.state_dict.values()}
     device = devices.pop() if len(devices) == 1 else None
 
@@ -101,7 +101,7 @@ def _as_the_program_takes_them(
 
 
 def _constants(program: ExportedProgram, module: nn.Module) -> dict[str, torch.Tensor]:
-    """The model's own values of the constants that have none in the program."""
+    """Return the model's own values for constants that have none in the program."""
     buffers = flat_tensors(dict(module.named_buffers()))
     unknown = [name for name in program.constants if _is_unknown(program, name)]
     return {name: buffers[name].cpu() for name in unknown if name in buffers}
@@ -116,7 +116,7 @@ def _is_unknown(program: ExportedProgram, name: str) -> bool:
 
 
 def _load(module: nn.Module, program: ExportedProgram, source: str) -> None:
-    """Gives the model the weights of the program, on their devices."""
+    """Load the weights of the program into the model, on their devices."""
     devices = {tensor.device for tensor in program.state_dict.values()}
     if len(devices) == 1:
         module.to(devices.pop())
@@ -125,8 +125,8 @@ def _load(module: nn.Module, program: ExportedProgram, source: str) -> None:
     for name, tensor in program.state_dict.items():
         if name in own and (own[name].shape, own[name].dtype) != (tensor.shape, tensor.dtype):
             raise InvalidValue(
-                f"{source}: {name} is {_kind(own[name])} in the model and {_kind(tensor)} in the program; "
-                "was it exported with another dtype or config?"
+                f"{source}: {name} is {_kind(own[name])} in the model and {_kind(tensor)} in the "
+                "program; was it exported with another dtype or config?"
             )
     if different := sorted(own.keys() ^ program.state_dict.keys()):
         where = "the model" if different[0] in own else "the program"

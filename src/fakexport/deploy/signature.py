@@ -1,4 +1,4 @@
-"""What a program takes and gives, by name: the contract that everything compiled from it keeps."""
+"""Inputs and outputs of a program by name: the contract that everything compiled from it keeps."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ __all__ = [
 
 
 class EarlierSignature(DocumentError):
-    """A signature of earlier code, without the conditions that inputs are checked against."""
+    """A signature from an earlier version, without the conditions that inputs are checked against."""
 
     def refusal(self, path: str | os.PathLike[str], form: str) -> str:
-        """One line for the file it was found in, with the command that repairs it.
+        """Return one line for the file it was found in, with the command that fixes it.
 
         Args:
             path: The file.
@@ -57,7 +57,7 @@ class EarlierSignature(DocumentError):
 
 
 class UnsuitableInputs(FakexportError, ValueError):
-    """The inputs of a call are not those of the program: one line, before anything runs."""
+    """The inputs of a call do not fit the program: one line, before anything runs."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Dimension:
     Args:
         symbol: Its name in the program, `s17`; None for a fixed size, and for one that is not checked.
         times, plus: Integers.
-        lower, upper: Smallest and greatest size; None where there is no bound.
-        is_checked: False for a size that is no linear expression of one symbol.
+        lower, upper: Smallest and largest size; None if there is no bound.
+        is_checked: False for a size that is not a linear expression of one symbol.
     """
 
     symbol: str | None = None
@@ -89,13 +89,13 @@ class Dimension:
 
 @dataclass(frozen=True)
 class InputTensor:
-    """A tensor that a call must give.
+    """A tensor that a call must pass.
 
     Args:
         name: As in the program, `input_ids`.
         dtype: torch's name without `torch.`.
         shape: Its dimensions.
-        device: Where the program wants it, `cpu`.
+        device: Where the program expects it, `cpu`.
     """
 
     name: str
@@ -122,10 +122,10 @@ class Signature:
     """The tensors of a call.
 
     Args:
-        inputs: In the order of the flat call. Inputs that are no tensors are fixed in the program.
+        inputs: In the order of the flat call. Inputs that are not tensors are fixed in the program.
         outputs: In the order of the returned leaves.
-        conditions: What the sizes must fulfil besides: what branches, divisions and comparisons of the model
-            came to while it was traced.
+        conditions: Further conditions on sizes: guards from branches, divisions and comparisons of the model
+            while it was traced.
 
     Example:
         >>> from fakexport.capture import export
@@ -141,7 +141,7 @@ class Signature:
 
     @classmethod
     def of(cls, program: ExportedProgram) -> Signature:
-        """The signature of a program, with or without weights.
+        """Return the signature of a program, with or without weights.
 
         Raises:
             ValueError: an input is neither a tensor nor a constant, or a condition cannot be checked.
@@ -153,7 +153,7 @@ class Signature:
             if spec.kind is not InputKind.USER_INPUT or isinstance(spec.arg, ConstantArgument):
                 continue
             if not isinstance(spec.arg, TensorArgument):
-                raise InvalidValue(f"the input {spec.arg.name} is no tensor; only tensors can be given")
+                raise InvalidValue(f"the input {spec.arg.name} is not a tensor; only tensors can be passed")
             inputs.append(_input_tensor(spec.arg.name, nodes[spec.arg.name].meta["val"], ranges))
         specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
         outputs = tuple(
@@ -165,7 +165,7 @@ class Signature:
         return cls(tuple(inputs), outputs, tuple(conditions))
 
     def check(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Refuses a call before anything runs: names, dtypes, sizes, ranges and conditions.
+        """Refuse a call before anything runs: names, dtypes, sizes, ranges and conditions.
 
         Raises:
             UnsuitableInputs: the first thing that does not fit, in one line.
@@ -183,11 +183,13 @@ class Signature:
             if plain_name(given.dtype) != wanted.dtype or given.dim() != len(wanted.shape):
                 shape = ", ".join(map(str, wanted.shape))
                 raise UnsuitableInputs(
-                    f"the input {wanted.name!r} is {_kind(given)}, and the program takes "
+                    f"the input {wanted.name!r} is {_kind(given)}, but the program expects "
                     f"{wanted.dtype}[{shape}]"
                 )
             for index, (size, dimension) in enumerate(zip(given.shape, wanted.shape, strict=True)):
-                self._check_size(f"`{wanted.name}` has {size} in dimension {index}", size, dimension, sizes)
+                self._check_size(
+                    f"`{wanted.name}` has size {size} in dimension {index}", size, dimension, sizes
+                )
         self._check_conditions(inputs)
 
     def _check_conditions(self, inputs: Mapping[str, torch.Tensor]) -> None:
@@ -197,7 +199,7 @@ class Signature:
         for condition in self.conditions:
             if not condition.holds(answer):
                 found = " and ".join(_found(asked, answer(asked)) for asked in condition.questions)
-                raise UnsuitableInputs(f"{found}, and the program needs {condition}")
+                raise UnsuitableInputs(f"{found}, but the program needs {condition}")
 
     def _check_size(
         self, found: str, size: int, dimension: Dimension, sizes: dict[str, tuple[int, str]]
@@ -206,22 +208,22 @@ class Signature:
             return
         if dimension.symbol is None:
             if size != dimension.plus:
-                raise UnsuitableInputs(f"{found}, where the program takes {dimension.plus}")
+                raise UnsuitableInputs(f"{found}, but the program expects {dimension.plus}")
             return
         value, rest = divmod(size - dimension.plus, dimension.times)
         if rest:
-            raise UnsuitableInputs(f"{found}, where the program takes {dimension}")
+            raise UnsuitableInputs(f"{found}, but the program expects {dimension}")
         known = sizes.setdefault(dimension.symbol, (value, found))
         if known[0] != value:
             fits = dimension.times * known[0] + dimension.plus
-            raise UnsuitableInputs(f"{found}, where the program takes {fits}, since {known[1]}")
+            raise UnsuitableInputs(f"{found}, but the program expects {fits}, since {known[1]}")
         if dimension.lower is not None and size < dimension.lower:
-            raise UnsuitableInputs(f"{found}, where the program takes at least {dimension.lower}")
+            raise UnsuitableInputs(f"{found}, but the program expects at least {dimension.lower}")
         if dimension.upper is not None and size > dimension.upper:
-            raise UnsuitableInputs(f"{found}, where the program takes at most {dimension.upper}")
+            raise UnsuitableInputs(f"{found}, but the program expects at most {dimension.upper}")
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON; `from_dict` reads it."""
+        """Return it as plain data for JSON; `from_dict` reads it."""
         return {
             "inputs": [
                 {
@@ -238,7 +240,7 @@ class Signature:
 
     @classmethod
     def from_dict(cls, value: Any) -> Signature:
-        """What `to_dict` gave, read from anybody's file.
+        """Read what `to_dict` returned, from an untrusted file.
 
         Raises:
             EarlierSignature: it has no conditions.
@@ -262,7 +264,9 @@ def _input_tensor(name: str, value: torch.Tensor, ranges: Mapping[str, SymbolRan
 
 
 def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
-    """Derived dimensions are linear in one symbol, as torch's `Dim` has it, and have ranges of their own."""
+    """Return a dimension; derived ones are linear in one symbol, like torch's `Dim`, with ranges of their
+    own.
+    """
     if isinstance(size, int):
         return Dimension(plus=size)
     expression = sympy.sympify(size.node.expr)
@@ -275,7 +279,7 @@ def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
 
 
 def _checked_range(bounds: SymbolRange | None) -> tuple[int | None, int | None]:
-    """torch's range of a size as its own guards take it.
+    """Return torch's range of a size as its own guards check it.
 
     A program that was captured with sizes of 2 or more has the range from 2 on, and runs for 0 and 1: torch
     checks a lower bound only where it is above 2.
@@ -287,7 +291,7 @@ def _checked_range(bounds: SymbolRange | None) -> tuple[int | None, int | None]:
 
 
 def _is_in_shapes(condition: Condition, shapes: Mapping[str, tuple[Dimension, ...]]) -> bool:
-    """Whether it only says that two sizes are equal which have the same symbol."""
+    """Return whether it only says that two sizes are equal which have the same symbol."""
     match condition.check:
         case Operation("==", (Question(one, "size", i), Question(other, "size", j))):
             first, second = shapes[one][i], shapes[other][j]
@@ -310,9 +314,9 @@ def _answer(question: Question, tensor: torch.Tensor) -> int | float | bool:
 def _found(question: Question, value: float) -> str:
     match question.kind:
         case "size":
-            return f"`{question.input}` has {value} in dimension {question.dim}"
+            return f"`{question.input}` has size {value} in dimension {question.dim}"
         case "stride":
-            return f"`{question.input}` has the stride {value} in dimension {question.dim}"
+            return f"`{question.input}` has stride {value} in dimension {question.dim}"
         case "offset":
             return f"`{question.input}` begins at element {value} of its storage"
     return f"`{question.input}` is {value}"

@@ -1,4 +1,4 @@
-"""Timing calls, and giving what the first of them gave."""
+"""Time calls, and return the outputs of the first."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Timed", "run_timed"]
 
 @dataclass(frozen=True)
 class Timed:
-    """What timed calls gave.
+    """Outputs and times of calls.
 
     Args:
-        outputs: Of the first call, by name.
+        outputs: Outputs of the first call, by name.
         first_call_s: Wall time of the first call; a program that `torch.compile` compiles is compiled in it.
-        latency_s: Of the calls after the warm-up; None where none was asked for.
+        latency_s: Times of the calls after the warm-up; None if none were requested.
     """
 
     outputs: dict[str, torch.Tensor]
@@ -33,13 +33,13 @@ class Timed:
 def run_timed(
     artifact: Artifact, inputs: Mapping[str, torch.Tensor], *, warmup: int = 0, repeat: int = 0
 ) -> Timed:
-    """Calls once for the outputs, then `warmup` times untimed, then `repeat` times timed.
+    """Call once for the outputs, then `warmup` times untimed, then `repeat` times timed.
 
-    Each call gets copies of the inputs of its own, made before the clock starts: a program may write into its
-    inputs. What it writes into its buffers stays, as in any series of calls.
+    Each call gets its own copies of the inputs, made before the clock starts: a program may mutate its
+        inputs. What it writes into its buffers stays, as in any series of calls.
 
     Args:
-        artifact: A program or what it was compiled to, opened.
+        artifact: An opened program or its compiled form.
         inputs: As for the call; not changed by the later calls.
         warmup, repeat: Numbers of calls after the first, 0 or more.
     Raises:
@@ -65,6 +65,6 @@ def _seconds(artifact: Artifact, inputs: Mapping[str, torch.Tensor]) -> float:
 
 
 def _wait() -> None:
-    """Until accelerators are done: their kernels are only queued when a call returns."""
+    """Wait until accelerators are done: their kernels are only queued when a call returns."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()

@@ -1,4 +1,4 @@
-"""Operators of libraries that a setting of the model avoids."""
+"""Library operators that a setting of the model avoids."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _SETTINGS = {
     # transformers/integrations/moe.py: this variant of `ExpertsInterface` copies the matrices of each token's
     # experts, and multiplies them as one batch with operators of torch alone.
     "transformers.grouped_mm_fallback.default": (
-        'put `"experts_implementation": "batched_mm"` into the config.json and export again: the experts are '
-        "then products of torch"
+        'set `"experts_implementation": "batched_mm"` in the config.json and export again: the '
+        "experts then use torch matrix products"
     ),
 }
 
 
 def way_around(operator: str) -> str | None:
-    """What to set so that a model is exported without an operator; None where nothing is known.
+    """Return the setting that exports a model without an operator; None if none is known.
 
     Args:
         operator: `acme.scale.default`.

@@ -1,4 +1,4 @@
-"""The safetensors file beside what was compiled: where each weight will lie is known before there is one.
+"""The safetensors file next to a compiled program: the place of each weight is known before it is written.
 
 ONNX refers to data outside of the model by file, offset and length, and a safetensors file is a header and
 then plain bytes. So the model can name the places at once, and any reader of ONNX finds the weights there as
@@ -32,7 +32,7 @@ from .artifact import DeployError
 __all__ = ["OWNER", "FileLayout", "check_owner", "file_beside", "raw_chunks"]
 
 OWNER = "fakexport.program"
-"""In the metadata of a file that was written with what was compiled: the program's id, which both have."""
+"Metadata key of a file that was written with a compiled program: the program's id, which both have."
 
 _NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 64
@@ -42,10 +42,10 @@ _CHUNK_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True)
 class FileLayout:
-    """What a file will hold, and where.
+    """What a file will contain, and where.
 
     Args:
-        weights: By name.
+        weights: Weights by name.
         header: All bytes before the data.
         places: Offset in the file and length in bytes, by name, in the order of the file.
     """
@@ -56,17 +56,17 @@ class FileLayout:
 
     @classmethod
     def of(cls, weights: Mapping[str, Weight], owner: str | None = None) -> FileLayout:
-        """The layout: large elements first, so that each lies at a multiple of its size; then by name.
+        """Return the layout: large elements first, so that each is at a multiple of its size; then by name.
 
         Args:
             weights: What the file will hold.
-            owner: Id of the program that was compiled. Ids of one length give the same places.
+            owner: Id of the compiled program. Ids of the same length result in the same places.
         Raises:
-            DeployError: a dtype that the format does not have.
+            DeployError: a dtype that the format does not support.
         """
         for name, weight in weights.items():
             if weight.dtype not in _NAME_OF:
-                raise DeployError(f"safetensors has no dtype for the weight {name}, {weight}")
+                raise DeployError(f"safetensors cannot store the dtype of the weight {name}, {weight}")
         ordered = sorted(weights, key=lambda name: (-weights[name].dtype.itemsize, name))
         fields: dict[str, object] = {} if owner is None else {"__metadata__": {OWNER: owner}}
         places, end = {}, 0
@@ -88,11 +88,13 @@ class FileLayout:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole file."""
+        """Size of the whole file."""
         return len(self.header) + sum(length for _, length in self.places.values())
 
     def is_that_of(self, path: Path) -> bool:
-        """Whether a file was written with something compiled, and has tensors like these, of any program."""
+        """Return whether a file was written with a compiled program, and has tensors like these, of any
+        program.
+        """
         try:
             header = read_header(path)
         except CheckpointError:
@@ -101,9 +103,9 @@ class FileLayout:
         return OWNER in header.metadata and found == self.weights
 
     def write(self, file: IO[bytes], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Writes the file in steps: weights that are mapped from a file take no memory.
+        """Write the file in steps: weights that are mapped from a file take no memory.
 
-        The library's own `save_file` first makes bytes of all of them.
+        The library's own `save_file` first copies all of them to bytes.
         """
         file.write(self.header)
         for name in self.places:
@@ -111,39 +113,37 @@ class FileLayout:
                 file.write(chunk)
 
     def write_beside(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Writes the file as a whole or not at all, in place of one that was written so or of none.
+        """Write the file atomically, replacing only a file that was written in the same way.
 
         Raises:
-            DeployError: something else is there: a checkpoint, perhaps.
-            FileWriteError: it cannot be written; what was there before is there still.
+            DeployError: the existing file is something else, possibly a checkpoint.
+            FileWriteError: it cannot be written; the previous file is kept.
         """
         if path.exists() and not self.is_that_of(path):
-            raise DeployError(
-                f"{path} is there already and holds something else; choose another name for OUT"
-            )
+            raise DeployError(f"{path} already exists with other content; choose another name for OUT")
         with new_file(path) as file:
             self.write(file, tensors)
 
 
 def file_beside(path: Path) -> Path:
-    """`model.aoti.safetensors` for `model.aoti.pt2`."""
+    """Return `model.aoti.safetensors` for `model.aoti.pt2`."""
     return path.with_suffix(".safetensors")
 
 
 def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | None, owner: str) -> bool:
-    """Refuses the file beside what was compiled if it was written with another program.
+    """Refuse the file next to a compiled program if it was written with a different program.
 
     The two are written one after the other, so that an interruption leaves one of them as it was before, and
-    their tensors may look the same. A file that says nothing of its origin is a checkpoint, and so is one of
-    another name: those are held against what the program wants.
+    their tensors may look the same. A file without an origin, or with another name, is a checkpoint: it is
+    checked against what the program expects.
 
     Args:
-        compiled: What was compiled.
-        beside: The name of its weights; the file need not be there.
-        checkpoint: What the weights are taken from, where it is not that file.
+        compiled: The compiled program.
+        beside: The file of its weights, which may be missing.
+        checkpoint: The source of the weights, if it is not that file.
         owner: Id of the program.
     Returns:
-        Whether the weights are those that were written with it, by the same names.
+        Whether the weights were written with it, under the same names.
     Raises:
         DeployError: it belongs to another program.
         CheckpointError: it is refused.
@@ -152,8 +152,8 @@ def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | Non
     written_with = read_header(beside).metadata.get(OWNER) if is_beside else None
     if written_with not in (None, owner):
         raise DeployError(
-            f"{beside} was written with another {compiled.name} than this one: compile again, or give it "
-            "another name if it is to be a checkpoint"
+            f"{beside} was written for a different {compiled.name}: compile again, or rename it to "
+            "use it as a checkpoint"
         )
     return written_with is not None
 
@@ -166,7 +166,8 @@ def _is_file(checkpoint: CheckpointSource, file: Path) -> bool:
 
 
 def raw_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """The elements of a tensor in row-major order, little endian as all machines of torch are, in steps.
+    """Yield the elements of a tensor in row-major order, in chunks; little-endian, like all machines of
+    torch.
 
     Args:
         tensor: On any device; or a fake whose value is known.

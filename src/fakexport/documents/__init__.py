@@ -1,1 +1,1 @@
-"""Documents of an unknown author: JSON read within limits, into values of a known type. Free of torch."""
+"""Documents from an untrusted author: JSON read within limits, into values of a known type. Free of torch."""

@@ -1,4 +1,4 @@
-"""No cyclic garbage collection while many objects are made at once."""
+"""Pause cyclic garbage collection while many objects are created at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["collection_paused"]
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Puts off the collector in the block, which makes objects by the million and drops none of them.
+    """Pause the collector in the block, which creates millions of objects and drops none of them.
 
     Each full collection walks every object of torch and transformers, some 0.5 s; a document of a large
-    program would trigger several. `json.loads` of such a document gains ten-fold as well.
+    program would trigger several. `json.loads` of such a document becomes ten times faster as well.
     """
     was_enabled = gc.isenabled()
     gc.disable()

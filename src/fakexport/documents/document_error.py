@@ -1,4 +1,4 @@
-"""What is wrong with a file or a document that somebody else wrote."""
+"""What is wrong with a file or a document from an untrusted author."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DocumentError(FakexportError, ValueError):
         self._steps = place or []
 
     def within(self, step: str) -> DocumentError:
-        """The same fault, seen from one step further out; `step` is a field name or `[index]`."""
+        """Return the same fault, seen from one step further out; `step` is a field name or `[index]`."""
         self._steps.append(step)
         return self
 

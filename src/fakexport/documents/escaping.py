@@ -1,4 +1,4 @@
-"""Text of an unknown author, as it may be shown."""
+"""Text from an untrusted author, made safe to show."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["escaped"]
 
 
 def escaped(text: str) -> str:
-    """The text as one line whose characters all print, so that no name can steer a terminal or break a line.
+    """Return the text as one line of printable characters: no name can steer a terminal or break a line.
 
     Control characters, line ends and marks of writing direction are shown as Python escapes.
     """

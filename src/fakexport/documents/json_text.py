@@ -1,4 +1,4 @@
-"""JSON of an unknown author: parsed only once its text shows that the values will be small enough."""
+"""JSON from an untrusted author: parsed only once its text shows that the values will be small enough."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MIB = 1 << 20
 
 
 def parse_json(text: bytes, *, most_bytes: int = 128 * MIB, most_memory_bytes: int = 512 * MIB) -> Any:
-    """The value of a JSON text: dicts with unique keys, lists, strings, numbers, booleans, None.
+    """Return the value of a JSON text: dicts with unique keys, lists, strings, numbers, booleans, None.
 
     Numbers are as Python reads them: integers of any size, `1e999` as infinity. The schema bounds them.
 
     Args:
         text: UTF-8.
-        most_bytes: Of the text.
-        most_memory_bytes: Of its values, by estimate.
+        most_bytes: Limit on the size of the text.
+        most_memory_bytes: Limit on the memory of its values, by estimate.
     Raises:
         DocumentError: Not UTF-8, not JSON, larger than a limit, too deep, a key twice in one object, NaN
             or infinity by name, an integer of more digits than Python converts.
@@ -29,7 +29,7 @@ def parse_json(text: bytes, *, most_bytes: int = 128 * MIB, most_memory_bytes: i
     if len(text) > most_bytes:
         raise DocumentError(f"{len(text)} bytes of JSON; the limit is {most_bytes}")
     if (needed := memory_estimate(text)) > most_memory_bytes:
-        raise DocumentError(f"its values may take {needed} bytes; the limit is {most_memory_bytes}")
+        raise DocumentError(f"its values may take {needed} bytes of memory; the limit is {most_memory_bytes}")
     try:
         with collection_paused():
             return json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_constant)
@@ -40,13 +40,13 @@ def parse_json(text: bytes, *, most_bytes: int = 128 * MIB, most_memory_bytes: i
     except json.JSONDecodeError as error:
         raise DocumentError(f"not JSON at character {error.pos}: {error.msg}") from None
     except RecursionError:
-        raise DocumentError("nested too deep") from None
+        raise DocumentError("nested too deeply") from None
     except ValueError as error:  # an integer of thousands of digits
         raise DocumentError(str(error).partition(";")[0]) from None
 
 
 def memory_estimate(text: bytes) -> int:
-    """An upper bound of the memory that parsing takes, from the signs that begin a value.
+    """Return an upper bound of the memory that parsing takes, from the characters that begin a value.
 
     Measured on CPython 3.11: an object takes 232 bytes with its one entry and 136 more while it is read, a
     list 88, a string 49 and its characters, an integer 32, and each a pointer in what holds it.
@@ -73,4 +73,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> float:
-    raise DocumentError(f"{name} is no JSON")
+    raise DocumentError(f"{name} is not valid JSON")

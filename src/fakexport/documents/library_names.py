@@ -1,4 +1,4 @@
-"""Readers of what a document calls operators and classes of libraries, and modules of Python."""
+"""Readers for names of library operators and classes, and of Python modules, in a document."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ operator_name = matching(re.compile(rf"{_WORD}(\.{_WORD}){{2}}", re.ASCII), "ope
 """`signal_ops.soft_clip.default`."""
 class_name = matching(re.compile(rf"{_WORD}(::{_WORD})+", re.ASCII), "C++ class", _LENGTH)
 """`signal_ops::Polynomial`."""
-module_name = matching(re.compile(rf"{_WORD}(\.{_WORD})*", re.ASCII), "module of Python", 200)
+module_name = matching(re.compile(rf"{_WORD}(\.{_WORD})*", re.ASCII), "Python module name", 200)
 """`transformers.integrations.moe`."""

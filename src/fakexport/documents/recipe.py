@@ -1,4 +1,4 @@
-"""How entries of a checkpoint become weights, as an archive says it: no code, and no torch."""
+"""How entries of a checkpoint become weights, as an archive records it: no code, and no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Numbers = tuple[int, ...]
 OPERATORS = frozenset(
     {"cat", "permute", "reshape", "select", "slice", "split", "squeeze", "stack", "transpose", "unsqueeze"}
 )
-"""What a recipe may do: move elements. `weights.recipe` has what each of them does."""
+"What a recipe may do: move elements. `weights.recipe` implements each operator."
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Step:
 
     Args:
         operator: One of `OPERATORS`.
-        values: What it is applied to: indices of the entries, and after them of what earlier steps gave.
+        values: What it is applied to: indices of the entries, followed by those of earlier steps' results.
         numbers: Its dimensions and sizes.
     """
 
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Makes weights of entries.
+    """Builds weights from entries.
 
     Args:
         entries: Names in the checkpoint, all of which are used up.

@@ -1,4 +1,4 @@
-"""Values out of a JSON document that nobody vouches for: of the right type, within limits, or an error.
+"""Values from an untrusted JSON document: of the right type, within limits, or an error.
 
 Each function takes a value of plain Python types and returns it typed, or raises `DocumentError`.
 """
@@ -73,34 +73,34 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
 
 
 def matching(form: re.Pattern[str], what: str, limit: int = MAX_TEXT) -> Callable[[Any], str]:
-    """Reads strings that `form` matches as a whole; `what` says what they are."""
+    """Return a reader of strings that `form` matches as a whole; `what` describes them."""
 
     def read(value: Any) -> str:
         found = text(value, limit)
         if not form.fullmatch(found):
-            raise DocumentError(f"{found[:80]!r} is no {what}")
+            raise DocumentError(f"{found[:80]!r} is not a valid {what}")
         return found
 
     return read
 
 
 def one_of(words: Collection[str], what: str) -> Callable[[Any], str]:
-    """Reads one of these strings; `what` says what they are."""
+    """Return a reader of exactly these strings; `what` describes them."""
 
     def read(value: Any) -> str:
         word = text(value)
         if word not in words:
-            raise DocumentError(f"{word[:80]!r} is no {what}")
+            raise DocumentError(f"{word[:80]!r} is not a valid {what}")
         return word
 
     return read
 
 
 def identifier(value: Any) -> str:
-    """A name that may stand in the Python code that torch generates from a graph."""
+    """Read a name that may appear in the Python code that torch generates from a graph."""
     name = text(value)
     if not _IDENTIFIER.fullmatch(name) or name in _NO_NAME or len(name) > _MAX_NAME:
-        raise DocumentError(f"{name[:80]!r} is no name for a value")
+        raise DocumentError(f"{name[:80]!r} is not a valid name for a value")
     return name
 
 
@@ -108,7 +108,7 @@ def integer(value: Any, lowest: int = -MAX_INTEGER - 1, highest: int = MAX_INTEG
     if type(value) is not int:
         raise _wrong("an integer", value)
     if not lowest <= value <= highest:
-        raise DocumentError(f"an integer out of the range from {lowest} to {highest}")
+        raise DocumentError(f"an integer outside the range {lowest} to {highest}")
     return value
 
 
@@ -119,7 +119,7 @@ def boolean(value: Any) -> bool:
 
 
 def decimal(value: Any) -> float:
-    """A floating-point number; torch writes those that JSON cannot as strings."""
+    """Read a floating-point number; torch writes those that JSON cannot express as strings."""
     if type(value) is float:
         return value
     if type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER:
@@ -134,7 +134,7 @@ def optional(value: Any, read: Callable[[Any], T]) -> T | None:
 
 
 def field(owner: dict[str, Any], name: str, read: Callable[[Any], T], default: Any = ...) -> T:
-    """The field `name`, read; a fault inside is reported with its name."""
+    """Read the field `name`; a fault inside is reported with its name."""
     if name not in owner:
         if default is ...:
             raise DocumentError("this field is missing").within(name)
@@ -148,7 +148,7 @@ def field(owner: dict[str, Any], name: str, read: Callable[[Any], T], default: A
 
 
 def record(value: Any, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """The fields of an object that has exactly these, each read by its reader."""
+    """Read the fields of an object that has exactly these, each with its reader."""
     owner = mapping(value)
     if unknown := sorted(owner.keys() - readers.keys()):
         raise DocumentError(f"the field {unknown[0][:80]!r} is unknown")
@@ -156,7 +156,7 @@ def record(value: Any, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str,
 
 
 def items(value: Any, read: Callable[[Any], T], limit: int = MAX_COUNT) -> list[T]:
-    """The entries of a list, each read; a fault inside is reported with its index."""
+    """Read each entry of a list; a fault inside is reported with its index."""
     result: list[T] = []
     for entry in sequence(value, limit):
         try:
@@ -167,7 +167,7 @@ def items(value: Any, read: Callable[[Any], T], limit: int = MAX_COUNT) -> list[
 
 
 def entries(value: Any, read: Callable[[Any], T]) -> dict[str, T]:
-    """The values of an object, each read; a fault inside is reported with its key."""
+    """Read each value of an object; a fault inside is reported with its key."""
     result: dict[str, T] = {}
     for key, entry in named_items(value):
         try:
@@ -186,7 +186,7 @@ def named_items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def union(value: Any) -> tuple[str, Any]:
-    """An object with one field, whose name tells what its value is: `{"as_int": 3}`."""
+    """Read an object with one field, whose name determines the type of its value: `{"as_int": 3}`."""
     if type(value) is not dict or len(value) != 1:
         raise DocumentError("expected an object with exactly one field")
     return next(iter(value.items()))

@@ -1,4 +1,4 @@
-"""Files of an unknown author: opened once, never waited for, read within limits; and written as a whole."""
+"""Files from an untrusted author: opened once, without waiting, read within limits; and atomic writes."""
 
 from .new_file import FileWriteError, new_file
 from .private_folder import PrivateFolderError, fault_of_owner, make_private_folder, private_folder

@@ -21,7 +21,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class FileWriteError(FakexportError, OSError):
-    """A file was not written; what stood at its path before still stands there. The text is one line."""
+    """A file was not written; whatever was at its path is still there. The text is one line."""
 
     def __init__(self, path: str | os.PathLike[str], cause: OSError) -> None:
         super().__init__(cause.errno, cause.strerror or str(cause), os.fspath(path))
@@ -32,11 +32,11 @@ class FileWriteError(FakexportError, OSError):
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[BufferedWriter]:
-    """A file to write to, which takes the place of `path` when the block ends without an error.
+    """Open a file that replaces `path` when the block ends without an error.
 
     It has no name until then where the system allows that, so that even a killed process leaves nothing;
-    elsewhere it is called `.NAME.XXXXXXXX.tmp` and removed on any error. The folder must exist. What stood at
-    `path`, a symbolic link too, is replaced, unless it is a device, a pipe or a directory.
+    elsewhere it is called `.NAME.XXXXXXXX.tmp` and removed on any error. The folder must exist. What was at
+    `path` is replaced, even a symbolic link, unless it is a device, a pipe or a directory.
 
     Args:
         path: The file.
@@ -70,7 +70,7 @@ def new_file(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[Buf
 
 
 def _check_replaceable(target: Path) -> None:
-    """Refuses what another file must not take the place of: as root, `/dev/null` would be gone."""
+    """Refuse what must not be replaced: as root, `/dev/null` would be gone."""
     if not target.name:
         raise IsADirectoryError(errno.EISDIR, "is a directory, not the name of a file")
     with contextlib.suppress(FileNotFoundError):
@@ -79,7 +79,9 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _create(named: Path, mode: int) -> tuple[int, bool]:
-    """A descriptor of a new file in the folder, and whether the file has its temporary name already."""
+    """Return a descriptor of a new file in the folder, and whether the file has its temporary name
+    already.
+    """
     unnamed = getattr(os, "O_TMPFILE", 0)
     if unnamed and _DESCRIPTORS.is_dir():
         with contextlib.suppress(IsADirectoryError, PermissionError, NotImplementedError, OSError):
@@ -89,7 +91,7 @@ def _create(named: Path, mode: int) -> tuple[int, bool]:
 
 
 def _name(descriptor: int, named: Path) -> None:
-    """Gives a file without a name its temporary one."""
+    """Give a file without a name its temporary one."""
     folder = os.open(named.parent, os.O_RDONLY)
     try:
         # Without `dst_dir_fd` Python ignores `follow_symlinks` and links the link (python/cpython#81793).
@@ -100,7 +102,7 @@ def _name(descriptor: int, named: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the new name last through a power cut, where the system can."""
+    """Make the new name survive a power failure, where the system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""A folder whose content is run: no other user may be able to put something into it.
+"""A folder whose content is executed: no other user may be able to put something into it.
 
 Source: what sshd asks of a user's files (`StrictModes`; `safe_path` in OpenSSH's misc.c), with sticky folders
 such as /tmp allowed on the way, and the user's own group.
@@ -16,16 +16,16 @@ __all__ = ["PrivateFolderError", "fault_of_owner", "make_private_folder", "priva
 
 
 class PrivateFolderError(FakexportError):
-    """Others than this user could write to what is to be trusted. One line, with the repair."""
+    """Other users could write to a folder whose content is trusted. One line, with the fix."""
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
-    """The real path of a folder that only this user and the superuser can change, or that is not there yet.
+    """Return the real path of a folder that only this user and the superuser can change, or that is missing.
 
     Every folder on the way counts too: who can write to one can put another folder into its place.
 
     Raises:
-        PrivateFolderError: others own one of them, or can write to it; or it is not a folder.
+        PrivateFolderError: another user owns one of them, or can write to it; or it is not a folder.
     """
     resolved = Path(os.path.realpath(path))
     for place in (resolved, *resolved.parents):
@@ -39,21 +39,21 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
             raise PrivateFolderError(f"{place} is not a folder")
         is_shared = place != resolved and bool(status.st_mode & stat.S_ISVTX)
         if (fault := fault_of_owner(status, is_shared=is_shared)) is not None:
-            below = "" if place == resolved else f", and {resolved} is in it"
+            below = "" if place == resolved else f" and contains {resolved}"
             raise PrivateFolderError(
-                f"{place} {fault}{below}: {_repair(place, status)}, or name a folder of your own"
+                f"{place} {fault}{below}: {_repair(place, status)}, or pass a folder of your own"
             )
     return resolved
 
 
 def make_private_folder(path: Path) -> None:
-    """Makes a folder, and those above it that are missing, for this user alone.
+    """Create a folder, and its missing parents, for this user alone.
 
     Args:
-        path: As `private_folder` gave it; what is there is checked again.
+        path: As returned by `private_folder`; what exists is checked again.
     Raises:
         PrivateFolderError: as `private_folder`.
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     missing = [place for place in (path, *path.parents) if not place.exists()]
     for place in reversed(missing):
@@ -62,10 +62,10 @@ def make_private_folder(path: Path) -> None:
 
 
 def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | None:
-    """Who else could have written there: `belongs to user 1001`; None if only this user and the superuser.
+    """Return who else could have written there: `belongs to user 1001`; None if no one else.
 
     Args:
-        status: Of a file or a folder.
+        status: `stat` of a file or a folder.
         is_shared: Whether those who can write to it may only touch what is theirs, as in /tmp.
     """
     if status.st_uid not in (0, os.geteuid()):
@@ -73,14 +73,16 @@ def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | 
     if is_shared:
         return None
     if status.st_mode & stat.S_IWOTH:
-        return f"can be written by everyone (mode {_mode(status)})"
+        return f"is writable by everyone (mode {_mode(status)})"
     if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
-        return f"can be written by its group (mode {_mode(status)})"
+        return f"is writable by its group (mode {_mode(status)})"
     return None
 
 
 def _is_own_group(group: int) -> bool:
-    """Whether a group has no member but this user, as where every user has a group of the same name."""
+    """Return whether the group has no member but this user, as where every user has a group of the same
+    name.
+    """
     import grp
     import pwd
 

@@ -1,6 +1,6 @@
-"""The one way to open a file that someone else may have made, or may exchange at any time.
+"""The one way to open an untrusted file, which may also be replaced at any time.
 
-What stands at a path may be a pipe that no one writes to, a device without an end, or another file a moment
+What is at a path may be a pipe that no one writes to, an endless device, or another file a moment
 later. So a path is opened once, without waiting; what it is, its size and its content are then asked of that
 descriptor, by the code that checks the file and the code that uses it.
 """
@@ -44,7 +44,7 @@ class RegularFile:
     Args:
         path: As the caller named it, for messages.
         descriptor: Owned by this object from now on.
-        status: Of the descriptor.
+        status: `fstat` of the descriptor.
     """
 
     def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
@@ -56,20 +56,20 @@ class RegularFile:
 
     @property
     def size(self) -> int:
-        """Bytes of the file when it was opened."""
+        """Return the size of the file in bytes when it was opened."""
         return self.status.st_size
 
     @property
     def same_file(self) -> Path:
-        """A path for libraries that open files themselves: on Linux that of this very file, while it is open.
+        """Return a path for libraries that open files themselves; on Linux, of this very file while open.
 
-        Elsewhere it is the path that was opened, where another file may be by now.
+        Elsewhere it is the path that was opened, which may be another file by now.
         """
         link = Path("/proc/self/fd", str(self._descriptor))
         return link if sys.platform == "linux" and link.exists() else Path(self.path)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """The bytes from `offset` on; fewer only where the file ends.
+        """Return the bytes from `offset` on; fewer only where the file ends.
 
         Raises:
             OSError: they cannot be read, or not without waiting for them.
@@ -91,13 +91,13 @@ class RegularFile:
             return os.read(self._descriptor, length)
 
     def pieces(self, offset: int = 0, length: int = sys.maxsize) -> Iterator[bytes]:
-        """The same in steps, not through a mapping, whose pages would count as memory of the process."""
+        """Yield the same in steps, without a mapping, whose pages would count as memory of the process."""
         while length > 0 and (piece := self.read_at(offset, min(length, _PIECE_BYTES))):
             yield piece
             offset, length = offset + len(piece), length - len(piece)
 
     def read(self, most_bytes: int) -> bytes:
-        """The content as a whole. The size is not trusted: some files have more to read than they say.
+        """Return the whole content. The size is not trusted: some files yield more than they report.
 
         Raises:
             OSError: it has more than `most_bytes`, or cannot be read.
@@ -110,7 +110,7 @@ class RegularFile:
         return bytes(content)
 
     def mapped(self) -> mmap.mmap:
-        """The content as memory, private to this process: no byte is read before it is used.
+        """Map the content into memory, private to this process: no byte is read before it is used.
 
         The mapping lasts as long as it is used, also when the file is closed.
 
@@ -129,7 +129,7 @@ class RegularFile:
         return mmap.mmap(self._descriptor, size, access=mmap.ACCESS_COPY)
 
     def close(self) -> None:
-        """Closes the file; nothing can be read of it then. Mappings stay."""
+        """Close the file; it cannot be read afterwards. Mappings stay."""
         self._close()
         self._descriptor = -1  # The number may be that of another file by the next read.
 
@@ -143,7 +143,7 @@ class RegularFile:
 
 
 def open_regular(path: str | os.PathLike[str]) -> RegularFile:
-    """Opens a regular file for reading, through links, without waiting and without a side effect on others.
+    """Open a regular file for reading, through links, without waiting and without side effects.
 
     Raises:
         OSError: there is no such file, it may not be read, or it is a directory, a named pipe, a device or a
@@ -155,7 +155,7 @@ def open_regular(path: str | os.PathLike[str]) -> RegularFile:
 
 
 def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
-    """Opens a regular file at a place below a folder, following no symbolic link on the way from there.
+    """Open a regular file below a folder, following no symbolic link on the way from there.
 
     Args:
         folder: An existing folder.
@@ -166,7 +166,7 @@ def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
     path = os.path.join(folder, name)  # noqa: PTH118 (for messages, as it was named)
     *folders, last = name.split("/")
     if any(step in ("", ".", "..") for step in (*folders, last)):
-        raise OSError(errno.EINVAL, "does not lie below its folder", path)
+        raise OSError(errno.EINVAL, "is not below its folder", path)
     if os.open not in os.supports_dir_fd:
         return _open_step_by_step(path, Path(folder), [*folders, last])
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -178,7 +178,11 @@ def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
         _check_regular(path, os.stat(last, dir_fd=at, follow_symlinks=False))
         return _opened(path, os.open(last, _FLAGS | os.O_NOFOLLOW, dir_fd=at))
     except OSError as error:
-        reason = "is or is behind a symbolic link" if error.errno in (errno.ELOOP, errno.ENOTDIR) else None
+        reason = (
+            "is a symbolic link or is reached through one"
+            if error.errno in (errno.ELOOP, errno.ENOTDIR)
+            else None
+        )
         raise OSError(error.errno, reason or error.strerror, path) from error
     finally:
         os.close(at)
@@ -200,7 +204,7 @@ def _open_step_by_step(path: str, folder: Path, steps: list[str]) -> RegularFile
 
 
 def read_file(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
-    """The content of a regular file.
+    """Return the content of a regular file.
 
     Raises:
         OSError: as `open_regular`; or it has more than `most_bytes`.

@@ -1,4 +1,4 @@
-"""Real weights for a program that has none."""
+"""Bind real weights to a program that has none."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from fakexport.weights.weights_warning import warn_of
 __all__ = ["LARGEST_CHECKED_BYTES", "BindError", "bound_program", "check_dtype", "fitting_weights"]
 
 LARGEST_CHECKED_BYTES = 2**30
-"""A mapped checkpoint that is larger is looked through for NaN only where `check_finite=True` asks for it."""
+"A mapped checkpoint larger than this is checked for NaN only with `check_finite=True`."
 
 
 class BindError(FakexportError, ValueError):
-    """A checkpoint that does not fit the program: nothing was bound. The text is one line.
+    """A checkpoint does not fit the program; nothing was bound. The text is one line.
 
     Args:
         report: Everything that does not fit.
@@ -59,15 +59,15 @@ def bound_program(
     device_map: str | Mapping[str, str] | None = None,
     check_finite: bool | None = None,
 ) -> ExportedProgram:
-    """The program with the weights of a checkpoint: all of them, exactly, or none; `archive.bind` says more.
+    """Return the program with the weights of a checkpoint: all of them, exactly, or none; see `archive.bind`.
 
     Args:
         program: Not changed.
         expected: What it expects, as `expected_of_program` has it.
         checkpoint: Its entries by the names of the program.
-        found: What `verified` says of the two.
+        found: The result of `verified` for the two.
         device_map: Device to device, for a program of devices that are not here.
-        check_finite: Whether to look through the weights for NaN and infinity.
+        check_finite: Whether to check the weights for NaN and infinity.
     Raises:
         BindError, RetargetError, ValueError: as for `archive.bind`.
     Warns:
@@ -88,19 +88,19 @@ def fitting_weights(
     *,
     check_finite: bool | None = None,
 ) -> BoundWeights:
-    """What `bind` puts into a program, for whatever else takes weights: all of them, exactly, or none.
+    """Return the weights that `bind` would bind, for other uses: all of them, exactly, or none.
 
     Args:
-        expected, checkpoint: What is wanted, and what there is.
-        found: What `verified` says of the two.
+        expected, checkpoint: What the program needs, and what the checkpoint has.
+        found: The result of `verified` for the two.
         like: Tensors by name whose strides the weights take, fakes as well.
         check_finite: As for `bind`.
     Returns:
         The tensors by name, on the CPU.
     Raises:
-        BindError: as `bind` says.
+        BindError: as for `bind`.
     Warns:
-        WeightsWarning: as `bind` says.
+        WeightsWarning: as for `bind`.
     """
     if not found.report.is_bindable:
         raise BindError(found.report)
@@ -117,22 +117,22 @@ def fitting_weights(
 
 
 def check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
-    """Refuses to convert weights to a dtype in which the graph has none.
+    """Refuse to convert weights to a dtype that the graph does not compute in.
 
     Raises:
-        ValueError: it has not.
+        ValueError: the graph computes in other dtypes.
     """
     present = {w.dtype for w in expected.weights.values() if w.dtype.is_floating_point}
     if dtype is not None and present and dtype not in present:
         names = ", ".join(sorted(str(found).removeprefix("torch.") for found in present))
         asked = str(dtype).removeprefix("torch.")
         raise InvalidValue(
-            f"the graph of the program is in {names}, not in {asked}: export it with that dtype"
+            f"the program's graph computes in {names}, not in {asked}: export it with that dtype"
         )
 
 
 def _on_devices(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> ExportedProgram:
-    """The program on devices that are all on this machine."""
+    """Return the program on devices that are all on this machine."""
     move = move_to_here(device_map, devices_of_program(program))
     return retarget(program, move.targets) if move.targets else program
 
@@ -160,7 +160,7 @@ def _bound(program: ExportedProgram, weights: BoundWeights, facts: ProgramFacts)
 
 
 def _own_copies(tensors: Mapping[str, Any], written: frozenset[str]) -> dict[int, torch.Tensor]:
-    """A copy of each tensor that the program writes into, by the identity of the caller's.
+    """Return a copy of each tensor that the program writes into, by the identity of the caller's.
 
     Nothing else is copied: memory is not doubled for what is only read.
     """
@@ -175,7 +175,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _zero_inputs(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The example inputs without fakes: `torch.export.load` would unpickle those by running code."""
+    """Return the example inputs without fakes: `torch.export.load` would unpickle those by running code."""
 
     def real(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not is_fake(value):

@@ -1,4 +1,4 @@
-"""The devices that weights are bound on: they are on this machine."""
+"""The devices that weights are bound on; they must be on this machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["move_to_here"]
 
 
 def move_to_here(device_map: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
-    """What a device map makes of the devices of programs that are to be bound.
+    """Return where a device map moves the devices of programs that are to be bound.
 
     Args:
         device_map: As for `bind`.
         present: The programs' devices.
     Raises:
-        ValueError: a device that the programs have not, or that nobody knows; one that is not here.
+        ValueError: a device that the programs do not use or that is unknown; one that is not on this machine.
     """
     move = DeviceMove.parse(device_map, present)
     for device in present:

@@ -35,14 +35,14 @@ def read_weights(
     *,
     is_checking_finite: bool,
 ) -> BoundWeights:
-    """Every weight that is wanted, on the CPU, in the dtype and with the strides that the program has.
+    """Return every expected weight, on the CPU, with the program's dtype and strides.
 
-    A mapped tensor that has both already stays mapped. What transformers merges takes memory.
+    A mapped tensor that already has both stays mapped. Weights that transformers merges take memory.
 
     Args:
         checkpoint, match, expected: As they were verified: nothing is missing, every shape fits.
         like: The program's own tensors.
-        is_checking_finite: Whether to look through all data.
+        is_checking_finite: Whether to check all data for NaN and infinity.
     """
     bound = BoundWeights()
     with real_execution():
@@ -88,7 +88,7 @@ def _not_finite(made: Made) -> list[WeightFinding]:
 
 
 def _fitted(tensor: torch.Tensor, weight: Weight, like: torch.Tensor) -> torch.Tensor:
-    """The tensor in the program's dtype and strides; itself where it has both."""
+    """Return the tensor in the program's dtype and strides; itself where it has both."""
     converted = tensor.to(weight.dtype)
     if like.layout is not torch.strided or _is_laid_out(converted, like.stride()):
         return converted
@@ -102,7 +102,7 @@ def _is_laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
 
 
 def _differing_ties(tensors: Mapping[str, torch.Tensor], expected: ExpectedWeights) -> list[WeightFinding]:
-    """Several entries for one tied weight, and their data is not the same."""
+    """Yield tied weights that have several entries with different data."""
     findings = []
     for names in expected.tied:
         present = [name for name in names if name in tensors]

@@ -1,4 +1,4 @@
-"""What a checkpoint is: named tensors that are described at once and read when they are wanted."""
+"""Checkpoints: named tensors that are described at once and read when they are needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Checkpoint", "CheckpointError", "Entry"]
 
 
 class CheckpointError(FakexportError, ValueError):
-    """A checkpoint that cannot be read, or that is refused; one line that names the file and the fault."""
+    """A checkpoint that cannot be read, or that is refused; one line that names the file and the reason."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Entry:
         shape: Its sizes.
         dtype: Its dtype.
         file: Name of the file that holds it, without folders; None for a tensor in memory.
-        offset: Of its first byte in that file; None where the file's library does not say.
+        offset: Position of its first byte in that file; None where the file's library does not say.
         nbytes: Bytes of its elements.
     """
 
@@ -46,7 +46,7 @@ class Checkpoint:
         metadata: What a safetensors file says about itself: text by name.
         shared: Groups of names that are one memory. safetensors files have none.
         folder: Where the files are; None for tensors in memory.
-        read: Gives the tensor of a name.
+        read: Returns the tensor of a name.
     """
 
     location: str
@@ -63,10 +63,10 @@ class Checkpoint:
         return sum(entry.nbytes for name, entry in self.entries.items() if name not in again)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor itself: mapped from its file, so that its data is read when it is first used.
+        """Return the tensor itself: mapped from its file, so that its data is read when it is first used.
 
-        Writing into it changes neither the file nor another tensor. Of a checkpoint in memory it is the
-        tensor that was given.
+        Writing into it changes neither the file nor another tensor. For a checkpoint in memory, it is
+        the given tensor.
 
         Raises:
             KeyError: no entry of this name.

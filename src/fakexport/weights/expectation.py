@@ -1,4 +1,4 @@
-"""What a model or a program wants from a checkpoint."""
+"""The weights that a model or a program expects from a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ModelSource = str | nn.Module | Callable[[], Any]
 
 @dataclass(frozen=True)
 class Weight:
-    """Shape and dtype of a tensor that a checkpoint must bring, or brings."""
+    """Shape and dtype of a tensor that a checkpoint must provide, or provides."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -63,12 +63,12 @@ class ExpectedWeights:
         return {**self.weights, **self.constants}
 
     def aliases(self) -> dict[str, tuple[str, ...]]:
-        """The group of each name that is tied."""
+        """Return the group of each name that is tied."""
         return {name: names for names in self.tied for name in names}
 
 
 def expected_of_module(module: nn.Module) -> ExpectedWeights:
-    """What a module wants, real or fake: the tensors of its state dict, of wrappers those inside."""
+    """Return what a module expects: the tensors of its state dict, with wrapper subclasses unwrapped."""
     state = {
         name: tensor
         for name, tensor in flat_tensors(module.state_dict(keep_vars=True)).items()
@@ -84,7 +84,7 @@ def expected_of_module(module: nn.Module) -> ExpectedWeights:
 
 
 def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
-    """What a program wants: its state dict, and the constants that have no value."""
+    """Return what a program expects: its state dict, and the constants that have no value."""
     state = program.state_dict
     constants = {name: c for name, c in program.constants.items() if isinstance(c, torch.Tensor)}
     missing = {name: _weight(c) for name, c in constants.items() if not has_value(c)}
@@ -97,12 +97,12 @@ def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
 
 
 def fake_model(source: ModelSource, *, topology: str = "cpu", dtype: torch.dtype | None = None) -> nn.Module:
-    """The module of a source, built without data.
+    """Return the module of a source, built without data.
 
     Args:
         source: As for `check`: a text, a factory or a module.
         topology: Devices that the constructor may name.
-        dtype: Default floating dtype of the construction; default: what the source says.
+        dtype: Default floating-point dtype during construction; default: the source's own.
     Raises:
         ValueError, TypeError: no such source or topology.
         ModelNotBuilt: the constructor raised.

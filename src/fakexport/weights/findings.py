@@ -1,4 +1,4 @@
-"""From what matched to findings, one for all names that have one fault and one cause."""
+"""Turn a match into findings, one for all names that share a fault and a cause."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fakexport.weights.weights_report import WeightFinding
 
 __all__ = ["findings_of"]
 
-_CONSTANT = Cause("it is a constant without a value, see FE601 to FE603: no checkpoint brings it by itself")
+_CONSTANT = Cause("a constant without a value (see FE601 to FE603): no checkpoint provides it by itself")
 
 
 def findings_of(
     match: Match, expected: ExpectedWeights, checkpoint: Checkpoint, *, is_converting: bool = False
 ) -> tuple[WeightFinding, ...]:
-    """Everything that the headers show, errors first.
+    """Return everything that the headers show, errors first.
 
     Args:
         match: The best reading of the checkpoint.
-        expected: What is wanted.
-        checkpoint: For the shapes of entries that nothing wants.
-        is_converting: Floating dtypes are converted, so that another one is no fault.
+        expected: What the model expects.
+        checkpoint: For the shapes of unexpected keys.
+        is_converting: Floating-point dtypes are converted, so that a dtype mismatch is not an error.
     """
     missing = {name: expected.all[name] for name in match.missing}
     entries = checkpoint.entries
@@ -43,7 +43,7 @@ def findings_of(
 
 def _missing(match: Match, expected: ExpectedWeights, causes: Mapping[str, Cause]) -> Iterator[WeightFinding]:
     failed = {
-        name: Cause(f"{reason}; it is made of {{}}", made.entries)
+        name: Cause(f"{reason}; it is built from {{}}", made.entries)
         for name, (made, reason) in match.failed.items()
     }
     constants = dict.fromkeys(expected.constants, _CONSTANT)
@@ -56,7 +56,7 @@ def _missing(match: Match, expected: ExpectedWeights, causes: Mapping[str, Cause
                 "FE701",
                 finding.names,
                 cause=finding.cause,
-                fix="give it: `bind(..., constants={name: tensor})`",
+                fix="pass it: `bind(..., constants={name: tensor})`",
             )
             if is_constant
             else finding
@@ -69,7 +69,7 @@ def _one_per_tie(names: tuple[str, ...], expected: ExpectedWeights) -> tuple[str
 
 
 def _grouped(code: str, names: tuple[str, ...], causes: Mapping[str, Cause]) -> Iterator[WeightFinding]:
-    """The names of one cause together."""
+    """Yield one finding for all names that share a cause."""
     groups: dict[Hashable, list[str]] = {}
     for name in names:
         cause = causes.get(name)
@@ -111,12 +111,12 @@ def _wrong(match: Match, expected: ExpectedWeights, is_converting: bool) -> Iter
 
 
 def _made_of(names: list[str], match: Match) -> Cause | None:
-    """Of a weight that transformers makes of several entries, one of these may be missing."""
+    """Return the cause of a wrong shape where transformers builds the weight from several entries."""
     made = [match.conversions[name] for name in names]
     if not made[0].operations:
         return None
     entries = tuple(entry for conversion in made for entry in conversion.entries)
-    return Cause("transformers makes it of {}, of which some may be missing", entries)
+    return Cause("transformers builds it from {}, some of which may be missing", entries)
 
 
 def _wrong_dtype(names: tuple[str, ...], weight: Weight, found: Weight, made: int) -> WeightFinding:
@@ -142,5 +142,5 @@ def _ties(match: Match, expected: ExpectedWeights, checkpoint: Checkpoint) -> It
         entries = [match.conversions[name].entries for name in present]
         groups = {shared.get(found[0], found) for found in entries}
         if len(present) > 1 and len(groups) > 1:
-            cause = Cause("the checkpoint may come from weights that are not tied")
+            cause = Cause("the checkpoint may have been saved from weights that are not tied")
             yield WeightFinding("FE705", tuple(present), cause=cause)

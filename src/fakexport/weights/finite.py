@@ -1,4 +1,4 @@
-"""NaN and infinity in data, looked for piece by piece."""
+"""Search data for NaN and infinity, piece by piece."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PIECE = 1 << 24
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether every element is; integers are. One pass over the data, with little memory."""
+    """Return whether every element is finite; integers are. One pass over the data, with little memory."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     flat = tensor.detach().reshape(-1)
@@ -20,7 +20,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def are_equal(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors have the same shape, dtype and bits."""
+    """Return whether two tensors have the same shape, dtype and bits."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     if first.data_ptr() == second.data_ptr() and first.stride() == second.stride():

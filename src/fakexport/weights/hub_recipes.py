@@ -19,17 +19,17 @@ __all__ = ["model_of", "recipes_of"]
 
 
 def model_of(program: ExportedProgram) -> nn.Module | None:
-    """The model of transformers that a program was captured from, which knows its layouts; or None."""
+    """Return the transformers model that a program was captured from, which knows its layouts; or None."""
     module = facts_of(program).model
     return module if is_transformers_model(module) else None
 
 
 def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
-    """What `from_pretrained` does to a checkpoint that `save_pretrained` writes, for a program's weights.
+    """Return how `from_pretrained` converts a checkpoint of `save_pretrained` into a program's weights.
 
-    Entries that have the name of their weight and stay as they are need no recipe. Of a module of
-    transformers they are derived; a loaded program brings its own; another has none. A conversion that does
-    more than move data has no recipe: binding then needs transformers, and without says what is missing.
+    Entries that have the name of their weight and stay as they are need no recipe. They are
+    derived for a transformers module; a loaded program has its own; any other program has none. A conversion
+    that does more than move data has no recipe: binding it needs transformers, or reports what is missing.
     """
     if (known := facts_of(program).recipes) is not None:
         return known
@@ -56,7 +56,7 @@ def _derived(module: Any, wanted: Mapping[str, object]) -> tuple[Recipe, ...]:
 
 
 def _hub_entries(module: Any) -> dict[str, Weight]:
-    """The entries that `save_pretrained` writes, from shapes alone."""
+    """Return the entries that `save_pretrained` writes, from shapes alone."""
     from transformers.core_model_loading import revert_weight_conversion
 
     state = {

@@ -1,4 +1,4 @@
-"""How the entries of a checkpoint become the weights of a model: as they are, or by transformers' tables."""
+"""How the entries of a checkpoint become the weights of a model: unchanged, or by transformers' tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Convert = Callable[[Read], dict[str, torch.Tensor]]
 
 
 class ConversionFailed(FakexportError, ValueError):
-    """transformers could not make a weight of these entries; one line."""
+    """transformers could not build a weight from these entries; one line."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Conversion:
     Args:
         entries: Names in the checkpoint, all of which are used up.
         target: The weight, or the first of several, that comes out.
-        convert: Makes the weights by name, from what gives the tensor of an entry. Tensors without data
-            give tensors without data.
+        convert: Builds the weights by name, from a function that returns the tensor of an entry. Tensors
+            without data result in tensors without data.
         operations: What is done: `MergeModulelist(dim=0)`, `Concatenate(dim=1)`; empty for a mere renaming.
     """
 
@@ -42,18 +42,18 @@ class Conversion:
 
 
 def as_it_is(names: Collection[str]) -> list[Conversion]:
-    """Each entry is the weight of the same name."""
+    """Return one conversion per entry, to the weight of the same name."""
     return [_renamed(name, name) for name in names]
 
 
 def is_transformers_model(model: nn.Module | None) -> bool:
-    """Whether transformers has conversion tables for the module."""
+    """Return whether transformers has conversion tables for the module."""
     library = sys.modules.get("transformers")
     return library is not None and isinstance(model, library.PreTrainedModel)
 
 
 def hub_layout(names: Collection[str], model: Any, wanted: Mapping[str, object]) -> list[Conversion]:
-    """The steps by which transformers loads these entries: its own tables, its own operations.
+    """Return the steps by which transformers loads these entries: its own tables, its own operations.
 
     This is the first half of `transformers.core_model_loading.convert_and_load_state_dict_in_model`
     (5.23), without the half that casts dtypes, starts threads and changes the model.
@@ -61,7 +61,7 @@ def hub_layout(names: Collection[str], model: Any, wanted: Mapping[str, object])
     Args:
         names: Names of the entries.
         model: The transformers model, fake.
-        wanted: The names of the weights that are wanted; of a program, or of the model.
+        wanted: Names of the expected weights; those of a program, or of the model.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key
@@ -125,7 +125,7 @@ class _Converter:
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
             operations = ", ".join(map(repr, self.step.operations))
-            raise ConversionFailed(f"{operations} of transformers fails: {first}") from error
+            raise ConversionFailed(f"{operations} of transformers failed: {first}") from error
         return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
 
 

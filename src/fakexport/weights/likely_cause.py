@@ -1,4 +1,4 @@
-"""Why a weight and an entry may have missed each other, guessed from names and shapes."""
+"""Why a weight and an entry may not have matched, guessed from names and shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Cause:
     Args:
         text: As a clause; `{}` stands for the names.
         names: Entries or weights on the other side, where the clause has a place for them.
-        is_harmless: Nothing needs to be done about it.
+        is_harmless: Nothing needs to be done.
     """
 
     text: str
@@ -46,11 +46,11 @@ class Cause:
 
 
 def causes_of_names(missing: Shapes, unexpected: Shapes, transient: frozenset[str]) -> dict[str, Cause]:
-    """The likely cause of missing weights and of unexpected entries, by name, where there is one.
+    """Return the likely cause of missing weights and of unexpected entries, by name, where there is one.
 
     Args:
-        missing: Weights that nothing makes.
-        unexpected: Entries of which nothing is wanted.
+        missing: Missing keys.
+        unexpected: Unexpected keys.
         transient: Names of non-persistent buffers and other constants that have their values.
     """
     found: dict[str, Cause] = {}
@@ -62,14 +62,16 @@ def causes_of_names(missing: Shapes, unexpected: Shapes, transient: frozenset[st
         rest_unexpected = {name: weight for name, weight in rest_unexpected.items() if name not in found}
     for name in rest_unexpected:
         if _QUANTIZED.search(name):
-            found[name] = Cause("the checkpoint is quantized, the model is not: dequantize it first")
+            found[name] = Cause(
+                "the checkpoint is quantized but the model is not: dequantize the checkpoint first"
+            )
         elif name in transient:
             found[name] = Cause("it is a constant that the program carries", is_harmless=True)
     return found
 
 
 def cause_of_shape(name: str, wanted: tuple[int, ...], found: tuple[int, ...]) -> Cause | None:
-    """Why an entry may have another shape than the weight of its name."""
+    """Return why an entry and the weight of the same name may differ in shape."""
     if len(wanted) > 1 and found == wanted[::-1]:
         return Cause("it is transposed")
     if len(wanted) == len(found):
@@ -77,24 +79,24 @@ def cause_of_shape(name: str, wanted: tuple[int, ...], found: tuple[int, ...]) -
         if len(other) == 1:
             return _cause_of_size(name, other[0], wanted[other[0]], found[other[0]])
         if sorted(wanted) == sorted(found):
-            return Cause("its dimensions are in another order")
+            return Cause("its dimensions are in a different order")
     if prod(wanted) == prod(found):
-        return Cause("it has as many elements, in another layout")
+        return Cause("it has the same number of elements in a different layout")
     return None
 
 
 def _cause_of_size(name: str, axis: int, wanted: int, found: int) -> Cause | None:
     if axis == 0 and _VOCABULARY.search(name):
-        return Cause("the vocabulary, or the number of classes, has another size")
+        return Cause("the vocabulary size or the number of classes differs")
     if found and wanted % found == 0:
         return Cause(f"it may be one of {wanted // found} tensor-parallel shards along dimension {axis}")
     if wanted and found % wanted == 0:
         return Cause(f"{found // wanted} projections may be merged along dimension {axis}")
-    return Cause("the configuration may be that of another size of the model")
+    return Cause("the configuration may belong to a model of a different size")
 
 
 def _prefixes(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
-    """One name ends as the other does; the prefix that explains the most names is told."""
+    """Yield pairs of names that differ by a prefix; the prefix that explains the most names wins."""
     pairs = [*_suffix_pairs(missing, unexpected, True), *_suffix_pairs(unexpected, missing, False)]
     votes = Counter((prefix, is_extra) for _, _, prefix, is_extra in pairs)
     pairs.sort(key=lambda pair: -votes[pair[2], pair[3]])
@@ -124,12 +126,12 @@ def _renamings(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause
         for old, new in _RENAMED:
             weight = old.sub(new, entry)
             if weight != entry and weight in missing:
-                yield weight, Cause("it has its old name {} in the checkpoint", (entry,))
-                yield entry, Cause("it is called {} today", (weight,))
+                yield weight, Cause("the checkpoint has it under its old name {}", (entry,))
+                yield entry, Cause("its current name is {}", (weight,))
 
 
 def _projections(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
-    """Several tensors of one module on one side, their concatenation on the other."""
+    """Yield projections that are separate on one side and concatenated on the other."""
     for parts, wholes, is_merged in ((missing, unexpected, True), (unexpected, missing, False)):
         siblings: dict[tuple[str, str], list[str]] = {}
         for name in parts:
@@ -147,11 +149,11 @@ def _projections(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cau
                 )
             else:
                 yield whole, Cause(f"it is {verb} {{}} in the checkpoint", chosen)
-                yield from ((name, Cause("it is a part of {} in the model", (whole,))) for name in chosen)
+                yield from ((name, Cause("it is part of {} in the model", (whole,))) for name in chosen)
 
 
 def _family(name: str) -> tuple[str, str]:
-    """The module above the projection, and what of it: `attn.q_proj.weight` -> `attn`, `weight`."""
+    """Return the module above the projection, and what of it: `attn.q_proj.weight` -> `attn`, `weight`."""
     name = re.sub(r"_(weight|bias)$", r".\1", name)  # nn.MultiheadAttention: in_proj_weight
     above, _, leaf = name.rpartition(".")
     return above.rpartition(".")[0], leaf
@@ -179,7 +181,7 @@ def _cat(shapes: Sequence[tuple[int, ...]], axis: int) -> tuple[int, ...] | None
 
 
 def _experts(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
-    """One tensor per expert on one side, all experts in one tensor on the other."""
+    """Yield experts that are separate tensors on one side and a single tensor on the other."""
     for separate, merged, where, other in (
         (unexpected, missing, "checkpoint", "model"),
         (missing, unexpected, "model", "checkpoint"),
@@ -192,7 +194,7 @@ def _experts(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]
 
 
 def _home_of_experts(name: str, *, is_single: bool) -> str | None:
-    """The module that has the experts, where the name is of one expert, or of all of them."""
+    """Return the module that holds the experts, if the name belongs to one expert, or to all of them."""
     match = _EXPERTS.match(name)
     if match is None or (match[2] is not None) != is_single:
         return None
@@ -200,12 +202,12 @@ def _home_of_experts(name: str, *, is_single: bool) -> str | None:
 
 
 def _neighbours(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
-    """The only tensor of its shape that a module misses, and the only one too many there."""
+    """Yield a module's only missing key and only unexpected key of the same shape."""
     places: dict[tuple[tuple[str, str], tuple[int, ...]], tuple[list[str], list[str]]] = {}
     for side, names in enumerate((missing, unexpected)):
         for name, weight in names.items():
             places.setdefault((_family(name), weight.shape), ([], []))[side].append(name)
     for weights, entries in places.values():
         if len(weights) == len(entries) == 1:
-            yield weights[0], Cause("it may be called {} in the checkpoint", (entries[0],))
-            yield entries[0], Cause("it may be what the model calls {}", (weights[0],))
+            yield weights[0], Cause("the checkpoint may have it as {}", (entries[0],))
+            yield entries[0], Cause("the model may have it as {}", (weights[0],))

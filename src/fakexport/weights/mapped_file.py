@@ -18,8 +18,8 @@ class MappedFile:
     """An open file whose tensors are mapped on first use, and stay mapped as long as one of them lives.
 
     The mapping is private: a write into a tensor makes a copy of that page. Each tensor has a storage of
-    its own, of just its bytes, so that whoever saves or compares storages sees separate tensors. (The tensors
-    that `safetensors.safe_open` gives take no memory either; they come without the checks of `read_header`.)
+    its own, of just its bytes, so that code that saves or compares storages sees separate tensors. (Tensors
+    of `safetensors.safe_open` take no memory either, but come without the checks of `read_header`.)
 
     Args:
         file: Mapped from its descriptor, so that the tensors are of the file whose header was read, and let
@@ -30,7 +30,7 @@ class MappedFile:
         self._source: RegularFile | mmap.mmap = file
 
     def tensor(self, name: str, entry: Entry) -> torch.Tensor:
-        """The tensor of an entry.
+        """Return the tensor of an entry.
 
         Raises:
             CheckpointError: the file has another size than when it was opened, or cannot be mapped.

@@ -1,4 +1,4 @@
-"""Which entry becomes which weight, told from the headers alone."""
+"""Match checkpoint entries to weights, from the headers alone."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["Match", "match"]
 
 @dataclass(frozen=True)
 class Match:
-    """The weights that a checkpoint gives, and how.
+    """The weights that a checkpoint provides, and how.
 
     Args:
         made: Shape and dtype of every weight that comes out, by name.
         conversions: What makes it.
-        twice: Entries that make a weight which another one has made, by name of the weight.
+        twice: Entries for a weight that another entry already provides, by name of the weight.
         failed: Why transformers' conversion fails, by name of the weight.
-        missing: Wanted names that nothing makes, not even under the name of an alias.
-        unexpected: Entries of which nothing is wanted.
+        missing: Missing keys: expected names that no entry provides, not even under an alias.
+        unexpected: Unexpected keys: entries that the model does not use.
     """
 
     made: Mapping[str, Weight]
@@ -44,7 +44,9 @@ class Match:
     unexpected: tuple[str, ...]
 
     def faults(self, expected: ExpectedWeights) -> tuple[int, int]:
-        """How many weights cannot be bound, and how many entries are left over: the fewer the better."""
+        """Return how many weights cannot be bound and how many entries are left over: the fewer the
+        better.
+        """
         wanted = expected.all
         shapes = sum(
             weight.shape != wanted[name].shape for name, weight in self.made.items() if name in wanted
@@ -58,16 +60,16 @@ def match(
     model: nn.Module | None = None,
     recipes: Collection[Recipe] = (),
 ) -> Match:
-    """The reading of a checkpoint that leaves the fewest faults.
+    """Return the interpretation of a checkpoint that leaves the fewest faults.
 
     Entries are weights as they are, or in the layout of the Hugging Face hub, which transformers converts
     when it loads. A folder with a `config.json` is in the hub's layout where both readings fit: some
     conversions keep name and shape.
 
     Args:
-        checkpoint: Its headers are looked at, its data is not.
+        checkpoint: Only its headers are read, not its data.
         expected: What is wanted.
-        model: The transformers model whose conversions count; default: the one that expects.
+        model: The transformers model whose conversions count; default: that of `expected`.
         recipes: Where there is no such model: the conversions as an archive has them.
     """
     model = expected.model if model is None else model
@@ -114,7 +116,7 @@ def _matched(checkpoint: Checkpoint, expected: ExpectedWeights, conversions: Ite
 
 
 def _weights(conversion: Conversion, entries: Mapping[str, Entry]) -> dict[str, Weight]:
-    """What comes out of a conversion, without data."""
+    """Return the results of a conversion, without data."""
     if not conversion.operations:
         entry = entries[conversion.entries[0]]
         return {conversion.target: Weight(entry.shape, entry.dtype)}

@@ -13,12 +13,12 @@ _SIGNS = frozenset("#{}")  # A name that has one of them is shown as it is.
 
 
 def template_of(name: str) -> str:
-    """The name with `#` for each of its parts that is a number."""
+    """Return the name with `#` for each of its parts that is a number."""
     return ".".join("#" if _is_number(part) else part for part in name.split("."))
 
 
 def fold_names(names: Iterable[str]) -> list[str]:
-    """The names, those that differ in numbers only on one line, in the order of first appearance.
+    """Return the names, folding those that differ only in numbers, in order of first appearance.
 
     Nothing is lost and nothing added: each line stands for exactly the names that it covers.
 
@@ -39,12 +39,12 @@ def fold_names(names: Iterable[str]) -> list[str]:
 
 
 def _is_number(part: str) -> bool:
-    """Whether the part is a number and written as numbers are: `7`, not `007`."""
+    """Return whether the part is a number and written as numbers are: `7`, not `007`."""
     return part.isascii() and part.isdecimal() and len(part) < 10 and str(int(part)) == part
 
 
 def _products(numbers: Sequence[Numbers]) -> list[tuple[tuple[int, ...], ...]]:
-    """The tuples as products of sets, as few as one pass finds."""
+    """Return the tuples as products of sets, as few as one pass finds."""
     sets = tuple(tuple(sorted(set(column))) for column in zip(*numbers, strict=True))
     if prod(map(len, sets)) == len(numbers):
         return [sets]

@@ -1,4 +1,4 @@
-"""Opening a checkpoint, whatever form it has."""
+"""Open a checkpoint in any supported form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IN_A_FOLDER = (
 
 
 def open_checkpoint(checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkpoint) -> Checkpoint:
-    """The tensors of a checkpoint by name; of safetensors files only the headers are read.
+    """Return the tensors of a checkpoint by name; of safetensors files only the headers are read.
 
     Args:
         checkpoint: A `.safetensors` file; a folder with such a file, or with shards and their index; a
@@ -46,7 +46,7 @@ def open_checkpoint(checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkp
     Returns:
         The checkpoint. Tensors of files are mapped, those of a mapping are kept as they are.
     Raises:
-        CheckpointError: there is no checkpoint there, or one that is refused; one line.
+        CheckpointError: the checkpoint is missing or refused; one line.
 
     Example:
         >>> open_checkpoint({"weight": torch.zeros(4, 2)}).entries["weight"].shape
@@ -75,14 +75,16 @@ def open_checkpoint(checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkp
 def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise CheckpointError(f"a checkpoint is tensors by name; {name!r} is {type(tensor).__name__}")
+            raise CheckpointError(
+                f"a checkpoint maps names to tensors; {name!r} is a {type(tensor).__name__}"
+            )
     kept = flat_tensors(tensors)
     entries = MappingProxyType(entries_of(kept, None))
     return Checkpoint("a mapping", entries, kept.__getitem__, shared=shared_names(kept))
 
 
 def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> Checkpoint:
-    """The checkpoint with these entries in addition to its own, or in place of them.
+    """Return the checkpoint with these entries in addition to its own, or in place of them.
 
     Args:
         checkpoint: Not changed.
@@ -98,7 +100,7 @@ def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> C
 
 
 def first_file(checkpoint: Path) -> Path:
-    """The file with which reading begins: of a folder its index or its one file, else the path itself.
+    """Return the file to read first: the index or only file of a folder, otherwise the path itself.
 
     Raises:
         CheckpointError: the folder has no such file, or several.
@@ -113,7 +115,9 @@ def _file_in(folder: Path) -> Path:
             return found[0]
         if len(found) > 1:
             names = ", ".join(path.name for path in found[:3])
-            raise CheckpointError(f"{folder} has {len(found)} files without an index, name one: {names}, ...")
+            raise CheckpointError(
+                f"{folder} has {len(found)} files without an index, pass one of them: {names}, ..."
+            )
     raise CheckpointError(f"{folder} has no .safetensors file, no index and no .bin or .pt file")
 
 
@@ -130,7 +134,7 @@ class _Opened:
         return self._readers[name](name)
 
     def add(self, path: Path) -> list[str]:
-        """Takes the tensors of one file in; returns their names."""
+        """Add the tensors of one file and return their names."""
         return self._add_safetensors(path) if path.name.endswith(_SAFETENSORS) else self._add_torch(path)
 
     def _add_safetensors(self, path: Path) -> list[str]:
@@ -162,19 +166,21 @@ def _of_file(path: Path) -> _Opened:
         opened.add(path)
     else:
         raise CheckpointError(
-            f"{path} is no checkpoint: give a .safetensors, .pt, .pth or .bin file, an index or a folder"
+            f"{path} is not a checkpoint: pass a .safetensors, .pt, .pth or .bin file, an index or a folder"
         )
     return opened
 
 
 def _open_shards(index: Path, opened: _Opened) -> None:
-    """Every shard must hold exactly what the index says of it."""
+    """Open the shards; each must contain exactly what the index lists for it."""
     suffixes = (_SAFETENSORS,) if _SAFETENSORS in index.name else _TORCH
     for shard, names in read_index(index, suffixes=suffixes).items():
         held, said = set(opened.add(index.parent / shard)), set(names)
         if absent := said - held:
-            raise CheckpointError(f"{index.name}: {min(absent)!r} is not in {shard}, where it should be")
+            raise CheckpointError(
+                f"{index.name}: {min(absent)!r} is missing from {shard}, where the index lists it"
+            )
         if extra := held - said:
             raise CheckpointError(
-                f"{index.name}: {shard} holds {min(extra)!r}, which the index does not name there"
+                f"{index.name}: {shard} contains {min(extra)!r}, which the index does not list there"
             )

@@ -1,8 +1,8 @@
-"""How entries of a checkpoint become weights, in words that need no package of models.
+"""How entries of a checkpoint become weights, in terms that need no model library.
 
 transformers converts a checkpoint of the hub when it loads one: it renames entries, stacks experts, splits
-what was fused. What it does to the entries of one model, written down as operators that only move data, can
-be done where transformers is not.
+fused weights. What it does to the entries of one model, recorded as operators that only move data, can be
+repeated where transformers is not installed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ OPERATORS: Mapping[str, Callable[[Tensors, Numbers], Tensors]] = {
     "transpose": lambda values, numbers: (values[0].transpose(*numbers),),
     "unsqueeze": lambda values, numbers: (values[0].unsqueeze(*numbers),),
 }
-"""What each of `documents.recipe.OPERATORS` does: it moves elements. A dimension stands first."""
+"Implementation of each of `documents.recipe.OPERATORS`: it moves elements. A dimension comes first."
 
 
 def by_recipes(recipes: Collection[Recipe], names: Collection[str]) -> list[Conversion]:
-    """The conversions of these entries: by a recipe whose entries are all there, else as they are."""
+    """Return the conversions of these entries: by a recipe whose entries are all there, else as they are."""
     present = set(names)
     found = [recipe for recipe in recipes if present.issuperset(recipe.entries)]
     used = {name for recipe in found for name in recipe.entries}
@@ -71,7 +71,7 @@ def _made(recipe: Recipe, read: Read) -> dict[str, torch.Tensor]:
         for step in recipe.steps:
             made = OPERATORS[step.operator]([values[index] for index in step.values], step.numbers)
             if sum(value.numel() for value in made) > most:  # Somebody repeats entries to fill the memory.
-                raise ConversionFailed(f"{step.operator} gives more elements than the entries have")
+                raise ConversionFailed(f"{step.operator} produces more elements than the entries have")
             values.extend(made)
         return {name: values[index] for name, index in recipe.weights}
     except (IndexError, RuntimeError, TypeError) as error:
@@ -80,7 +80,7 @@ def _made(recipe: Recipe, read: Read) -> dict[str, torch.Tensor]:
 
 
 def recipe_of(conversion: Conversion, entries: Mapping[str, Weight]) -> Recipe:
-    """Writes down what a conversion does, by doing it without data.
+    """Record what a conversion does, by running it without data.
 
     Raises:
         NotRecordable: it computes, or reads values.
@@ -99,7 +99,7 @@ def recipe_of(conversion: Conversion, entries: Mapping[str, Weight]) -> Recipe:
 
 
 class _Log:
-    """Sees the operators that run, and writes them down as steps."""
+    """Records the operators that run as steps."""
 
     def __init__(self) -> None:
         self.values: list[torch.Tensor] = []
@@ -113,7 +113,7 @@ class _Log:
 
     def index(self, value: torch.Tensor) -> int:
         if id(value) not in self._indices:
-            raise NotRecordable("a weight comes from nowhere")
+            raise NotRecordable("a weight has no origin")
         return self._indices[id(value)]
 
     def __call__(

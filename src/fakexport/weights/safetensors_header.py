@@ -1,4 +1,4 @@
-"""The header of a safetensors file, read as input that may be hostile.
+"""The header of a safetensors file, read as untrusted input.
 
 Source: the format's description in the README of huggingface/safetensors, and its reader in Rust, which
 refuses the same files.
@@ -51,7 +51,7 @@ DTYPES = {
     "U64": torch.uint64,
     "F64": torch.float64,
 }
-"""Names of the format, and what they are in torch. Dtypes smaller than a byte are refused."""
+"Dtype names of the format, and torch's dtypes. Dtypes smaller than a byte are refused."
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """The header of a file; nothing of the tensors is read, and nothing is allocated for them.
+    """Return the header of a file; the tensors are not read, and nothing is allocated for them.
 
     Raises:
         CheckpointError: the file breaks a rule of the format; one line.
@@ -74,13 +74,13 @@ def read_header(path: Path) -> Header:
 
 
 def read_header_of(file: RegularFile) -> Header:
-    """The same of a file that is open already, and stays open."""
+    """Return the same of a file that is open already, and stays open."""
     path, size = Path(file.path), file.size
     length = int.from_bytes(file.read_at(0, _LENGTH_BYTES), "little")
     if size < _LENGTH_BYTES:
         raise _refused(path, f"it has {size} bytes, too few for a header")
     if length > MAX_HEADER_BYTES:
-        raise _refused(path, f"its header claims {length:,} bytes, more than {MAX_HEADER_BYTES:,}")
+        raise _refused(path, f"its header claims {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}")
     start = _LENGTH_BYTES + length
     if start > size:
         raise _refused(path, f"its header claims {length:,} bytes, the file has {size:,}")
@@ -100,7 +100,7 @@ def read_header_of(file: RegularFile) -> Header:
 
 def _metadata(path: Path, field: Any) -> dict[str, str]:
     if not isinstance(field, dict) or not all(isinstance(value, str) for value in field.values()):
-        raise _refused(path, "its __metadata__ is not text by name")
+        raise _refused(path, "its __metadata__ does not map names to text")
     return field
 
 
@@ -111,30 +111,30 @@ def _entry(path: Path, name: str, field: Any, start: int) -> Entry:
     if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
         raise refused("a name must be printable text of at most 4,096 characters")
     if not isinstance(field, dict) or field.keys() != _FIELDS:
-        raise refused("an entry has dtype, shape and data_offsets, and nothing else")
+        raise refused("an entry must have dtype, shape and data_offsets, and nothing else")
     kind, shape, offsets = field["dtype"], field["shape"], field["data_offsets"]
     if not isinstance(kind, str) or kind not in DTYPES:
         raise refused(f"the dtype {str(kind)[:40]!r} is not supported")
     if not _is_sizes(shape) or len(shape) > _MAX_DIMENSIONS:
         raise refused("the shape is not a list of sizes")
     if not _is_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise refused("data_offsets is not a begin and an end")
+        raise refused("data_offsets is not a pair of begin and end")
     dtype, nbytes = DTYPES[kind], offsets[1] - offsets[0]
     if prod(shape) * dtype.itemsize != nbytes:
-        raise refused(f"{kind}{shape} does not take the {nbytes:,} bytes that the offsets give it")
+        raise refused(f"{kind}{shape} does not take the {nbytes:,} bytes between its offsets")
     return Entry(tuple(shape), dtype, path.name, start + offsets[0], nbytes)
 
 
 def _is_sizes(value: Any) -> bool:
-    """Whether the value is a list of integers from 0 to 2**63 - 1."""
+    """Return whether the value is a list of integers from 0 to 2**63 - 1."""
     return isinstance(value, list) and all(type(size) is int and 0 <= size < 2**63 for size in value)
 
 
 def _check_layout(path: Path, entries: dict[str, Entry], start: int, size: int) -> None:
-    """The data must follow the header without a hole or an overlap, and end where the file ends."""
+    """Check that the data follows the header without a hole or an overlap, and ends where the file ends."""
     for name, begin, end, expected in _places(entries, start):
         if begin != expected:
-            fault = "overlaps the tensor before it" if begin < expected else "leaves a hole before it"
+            fault = "overlaps the previous tensor" if begin < expected else "leaves a hole before it"
             raise _refused(path, f"{_shown(name)}: its data {fault}")
         if end > size:
             raise _refused(path, f"{_shown(name)}: its data ends at {end:,}, the file at {size:,}")
@@ -156,4 +156,4 @@ def _shown(name: str) -> str:
 
 
 def _refused(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"{path.name} is no safetensors file that can be trusted: {reason}")
+    return CheckpointError(f"{path.name} is not a valid safetensors file: {reason}")

@@ -17,13 +17,13 @@ MAX_INDEX_BYTES = 100_000_000
 
 
 def read_index(path: Path, *, suffixes: tuple[str, ...]) -> dict[str, list[str]]:
-    """The shards of an index, in the order of first mention, each with the names that it is said to hold.
+    """Return the shards of an index, in order of first mention, each with the names it should contain.
 
     Args:
         path: The index, in the folder of its shards.
         suffixes: How the name of a shard may end. An index is never a shard, whatever it is called.
     Raises:
-        CheckpointError: the index is refused, or a shard is not there; one line.
+        CheckpointError: the index is refused, or a shard is missing; one line.
         OSError: the index cannot be opened.
     """
     text = read_file(path, most_bytes=MAX_INDEX_BYTES)
@@ -44,7 +44,7 @@ def read_index(path: Path, *, suffixes: tuple[str, ...]) -> dict[str, list[str]]
 
 def _check_shard(index: Path, shard: Any, suffixes: tuple[str, ...]) -> None:
     if not isinstance(shard, str) or not shard.isprintable() or not shard.endswith(suffixes):
-        raise _refused(index, f"{str(shard)[:80]!r} is no name of a shard ({', '.join(suffixes)})")
+        raise _refused(index, f"{str(shard)[:80]!r} is not a valid shard name ({', '.join(suffixes)})")
     if Path(shard).name != shard or "\\" in shard or ":" in shard or shard.startswith("."):
         raise _refused(index, f"the shard {shard[:80]!r} is not in the folder of the index")
     if not (index.parent / shard).is_file():
@@ -52,4 +52,4 @@ def _check_shard(index: Path, shard: Any, suffixes: tuple[str, ...]) -> None:
 
 
 def _refused(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"{path.name} is no index that can be trusted: {reason}")
+    return CheckpointError(f"{path.name} is not a valid shard index: {reason}")

@@ -1,4 +1,4 @@
-"""Checkpoints that `torch.save` wrote, and tensors that are in memory already."""
+"""Checkpoints written by `torch.save`, and tensors that are already in memory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NESTED = ("state_dict", "model_state_dict", "model", "module")
 
 
 def load_torch_file(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file that `torch.save` wrote: mapped, on the CPU, without running its pickle.
+    """Return the tensors of a file that `torch.save` wrote: mapped, on the CPU, without running its pickle.
 
     Raises:
-        CheckpointError: the file is refused, or holds no tensors by name; one line.
+        CheckpointError: the file is refused, or does not map names to tensors; one line.
     """
     try:
         with open_regular(path) as file:
@@ -42,12 +42,12 @@ def load_torch_file(path: Path) -> dict[str, torch.Tensor]:
         nested = [found for key in _NESTED if (found := _tensors(loaded.get(key)))]
         tensors = nested[0] if len(nested) == 1 else {}
     if not tensors:
-        raise CheckpointError(f"{path.name} holds no tensors by name")
+        raise CheckpointError(f"{path.name} does not map names to tensors")
     return tensors
 
 
 def entries_of(tensors: Mapping[str, torch.Tensor], file: str | None) -> dict[str, Entry]:
-    """The entries of tensors that are in memory, or mapped by torch.
+    """Return the entries of tensors that are in memory, or mapped by torch.
 
     Raises:
         CheckpointError: a sparse or quantized tensor.
@@ -62,7 +62,7 @@ def entries_of(tensors: Mapping[str, torch.Tensor], file: str | None) -> dict[st
 
 
 def shared_names(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], ...]:
-    """The groups of at least two names whose tensors are one memory."""
+    """Return the groups of at least two names whose tensors are one memory."""
     groups: dict[Any, list[str]] = {}
     for name, tensor in tensors.items():
         groups.setdefault(tensor_identity(tensor), []).append(name)
@@ -70,14 +70,14 @@ def shared_names(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], 
 
 
 def _reason(refusal: str) -> str:
-    """Why torch does not load what a file names; torchao declares its classes as safe when it is imported."""
+    """Return why torch refuses to load what a file names; torchao declares its classes safe on import."""
     if "GLOBAL torchao." in refusal and "torchao" not in sys.modules:
-        return "it holds tensors of torchao: import torchao first, or give `--library torchao`"
-    return "it holds more than tensors, and loading that could run code of the file"
+        return "it contains torchao tensors: import torchao first, or pass `--library torchao`"
+    return "it contains more than tensors, and loading that could run code from the file"
 
 
 def _tensors(loaded: object) -> dict[str, torch.Tensor]:
-    """The tensors by name; other values, such as an epoch or `_extra_state`, are left out."""
+    """Return the tensors by name; other values, such as an epoch or `_extra_state`, are left out."""
     if not isinstance(loaded, Mapping):
         return {}
     found = {n: t for n, t in loaded.items() if isinstance(n, str) and isinstance(t, torch.Tensor)}

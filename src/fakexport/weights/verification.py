@@ -1,4 +1,4 @@
-"""Does a checkpoint fit a model? Told from headers, in seconds."""
+"""Verify that a checkpoint fits a model, from headers, in seconds."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def verify_model(
     topology: str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> WeightsReport:
-    """Whether every weight of a model is in a checkpoint; `archive.verify_weights` says more.
+    """Report whether a checkpoint has every weight of a model; see `archive.verify_weights`.
 
     Args:
         model: `file.py:factory`, `hf:config.json` and the like, as for `check`; a factory; or a module.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`.
         topology: Devices that the model's constructor may name.
-        dtype: Floating dtype in which the model is built; default: what the source says, else float32.
+        dtype: Floating-point dtype in which the model is built; default: the source's own, else float32.
     Raises:
         CheckpointError, ModelNotBuilt, ValueError, TypeError: as for `archive.verify_weights`.
     """
@@ -52,7 +52,7 @@ def verify_model(
 
 @dataclass(frozen=True)
 class Verified:
-    """The report, and the reading of the checkpoint that it is about."""
+    """The report, and the interpretation of the checkpoint that it is about."""
 
     report: WeightsReport
     match: Match
@@ -68,16 +68,16 @@ def verified(
     topology: str = "cpu",
     is_converting: bool = False,
 ) -> Verified:
-    """As `verify_weights`, for what is known already.
+    """Report as `verify_weights` does, for an opened checkpoint and known weights.
 
     Args:
-        expected: What is wanted.
-        checkpoint: What there is.
-        name: Of the model, for the report.
+        expected: The weights that the model needs.
+        checkpoint: The opened checkpoint.
+        name: Name of the model, for the report.
         source: The model that a program was exported from.
-        recipes: What its archive says instead.
+        recipes: The conversions recorded in its archive, used instead.
         topology: For the construction of that model.
-        is_converting: Another floating dtype is no fault.
+        is_converting: A different floating-point dtype is not an error.
     """
     model = None if source is None else fake_model(source, topology=topology)
     found = match(checkpoint, expected, model, recipes)
@@ -98,7 +98,7 @@ def verified(
 
 
 def _model_beside(checkpoint: Checkpoint) -> nn.Module | None:
-    """The fake model of the `config.json` beside a checkpoint, where transformers can build it."""
+    """Return the fake model of the `config.json` next to a checkpoint, if transformers can build it."""
     config = None if checkpoint.folder is None else checkpoint.folder / "config.json"
     if config is None or not config.is_file():
         return None

@@ -1,4 +1,4 @@
-"""What fits, and what does not, between a model and a checkpoint."""
+"""How a checkpoint and a model fit together, and where they do not."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LINES, _NAMES, _FAULTS = 12, 3, 3
 
 @dataclass(frozen=True)
 class WeightFinding:
-    """One fault that weights have in common.
+    """One fault that several weights share.
 
     Args:
-        code: Of its rule, `FE701`.
-        names: The weights; of FE704 the entries. All of them, in the order of the model or of the files.
+        code: Code of its rule, `FE701`.
+        names: The weights; for FE704, the entries. All of them, in the order of the model or of the files.
         expected: Dtype and shape of the weight, `float32[4, 8]`, where they are the fault.
         found: Those of the entry.
         cause: The likely cause.
         fix: What to do about it.
-        severity: Where it is not that of the rule.
+        severity: If different from the rule's.
     """
 
     code: str
@@ -82,15 +82,15 @@ class WeightFinding:
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What a checkpoint is to a model.
+    """The result of checking a checkpoint against a model.
 
     Args:
         source: The model or program, as it was named.
         checkpoint: Where the checkpoint is.
-        weights: How many tensors the model wants; tied ones are counted once.
+        weights: How many tensors the model expects; tied ones are counted once.
         entries: How many the checkpoint has.
         entry_bytes: Bytes of these.
-        converted: How many entries transformers merges, splits or turns around.
+        converted: How many entries transformers merges, splits or transposes.
         findings: What does not fit: errors, then warnings.
     """
 
@@ -142,7 +142,7 @@ class WeightsReport:
 
 
 def _folded(names: Iterable[str]) -> list[str]:
-    """Lines for people: names are text of the file's author, and may hold line ends."""
+    """Return lines for people: names are text of the file's author, and may hold line ends."""
     lines = [escaped(line) for line in fold_names(names)]
     if len(lines) <= _LINES:
         return lines

@@ -1,4 +1,4 @@
-"""What is said of weights that are bound all the same."""
+"""Warnings about weights that are bound nonetheless."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SHOWN = 3
 
 
 class WeightsWarning(UserWarning):
-    """Weights are bound, and something about them is worth a look: FE704 or FE706. The text is one line."""
+    """Weights were bound, but something about them is suspicious: FE704 or FE706. The text is one line."""
 
 
 def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
-    """Warns of entries that nothing wants (FE704), and of NaN and infinity (FE706); passes over the rest.
+    """Warn of unexpected keys (FE704), and of NaN and infinity (FE706); skip the rest.
 
     Args:
         checkpoint: Where it is.
@@ -32,9 +32,9 @@ def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
         count = len(finding.names)
         if finding.code == "FE704":
             entries = "an entry" if count == 1 else f"{count:,} entries"
-            fault = f"{checkpoint} has {entries} that no weight of the model wants"
+            fault = f"{checkpoint} has {entries} that the model does not use"
         elif finding.code == "FE706":
-            fault = f"{'a weight holds' if count == 1 else f'{count:,} weights hold'} NaN or infinity"
+            fault = f"{'a weight has' if count == 1 else f'{count:,} weights have'} NaN or infinity"
         else:
             continue
         folded = fold_names(finding.names)
@@ -44,7 +44,7 @@ def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
 
 
 def caller_level() -> int:
-    """How many calls above `warn_of` fakexport was called; Python 3.12 has `skip_file_prefixes` for that."""
+    """Return the stack level of the caller of fakexport; Python 3.12 has `skip_file_prefixes` for that."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fakexport."):
         level, frame = level + 1, frame.f_back

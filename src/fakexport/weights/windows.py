@@ -1,4 +1,4 @@
-"""Where in the files of a checkpoint a tensor lies."""
+"""Where a tensor is in the files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Window:
     Args:
         entry: The checkpoint's name for them, or for what they are a part of.
         path: The file.
-        offset: Of the first of them, in the file.
+        offset: Position of the first of them in the file.
     """
 
     entry: str
@@ -29,14 +29,14 @@ class Window:
 
 
 class Windows:
-    """Looks tensors up among the mapped entries of a checkpoint; reads no data.
+    """Looks up tensors among the mapped entries of a checkpoint; reads no data.
 
-    Told by address, so that only tensors are found which this very checkpoint gave, or views of them: what
-    was converted, merged, copied or moved lies elsewhere.
+    Lookup is by address, so that only tensors of this very checkpoint are found, or views of them:
+    converted, merged, copied or moved tensors have other addresses.
 
     Args:
-        checkpoint: Only its safetensors files are looked at: torch does not say where in a file of
-            `torch.save` a tensor lies.
+        checkpoint: Only its safetensors files are searched: torch does not report where in a file of
+            `torch.save` a tensor is.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -51,7 +51,7 @@ class Windows:
         self._names = [name for _, name in mapped]
 
     def of(self, tensor: torch.Tensor, nbytes: int) -> Window | None:
-        """The window that is `nbytes` of memory from the tensor's first element on; None if there is none."""
+        """Return the window of `nbytes` bytes from the tensor's first element on; None if there is none."""
         if tensor.device.type != "cpu" or not nbytes:
             return None
         index = bisect_right(self._addresses, tensor.data_ptr()) - 1

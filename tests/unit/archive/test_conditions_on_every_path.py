@@ -157,7 +157,7 @@ def test_the_command_run_refuses_before_anything_runs(
 
     code = main(["run", f"{tmp_path}/bound.pt2", "--inputs", f"{tmp_path}/x.safetensors"])
 
-    refusal = "error: `x` has 17 in dimension 1, and the program needs x.shape[1] % 2 == 0\n"
+    refusal = "error: `x` has size 17 in dimension 1, but the program needs x.shape[1] % 2 == 0\n"
     assert (code, capsys.readouterr().err) == (2, refusal)
 
 

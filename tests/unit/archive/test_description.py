@@ -84,7 +84,7 @@ def test_an_archive_of_torch_is_marked(tmp_path: Path) -> None:
     found = describe(tmp_path / "stock.pt2")
 
     assert not found.has_manifest
-    assert "no manifest: the records are held to their CRC-32" in render_archive(found)
+    assert "no manifest: records are checked against their CRC-32" in render_archive(found)
     assert found.only.manifest.weights == "inside"
     (tied,) = (tensor for tensor in found.manifest.tensors if tensor.aliases)
     assert {tied.name, *tied.aliases} == {"embed.weight", "head.weight"}
@@ -147,7 +147,7 @@ def test_the_module_that_makes_an_operator_is_named(tmp_path: Path) -> None:
 
     name = "a_library_of_mine.twice.default"
     reason = (
-        f"the operator {name} is not registered: import `kernels_of_mine` first, or name it with --library"
+        f"the operator {name} is not registered: import `kernels_of_mine` first, or pass it with --library"
     )
     assert str(refusal.value).endswith(reason)
     assert found.manifest.library_modules == {name: "kernels_of_mine"}
@@ -174,7 +174,7 @@ class Twice"""
 
     assert str(refusal.value).endswith(
         "the operators a_library_of_mine.twice.default, another_library.thrice.default are not registered: "
-        "import what registers `a_library_of_mine`, `another_library` first, or name its file with --library"
+        "import what registers `a_library_of_mine`, `another_library` first, or pass its file with --library"
     )
 
 

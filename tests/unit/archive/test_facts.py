@@ -160,15 +160,15 @@ def test_a_writer_says_that_weights_are_left_behind(tmp_path: Path, capsys) -> N
     fe.save(bound, tmp_path / "full.pt2")
     moved = fe.retarget(bound, "cuda:0", topology="H100")
 
-    with pytest.warns(WeightsLeftBehind, match="2 weights, such as weight, were left behind"):
+    with pytest.warns(WeightsLeftBehind, match="2 weights, such as weight, were left out"):
         fe.save(moved, tmp_path / "moved.pt2")
-    with pytest.warns(WeightsLeftBehind, match="method one, is without weights"):
+    with pytest.warns(WeightsLeftBehind, match="method one, has no weights"):
         fe.save_bundle({"one": moved}, tmp_path / "bundle.pt2")
     code = main(["retarget", f"{tmp_path}/full.pt2", "--to", "cpu=cuda:0", "-o", f"{tmp_path}/out.pt2"])
 
     said = capsys.readouterr().err
     assert code == 0
-    assert said.startswith(f"warning: {tmp_path}/out.pt2 is without weights: 2 weights, such as weight, were")
+    assert said.startswith(f"warning: {tmp_path}/out.pt2 has no weights: 2 weights, such as weight, were")
     assert said.count("\n") == 1
 
 

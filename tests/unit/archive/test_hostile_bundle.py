@@ -48,14 +48,17 @@ def test_a_manifest_comes_back_as_it_was() -> None:
         (lambda d: d.update(format="fakexport.bundle/2"), "format: version 'fakexport.bundle/2'; this"),
         (lambda d: d.update(methods=[]), "0 methods; an archive has 1 to 64"),
         (lambda d: d.update(methods=d["methods"] * 40), "methods: a list of 80 entries"),
-        (lambda d: d.update(methods=[d["methods"][0]] * 2), "methods: two methods of one name"),
-        (lambda d: d["methods"][0].update(method="../x"), "methods[0].method: '../x' is no name of a method"),
+        (lambda d: d.update(methods=[d["methods"][0]] * 2), "methods: two methods with the same name"),
+        (
+            lambda d: d["methods"][0].update(method="../x"),
+            "methods[0].method: '../x' is not a valid method name",
+        ),
         (lambda d: d["methods"][0].update(records=[]), "methods[0]: the field 'records' is unknown"),
         (lambda d: d["methods"][0].pop("tensors"), "methods[0].tensors: this field is missing"),
         (lambda d: d.update(prefixes={}), "the field 'prefixes' is unknown"),
         (lambda d: d["methods"][0].update(prefix=["a"]), "methods[0].prefix: expected two names"),
-        (lambda d: d.update(shared=[[["encode", "w"]]]), "a shared weight that is not one of several"),
-        (lambda d: d.update(shared=[[["encode", "w"], ["encode", "v"]]]), "not one of several methods"),
+        (lambda d: d.update(shared=[[["encode", "w"]]]), "a shared weight that belongs to only one"),
+        (lambda d: d.update(shared=[[["encode", "w"], ["encode", "v"]]]), "belongs to only one"),
         (lambda d: d.update(shared=[[["encode", "w"], ["other", "w"]]]), "of 'other', which is not a method"),
         (lambda d: d.update(shared=d["shared"] * 2), "`lm_head.weight` of decode is in two shared weights"),
         (lambda d: d["methods"][1].update(prefix=["", "n."]), "'lm_head.weight' does not begin with 'n.'"),
@@ -88,7 +91,7 @@ def test_a_manifest_of_version_1_says_the_same() -> None:
     ("change", "message"),
     [
         (lambda d: d.pop("prefixes"), "prefixes: this field is missing"),
-        (lambda d: d.update(prefixes={"other": ["a", "b"]}), "a prefix of 'other', which is not a method"),
+        (lambda d: d.update(prefixes={"other": ["a", "b"]}), "a prefix for 'other', which is not a method"),
         (lambda d: d.update(prefixes={"encode": ["a"]}), "prefixes['encode']: expected two names"),
         (lambda d: d.update(prefixes={"decode": ["", "n."]}), "'lm_head.weight' does not begin with 'n.'"),
         (lambda d: d["methods"][0].update(prefix=["a", ""]), "methods[0]: the field 'prefix' is unknown"),
@@ -139,12 +142,16 @@ def without_decode(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("bound.pt2", lambda d, r: locate(d, "net.look.bias", "net.norm.weight"), "has other data in encode"),
-        ("weightless.pt2", lambda d, r: d["shared"].pop(), "share other weights"),
+        (
+            "bound.pt2",
+            lambda d, r: locate(d, "net.look.bias", "net.norm.weight"),
+            "has different data in encode",
+        ),
+        ("weightless.pt2", lambda d, r: d["shared"].pop(), "share different weights"),
         (
             "weightless.pt2",
             lambda d, r: d["shared"][0][0].__setitem__(1, "model.none"),
-            "share other weights",
+            "share different weights",
         ),
         (
             "bound.pt2",
@@ -156,17 +163,17 @@ def without_decode(document: dict[str, Any]) -> None:
             lambda d, r: d["methods"][1].update(prefix=["", "other."]),
             "does not begin with 'other.'",
         ),
-        ("weightless.pt2", lambda d, r: without_decode(d), "models/decode.json: is no program of the"),
+        ("weightless.pt2", lambda d, r: without_decode(d), "models/decode.json: is not a program of the"),
         ("weightless.pt2", lambda d, r: r.pop("models/decode.json"), "models/decode.json: is missing"),
         (
             "weightless.pt2",
             lambda d, r: r.update({"models/decode.json": r["models/encode.json"]}),
-            "other weights",
+            "different weights",
         ),
         (
             "bound.pt2",
             lambda d, r: d["methods"][0]["tensors"][0]["location"].update(file="models/encode.json"),
-            "model.embed.weight has other data in encode than in decode",
+            "model.embed.weight has different data in encode and in decode",
         ),
         (
             "bound.pt2",
@@ -206,7 +213,9 @@ def test_a_package_of_torch_has_no_names_that_no_method_can_have(tmp_path: Path)
     program = torch.export.export(nn.Linear(3, 2), (IMAGE,))
     program.example_inputs = None
     package_pt2(str(tmp_path / "names.pt2"), exported_programs={"a-b": program, "c": program})
-    with pytest.raises(ArchiveError, match=r"models/a-b\.json: a program with a name that no method"):
+    with pytest.raises(
+        ArchiveError, match=r"models/a-b\.json: a program whose name is not a valid method name"
+    ):
         methods_of(tmp_path / "names.pt2")
 
     package_pt2(

@@ -59,18 +59,18 @@ def test_the_forger_can_write_an_honest_archive(tmp_path):
         (b"model/a\0b", "NUL"),
         (b"model/a\nb", "control"),
         (b"model/a\x1b[31m", "control"),
-        ("model/a\u202eb".encode(), "outside of ASCII"),
-        ("model/\u00e9".encode(), "outside of ASCII"),
+        ("model/a\u202eb".encode(), "non-ASCII"),
+        ("model/\u00e9".encode(), "non-ASCII"),
         (b"model/" + b"a/" * 20 + b"x", "folders"),
         (b"model/\xff\xfe", "not UTF-8"),
         (b"model/folder/", "a folder"),
-        (b"model/aux.json", "reserves"),
+        (b"model/aux.json", "is reserved"),
         (b"model/dot.", "ends in a dot"),
-        (b"model/ x", "space around"),
+        (b"model/ x", "surrounding spaces"),
         (b"", "empty"),
-        (b"naked", "no folder"),
-        (b"other/models/model.json", "another folder"),
-        (b"MODEL/models/model.json", "another folder"),
+        (b"naked", "not in a folder"),
+        (b"other/models/model.json", "a different folder"),
+        (b"MODEL/models/model.json", "a different folder"),
         (b"model/" + b"x" * 2000, "limit"),
     ],
 )
@@ -82,8 +82,8 @@ def test_a_name_that_means_something_else_elsewhere(tmp_path, name, reason):
     ("first", "second", "reason"),
     [
         (b"model/extra/x", b"model/extra/x", "two records"),
-        (b"model/extra/x", b"model/extra/X", "only case"),
-        (b"model/extra/x", b"model/extra/x/y", "is a record and the folder"),
+        (b"model/extra/x", b"model/extra/X", "only in case"),
+        (b"model/extra/x", b"model/extra/x/y", "is a record, but also the folder"),
     ],
 )
 def test_two_names_for_one_record(tmp_path, first, second, reason):
@@ -98,21 +98,21 @@ def test_two_names_for_one_record(tmp_path, first, second, reason):
         (Part(b"model/extra/x", b"1", flags=0x809), "encrypted"),
         (Part(b"model/extra/x", b"1", flags=0x848), "encrypted"),
         (Part(b"model/extra/x", b"1", flags=0x8), "UTF-8"),
-        (Part(b"model/extra/x", b"1", flags=0x818), "not as torch"),
+        (Part(b"model/extra/x", b"1", flags=0x818), "is not what torch"),
         (Part(b"model/extra/x", b"1", method=12), "unknown method 12"),
         (Part(b"model/extra/x", b"1", method=14), "unknown method 14"),
         (Part(b"model/extra/x", b"1", attributes=stat.S_IFLNK << 16), "symbolic link"),
         (Part(b"model/extra/x", b"1", attributes=stat.S_IFIFO << 16), "special file"),
         (Part(b"model/extra/x", b"1", attributes=stat.S_IFDIR << 16), "folder"),
-        (Part(b"model/extra/x", b"1", attributes=0x10), "not as torch"),
+        (Part(b"model/extra/x", b"1", attributes=0x10), "is not what torch"),
         (Part(b"model/extra/x", b"1", comment=b"hello"), "comment"),
         (Part(b"model/extra/x", b"1", extra=b"up\4\0abcd"), "extra field"),
         (Part(b"model/extra/x", b"1", disk=1), "disk 1"),
-        (Part(b"model/extra/x", b"1", date=0x5921), "not as torch"),
+        (Part(b"model/extra/x", b"1", date=0x5921), "is not what torch"),
         (Part(b"model/extra/x", b"1", local_name=b"model/extra/y"), "local header disagrees"),
         (Part(b"model/extra/x", b"1", local_name=b"model/extra/xx"), "local header disagrees"),
         (Part(b"model/extra/x", b"1", local_method=8), "local header disagrees"),
-        (Part(b"model/extra/x", b"1", descriptor=b"PK\7\x08" + b"\0" * 12), "behind it disagrees"),
+        (Part(b"model/extra/x", b"1", descriptor=b"PK\7\x08" + b"\0" * 12), "follows it disagrees"),
         (Part(b"model/extra/x", b"1", before=b"hidden"), "does not follow"),
         (Part(b"model/extra/x", b"1", header=0), "overlaps"),
         (Part(b"model/extra/x", b"1", header=1 << 40), "does not follow"),
@@ -123,7 +123,7 @@ def test_two_names_for_one_record(tmp_path, first, second, reason):
         (Part(b"model/extra/x", b"1", size=0xFFFFFFFF, packed=1), "is stored"),
         (Part(b"model/extra/x", b"1", extra=b"\1\0\x08\0" + b"\0" * 8), "extra field"),
         (Part(b"model/extra/x.json", b"", method=8, size=1 << 40, packed=9), "limit"),
-        (Part(b"model/extra/x.json", b"", method=8, size=0), "compressed and empty"),
+        (Part(b"model/extra/x.json", b"", method=8, size=0), "compressed but empty"),
     ],
     ids=str,
 )
@@ -137,10 +137,10 @@ def test_an_entry_that_is_no_plain_record(tmp_path, part, reason):
         (Forged([GOOD], behind=b"x"), "does not end"),
         (Forged([GOOD], behind=b"PK\5\6" + b"\0" * 18), "does not end where"),
         (Forged([GOOD], comment=b"hi"), "does not end"),
-        (Forged([GOOD], before_directory=b"hidden"), "lie between"),
+        (Forged([GOOD], before_directory=b"hidden"), "between the last record"),
         (Forged([GOOD], behind_directory=b"hidden"), "does not end where"),
-        (Forged([GOOD], with_zip64=False), "needs what a plain zip does not have"),
-        (Forged([GOOD], disk=1), "several disks"),
+        (Forged([GOOD], with_zip64=False), "needs a feature that a plain zip does not have"),
+        (Forged([GOOD], disk=1), "multi-disk"),
         (Forged([GOOD], count=4), "bytes follow the last entry"),
         (Forged([GOOD], count=6), "truncated"),
         (Forged([GOOD], count=1 << 60), "the limit is"),
@@ -218,7 +218,7 @@ def test_what_could_run_code_needs_trust(tmp_path, name, data, reason):
 
     assert reason in line
     assert name.decode() in line
-    assert "unless the file is trusted" in line
+    assert "unless trusted" in line
     read_container(tmp_path / "a.pt2", trust=True).close()
 
 
@@ -233,7 +233,7 @@ def test_what_could_run_code_needs_trust(tmp_path, name, data, reason):
         (b'{"config": 1e999}', "no object `config`"),
         (b"\xff", "not UTF-8"),
         (b"[]", "no object `config`"),
-        (b'{"config":{"w":7}}', "no object"),
+        (b'{"config":{"w":7}}', "is not an object"),
     ],
 )
 def test_a_payload_configuration_that_is_none(tmp_path, text, reason):
@@ -270,7 +270,7 @@ def test_a_frame_that_nobody_can_read(tmp_path, name, data, reason):
     line = refusal(tmp_path / "a.pt2", Forged(parts, with_frame=False).bytes(), trust=True)
 
     assert reason in line
-    assert "can be read" in line
+    assert "is supported" in line
 
 
 def test_a_bomb_that_inflates_beyond_its_declared_size(tmp_path):
@@ -290,7 +290,7 @@ def test_a_bomb_that_inflates_beyond_its_declared_size(tmp_path):
 def test_a_bomb_that_is_honest_about_its_size(tmp_path):
     part = Part(b"model/extra/x.json", b"0" * (64 << 20), method=8)
 
-    assert "256 times" in refusal(tmp_path / "a.pt2", Forged([part]).bytes())
+    assert "a ratio above 256" in refusal(tmp_path / "a.pt2", Forged([part]).bytes())
 
 
 def test_many_small_bombs_together(tmp_path):

@@ -167,7 +167,7 @@ def test_unread_weights_may_have_changed_and_their_description_may_not(eager: Ti
     for old, new in (("first", "other"), ("later", "first"), ("other", "later")):  # They change places.
         text = text.replace(f'"{old}.weight"'.encode(), f'"{new}.weight"'.encode())
     (linked.parent / FILE).write_bytes(text)
-    assert "where it was linked: it is another file" in refusal(linked, check_weights=False)
+    assert "where it was linked: it is a different file" in refusal(linked, check_weights=False)
 
 
 def truncated(file: Path) -> None:
@@ -208,7 +208,7 @@ def link_of_its_folder(file: Path) -> None:
         (pipe, "is a named pipe, not a regular file"),
         (folder, "is a directory, not a regular file"),
         (symbolic_link, "is a symbolic link, not a regular file"),
-        (link_of_its_folder, "is or is behind a symbolic link"),
+        (link_of_its_folder, "is a symbolic link or is reached through one"),
     ],
 )
 def test_a_spoiled_file_is_refused_in_one_line(
@@ -244,11 +244,11 @@ def test_what_is_loaded_is_what_is_hashed_also_if_the_file_is_exchanged_in_betwe
     ("change", "message"),
     [
         ({"offset": 1}, "where it was linked"),
-        ({"offset": -8}, "out of the range"),
+        ({"offset": -8}, "outside the range"),
         ({"length": 2**40}, "where it was linked"),
         ({"file": "../models/checkpoint/model.safetensors"}, "leaves its folder"),
         ({"file": "/etc/passwd"}, "absolute path"),
-        ({"file": "linked.pt2"}, "no safetensors file that can be trusted"),
+        ({"file": "linked.pt2"}, "is not a valid safetensors file"),
         ({"file": "checkpoint/other.safetensors"}, "No such file"),
         ({"sha256": "0" * 64}, "its sha256 differs"),
         ({"sha256": None}, "is not a record"),
@@ -330,7 +330,7 @@ def test_a_weight_that_was_written_to_is_not_taken_for_the_one_in_the_file(linke
 
     save(bound, linked, link=checkpoint)
 
-    assert "has another `first.bias`" in refusal(linked)
+    assert "has different data for `first.bias`" in refusal(linked)
 
 
 def test_experts_that_transformers_merges_are_inside_and_the_rest_is_linked(tmp_path: Path) -> None:

@@ -92,59 +92,67 @@ def test_the_order_of_mappings_does_not_matter():
     ("path", "value", "message"),
     [
         ("format", "fakexport.archive/3", "format: version 'fakexport.archive/3'; this fakexport reads"),
-        ("format", "zip", "format: 'zip' is no format of fakexport"),
+        ("format", "zip", "format: 'zip' is not a valid fakexport format"),
         ("format", ..., "format: this field is missing"),
         ("tensors", ..., "tensors: this field is missing"),
         ("library_operators", ..., "library_operators: this field is missing"),
-        ("library_operators", ["/tmp/libops.so"], "library_operators[0]: '/tmp/libops.so' is no operator"),
+        (
+            "library_operators",
+            ["/tmp/libops.so"],
+            "library_operators[0]: '/tmp/libops.so' is not a valid operator",
+        ),
         ("library_modules", [], "library_modules: expected an object, got list"),
         (
             "library_modules",
             {"signal_ops.soft_clip.default": "os; rm -rf"},
-            "library_modules['signal_ops.soft_clip.default']: 'os; rm -rf' is no module of Python",
+            "library_modules['signal_ops.soft_clip.default']: 'os; rm -rf' is not a valid Python module name",
         ),
         ("library_modules", {"a.b.c": "os"}, "a module for 'a.b.c', which is not a library operator"),
         ("library_classes", ..., "library_classes: this field is missing"),
-        ("library_classes", ["Polynomial"], "library_classes[0]: 'Polynomial' is no C++ class"),
+        ("library_classes", ["Polynomial"], "library_classes[0]: 'Polynomial' is not a valid C++ class"),
         ("date", "2026-01-01", "the field 'date' is unknown"),
         ("tensors.0.stride", ..., "tensors[0].stride: this field is missing"),
         ("tensors.1.data", "x", "tensors[1]: the field 'data' is unknown"),
         ("tensors.1.shape", [4, "s0"], "tensors[1].shape[1]: expected an integer, got str"),
-        ("tensors.1.shape", [4, -3], "tensors[1].shape[1]: an integer out of the range from 0 to"),
+        ("tensors.1.shape", [4, -3], "tensors[1].shape[1]: an integer outside the range 0 to"),
         ("tensors.1.shape", [4, True], "tensors[1].shape[1]: expected an integer, got bool"),
         ("tensors.1.shape", [4, 3.0], "tensors[1].shape[1]: expected an integer, got float"),
         ("tensors.1.shape", [4], "tensors[1]: `model.rotary` has 1 dimensions and 2 strides"),
         ("tensors.1.shape", [1] * 65, "tensors[1].shape: a list of 65 entries; at most 64 are read"),
         ("tensors.1.shape", [1 << 62, 1 << 62], "needs more bytes than 63 bits"),
-        ("tensors.1.storage_offset", -1, "tensors[1].storage_offset: an integer out of the range from 0"),
-        ("tensors.1.dtype", "float31", "tensors[1].dtype: 'float31' is no dtype"),
-        ("tensors.1.device", "../cpu", "tensors[1].device: '../cpu' is no device"),
+        ("tensors.1.storage_offset", -1, "tensors[1].storage_offset: an integer outside the range 0"),
+        ("tensors.1.dtype", "float31", "tensors[1].dtype: 'float31' is not a valid dtype"),
+        ("tensors.1.device", "../cpu", "tensors[1].device: '../cpu' is not a valid device"),
         ("tensors.1.is_parameter", 1, "tensors[1].is_parameter: expected true or false, got int"),
-        ("tensors.1.name", "lm_head.weight", "the tensors name `lm_head.weight` twice"),
-        ("tensors.1.name", "model.wte.weight", "the tensors name `model.wte.weight` twice"),
-        ("tensors.0.aliases", ["a\u0007"] * 2, "the tensors name `a\\x07` twice"),
+        ("tensors.1.name", "lm_head.weight", "the tensors contain the name `lm_head.weight` twice"),
+        ("tensors.1.name", "model.wte.weight", "the tensors contain the name `model.wte.weight` twice"),
+        ("tensors.0.aliases", ["a\u0007"] * 2, "the tensors contain the name `a\\x07` twice"),
         ("tensors.1.name", "x" * 5000, "tensors[1].name: a string of 5000 characters"),
         ("tensors.1.location", {"file": "x"}, "tensors[1].location.offset: this field is missing"),
-        ("weights", "borrowed", "weights: 'borrowed' is no kind of weights"),
+        ("weights", "borrowed", "weights: 'borrowed' is not a valid kind of weights"),
         ("recipes.0.entries", [], "a recipe without entries or without weights"),
         ("recipes.0.weights", [], "a recipe without entries or without weights"),
         ("recipes.0.weights.0", ["w"], "recipes[0].weights[0]: expected a name and an index"),
         (
             "recipes.0.steps.0.operator",
             "exec",
-            "recipes[0].steps[0].operator: 'exec' is no operator of a",
+            "recipes[0].steps[0].operator: 'exec' is not a valid recipe operator",
         ),
-        ("recipes.0.steps.0.values", [], "a recipe's cat of nothing"),
-        ("recipes.0.steps.0.values", [-1], "recipes[0].steps[0].values[0]: an integer out of the range"),
+        ("recipes.0.steps.0.values", [], "a recipe's cat without arguments"),
+        ("recipes.0.steps.0.values", [-1], "recipes[0].steps[0].values[0]: an integer outside the range"),
         ("recipes.0.steps.0.numbers", ["0"], "recipes[0].steps[0].numbers[0]: expected an integer"),
         ("weights", "inside", "has no location in a bound archive"),
-        ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is no version"),
+        ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is not a valid version"),
         ("prefix", ["", "net."], "the weight 'lm_head.weight' does not begin with 'net.'"),
         ("prefix", ["a"], "prefix: expected two names"),
         ("prefix", None, "prefix: expected a list, got null"),
         ("device_map", [], "device_map: expected an object, got list"),
-        ("unbound_constants.0.reason", "magic", "unbound_constants[0].reason: 'magic' is no reason"),
-        ("records", [{"name": "x", "size": 1, "sha256": "abc"}], "records[0].sha256: 'abc' is no sha256"),
+        ("unbound_constants.0.reason", "magic", "unbound_constants[0].reason: 'magic' is not a valid reason"),
+        (
+            "records",
+            [{"name": "x", "size": 1, "sha256": "abc"}],
+            "records[0].sha256: 'abc' is not a valid sha256",
+        ),
         ("source", "/home/me/model.py:factory", "absolute path"),
         ("source", "hf:/home/me/config.json", "absolute path"),
         ("source", "C:\\models\\x.py", "absolute path"),
@@ -187,12 +195,12 @@ def test_a_link_leads_nowhere_else(location, message):
 
 
 def test_a_link_needs_an_archive_that_says_so():
-    with pytest.raises(ValueError, match="is a link in an archive that has its weights inside"):
+    with pytest.raises(ValueError, match="is a link, but the archive contains its weights"):
         manifest(weights="inside", tensors=(tensor(location=Location("a.safetensors", 0, 24, SHA)),))
 
 
 def test_a_weight_must_fit_into_its_bytes():
-    with pytest.raises(ValueError, match="needs 24 bytes and `x` gives it 23"):
+    with pytest.raises(ValueError, match="needs 24 bytes, but `x` has only 23"):
         tensor(location=Location("x", 0, 23, SHA))
 
 
@@ -225,9 +233,9 @@ def test_an_archive_answers_for_every_record(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda digest: replace(digest, sha256=SHA), "sha256 is not the one in the manifest"),
+        (lambda digest: replace(digest, sha256=SHA), "sha256 differs from the manifest's"),
         (lambda digest: replace(digest, size=digest.size + 1), "in the manifest"),
-        (lambda digest: replace(digest, name="models/other.json"), "is missing; the manifest has it"),
+        (lambda digest: replace(digest, name="models/other.json"), "is missing, but the manifest lists it"),
     ],
 )
 def test_a_manifest_of_other_records_is_refused(tmp_path, spoil, message):

@@ -151,7 +151,7 @@ except ArchiveError as error:
     classes, refusal = done.stdout.splitlines()
     assert classes == f"('{FOO}',) ('{FOO}',) ()"
     assert refusal.endswith(
-        f"the C++ class {FOO} is not registered: name the file of its library with --library"
+        f"the C++ class {FOO} is not registered: pass the file of its library with --library"
     )
 
 
@@ -262,19 +262,19 @@ def of_torch(records: dict[str, bytes]) -> None:
     ("change", "reason"),
     [
         (lambda r: r.update({OBJECT: b"no zip"}), "too few for an archive"),
-        (lambda r: r.update({OBJECT: object_record(queue())}), "an object of another class in the graph"),
+        (lambda r: r.update({OBJECT: object_record(queue())}), "a different class in the graph"),
         (lambda r: r.update({OBJECT: r[OBJECT].replace(b"K\x0aK\x14", b"K\x0aK\x15")}), "is damaged in"),
         (lambda r: r.pop(OBJECT), "custom_obj_0: is missing"),
         (config(path_name="tensor_0"), "is a pickled payload, refused unless"),
         (config(path_name="custom_obj_7"), "custom_obj_7: is missing"),
         (config(path_name="../weights/custom_obj_0"), "is a pickled payload, refused unless"),
-        (config(is_param=True), "neither a tensor nor an object"),
-        (config(use_pickle=False), "neither a tensor nor an object"),
+        (config(is_param=True), "neither a tensor nor a C++ object"),
+        (config(use_pickle=False), "neither a tensor nor a C++ object"),
         (config(tensor_meta={}), "is a pickled payload, refused unless"),
-        (graph_class("_TorchScriptTesting._TensorQueue"), "an object of another class in the graph"),
+        (graph_class("_TorchScriptTesting._TensorQueue"), "a different class in the graph"),
         (graph_class("_TorchScriptTesting._Bar"), "_TorchScriptTesting::_Bar is not registered"),
-        (graph_class("such"), "is the name of no C++ class"),
-        (graph_class("signal_ops._Foo; import os"), "is the name of no C++ class"),
+        (graph_class("such"), "is not the name of a C++ class"),
+        (graph_class("signal_ops._Foo; import os"), "is not the name of a C++ class"),
     ],
 )
 def test_a_bent_archive_is_refused_in_one_line(
@@ -289,7 +289,10 @@ def test_a_bent_archive_is_refused_in_one_line(
 
 
 def test_a_class_that_the_manifest_names_must_be_one(archive: Path, tmp_path: Path) -> None:
-    for name, reason in (("no::Such", "is not registered"), ("/tmp/libops.so", "is no C\\+\\+ class")):
+    for name, reason in (
+        ("no::Such", "is not registered"),
+        ("/tmp/libops.so", "is not a valid C\\+\\+ class"),
+    ):
         bent = rewritten(archive, tmp_path / "bent.pt2", lambda r: None, library_classes=(name,))
         with pytest.raises(ArchiveError, match=reason):
             fe.load(bent)
@@ -320,9 +323,7 @@ def test_a_tensor_in_the_place_of_an_object_is_refused(tmp_path: Path) -> None:
     fe.save(fe.export(Both, (torch.ones(2, 3),)), tmp_path / "both.pt2")
     bent = rewritten(tmp_path / "both.pt2", tmp_path / "bent.pt2", swap)
 
-    with pytest.raises(
-        ArchiveError, match=r": a tensor in one place and an object of a C\+\+ class in the other"
-    ):
+    with pytest.raises(ArchiveError, match=r": a tensor in one place and a C\+\+ object in the other"):
         fe.load(bent)
 
 

@@ -77,8 +77,8 @@ def replaced(old: bytes, new: bytes, which: int) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (replaced(b"archive_format", b"archive_formaX", 0), "has another name"),
-        (replaced(b"archive_format", b"archive_formaX", -1), "has another name"),
+        (replaced(b"archive_format", b"archive_formaX", 0), "has a different name"),
+        (replaced(b"archive_format", b"archive_formaX", -1), "has a different name"),
         (replaced(b"PK\3\4\x14\0\0\0", b"PK\3\4\x14\0\1\0", 0), "disagrees with the central directory"),
         (replaced(b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\1\0", 0), "is encrypted, or needs"),
         (replaced(b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\x08\0", 0), "is encrypted, or needs"),
@@ -88,7 +88,7 @@ def replaced(old: bytes, new: bytes, which: int) -> Callable[[bytes], bytes]:
         (lambda content: content[:-22] + b"x" + content[-22:], "does not end where the end record begins"),
         (lambda content: content[:-1], "does not end"),
         (lambda content: content[:-1] + b"\1", "has a comment"),
-        (lambda content: content[:-18] + b"\1\0" + content[-16:], "several disks"),
+        (lambda content: content[:-18] + b"\1\0" + content[-16:], "multi-disk"),
         (lambda content: content[:-14] + b"\1\0\1\0" + content[-10:], "belong to no record"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_fake_program_has_fakes_and_no_zeros(name: str, topology: str, tmp_pat
 
     assert nodes_equal(loaded.program, program) == ()
     assert all(map(fe.is_fake, loaded.program.state_dict.values()))
-    assert "they are fakes here, and torch reads zeros" in loaded.notes[1]
+    assert "they are fake here, and torch reads zeros" in loaded.notes[1]
     with pytest.raises(UnboundProgram):
         loaded.program.module()
 
@@ -177,7 +177,7 @@ def test_pickled_example_inputs_are_not_read(pickled: Path, trust: bool, monkeyp
 def test_pickled_weights_need_trust(pickled: Path) -> None:
     by_torch = torch.export.load(pickled)
     pickle_a_weight(pickled, "model", by_torch.state_dict)
-    with pytest.raises(ArchiveError, match="is a pickled payload, refused unless the file is trusted") as no:
+    with pytest.raises(ArchiveError, match="is a pickled payload, refused unless trusted") as no:
         fe.load(pickled)
     assert no.value.is_trust_missing
 
@@ -186,7 +186,7 @@ def test_pickled_weights_need_trust(pickled: Path) -> None:
     assert nodes_equal(trusted.program, by_torch) == ()
     assert torch.equal(trusted.program.example_inputs[0][0], torch.ones(3, 4))
     assert torch.equal(trusted.program.state_dict["weight"], by_torch.state_dict["weight"])
-    assert trusted.notes == ("trusted: torch read it and ran what it says",)
+    assert trusted.notes == ("trusted: torch read it, which can run code from the file",)
 
 
 class Touch:
@@ -270,16 +270,19 @@ def test_the_layout_before_torch_2_8_needs_trust(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w.update(path_name="weight_7"), "path_name: there is no record 'data/weights/weight_7'"),
+        (
+            lambda w: w.update(path_name="weight_7"),
+            "path_name: the record 'data/weights/weight_7' is missing",
+        ),
         (
             lambda w: w.update(path_name="../constants/x"),
-            "there is no record",
+            "is missing",
         ),
         (lambda w: w["tensor_meta"]["sizes"][0].update(as_int=1 << 40), "1 of 2 weights have no data"),
         (lambda w: w["tensor_meta"].update(storage_offset={"as_int": 1 << 63}), "a plain number"),
         (lambda w: w.update(tensor_meta=None), "tensor_meta: expected an object"),
         (lambda w: w["tensor_meta"].update(strides=[]), "tensor_meta: 2 sizes and 0 strides"),
-        (lambda w: w["tensor_meta"].update(dtype=6), "weight: has another shape or dtype in the graph"),
+        (lambda w: w["tensor_meta"].update(dtype=6), "weight: has a different shape or dtype in the graph"),
         (lambda w: w["tensor_meta"]["device"].update(type="cuda", index=0), "is on cuda:0, which is not on"),
     ],
 )
@@ -306,6 +309,6 @@ def test_a_program_of_another_name_is_named(tmp_path: Path) -> None:
     program.example_inputs = None
     package_pt2(str(tmp_path / "other.pt2"), exported_programs={"encoder": program})
 
-    with pytest.raises(ArchiveError, match=r"is a bundle of the methods encoder: name one"):
+    with pytest.raises(ArchiveError, match=r"is a bundle of the methods encoder: choose one"):
         fe.load(tmp_path / "other.pt2")
     assert fe.load(tmp_path / "other.pt2", method="encoder").module()(torch.ones(3, 4)).shape == (3, 2)

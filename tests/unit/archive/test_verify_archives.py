@@ -82,5 +82,5 @@ def test_a_weight_that_is_no_number_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_an_archive_without_weights_asks_for_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no weights of its own: name a checkpoint"):
+    with pytest.raises(ValueError, match="has no weights of its own: pass a checkpoint"):
         verify_archived_weights(archived(tmp_path / "model.pt2"))

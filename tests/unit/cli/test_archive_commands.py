@@ -83,12 +83,12 @@ def test_inspect_refuses_options_of_models_for_archives(
     options: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inspect", f"{folder}/model.pt2", *options]) == 2
-    assert "are for models, not for archives" in capsys.readouterr().err
+    assert "apply to models, not to archives" in capsys.readouterr().err
 
 
 def test_inspect_refuses_options_of_archives_for_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "hf:gpt2", "--format", "json"]) == 2
-    assert "are for archives, not for models" in capsys.readouterr().err
+    assert "apply to archives, not to models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_verify_weights_takes_an_archive(folder: Path, capsys: pytest.CaptureFix
     assert main(["verify-weights", f"{folder}/device.pt2", f"{folder}/in.safetensors"]) == 1
     assert main(["verify-weights", f"{folder}/bound.pt2"]) == 0
     assert main(["verify-weights", f"{folder}/model.pt2"]) == 2
-    assert "name a checkpoint to verify" in capsys.readouterr().err
+    assert "pass a checkpoint to verify" in capsys.readouterr().err
     assert main(["verify-weights", "hf:gpt2"]) == 2
-    assert "name a checkpoint to verify" in capsys.readouterr().err
+    assert "pass a checkpoint to verify" in capsys.readouterr().err
 
 
 def test_run_leaves_the_old_outputs_where_it_cannot_write(
@@ -196,7 +196,7 @@ def test_what_binding_warns_of_is_a_line_and_nothing_else_is(
 
     assert code == 0
     (line,) = capsys.readouterr().err.splitlines()
-    told = "more.safetensors has an entry that no weight of the model wants: head.bias"
+    told = "more.safetensors has an entry that the model does not use: head.bias"
     assert line == f"warning: FE704: {tmp_path}/{told}"
 
 

@@ -180,21 +180,24 @@ def test_diff_compares_one_method_with_an_archive_or_a_bundle(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["run", "{}/bound.pt2"], "is a bundle of the methods encode, decode: name one (--method NAME)"),
+        (["run", "{}/bound.pt2"], "is a bundle of the methods encode, decode: choose one (--method NAME)"),
         (["run", "{}/bound.pt2", "--method", "x"], "has no method 'x'; there are encode, decode"),
-        (["run", "{}/encode.pt2", "--method", "x"], "has one program, and no methods such as 'x'"),
+        (["run", "{}/encode.pt2", "--method", "x"], "has one program and no method 'x'"),
         (["source", "{}/bound.pt2"], "is a bundle of the methods encode, decode"),
         (["diff", "{}/bound.pt2", "{}/bound.pt2"], "is a bundle of the methods encode, decode"),
-        (["diff", "{}/encode.pt2", "{}/decode.pt2", "--method", "x"], "has one program, and no methods"),
+        (["diff", "{}/encode.pt2", "{}/decode.pt2", "--method", "x"], "has one program and no method"),
         (["compile", "{}/bound.pt2", "--to", "onnx", "-o", "{}/x"], "is a bundle of the methods"),
         (["retarget", "{}/bound.pt2", "--to", "cpu=cuda:0", "-o", "{}/x"], "is a bundle of the methods"),
         (["verify-weights", "{}/bundle.pt2"], "has no weights of its own"),
-        (["bundle", "encode", "-o", "{}/x"], "'encode' is not of the form METHOD=ARCHIVE"),
+        (["bundle", "encode", "-o", "{}/x"], "'encode' does not have the form METHOD=ARCHIVE"),
         (["bundle", "a={}/encode.pt2", "a={}/decode.pt2", "-o", "{}/x"], "a is given twice"),
-        (["bundle", "a={}/encode.pt2", "--prefix", "b=x.", "-o", "{}/x"], "a prefix of 'b', and the methods"),
+        (
+            ["bundle", "a={}/encode.pt2", "--prefix", "b=x.", "-o", "{}/x"],
+            "a prefix for 'b', but the methods",
+        ),
         (["bundle", "a={}/none.pt2", "-o", "{}/x"], "No such file"),
         (["bundle", "a={}/bound.pt2", "-o", "{}/x"], "is a bundle of the methods"),
-        (["inspect", "hf:gpt2", "--method", "a"], "are for archives, not for models"),
+        (["inspect", "hf:gpt2", "--method", "a"], "apply to archives, not to models"),
     ],
 )
 def test_wrong_use_is_one_line_and_writes_nothing(

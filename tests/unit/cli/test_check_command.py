@@ -188,7 +188,7 @@ def test_progress_is_lines_on_stderr(monkeypatch, capsys):
 
     out, err = capsys.readouterr()
     assert out == render_report(report())
-    assert err == "[1/2] cpu: build ...\n[2/2] H100: trace ...\n[2/2] compare the targets ...\n"
+    assert err == "[1/2] cpu: build ...\n[2/2] H100: trace ...\n[2/2] compare targets ...\n"
 
 
 def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch, capsys):

@@ -45,7 +45,7 @@ def missing_torch(*_, **__):
         (missing_file, "error: /absent/model.json: No such file or directory\n"),
         (missing_torch, "error: torch is not installed: pip install torch\n"),
         (raised_by(MemoryError()), "error: out of memory\n"),
-        (raised_by(SystemExit("bye")), "error: the model's code ended the program: sys.exit('bye')\n"),
+        (raised_by(SystemExit("bye")), "error: the model's code exited: sys.exit('bye')\n"),
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--format", "json"]])

@@ -88,4 +88,4 @@ def test_a_hostile_file_is_exit_code_2(source, tmp_path, capsys):
 
     assert main(["verify-weights", source, str(path)]) == 2
 
-    assert "no safetensors file that can be trusted" in capsys.readouterr().err
+    assert "is not a valid safetensors file" in capsys.readouterr().err

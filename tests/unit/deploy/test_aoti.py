@@ -150,7 +150,7 @@ def test_weights_can_be_inside(program: ExportedProgram, tmp_path: Path) -> None
     assert made.files == (made.path,)
     opened = open_aoti(made.path)
     assert_computes_as_the_program(opened, fe.bind(program, state()))
-    with pytest.raises(DeployError, match="has its weights inside and takes no checkpoint"):
+    with pytest.raises(DeployError, match="contains its weights and takes no checkpoint"):
         open_aoti(made.path, checkpoint=state())
 
 
@@ -169,14 +169,14 @@ def test_a_checkpoint_beside_the_output_is_not_overwritten(
     safetensors.save_file({"other": torch.zeros(2)}, checkpoint)
     before = checkpoint.read_bytes()
 
-    with pytest.raises(DeployError, match=r"m\.safetensors is there already and holds something else"):
+    with pytest.raises(DeployError, match=r"m\.safetensors already exists with other content"):
         compile_aoti(fe.bind(program, state()), tmp_path / "m.pt2", weights="beside", cache=cache)
 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"m.safetensors": before}
 
 
 def test_a_package_without_weights_is_not_opened(unbound: CompiledFile) -> None:
-    with pytest.raises(DeployError, match=r"has no weights: give a checkpoint, or put unbound.aoti.safetens"):
+    with pytest.raises(DeployError, match=r"has no weights: pass a checkpoint, or put unbound.aoti.safetens"):
         open_aoti(unbound.path)
 
 
@@ -212,7 +212,9 @@ def test_a_weight_that_is_missing_or_another_beside_the_package_is_named(copied:
         open_aoti(copied)
 
     safetensors.save_file({**tensors, "second.bias": torch.zeros(5)}, weights)
-    with pytest.raises(DeployError, match=r"second.bias is float32\[5\], and the program takes float32\[4\]"):
+    with pytest.raises(
+        DeployError, match=r"second.bias is float32\[5\], but the program expects float32\[4\]"
+    ):
         open_aoti(copied)
 
 
@@ -220,7 +222,7 @@ def test_inputs_are_refused_before_native_code_runs(beside: CompiledFile) -> Non
     opened = open_aoti(beside.path)
 
     with pytest.raises(
-        UnsuitableInputs, match="`x` has 65 in dimension 0, where the program takes at most 64"
+        UnsuitableInputs, match="`x` has size 65 in dimension 0, but the program expects at most 64"
     ):
         opened(inputs(65))
     with pytest.raises(UnsuitableInputs, match="'index' is missing"):
@@ -253,7 +255,7 @@ def test_torch_itself_opens_the_package(beside: CompiledFile, program: ExportedP
 def test_native_code_is_run_for_those_who_trust_it_alone(beside: CompiledFile) -> None:
     assert artifact_kind(beside.path) == "aoti"
 
-    with pytest.raises(DeployError, match="is native code, which runs what it says: open it with --trust"):
+    with pytest.raises(DeployError, match="contains native code that runs on load; pass --trust"):
         open_artifact(beside.path, "aoti")
 
     assert open_artifact(beside.path, "aoti", trust=True)(inputs())["calls"] == 1
@@ -285,14 +287,16 @@ def test_a_package_of_somebody_else_is_refused(copied: Path) -> None:
                 files[-1].write_bytes(b"{}" if name.endswith("_metadata.json") else ours.read(name))
     package_aoti(str(other), [str(file) for file in files])
 
-    with pytest.raises(ArchiveError, match="was not compiled by fakexport, so nothing tells what it takes"):
+    with pytest.raises(
+        ArchiveError, match="was not compiled by fakexport, so its inputs and weights are unknown"
+    ):
         open_aoti(other)
 
 
 def test_a_program_archive_is_no_package(program: ExportedProgram, tmp_path: Path) -> None:
     fe.save(program, tmp_path / "program.pt2")
 
-    with pytest.raises(ArchiveError, match="is no package of AOTInductor"):
+    with pytest.raises(ArchiveError, match="is not an AOTInductor package"):
         open_aoti(tmp_path / "program.pt2")
 
 
@@ -315,16 +319,16 @@ def with_metadata(package: Path, change: dict[str, object]) -> None:
     [
         (
             {"versions": {"torch": "2.11.0"}},
-            r"compiled with torch 2.11.0, and this is torch .*: compile it anew",
+            r"compiled with torch 2.11.0, but this is torch .*: compile it again",
         ),
-        ({"machine": "vax"}, "compiled for vax, and this is"),
-        ({"instructions": ("avx2048",)}, "for a processor with avx2048, which this one has not"),
-        ({"device": "cuda"}, "compiled for cuda, and there is no such device here"),
+        ({"machine": "vax"}, "compiled for vax, but this machine is"),
+        ({"instructions": ("avx2048",)}, "for a processor with avx2048, which this one lacks"),
+        ({"device": "cuda"}, "compiled for cuda, which is not available on this machine"),
         (
             {"libraries_for": ("acme.scale.default",)},
             "acme.scale.default is not registered: import the operator library `acme` first",
         ),
-        ({"tensors": ()}, "its code wants other weights than it says"),
+        ({"tensors": ()}, "the compiled code expects different weights from its metadata"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::fakexport.weights.WeightsWarning")  # Of tensors that it does not name.
@@ -374,7 +378,7 @@ def test_an_entry_of_the_cache_that_others_can_write_to_is_refused(cache: Path, 
     shutil.copyfile(entry, planted)
     planted.chmod(0o666)
 
-    with pytest.raises(DeployError, match=r"can be written by everyone .* delete the file"):
+    with pytest.raises(DeployError, match=r"is writable by everyone .* delete the file"):
         PackageCache(planted.parent, entry.name.removesuffix(".aoti.pt2")).taken(tmp_path)
 
     assert list(tmp_path.iterdir()) == [planted.parent]

@@ -85,7 +85,7 @@ def test_a_missing_compiler_is_one_line(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     last = done.stderr.strip().splitlines()[-1]
-    assert "AOTInductor needs a C++ compiler, and none was found: `apt install g++`" in last
+    assert "AOTInductor needs a C++ compiler and none was found: `apt install g++`" in last
     assert not list(tmp_path.iterdir())
 
 
@@ -133,7 +133,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     )
 
     last = done.stderr.strip().splitlines()[-1]
-    assert last.endswith("DeployError: the C++ compiler fails: File too large")
+    assert last.endswith("DeployError: the C++ compiler failed: File too large")
     assert not list(out.iterdir())
 
 
@@ -151,9 +151,9 @@ def test_a_folder_that_is_not_there_is_refused_before_anything_is_compiled(tmp_p
     [
         (
             CppCompileError(["g++"], "g++: fatal error: Killed signal terminated program cc1plus"),
-            "the C++ compiler fails: Cannot allocate memory",
+            "the C++ compiler failed: Cannot allocate memory",
         ),
-        (MemoryError(), "AOTInductor fails: Cannot allocate memory"),
+        (MemoryError(), "AOTInductor failed: Cannot allocate memory"),
     ],
 )
 def test_a_machine_without_memory_is_no_fault_of_the_program(error: Exception, message: str) -> None:
@@ -168,7 +168,7 @@ def test_what_no_package_can_describe_is_refused_before_it_is_compiled(tmp_path:
     program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 8)[:, :4],))
     done: list[str] = []
 
-    with pytest.raises(DeployError, match="is a window into a larger tensor"):
+    with pytest.raises(DeployError, match="is a view of a larger tensor"):
         compile_aoti(program, tmp_path / "m.pt2", report=done.append)
 
     assert not done
@@ -181,8 +181,8 @@ def test_a_gpu_that_is_not_here_is_refused_with_what_to_do(target: str, tmp_path
         compile_aoti(linear(), tmp_path / "m.pt2", target=target)
 
     assert str(raised.value) == (
-        "AOTInductor asks the GPU that it compiles for, and there is no cuda:0 here; copy the archive, and "
-        "the checkpoint, to a machine that has it, and there compile it"
+        "AOTInductor queries the GPU that it compiles for, and cuda:0 is not available on this machine; copy "
+        "the archive and the checkpoint to a machine that has it, and there compile it"
     )
 
 
@@ -190,7 +190,9 @@ def test_a_gpu_that_is_not_here_is_refused_with_what_to_do(target: str, tmp_path
 def test_a_program_on_a_gpu_is_refused_where_there_is_none() -> None:
     program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100", device_map="cuda:0")
 
-    with pytest.raises(DeployError, match=r"there is no cuda:0 here.*there run `fakexport compile that`"):
+    with pytest.raises(
+        DeployError, match=r"cuda:0 is not available on this machine.*there run `fakexport compile that`"
+    ):
         check_devices(program, None, command="fakexport compile that")
 
 

@@ -36,7 +36,7 @@ def test_other_orders_are_those_of_memory() -> None:
     "x", [torch.zeros(4, 8)[:, :4], torch.zeros(1, 4).expand(3, 4)], ids=["window", "expanded"]
 )
 def test_inputs_that_are_not_all_of_their_memory_are_refused(x: torch.Tensor) -> None:
-    with pytest.raises(DeployError, match="the input `x` of the program is a window"):
+    with pytest.raises(DeployError, match="the input `x` of the program is a view"):
         orders(x)
 
 

@@ -55,12 +55,12 @@ def test_the_shape_of_the_document_is_the_one_that_other_readers_know() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("format", "fakexport.aoti/9", "no format that this fakexport reads"),
+        ("format", "fakexport.aoti/9", "not a valid format that this fakexport version reads"),
         ("signature", None, "signature"),
-        ("orders", [[0, 2]], "not those of the inputs"),
-        ("orders", [], "not those of the inputs"),
+        ("orders", [[0, 2]], "do not match the inputs"),
+        ("orders", [], "do not match the inputs"),
         ("orders", [[0, -1]], "orders"),
-        ("weights", {"place": "elsewhere", "tensors": []}, "no place of weights"),
+        ("weights", {"place": "elsewhere", "tensors": []}, "not a valid location of weights"),
         ("weights", {"place": "inside", "tensors": [{"name": "a", "dtype": "int8", "shape": [-1]}]}, "shape"),
         ("versions", {"torch": 2}, "versions"),
         ("instructions", "avx2", "instructions"),

@@ -121,11 +121,11 @@ def test_weights_of_another_compilation_are_not_taken_for_those_of_the_package(
     made.files[1].rename(file_beside(package))
 
     for checkpoint in (None, file_beside(package)):
-        with pytest.raises(DeployError, match=r"was written with another model\.aoti\.pt2 than this one"):
+        with pytest.raises(DeployError, match=r"was written for a different model\.aoti\.pt2"):
             open_aoti(package, checkpoint=checkpoint)
     again = compile_aoti(fe.export(Rotary, (torch.zeros(3, dtype=torch.int64),)), package, cache=cache)
 
-    told = f"model.aoti.pt2 has no weights, and {file_beside(package)} was written with another"
+    told = f"model.aoti.pt2 has no weights, and {file_beside(package)} was written for a different"
     assert again.notes[0].startswith(told)
 
 
@@ -144,7 +144,7 @@ def test_names_of_one_weight_must_not_differ(package: Path) -> None:
         file_beside(package),
     )
 
-    with pytest.raises(DeployError, match=r"weight and \w+\.weight differ, and are one weight"):
+    with pytest.raises(DeployError, match=r"weight and \w+\.weight differ, but are a single weight"):
         open_aoti(package)
 
 

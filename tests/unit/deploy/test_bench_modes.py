@@ -106,7 +106,7 @@ def test_a_size_that_is_baked_in_shows_in_other_sizes(tmp_path: Path) -> None:
     assert failures[0][1].startswith("wrong outputs, ")
     assert "ratio" in facts
     assert exported["keeps_dynamic"] is False
-    assert "`x` has 7 in dimension 0, where the program takes 6" in refusal[0][1]
+    assert "`x` has size 7 in dimension 0, but the program expects 6" in refusal[0][1]
 
 
 def test_what_is_in_no_state_dict_is_missed(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_values_are_drawn_where_a_source_has_none(tmp_path: Path) -> None:
     ("factory", "request_", "reason"),
     [
         ("fails", {}, "does not run here: RuntimeError: no such luck"),
-        ("without_inputs", {}, "tells no inputs: return (module, args), or give --input"),
-        ("word", {}, "its inputs are not just tensors, numbers"),
+        ("without_inputs", {}, "has no example inputs: return (module, args), or pass --input"),
+        ("word", {}, "its inputs may only contain tensors, numbers"),
         ("mlp", {"dynamic": ("y.0",)}, "the model has no such input"),
         ("mlp", {"inputs": ("z=float32[2]",)}, "has no input 'z'"),
         ("absent", {}, "has no 'absent'"),

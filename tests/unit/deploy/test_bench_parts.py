@@ -60,7 +60,7 @@ def test_complex_numbers_are_compared_by_their_parts():
 
 @pytest.mark.parametrize("found", [[], [torch.zeros(3)], [torch.zeros(2, dtype=torch.float64)]])
 def test_other_outputs_are_said_to_be_others(found):
-    with pytest.raises(OtherOutputs, match=r"; eager gives float32\[2\]$"):
+    with pytest.raises(OtherOutputs, match=r"; eager returns float32\[2\]$"):
         agreement([torch.zeros(2)], found)
 
 
@@ -180,7 +180,7 @@ def test_a_process_that_takes_too_long_is_ended(tmp_path: Path):
 
     assert outcome.facts == {}
     assert why is not None
-    assert why.reason == "not done after 0.5 s"
+    assert why.reason == "timed out after 0.5 s"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
@@ -218,7 +218,7 @@ def _runs(process: int) -> bool:
     ("options", "reason"),
     [
         ({"modes": ["tensorrt"]}, "there is no mode 'tensorrt'; there are eager, weights, torchscript-trace"),
-        ({"modes": ["eager", "eager"]}, "name each mode once"),
+        ({"modes": ["eager", "eager"]}, "and none twice"),
         ({"modes": []}, "at least one"),
         ({"inputs": ["x"]}, "not of the form"),
         ({"dynamic_shapes": ["x"]}, "cannot read dynamic dimension"),

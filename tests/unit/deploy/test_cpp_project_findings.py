@@ -39,7 +39,7 @@ def test_the_failing_model_gives_the_rule_at_the_marked_line(tmp_path: Path) -> 
         str(tmp_path / "model.py"),
         marked,
     )
-    assert diagnostic.notes == ("acme.softened.default at node softened is made by Python",)
+    assert diagnostic.notes == ("acme.softened.default at node softened is implemented in Python",)
     assert not (tmp_path / "project").exists()
 
 
@@ -66,7 +66,7 @@ def test_a_call_in_a_branch_is_found_and_its_module_named() -> None:
     (diagnostic,) = findings_of_program(fe.export(Branching, (torch.ones(3),)))
 
     assert diagnostic.count == 2
-    assert diagnostic.notes[0].endswith(f"is made by Python, in {__name__}")
+    assert diagnostic.notes[0].endswith(f"is implemented in Python, in {__name__}")
 
 
 def test_an_operator_of_cpp_is_no_finding() -> None:

@@ -256,7 +256,7 @@ def test_what_is_written_into_buffers_and_inputs_is_kept(tmp_path):
         torch.testing.assert_close(mine, x)
     assert int(open_executorch(made.path)({"x": torch.zeros(2, 3)})["1"]) == 1
     assert made.notes == (
-        "the program writes into buffers: they keep their values from call to call while it is loaded",
+        "the program mutates buffers: they keep their values from call to call while it is loaded",
     )
 
 
@@ -288,5 +288,5 @@ def test_a_program_for_a_gpu_is_refused_with_the_command_that_moves_it(tmp_path)
 
 
 def test_weights_beside_the_file_are_refused(mlp):
-    with pytest.raises(DeployError, match="has its weights inside; it takes no checkpoint"):
+    with pytest.raises(DeployError, match="contains its weights and takes no checkpoint"):
         open_executorch(mlp[1].path, checkpoint="model.safetensors")

@@ -62,7 +62,7 @@ def test_a_longer_file_is_refused(content, tmp_path):
             "arguments[0].input: 'other'",
         ),
         (b'"arguments": [{"input": "input"}]', b'"arguments": [{"value_": 123456}]', "'value_' is unknown"),
-        (b'"backend": "portable"', b'"backend": "harmless"', "'harmless' is no backend"),
+        (b'"backend": "portable"', b'"backend": "harmless"', "'harmless' is not a valid backend"),
     ],
 )
 def test_a_forged_description_is_refused(old, new, reason, content, tmp_path):

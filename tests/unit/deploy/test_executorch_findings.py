@@ -155,7 +155,7 @@ def test_a_plan_that_is_too_short_is_found():
 
     assert list(short_plans(wanted, planned_sizes(whole, [0, 1]))) == []
     (found,) = short_plans(wanted, planned_sizes(content, [0, 1]))
-    assert found.notes[0].endswith("inputs_0 of the shape [4, 3], and the program takes up to [8, 3]")
+    assert found.notes[0].endswith("inputs_0 of shape [4, 3], but the program accepts up to [8, 3]")
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_a_kernel_that_only_fails_in_its_program_is_found_at_its_line(tmp_path):
     (turned,) = failure(Reshaped(), x, folder=tmp_path, shapes=sizes)
     (places,) = failure(Places(), torch.zeros(8), folder=tmp_path)
 
-    assert turned.notes[0].startswith("aten.mul.out at node aten_mul_tensor has a kernel that refuses")
+    assert turned.notes[0].startswith("aten.mul.out at node aten_mul_tensor has a kernel that rejects")
     assert turned.primary.span.line == line_of("turned = torch.cos(x) * 2")
     assert places.notes[0].startswith("aten.view_copy.out at node aten_view_copy_default has a kernel that")
     assert places.primary.span.line == line_of("return torch.nonzero(x).reshape(-1, 2, 4)")

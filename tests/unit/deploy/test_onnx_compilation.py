@@ -87,7 +87,7 @@ def test_a_program_without_weights_gets_them_when_it_is_opened(mlp: Any, tmp_pat
     made = compile_onnx(saved(program, tmp_path), tmp_path / "m.onnx")
 
     assert [path.name for path in made.files] == ["m.onnx"]
-    assert made.notes == ("it has no weights; they will be in m.safetensors beside it, when they are bound",)
+    assert made.notes == ("it has no weights; they will be in m.safetensors next to it once they are bound",)
     found = open_onnx(made.path, checkpoint=dict(model.state_dict()))({"x": x})
     torch.testing.assert_close(found, {"output": model(x)}, rtol=0, atol=1e-6)
 
@@ -221,7 +221,7 @@ class Bend(nn.Module):
 
 
 def test_an_operator_without_a_kernel_in_onnx_runtime_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DeployError, match=r"m\.onnx.*no kernel on the CPU for an operator.*Erf"):
+    with pytest.raises(DeployError, match=r"m\.onnx.*no CPU kernel for an operator.*Erf"):
         compiled(Bend(), (torch.zeros(2, dtype=torch.bfloat16),), tmp_path)
 
 
@@ -278,7 +278,7 @@ def test_a_program_of_another_device_is_taken_as_one_of_the_cpu(tmp_path: Path) 
 
     made = compile_onnx(program, tmp_path / "m.onnx")
 
-    assert made.notes[0] == "ONNX has no devices: the program of cuda:0 was taken as one of the CPU"
+    assert made.notes[0] == "ONNX has no devices: the program for cuda:0 was converted as if for the CPU"
     found = open_onnx(made.path, checkpoint=dict(module.state_dict()))({"x": x})
     torch.testing.assert_close(found, {"output": module(x)}, rtol=0, atol=1e-6)
 
@@ -298,7 +298,7 @@ def test_what_is_not_as_in_the_program_is_noted(tmp_path: Path) -> None:
     assertions, draws = made.notes
     assert assertions.startswith("ONNX has no assertions: ")
     assert f"{Path(__file__).name}:" in assertions
-    assert draws.startswith("what runs the file draws its own random numbers: ")
+    assert draws.startswith("the runtime that executes the file draws its own random numbers: ")
 
 
 def test_weights_that_are_too_many_for_an_onnx_file_are_beside_it(
@@ -309,7 +309,7 @@ def test_weights_that_are_too_many_for_an_onnx_file_are_beside_it(
 
     made = compile_onnx(bound, tmp_path / "m.onnx", weights="inside")
 
-    assert made.notes == ("its weights are more than an ONNX file can hold: they are in m.safetensors",)
+    assert made.notes == ("its weights exceed the size of an ONNX file: they are in m.safetensors",)
     x = torch.randn(2, 8)
     torch.testing.assert_close(open_onnx(made.path)({"x": x}), {"output": model(x)}, rtol=0, atol=1e-6)
 
@@ -321,14 +321,14 @@ def test_a_checkpoint_beside_the_output_is_not_overwritten(mlp: Any, tmp_path: P
     save_file({"other": torch.zeros(2)}, tmp_path / "m.safetensors")
     before = (tmp_path / "m.safetensors").read_bytes()
 
-    with pytest.raises(DeployError, match="is there already and holds something else"):
+    with pytest.raises(DeployError, match="already exists with other content"):
         compile_onnx(bound, tmp_path / "m.onnx", weights="beside")
 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"m.safetensors": before}
 
 
 def test_the_name_of_the_file_must_say_what_it_is(mlp: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"ends in \.onnx"):
+    with pytest.raises(ValueError, match=r"must end in \.onnx"):
         compile_onnx(mlp[2], tmp_path / "model.bin")
 
 

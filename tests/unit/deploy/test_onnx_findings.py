@@ -79,7 +79,7 @@ def test_everything_is_found_in_one_go(tmp_path: Path) -> None:
 
     written, inverse, check, median = findings(program, tmp_path)
 
-    assert "the buffer calls would be as before in the next call" in written.notes[0]
+    assert "the buffer calls would have its old value in the next call" in written.notes[0]
     assert "aten.linalg_inv_ex.default" in inverse.notes[0]
     assert "aten._linalg_check_errors.default" in check.notes[0]
     assert "aten.median.default" in median.notes[0]

@@ -64,14 +64,14 @@ def test_bounds_are_checked_as_the_program_checks_them(lowest):
     [
         ({"x": (4, 3)}, "the input 'y' is missing; got x"),
         ({"x": (4, 3), "y": (8, 3), "z": (1,)}, "the program has no input 'z'; it has x, y"),
-        ({"x": (4,), "y": (8, 3)}, "the input 'x' is float32[4], and the program takes float32[S, 3]"),
-        ({"x": (4, 2), "y": (8, 3)}, "`x` has 2 in dimension 1, where the program takes 3"),
-        ({"x": (9, 3), "y": (18, 3)}, "`x` has 9 in dimension 0, where the program takes at most 8"),
-        ({"x": (2, 3), "y": (4, 3)}, "`x` has 2 in dimension 0, where the program takes at least 3"),
-        ({"x": (4, 3), "y": (9, 3)}, "`y` has 9 in dimension 0, where the program takes 2*S"),
+        ({"x": (4,), "y": (8, 3)}, "the input 'x' is float32[4], but the program expects float32[S, 3]"),
+        ({"x": (4, 2), "y": (8, 3)}, "`x` has size 2 in dimension 1, but the program expects 3"),
+        ({"x": (9, 3), "y": (18, 3)}, "`x` has size 9 in dimension 0, but the program expects at most 8"),
+        ({"x": (2, 3), "y": (4, 3)}, "`x` has size 2 in dimension 0, but the program expects at least 3"),
+        ({"x": (4, 3), "y": (9, 3)}, "`y` has size 9 in dimension 0, but the program expects 2*S"),
         (
             {"x": (4, 3), "y": (10, 3)},
-            "`y` has 10 in dimension 0, where the program takes 8, since `x` has 4 in dimension 0",
+            "`y` has size 10 in dimension 0, but the program expects 8, since `x` has size 4 in dimension 0",
         ),
     ],
 )
@@ -91,7 +91,7 @@ def test_run_refuses_before_anything_runs():
 
 
 def test_another_dtype_is_refused(signature):
-    with pytest.raises(UnsuitableInputs, match=r"'x' is int64\[4, 3\], and the program takes float32"):
+    with pytest.raises(UnsuitableInputs, match=r"'x' is int64\[4, 3\], but the program expects float32"):
         signature.check({"x": torch.zeros(4, 3, dtype=torch.int64), "y": torch.zeros(8, 3)})
 
 

@@ -59,7 +59,7 @@ def test_the_command_line_shows_it_on_stderr(tmp_path, capsys):
     assert code == 1
     assert lines[2:] == [
         "[1/1] cpu: error[FE201] at model.py:7: data-dependent branch: condition depends on tensor values",
-        "[1/1] cpu: look for more problems ...",
+        "[1/1] cpu: look for further problems ...",
     ]
 
 

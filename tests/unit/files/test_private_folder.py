@@ -48,7 +48,7 @@ def test_a_folder_that_everyone_can_write_to_is_refused_with_the_repair(home: Pa
 
     found = refusal(folder)
 
-    assert found.startswith(f"{folder} can be written by everyone (mode {mode:o}): run `chmod go-w {folder}`")
+    assert found.startswith(f"{folder} is writable by everyone (mode {mode:o}): run `chmod go-w {folder}`")
     folder.chmod(mode & ~0o022)
     assert private_folder(folder) == folder
 
@@ -61,8 +61,8 @@ def test_a_folder_above_it_counts_unless_it_is_sticky(home: Path) -> None:
     assert private_folder(home / "open" / "absent")
 
     (home / "open").chmod(0o777)
-    assert f"{home}/open can be written by everyone (mode 777), and " in refusal(home / "open" / "cache")
-    assert "can be written by everyone" in refusal(home / "open" / "absent")
+    assert f"{home}/open is writable by everyone (mode 777) and contains " in refusal(home / "open" / "cache")
+    assert "is writable by everyone" in refusal(home / "open" / "absent")
 
 
 def test_the_folder_behind_a_link_counts(home: Path) -> None:
@@ -70,7 +70,7 @@ def test_the_folder_behind_a_link_counts(home: Path) -> None:
     (home / "open").chmod(0o777)
     (home / "link").symlink_to("open")
 
-    assert "can be written by everyone" in refusal(home / "link")
+    assert "is writable by everyone" in refusal(home / "link")
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to(path.name)])
@@ -86,7 +86,7 @@ def test_the_group_of_others_is_refused(home: Path) -> None:
     os.chown(home / "cache", -1, STRANGER)
     (home / "cache").chmod(0o775)
 
-    assert "can be written by its group (mode 775): run `chmod go-w" in refusal(home / "cache")
+    assert "is writable by its group (mode 775): run `chmod go-w" in refusal(home / "cache")
 
 
 @is_superuser
@@ -96,7 +96,7 @@ def test_what_belongs_to_another_user_is_refused(home: Path) -> None:
     os.chown(home / "file", STRANGER, -1)
     os.chown(home / "theirs", STRANGER, -1)
 
-    assert f"{home}/theirs belongs to user {STRANGER}, and {home}/theirs/cache is in it" in refusal(
+    assert f"{home}/theirs belongs to user {STRANGER} and contains {home}/theirs/cache" in refusal(
         home / "theirs" / "cache"
     )
     assert fault_of_owner((home / "file").stat()) == f"belongs to user {STRANGER}"
@@ -107,4 +107,4 @@ def test_a_file_of_the_user_has_no_fault(home: Path) -> None:
 
     assert fault_of_owner((home / "file").stat()) is None
     (home / "file").chmod(0o602)
-    assert fault_of_owner((home / "file").stat()) == "can be written by everyone (mode 602)"
+    assert fault_of_owner((home / "file").stat()) == "is writable by everyone (mode 602)"

@@ -36,7 +36,7 @@ def sample_bench() -> BenchReport:
                 False,
                 False,
                 True,
-                (BenchFailure("resize", "wrong outputs"), BenchFailure("time", "not done after 9 s")),
+                (BenchFailure("resize", "wrong outputs"), BenchFailure("time", "timed out after 9 s")),
                 wrong,
             ),
         ),

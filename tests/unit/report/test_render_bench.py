@@ -36,7 +36,7 @@ def test_golden_of_the_text():
         "\n"
         "torchscript-script cannot be exported: RuntimeError: no\n"
         "weights does not keep dynamic shapes: wrong outputs\n"
-        "weights is not timed: not done after 9 s\n"
+        "weights is not timed: timed out after 9 s\n"
         "\n"
         "1 of 3 modes match eager up to rounding\n"
     )

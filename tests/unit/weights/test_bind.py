@@ -169,8 +169,8 @@ def test_all_problems_come_in_one_error():
     assert str(caught.value) == (
         "a mapping does not fit the program: 3 of 3 weights do not fit: FE701 (1), FE702 (1), FE703 (1): "
         "linear.bias (FE701): missing key in checkpoint; linear.weight (FE702): expected "
-        "float32[4, 4], the checkpoint has float32[4, 5] (the configuration may be that of another size of "
-        "the model); steps (FE703): expected float32, the checkpoint has float64"
+        "float32[4, 4], the checkpoint has float32[4, 5] (the configuration may belong to a model of a "
+        "different size); steps (FE703): expected float32, the checkpoint has float64"
     )
 
 
@@ -275,7 +275,7 @@ def test_a_dtype_converts_to_what_the_graph_has(module):
     assert torch.equal(bound.state_dict["weight"], halves["weight"].float())
     with pytest.raises(BindError, match=r"FE703 \(2\)"):
         fe.bind(program, halves)
-    with pytest.raises(ValueError, match="the graph of the program is in float32, not in bfloat16"):
+    with pytest.raises(ValueError, match="the program's graph computes in float32, not in bfloat16"):
         fe.bind(program, halves, dtype=torch.bfloat16)
 
 
@@ -313,7 +313,7 @@ def test_what_is_not_finite_is_a_warning(bad, dtype, module):
     weights = {name: tensor.to(dtype) for name, tensor in module.state_dict().items()}
     weights["bias"][1] = bad
 
-    with pytest.warns(WeightsWarning, match="FE706: a weight holds NaN or infinity: bias"):
+    with pytest.warns(WeightsWarning, match="FE706: a weight has NaN or infinity: bias"):
         fe.bind(program, weights)
     with warnings.catch_warnings():
         warnings.simplefilter("error", WeightsWarning)

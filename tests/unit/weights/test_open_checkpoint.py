@@ -211,7 +211,7 @@ class Evil:
     [
         (lambda path: None, "No such file"),
         (lambda path: path.mkdir(), "has no .safetensors file"),
-        (lambda path: path.write_text("x"), "is no checkpoint: give a"),
+        (lambda path: path.write_text("x"), "is not a checkpoint: pass a"),
     ],
 )
 def test_what_is_no_checkpoint_is_one_line(make, reason, tmp_path):
@@ -229,9 +229,9 @@ def test_what_is_no_checkpoint_is_one_line(make, reason, tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({"a": Evil()}, "could run code of the file"),
-        ([torch.zeros(2)], "holds no tensors by name"),
-        ({"epoch": 3}, "holds no tensors by name"),
+        ({"a": Evil()}, "could run code from the file"),
+        ([torch.zeros(2)], "does not map names to tensors"),
+        ({"epoch": 3}, "does not map names to tensors"),
         ({"a": torch.zeros(2).to_sparse()}, "is not a plain tensor"),
     ],
 )
@@ -261,12 +261,12 @@ def test_several_files_without_an_index_are_ambiguous(tmp_path):
     for name in ("a", "b"):
         save_file({name: torch.zeros(1)}, tmp_path / f"{name}.safetensors")
 
-    with pytest.raises(CheckpointError, match=r"2 files without an index, name one: a\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"2 files without an index, pass one of them: a\.safetensors"):
         open_checkpoint(tmp_path)
 
 
 def test_a_mapping_of_something_else_is_refused():
-    with pytest.raises(CheckpointError, match="'a' is list"):
+    with pytest.raises(CheckpointError, match="'a' is a list"):
         open_checkpoint({"a": [1, 2]})
 
 
@@ -296,18 +296,18 @@ def with_map(folder, weight_map):
         ({"a": "x\\model.safetensors"}, "is not in the folder of the index"),
         ({"a": "C:model.safetensors"}, "is not in the folder of the index"),
         ({"a": ".model.safetensors"}, "is not in the folder of the index"),
-        ({"a": "model.safetensors.index.json"}, "is no name of a shard"),
-        ({"a": "model.bin"}, "is no name of a shard"),
-        ({"a": 3}, "is no name of a shard"),
-        ({"a": None}, "is no name of a shard"),
-        ({"a": "mo\0del.safetensors"}, "is no name of a shard"),
-        ({"a": ["s1.safetensors"]}, "is no name of a shard"),
+        ({"a": "model.safetensors.index.json"}, "is not a valid shard name"),
+        ({"a": "model.bin"}, "is not a valid shard name"),
+        ({"a": 3}, "is not a valid shard name"),
+        ({"a": None}, "is not a valid shard name"),
+        ({"a": "mo\0del.safetensors"}, "is not a valid shard name"),
+        ({"a": ["s1.safetensors"]}, "is not a valid shard name"),
         ({}, "has no weight_map"),
         ([], "has no weight_map"),
-        ({"b": "s1.safetensors"}, "'b' is not in s1.safetensors, where it should be"),
-        ({"a": "s1.safetensors", "b": "s1.safetensors"}, "'b' is not in s1.safetensors"),
-        ({"b": "s2.safetensors"}, "holds 'c', which the index does not name there"),
-        ({"a": "s1.safetensors", "b": "s2.safetensors", "c": "s1.safetensors"}, "'c' is not in s1"),
+        ({"b": "s1.safetensors"}, "'b' is missing from s1.safetensors, where the index lists it"),
+        ({"a": "s1.safetensors", "b": "s1.safetensors"}, "'b' is missing from s1.safetensors"),
+        ({"b": "s2.safetensors"}, "contains 'c', which the index does not list there"),
+        ({"a": "s1.safetensors", "b": "s2.safetensors", "c": "s1.safetensors"}, "'c' is missing from s1"),
     ],
 )
 def test_an_index_that_is_refused(weight_map, reason, tmp_path):

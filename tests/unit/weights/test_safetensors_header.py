@@ -41,7 +41,7 @@ HOSTILE = {
     "empty": (b"", "too few for a header"),
     "seven bytes": (b"1234567", "too few for a header"),
     "huge length": (file_of(GOOD, length=2**63), "claims 9,223,372,036,854,775,808 bytes"),
-    "greatest length": (b"\xff" * 8 + bytes(8), "more than 100,000,000"),
+    "greatest length": (b"\xff" * 8 + bytes(8), "the limit is 100,000,000"),
     "longer than the file": (file_of(GOOD, length=5000), "the file has"),
     "no brace": (file_of(b" " + json.dumps(GOOD).encode()), "does not start with {"),
     "not JSON": (file_of(b"{nonsense}"), "not JSON"),
@@ -56,12 +56,15 @@ HOSTILE = {
     "deep": (file_of(b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"), "nested too deep"),
     "deep and open": (file_of(b'{"a": ' + b"[" * 100_000), "nested too deep"),
     "long number": (file_of(b'{"a": ' + b"9" * 10_000 + b"}"), "value has 10000 digits"),
-    "NaN": (file_of(b'{"a": NaN}'), "NaN is no JSON"),
-    "metadata of numbers": (file_of({"__metadata__": {"a": 1}, **GOOD}), "__metadata__ is not text by name"),
-    "metadata a list": (file_of({"__metadata__": [], **GOOD}), "__metadata__ is not text by name"),
-    "entry a list": (file_of({"a": [1, 2]}), "an entry has dtype, shape and data_offsets"),
-    "field missing": (file_of({"a": {"dtype": "F32", "shape": [2]}}), "an entry has dtype"),
-    "field too many": (file_of({"a": {**entry(), "stride": [1]}}), "an entry has dtype"),
+    "NaN": (file_of(b'{"a": NaN}'), "NaN is not valid JSON"),
+    "metadata of numbers": (
+        file_of({"__metadata__": {"a": 1}, **GOOD}),
+        "__metadata__ does not map names to text",
+    ),
+    "metadata a list": (file_of({"__metadata__": [], **GOOD}), "__metadata__ does not map names to text"),
+    "entry a list": (file_of({"a": [1, 2]}), "an entry must have dtype, shape and data_offsets"),
+    "field missing": (file_of({"a": {"dtype": "F32", "shape": [2]}}), "an entry must have dtype"),
+    "field too many": (file_of({"a": {**entry(), "stride": [1]}}), "an entry must have dtype"),
     "unknown dtype": (file_of({"a": entry("F31")}), "the dtype 'F31' is not supported"),
     "small dtype": (file_of({"a": entry("F4", (16,))}), "the dtype 'F4' is not supported"),
     "dtype a list": (file_of({"a": entry(["F32"])}), "is not supported"),
@@ -74,7 +77,10 @@ HOSTILE = {
     "overflow to eight": (file_of({"a": entry(shape=(2**62, 4, 2**62))}), "does not take the 8 bytes"),
     "too few bytes": (file_of({"a": entry(shape=(3,))}), "does not take the 8 bytes"),
     "too many bytes": (file_of({"a": entry(shape=(1,))}), "does not take the 8 bytes"),
-    "three offsets": (file_of({"a": entry(offsets=(0, 4, 8))}), "data_offsets is not a begin and an end"),
+    "three offsets": (
+        file_of({"a": entry(offsets=(0, 4, 8))}),
+        "data_offsets is not a pair of begin and end",
+    ),
     "negative offset": (file_of({"a": entry(offsets=(-8, 0))}), "data_offsets is not"),
     "end before begin": (file_of({"a": entry(offsets=(8, 0))}), "data_offsets is not"),
     "offset beyond 64 bits": (file_of({"a": entry(offsets=(2**64, 2**64 + 8))}), "data_offsets is not"),
@@ -83,9 +89,9 @@ HOSTILE = {
     "data behind": (file_of(GOOD, bytes(9)), "its tensors end at"),
     "overlap": (
         file_of({"a": entry(), "b": entry(offsets=(4, 12))}, bytes(12)),
-        "overlaps the tensor before it",
+        "overlaps the previous tensor",
     ),
-    "the same bytes twice": (file_of({"a": entry(), "b": entry()}), "overlaps the tensor before it"),
+    "the same bytes twice": (file_of({"a": entry(), "b": entry()}), "overlaps the previous tensor"),
     "a hole": (file_of({"a": entry(), "b": entry(offsets=(12, 20))}, bytes(20)), "leaves a hole before it"),
     "no name": (file_of({"": entry()}), "a name must be printable"),
     "name with an escape": (file_of({"\x1b[2J": entry()}), "a name must be printable"),
@@ -196,7 +202,7 @@ def test_any_json_is_refused_or_read(header, tail, tmp_path):
         message = ""
         assert sum(item.nbytes for item in found.entries.values()) == len(tail)
 
-    assert re.fullmatch(r"(model\.safetensors is no safetensors file that can be trusted: .+)?", message)
+    assert re.fullmatch(r"(model\.safetensors is not a valid safetensors file: .+)?", message)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -106,13 +106,16 @@ def test_wrong_shapes_are_told_with_their_cause(tmp_path):
     weights = dict(model.module.state_dict())
     changes = {
         "model.layers.1.mlp.up_proj.weight": ((32, 48), "it is transposed"),
-        "model.embed_tokens.weight": ((70, 32), "the vocabulary, or the number of classes, has another size"),
+        "model.embed_tokens.weight": ((70, 32), "the vocabulary size or the number of classes differs"),
         "model.layers.0.mlp.gate_proj.weight": (
             (24, 32),
             "it may be one of 2 tensor-parallel shards along dimension 0",
         ),
-        "model.norm.weight": ((33,), "the configuration may be that of another size of the model"),
-        "model.layers.0.self_attn.q_proj.weight": ((4, 8, 32), "it has as many elements, in another layout"),
+        "model.norm.weight": ((33,), "the configuration may belong to a model of a different size"),
+        "model.layers.0.self_attn.q_proj.weight": (
+            (4, 8, 32),
+            "it has the same number of elements in a different layout",
+        ),
     }
     weights |= {name: torch.zeros(shape) for name, (shape, _) in changes.items()}
 
@@ -155,7 +158,7 @@ def test_split_projections_are_told(tmp_path):
 
     parts = ", ".join(f"transformer.h.0.attn.{kind}_attn.weight" for kind in "qkv")
     assert found(report)["FE701"][1] == f"it is split into {parts} in the checkpoint"
-    assert found(report)["FE704"][1] == "it is a part of transformer.h.0.attn.c_attn.weight in the model"
+    assert found(report)["FE704"][1] == "it is part of transformer.h.0.attn.c_attn.weight in the model"
 
 
 def test_the_projection_of_multihead_attention_is_told():
@@ -210,8 +213,8 @@ def test_old_names_are_told():
     report = fe.verify_weights(Block(), {**weights, **old})
 
     causes = {finding.names: finding.cause_text for finding in report.findings}
-    assert causes[("norm.weight",)] == "it has its old name norm.gamma in the checkpoint"
-    assert causes[("conv.weight_v",)] == "it is called conv.parametrizations.weight.original1 today"
+    assert causes[("norm.weight",)] == "the checkpoint has it under its old name norm.gamma"
+    assert causes[("conv.weight_v",)] == "its current name is conv.parametrizations.weight.original1"
     assert len(causes) == 8
 
 
@@ -221,7 +224,10 @@ def test_a_quantized_checkpoint_is_told():
     (finding,) = fe.verify_weights(nn.Linear(4, 2), weights).findings
 
     assert finding.code == "FE704"
-    assert finding.cause_text == "the checkpoint is quantized, the model is not: dequantize it first"
+    assert (
+        finding.cause_text
+        == "the checkpoint is quantized but the model is not: dequantize the checkpoint first"
+    )
 
 
 def test_a_buffer_that_needs_no_entry_is_only_a_note():

@@ -11,7 +11,7 @@ from torch import nn
 import fakexport as fe
 from fakexport.weights import WeightFinding, WeightsWarning, warn_of
 
-UNWANTED = "that no weight of the model wants"
+UNWANTED = "that the model does not use"
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ UNWANTED = "that no weight of the model wants"
             f"FE704: ckpt/ has 1,200 entries {UNWANTED}: h.{{0..1199}}.bias",
         ),
         ("FE704", ["a\nwarning: forged"], rf"FE704: ckpt/ has an entry {UNWANTED}: a\nwarning: forged"),
-        ("FE706", ["fc.weight"], "FE706: a weight holds NaN or infinity: fc.weight"),
-        ("FE706", ["a", "b"], "FE706: 2 weights hold NaN or infinity: a, b"),
+        ("FE706", ["fc.weight"], "FE706: a weight has NaN or infinity: fc.weight"),
+        ("FE706", ["a", "b"], "FE706: 2 weights have NaN or infinity: a, b"),
     ],
 )
 def test_a_finding_is_one_line(code: str, names: list[str], text: str) -> None:

@@ -1,1 +1,3 @@
-"""Programs as the documents of torch's own `.pt2` schema, and back: nothing is evaluated or imported."""
+"""Convert programs to documents of torch's own `.pt2` schema and back, without evaluating or importing
+anything.
+"""

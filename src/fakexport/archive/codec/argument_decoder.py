@@ -1,4 +1,4 @@
-"""Arguments of calls from a document: literals, and the nodes that it names."""
+"""Decode the arguments of calls: literals, and the nodes that a document names."""
 
 from __future__ import annotations
 
@@ -86,24 +86,24 @@ class ArgumentDecoder:
         }
 
     def read(self, value: Any) -> Any:
-        """A literal, a node, or a list of such."""
+        """Return a literal, a node, or a list of these."""
         kind, content = union(value)
         read = self._kinds.get(kind)
         if read is None:
-            raise DocumentError(f"an argument of the kind {kind[:40]!r} is not read")
+            raise DocumentError(f"unsupported kind of argument {kind[:40]!r}")
         try:
             return read(content)
         except DocumentError as error:
             raise error.within(kind) from None
 
     def tensor(self, value: Any) -> Node:
-        """The node that `{"name": ...}` names."""
+        """Return the node that `{"name": ...}` names."""
         return self._node(field(mapping(value), "name", text))
 
     def _inner(self, value: Any) -> Any:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise DocumentError("an argument that is nested too deep")
+            raise DocumentError("an argument that is nested too deeply")
         try:
             return self.read(value)
         finally:
@@ -142,15 +142,15 @@ def output_name(value: Any) -> tuple[str, str]:
         raise error.within(kind) from None
     if kind == "as_none":
         return kind, ""
-    raise DocumentError(f"a result of the kind {kind[:40]!r} is not read")
+    raise DocumentError(f"unsupported kind of result {kind[:40]!r}")
 
 
 def read_object(value: Any) -> CustomObjArgument:
-    """An object of a C++ class: what it is called in the graph, and its class."""
+    """Return an object of a C++ class: what it is called in the graph, and its class."""
     owner = mapping(value)
     name, class_name = field(owner, "name", identifier), field(owner, "class_fqn", text)
     if not _CLASS.fullmatch(class_name):
-        raise DocumentError(f"{class_name[:80]!r} is the name of no C++ class").within("class_fqn")
+        raise DocumentError(f"{class_name[:80]!r} is not the name of a C++ class").within("class_fqn")
     return CustomObjArgument(name=name, class_fqn=class_name)
 
 
@@ -169,7 +169,7 @@ def _read_memory_format(value: Any) -> Any:
 def _from_table(value: Any, table: Mapping[int, Any], what: str) -> Any:
     code = integer(value)
     if code not in table:
-        raise DocumentError(f"{code} is the code of no {what}")
+        raise DocumentError(f"{code} is not the code of a {what}")
     return table[code]
 
 

@@ -44,7 +44,7 @@ class ArgumentEncoder:
         """Name of a node -> name of an earlier node for the same value."""
 
     def of(self, value: Any, empty_list_kind: str | None = None) -> Json:
-        """One argument.
+        """Return one argument.
 
         Args:
             value: A node, or a literal.
@@ -61,7 +61,7 @@ class ArgumentEncoder:
             return self._list(value, empty_list_kind)
         if isinstance(value, dict):
             if not all(type(key) is str for key in value):
-                raise InvalidValue("a dictionary with a key that is no string")
+                raise InvalidValue("a dictionary with a key that is not a string")
             return {"as_string_to_argument": {key: self.of(entry) for key, entry in value.items()}}
         if isinstance(value, (OpOverload, HigherOrderOperator)):
             return {"as_operator": readable_name(value)}
@@ -73,7 +73,7 @@ class ArgumentEncoder:
             held = attribute(node.graph.owning_module, str(node.target))
             if not isinstance(held, GraphModule):
                 raise InvalidValue(
-                    f"{node.target}, a {type(held).__name__} that is no input, cannot be stored"
+                    f"{node.target}, a {type(held).__name__} that is not an input, cannot be stored"
                 )
             return {"as_graph": {"name": node.target, "graph": self._subgraph(held)}}
         for kind, names in self.symbolic.items():
@@ -85,7 +85,7 @@ class ArgumentEncoder:
 
     def _tensor(self, node: Node) -> Json:
         if node.op == "get_attr":
-            raise InvalidValue(f"{node.target}, a tensor that is no input, cannot be stored")
+            raise InvalidValue(f"{node.target}, a tensor that is not an input, cannot be stored")
         return {"name": self.same_as.get(node.name, node.name)}
 
     def _list(self, values: Sequence[Any], empty_list_kind: str | None) -> Json:
@@ -112,10 +112,13 @@ class ArgumentEncoder:
         raise InvalidValue(f"a list of {_named(kinds)} cannot be stored")
 
     def _mixed(self, values: tuple[Any, ...]) -> Json:
-        """A tuple that torch's schema has no kind for, such as the block mask of FlexAttention."""
+        """Return a tuple that torch's schema has no kind for, such as the block mask of FlexAttention."""
         if self._is_for_stock:
-            what = f"torch's format has no tuple of {_named(set(map(type, values)))}"
-            raise InvalidValue(f"{what}, which an archive with weights needs: save it without, or link them")
+            what = f"torch's format cannot store a tuple of {_named(set(map(type, values)))}"
+            raise InvalidValue(
+                f"{what}, but an archive with weights must be in that format: save it "
+                "without weights, or link them"
+            )
         return {MIXED_TUPLE: [self.of(value) for value in values]}
 
     def _optional_tensor(self, node: Node | None) -> Json:
@@ -129,11 +132,11 @@ class ArgumentEncoder:
             return {"as_int_lists": [list(inner) for inner in values]}
         if kinds == {float}:
             return {"as_float_lists": [[float_json(entry) for entry in inner] for inner in values]}
-        raise InvalidValue("a list of lists of this kind cannot be stored")
+        raise InvalidValue("such a list of lists cannot be stored")
 
 
 def object_json(name: str, held: CustomObjArgument) -> Json:
-    """An object of a C++ class, by the name that it has in the graph."""
+    """Return an object of a C++ class, by the name that it has in the graph."""
     return {"name": name, "class_fqn": held.class_fqn}
 
 

@@ -21,7 +21,7 @@ _SHOWN = 500
 def stated_conditions(
     document: dict[str, Any], module: dict[str, Any], inputs: Sequence[ValueSummary]
 ) -> tuple[str, ...]:
-    """`x.shape[1] % 2 == 0` for each, as `program.conditions` words them; in torch's words where it cannot.
+    """Yield `x.shape[1] % 2 == 0` for each, in the form of `program.conditions`, otherwise in torch's form.
 
     Args:
         document, module: The program, and the module in it.
@@ -39,7 +39,7 @@ def stated_conditions(
 def _texts(value: Any) -> list[str]:
     guards = items(value, text, MOST_GUARDS)
     if sum(map(len, guards)) > MOST_GUARD_CHARACTERS:
-        raise DocumentError(f"conditions of more than {MOST_GUARD_CHARACTERS:,} characters together")
+        raise DocumentError(f"conditions with more than {MOST_GUARD_CHARACTERS:,} characters in total")
     return guards
 
 
@@ -61,7 +61,7 @@ def _leaves(module: dict[str, Any], inputs: Sequence[ValueSummary]) -> tuple[Inp
 
 
 def _rank_and_constant(value: ValueSummary) -> tuple[int | None, Any]:
-    """A constant number keeps its value as text, which is all that the summary of an input has."""
+    """Return the value of a constant number as text, which is all that the summary of an input has."""
     if value.shape is not None:
         return len(value.shape), ...
     is_constant = not value.node

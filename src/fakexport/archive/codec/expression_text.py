@@ -73,17 +73,17 @@ class Tokens:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
-            raise DocumentError(f"an expression of {len(text)} characters; at most {MAX_LENGTH} are read")
+            raise DocumentError(f"an expression of {len(text)} characters; the limit is {MAX_LENGTH}")
         self._tokens: list[tuple[str, str]] = []
         position, end = 0, len(text.rstrip())
         while position < end:
             match = _TOKEN.match(text, position)
             if match is None or match.lastgroup is None:
-                raise DocumentError(f"{text[position : position + 20]!r} is no part of a shape expression")
+                raise DocumentError(f"{text[position : position + 20]!r} is not part of a shape expression")
             self._tokens.append((match.lastgroup, match[match.lastgroup]))
             position = match.end()
         if len(self._tokens) > MAX_TOKENS:
-            raise DocumentError(f"an expression of {len(self._tokens)} parts; at most {MAX_TOKENS} are read")
+            raise DocumentError(f"an expression of {len(self._tokens)} parts; the limit is {MAX_TOKENS}")
         self._next = 0
 
     def peek(self) -> tuple[str, str]:
@@ -91,7 +91,7 @@ class Tokens:
         return self._tokens[self._next] if self._next < len(self._tokens) else ("end", "")
 
     def take(self, kind: str = "", text: str = "") -> str:
-        """The text of the next token, which must be of this kind or have this text if one is given."""
+        """Return the text of the next token, which must be of this kind or have this text if one is given."""
         found = self.peek()
         if (kind and found[0] != kind) or (text and found[1] != text) or found[0] == "end":
             raise DocumentError(f"expected {text or kind or 'more'} in an expression, got {found[1][:40]!r}")
@@ -99,7 +99,7 @@ class Tokens:
         return found[1]
 
     def accept(self, sign: str) -> bool:
-        """Takes the next token if it is this sign."""
+        """Take the next token if it is this sign."""
         if self.peek() != ("sign", sign):
             return False
         self._next += 1
@@ -111,7 +111,7 @@ class Tokens:
 
 
 def parse_expression(text: str) -> Tree:
-    """The tree of an expression.
+    """Return the tree of an expression.
 
     Raises:
         DocumentError: the text is not of the language, or too long or too deep.
@@ -127,7 +127,7 @@ class _Parser:
         self._tokens = tokens
 
     def expression(self, level: int, depth: int) -> Tree:
-        """What binds at least as tightly as `level`."""
+        """Return the next expression that binds at least as tightly as `level`."""
         if depth > MAX_DEPTH:
             raise DocumentError(f"an expression more than {MAX_DEPTH} levels deep")
         kind, text = self._tokens.peek()

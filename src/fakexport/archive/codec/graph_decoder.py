@@ -54,7 +54,7 @@ class Shared:
     schemas: dict[OpOverload, dict[str, tuple[int, bool]]] = dataclass_field(default_factory=dict)
 
     def schema(self, operator: OpOverload) -> dict[str, tuple[int, bool]]:
-        """Name of each argument -> its position, whether it can only be a keyword."""
+        """Return, for each argument name, its position and whether it is keyword-only."""
         found = self.schemas.get(operator)
         if found is None:
             arguments = enumerate(schema_arguments(operator))
@@ -67,14 +67,14 @@ class GraphDecoder:
     """Reads one graph, and with readers of their own the graphs inside of it.
 
     Args:
-        shared: Of the program.
+        shared: State that all graphs of the program share.
         constant_names: Names of the inputs, for those that are constants; for the main graph only.
         depth: How many graphs this one is in.
     """
 
     def __init__(self, shared: Shared, constant_names: Sequence[str] | None = None, depth: int = 0) -> None:
         if depth > _MAX_DEPTH:
-            raise DocumentError(f"a graph within {depth} graphs")
+            raise DocumentError(f"a graph nested in {depth} graphs")
         self.graph = Graph()
         self.root = torch.nn.Module()
         self._shared = shared
@@ -88,10 +88,10 @@ class GraphDecoder:
         self._arguments = ArgumentDecoder(self._nodes, shared.operators, self._subgraph)
 
     def decode(self, document: Any) -> None:
-        """Fills `graph` and `root`.
+        """Fill `graph` and `root`.
 
         Raises:
-            DocumentError: says where in the document, and what is wrong.
+            DocumentError: names the place in the document and the fault.
         """
         owner = mapping(document)
         values = self._shared.values
@@ -108,7 +108,9 @@ class GraphDecoder:
         self._output(outputs, field(owner, "is_single_tensor_return", boolean, False))
 
     def new_tensor(self, name: str) -> torch.Tensor | None:
-        """Another fake tensor like the value of this name, sharing nothing with it; None for other values."""
+        """Return a new fake tensor like the value of this name, sharing nothing with it; None for other
+        values.
+        """
         described = self._tensors.get(name)
         return None if described is None else self._shared.values.tensor(described, is_own_storage=True)
 
@@ -125,14 +127,14 @@ class GraphDecoder:
             held = read_object(content)
             self._placeholder(held.name, held)
         else:
-            raise DocumentError(f"an input of the kind {kind[:40]!r} is not read")
+            raise DocumentError(f"unsupported kind of input {kind[:40]!r}")
 
     def _placeholder(self, name: str, value: Any) -> None:
         self._create("placeholder", name, (), {}, name, value)
 
     def _output(self, outputs: list[Any], is_single: bool) -> None:
         if is_single and (len(outputs) != 1 or not isinstance(outputs[0], Node)):
-            raise DocumentError("not one node, as a graph with a single result has").within("outputs")
+            raise DocumentError("expected one node, as in a graph with a single result").within("outputs")
         result = outputs[0] if is_single else tuple(outputs)
         node = self.graph.output(result)
         values = tuple(o.meta["val"] if isinstance(o, Node) else o for o in outputs)
@@ -204,7 +206,7 @@ class GraphDecoder:
                 kind = _POSITIONAL if position == len(args) and not is_keyword_only else _KEYWORD
             if kind == _POSITIONAL or keyword.iskeyword(name):
                 if position != len(args) or is_keyword_only:
-                    raise DocumentError(f"the argument {name[:80]!r} does not belong at this position")
+                    raise DocumentError(f"the argument {name[:80]!r} does not belong in this position")
                 args.append(argument)
             elif name in kwargs or position < len(args):
                 raise DocumentError(f"the argument {name[:80]!r} is given twice")
@@ -255,7 +257,7 @@ class GraphDecoder:
             node.meta["val"] = tuple(self._part(node, index, part, metadata) for index, part in parts)
 
     def _part(self, node: Node, index: int, output: tuple[str, Any], metadata: dict[str, Any]) -> Any:
-        """One of several results; makes the node that takes it out, unless nothing uses it."""
+        """Return one of several results; create the node that extracts it, unless nothing uses it."""
         kind, content = output
         if kind == "as_tensors":
             names = _names(content)
@@ -291,7 +293,7 @@ class GraphDecoder:
             return self._shared.values.tensor(self._tensors[name], is_own_storage=is_input)
         if name in self._numbers:
             return self._numbers[name]
-        raise DocumentError(f"nothing is said of the value {name[:80]!r}")
+        raise DocumentError(f"the value {name[:80]!r} has no description")
 
     def _create(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, value: Any

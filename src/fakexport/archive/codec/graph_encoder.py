@@ -64,7 +64,7 @@ class GraphEncoder:
         self._objects: dict[str, Json] = {}
 
     def encode(self, module: GraphModule) -> Json:
-        """The graph of `module`.
+        """Return the graph of `module`.
 
         Raises:
             ValueError: names the node that cannot be encoded, and why.
@@ -85,7 +85,7 @@ class GraphEncoder:
                     returned = [node.args[0]] if is_single else cast("Iterable[Any]", node.args[0])
                     outputs.extend(self._arguments.of(value) for value in returned)
                 elif node.op != "get_attr":
-                    raise InvalidValue(f"a {node.op} is no part of an exported program")
+                    raise InvalidValue(f"a {node.op} is not part of an exported program")
         names = self._arguments.symbolic
         return {
             "inputs": inputs,
@@ -124,7 +124,7 @@ class GraphEncoder:
             inputs, outputs = self._schema_inputs(node, target), self._schema_outputs(node, target)
         elif isinstance(target, HigherOrderOperator):
             if target.name() in _OUTSIDE:
-                raise InvalidValue(f"{target.name()} refers to what is not in the program")
+                raise InvalidValue(f"{target.name()} refers to something that is not in the program")
             inputs, outputs = self._free_inputs(node), self._free_outputs(node)
             is_single = isinstance(value, torch.Tensor)
         elif callable(target):
@@ -148,7 +148,7 @@ class GraphEncoder:
 
     def _symbolic_inputs(self, node: Node) -> list[Json]:
         if node.kwargs:
-            raise InvalidValue("keywords for an operator on symbolic numbers")
+            raise InvalidValue("keyword arguments for an operator on symbolic numbers")
         names: Iterable[str]
         if isinstance(node.target, OpOverload):
             names = (name for name, _, _ in self._schema(node.target))
@@ -164,7 +164,7 @@ class GraphEncoder:
         return found
 
     def _schema_inputs(self, node: Node, target: OpOverload) -> list[Json]:
-        """The arguments that were given, in the order of the schema; defaults are not written."""
+        """Return the arguments that were given, in the order of the schema; defaults are not written."""
         args, kwargs, encode = node.args, node.kwargs, self._arguments.of
         inputs = []
         for index, (name, is_keyword_only, empty) in enumerate(self._schema(target)):
@@ -213,11 +213,11 @@ class GraphEncoder:
         return outputs
 
     def _part_names(self, node: Node) -> dict[Any, Node]:
-        """Of each part that is used, the node that takes it out; a second one for it is the same value."""
+        """Return, for each part that is used, the node that extracts it; a second one has the same value."""
         found: dict[Any, Node] = {}
         for user in node.users:
             if user.target is not operator.getitem:
-                raise InvalidValue(f"its parts are used other than by taking one out: {user.name}")
+                raise InvalidValue(f"the parts of its result are used other than by indexing: {user.name}")
             first = found.setdefault(user.args[1], user)
             if first is not user:
                 self._arguments.same_as[user.name] = first.name
@@ -264,7 +264,9 @@ def _input(name: str, argument: Json, kind: int) -> Json:
 
 
 def _graph_names(node: Node) -> str:
-    """Names of the nodes for the graphs among the arguments; empty where they are those of the graphs."""
+    """Return the names of the nodes for the graphs among the arguments; empty where they are the graphs'
+    names.
+    """
     graphs = [argument for argument in node.all_input_nodes if argument.op == "get_attr"]
     return ";".join(graph.name for graph in graphs) if any(g.name != g.target for g in graphs) else ""
 

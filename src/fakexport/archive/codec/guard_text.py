@@ -54,7 +54,7 @@ _KEY = re.compile(r"[A-Za-z0-9_.:/ -]*", re.ASCII)
 
 
 def checked_guard(text: str) -> str:
-    """The text, if it is a condition that torch could have printed.
+    """Return the text, if it is a condition that torch could have printed.
 
     Raises:
         DocumentError: it is not; running it might do anything.
@@ -136,7 +136,7 @@ class _Reader:
         tokens.take(text="[")
         argument = tokens.take("quoted")
         if not _ARGUMENT.fullmatch(argument) or keyword.iskeyword(argument):
-            raise DocumentError(f"a condition on {argument[:40]!r}, which is no argument")
+            raise DocumentError(f"a condition on {argument[:40]!r}, which is not an argument")
         tokens.take(text="]")
         while tokens.peek()[1] in ("[", "."):
             if tokens.accept("["):
@@ -158,6 +158,6 @@ class _Reader:
             self._tokens.accept("-")
             kind, text = self._tokens.peek()
             if kind != "number" or not text.isdecimal():
-                raise DocumentError("a condition with a subscript that is no number or key")
+                raise DocumentError("a condition with a subscript that is not a number or key")
         self._tokens.take()
         self._tokens.take(text="]")

@@ -1,9 +1,9 @@
 """Indexing under `torch.vmap`, which an export leaves as the call of a Python function by its name.
 
 With `TransformGetItemToIndex`, as FlexAttention and the masks of transformers use it, `x[i]` becomes
-`flat_apply` of an autograd function of torch whose arguments are described by a `TreeSpec`. No format has a
-place for that, stock `torch.export.save` included. What the function runs is `aten.index.Tensor`, which under
-the same levels of `vmap` gives the same bits.
+`flat_apply` of an autograd function of torch whose arguments are described by a `TreeSpec`. No format can
+store that, not even stock `torch.export.save`. The function runs `aten.index.Tensor`, which returns the same
+bits under the same levels of `vmap`.
 
 Seen on torch 2.13. Source: `torch/_dynamo/_trace_wrapped_higher_order_op.py:ModIndex`.
 """
@@ -23,7 +23,9 @@ _INDEX = "torch._dynamo._trace_wrapped_higher_order_op.ModIndex"
 
 
 def with_plain_indexing(program: ExportedProgram) -> GraphModule:
-    """The graph of a program with `aten.index.Tensor` for each such call; its own graph where it has none."""
+    """Return the program's graph with `aten.index.Tensor` for each such call; its own graph if there are
+    none.
+    """
     graph_module: GraphModule = program.graph_module
     if not any(map(_is_index_call, _nodes(graph_module))):
         return graph_module

@@ -1,4 +1,4 @@
-"""What a node remembers of the code it came from: written, and read with care."""
+"""What a node records about the code it came from: encoding, and careful decoding."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["GRAPH_NAMES", "MetadataDecoder", "MetadataEncoder", "custom_json"]
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
 _MAX_MODULES = 1000
 _MOST_PARTS = 1_000_000
-"""How many modules and functions all nodes may name; a model of 10,000 nodes names 100,000."""
+"How many modules and functions all nodes may name; a model of 10,000 nodes names 100,000."
 _CUSTOM_BYTES = 64 << 20
-"""What the values of all `custom` texts of a program may take, which are JSON within JSON."""
+"Memory limit for the values of a program's `custom` texts, which are JSON within JSON."
 
 GRAPH_NAMES = "graph_names"
-"""Our own key, which torch skips: names of the nodes for the graphs that a higher-order operator runs."""
+"Our own key, which torch ignores: node names for the graphs that a higher-order operator runs."
 
 
 class MetadataEncoder:
@@ -64,7 +64,7 @@ def custom_json(custom: Any) -> str:
     try:
         return json.dumps(custom)
     except (TypeError, ValueError) as error:
-        raise InvalidValue(f"its custom metadata is no JSON: {error}") from error
+        raise InvalidValue(f"its custom metadata is not valid JSON: {error}") from error
 
 
 def _function_text(function: Any) -> str:
@@ -75,7 +75,7 @@ class MetadataDecoder:
     """Decodes the metadata of nodes; equal texts, which repeat from block to block, are read once.
 
     Args:
-        function: Looks up a name in `source_fn_stack`; gives the name back where it knows nothing.
+        function: Looks up a name in `source_fn_stack`; returns the name itself if unknown.
     """
 
     def __init__(self, function: Callable[[str], Any]) -> None:
@@ -105,10 +105,10 @@ class MetadataDecoder:
         return meta
 
     def custom(self, written: str) -> Any:
-        """The value of a `custom` text, of a node or of the program.
+        """Return the value of a `custom` text, of a node or of the program.
 
         Raises:
-            DocumentError: it is not JSON, or those that were read together take too much memory.
+            DocumentError: it is not JSON, or the texts together take too much memory.
         """
         content = written.encode(errors="surrogatepass")
         self._custom_bytes += memory_estimate(content)
@@ -117,10 +117,10 @@ class MetadataDecoder:
         try:
             return json.loads(written)
         except (ValueError, RecursionError):
-            raise DocumentError("the text is no JSON that can be read") from None
+            raise DocumentError("the text is not valid JSON") from None
 
     def _split(self, joined: str) -> list[str]:
-        """The parts of a list; those of all nodes are counted before they are made."""
+        """Return the parts of a list; those of all nodes are counted before they are made."""
         self._parts += 1 + joined.count(";")
         if self._parts > _MOST_PARTS:
             raise DocumentError(f"the nodes name more than {_MOST_PARTS:,} modules and functions")
@@ -132,7 +132,7 @@ class MetadataDecoder:
         if stack is None:
             stack = self._stacks[joined] = dict(map(_module_entry, entries))
             if len(stack) > _MAX_MODULES:
-                raise DocumentError(f"a module within {len(stack)} modules")
+                raise DocumentError(f"a module nested in {len(stack)} modules")
         return dict(stack)
 
     def _source_functions(self, joined: str) -> list[tuple[str, Any]]:

@@ -70,7 +70,7 @@ class Operators:
         self._remembered: dict[str, Any] = {}
 
     def target(self, name: str) -> Any:
-        """The operator or function of this name.
+        """Return the operator or function of this name.
 
         Raises:
             DocumentError: it is not registered in this process, or not one that a program may call, or not
@@ -85,7 +85,7 @@ class Operators:
         return found
 
     def remembered_function(self, name: str) -> Any:
-        """What a node remembers that it was traced from: an operator, something of torch, or just the name.
+        """Return what a node was traced from: an operator, something in torch, or just the name.
 
         Only looks into modules that are loaded, and never runs a module's own attribute lookup.
         """
@@ -98,7 +98,7 @@ class Operators:
 
 
 def readable_name(target: Any) -> str:
-    """The name under which a document has an operator or a function.
+    """Return the name under which a document has an operator or a function.
 
     Raises:
         ValueError: `Operators` would not find it by that name.
@@ -121,19 +121,19 @@ def reach_of(name: str) -> str | None:
 
 
 def is_of_a_library(name: str) -> bool:
-    """Whether a target, `torch.ops.signal_ops.soft_clip.default`, is an operator that torch does not have."""
+    """Return whether a target, `torch.ops.signal_ops.soft_clip.default`, is an operator outside of torch."""
     match = _OVERLOAD.fullmatch(name)
     return match is not None and match[1] not in TORCH_NAMESPACES
 
 
 def refuse_unregistered(names: Iterable[str], modules: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Refuses at once all the operators of libraries that are not registered in this process.
+    """Refuse all library operators that are not registered in this process at once.
 
     Args:
         names: `signal_ops.soft_clip.default`.
-        modules: Of some of them, the module of Python that makes them, as far as is known.
+        modules: For some of them, the Python module that registers them, if known.
     Raises:
-        DocumentError: names them, and what to load.
+        DocumentError: names them and the libraries to load.
     """
     missing = [name for name in names if registered_overload(*name.split(".")) is None]
     if missing:
@@ -151,8 +151,8 @@ def _unregistered(names: Sequence[str], modules: Mapping[str, str]) -> str:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         what, of_it = f"the operators {listed}{more} are", "what registers "
     if all(name in modules for name in names):
-        return f"{what} not registered: import {libraries} first, or name it with --library"
-    return f"{what} not registered: import {of_it}{libraries} first, or name its file with --library"
+        return f"{what} not registered: import {libraries} first, or pass it with --library"
+    return f"{what} not registered: import {of_it}{libraries} first, or pass its file with --library"
 
 
 def _target(name: str, modules: Mapping[str, str]) -> Any:
@@ -163,7 +163,7 @@ def _target(name: str, modules: Mapping[str, str]) -> Any:
     if match := _HIGHER_ORDER.fullmatch(name):
         found = higher_order_operator(match[1]) if match[1] in _HIGHER_ORDER_NAMES else None
         if found is None:
-            raise DocumentError(f"the higher-order operator {match[1][:80]} is not one that can be read")
+            raise DocumentError(f"unsupported higher-order operator {match[1][:80]}")
         return found
     if match := _OVERLOAD.fullmatch(name):
         overload = registered_overload(match[1], match[2], match[3])
@@ -174,7 +174,7 @@ def _target(name: str, modules: Mapping[str, str]) -> Any:
                 f"the operator {_short(name)} is not registered: this torch has no such operator"
             )
         return overload
-    raise DocumentError(f"{name[:200]!r} is no operator")
+    raise DocumentError(f"{name[:200]!r} is not an operator")
 
 
 def _short(name: str) -> str:

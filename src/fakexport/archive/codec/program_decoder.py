@@ -1,4 +1,4 @@
-"""A program from a document in torch's own schema, which somebody else may have written."""
+"""Decode a program from an untrusted document in torch's own schema."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ MOST_GUARD_CHARACTERS = 4_000_000
 
 @dataclass(frozen=True)
 class MissingObject:
-    """Stands among the constants for an object of a C++ class, which no document of a program has.
+    """Stands for a C++ object among the constants, which the document of a program does not contain.
 
     Args:
-        qualified_name: Of the class, `__torch__.torch.classes.signal_ops.Polynomial`.
+        qualified_name: Name of the class, `__torch__.torch.classes.signal_ops.Polynomial`.
     """
 
     qualified_name: str
@@ -80,15 +80,16 @@ def program_from_json(
     constants: Mapping[str, Any] | None,
     trust: bool = False,
 ) -> ExportedProgram:
-    """The program that a `models/model.json` describes; safe to call on what a stranger wrote.
+    """Return the program that a `models/model.json` describes; safe to call on untrusted documents.
 
-    Executes, imports and loads nothing that the document names: expressions and conditions are parsed by a
+    Does not execute, import or load anything that the document names: expressions and conditions are parsed
+        by a
     grammar of our own, operators are looked up among those that are registered, everything is checked for
-    type and size before torch gets it. Works for every device, whether or not the machine has it.
+    type and size before it is passed to torch. Works for every device, whether or not the machine has it.
 
     Args:
         document: From `json.loads`. Not changed.
-        state_dict: Parameters and buffers by name, taken as they are. None: fake ones, as the document
+        state_dict: Parameters and buffers by name, used unchanged. None: fake ones, as the document
             describes them, in the fake mode of the program.
         constants: The same for constant tensors and for buffers that no state dict has. None: a
             `MissingObject` for each object of a C++ class, for the caller to replace.
@@ -97,7 +98,7 @@ def program_from_json(
         A validated program without example inputs; each node has a fake value in `meta["val"]`, with the
         symbols, ranges and hints of the original.
     Raises:
-        DocumentError: one line that says where in the document and what is wrong.
+        DocumentError: one line that names the place in the document and the fault.
     """
     try:
         with collection_paused():
@@ -105,7 +106,7 @@ def program_from_json(
     except DocumentError:
         raise
     except Exception as error:  # what only torch finds out, when it puts the checked parts together
-        raise DocumentError(f"torch refuses the program: {type(error).__name__}: {error}") from error
+        raise DocumentError(f"torch rejects the program: {type(error).__name__}: {error}") from error
 
 
 class _Reading:
@@ -131,7 +132,7 @@ class _Reading:
             main = GraphDecoder(shared, names)
             field(graph_module, "graph", main.decode)
             if (unbound := table.unbound_symbols()) and not shared.values.are_offsets_alone(unbound):
-                raise DocumentError(f"no value brings the symbol {unbound[0]}")
+                raise DocumentError(f"no value defines the symbol {unbound[0]}")
             calls = field(graph_module, "module_call_graph", lambda v: items(v, self._call))
             meta = field(graph_module, "metadata", lambda v: entries(v, text), {})
         except DocumentError as error:
@@ -181,7 +182,7 @@ class _Reading:
             case "custom_obj":
                 held = field(owner, "arg", read_object)
                 return InputSpec(InputKind.CUSTOM_OBJ, held, field(owner, "custom_obj_name", _weight_name))
-        raise DocumentError(f"an input of the kind {kind[:40]!r} is not read")
+        raise DocumentError(f"unsupported kind of input {kind[:40]!r}")
 
     def _output_spec(self, value: Any) -> OutputSpec:
         kind, content = union(value)
@@ -191,7 +192,7 @@ class _Reading:
         if kind == "token":
             return OutputSpec(OutputKind.TOKEN, TokenArgument(field(owner, "arg", _name)), None)
         if kind not in _OUTPUT_KINDS:
-            raise DocumentError(f"an output of the kind {kind[:40]!r} is not read")
+            raise DocumentError(f"unsupported kind of output {kind[:40]!r}")
         output_kind, target = _OUTPUT_KINDS[kind]
         argument = TensorArgument(field(owner, "arg", _name))
         return OutputSpec(
@@ -245,22 +246,22 @@ _ARGUMENTS: dict[str, Any] = {
 
 
 def _no_graph(value: Any) -> Any:
-    raise DocumentError("a graph outside of the graph")
+    raise DocumentError("a nested graph outside of the graph")
 
 
 def check_version(value: Any) -> None:
-    """Refuses a schema version that this torch does not read."""
+    """Refuse a schema version that this torch does not read."""
     owner = mapping(value)
     major, minor = field(owner, "major", integer), field(owner, "minor", integer)
     if major != SCHEMA_VERSION[0]:
         reads = ".".join(map(str, SCHEMA_VERSION))
         raise DocumentError(
-            f"the program has schema version {major}.{minor}, torch {torch.__version__} reads {reads}"
+            f"the program has schema version {major}.{minor}; torch {torch.__version__} reads {reads}"
         )
 
 
 def read_range(value: Any) -> Any:
-    """The range of a symbol, as torch has it."""
+    """Return the range of a symbol, as torch has it."""
     owner = mapping(value)
     lower, upper = (field(owner, name, lambda v: optional(v, integer)) for name in ("min_val", "max_val"))
     if lower is not None and upper is not None and lower > upper:
@@ -269,17 +270,17 @@ def read_range(value: Any) -> Any:
 
 
 def _guards(value: Any) -> list[str]:
-    """The conditions on the inputs: each is parsed again wherever it is checked or shown."""
+    """Return the conditions on the inputs; each is parsed again wherever it is checked or shown."""
     guards = items(value, lambda guard: checked_guard(text(guard)), MOST_GUARDS)
     if sum(map(len, guards)) > MOST_GUARD_CHARACTERS:
-        raise DocumentError(f"conditions of more than {MOST_GUARD_CHARACTERS:,} characters together")
+        raise DocumentError(f"conditions with more than {MOST_GUARD_CHARACTERS:,} characters in total")
     return guards
 
 
 def _dialect(value: Any) -> str:
     name = text(value)
     if name not in DIALECTS:
-        raise DocumentError(f"the dialect {name[:40]!r} is not known")
+        raise DocumentError(f"unknown dialect {name[:40]!r}")
     return name
 
 
@@ -290,7 +291,7 @@ def _name(value: Any) -> str:
 def _weight_name(value: Any) -> str:
     name = text(value, 2000)
     if not name.isprintable() or '"' in name or "'" in name or "\\" in name or not name:
-        raise DocumentError("no name of a weight")
+        raise DocumentError("not the name of a weight")
     return name
 
 
@@ -305,25 +306,25 @@ def _constant(value: Any) -> Any:
     if kind == "as_none":
         return None
     if kind not in readers:
-        raise DocumentError(f"a constant of the kind {kind[:40]!r} is not read")
+        raise DocumentError(f"unsupported kind of constant {kind[:40]!r}")
     return readers[kind](content)
 
 
 def _input_structure(value: Any) -> Any:
-    """The structure of arguments and keywords; torch writes the names of keywords into code."""
+    """Return the structure of arguments and keywords; torch writes the names of keywords into code."""
     spec = tree_spec_from_text(value)
     children = spec.children()
     if spec.type is not tuple or len(children) != 2 or children[0].type is not tuple:
-        raise DocumentError("expected a tuple of arguments and keywords")
+        raise DocumentError("expected a tuple of positional and keyword arguments")
     if children[1].type is not dict:
-        raise DocumentError("expected a dictionary of keywords")
+        raise DocumentError("expected a dictionary of keyword arguments")
     for name in children[1].context:
         identifier(name)
     return spec
 
 
 def _fakes(main: GraphDecoder, signature: ExportGraphSignature) -> dict[str, Any]:
-    """Name of each weight, buffer and constant -> a fake of its own, as the document describes its input."""
+    """Return a fake for each weight, buffer and constant by name, as the document describes its input."""
     fakes: dict[str, Any] = {}
     for spec in signature.input_specs:
         if isinstance(spec.arg, CustomObjArgument) and spec.target is not None:

@@ -1,4 +1,4 @@
-"""A program as JSON in torch's own schema, without the work that torch's serializer does and need not."""
+"""Encode a program as JSON in torch's own schema, without the unneeded work of torch's serializer."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ __all__ = ["program_to_json"]
 def program_to_json(
     program: ExportedProgram, *, root: str | Path | None = None, is_for_stock: bool = False
 ) -> Json:
-    """The document that stock torch keeps as `models/model.json` of a `.pt2` archive.
+    """Return the document that stock torch keeps as `models/model.json` of a `.pt2` archive.
 
-    It has everything of a program but its tensors, and the same program gives the same document: no
+    It contains everything of a program except its tensors, and the same program results in the same document:
+        no
     addresses, no absolute paths of source files, no order that depends on hashes.
 
     Args:
@@ -60,8 +61,8 @@ def program_to_json(
         Dicts, lists, strings, numbers, true, false and null for `json.dumps`. Equal parts may be the same
         object: do not change it in place.
     Raises:
-        ValueError: the program has what torch's schema cannot say, or what only code can read back; names
-            the node and the reason.
+        ValueError: the program contains something that torch's schema cannot express, or that only code can
+            read back; names the node and the reason.
     """
     with collection_paused():
         return _document(
@@ -102,7 +103,7 @@ def _document(program: ExportedProgram, encoder: GraphEncoder) -> Json:
 
 
 def _guards(program: ExportedProgram) -> list[str]:
-    """The conditions on inputs as torch has them, which `load` takes and every path can check.
+    """Return the conditions on inputs in torch's form, which `load` accepts and every path can check.
 
     Raises:
         ValueError: names the first that cannot be stored.

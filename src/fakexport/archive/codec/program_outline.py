@@ -1,4 +1,4 @@
-"""What a program takes, gives and calls, from its document alone: no operator has to be registered."""
+"""What a program takes, returns and calls, from its document alone: no operator has to be registered."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ _MAX_DEPTH = 30
 
 @dataclass(frozen=True)
 class ProgramOutline:
-    """The facts of a program that its document tells without being decoded.
+    """Facts about a program that are visible without decoding its document.
 
     Args:
-        torch_version: Of the torch that wrote it; None where it does not say.
+        torch_version: Version of torch that wrote it; None if not recorded.
         call_count: Nodes that call an operator, those of subgraphs included.
-        operators: Operator name to number of calls, sorted by name. Taking a tuple apart is no call here.
+        operators: Operator name to number of calls, sorted by name. Unpacking a tuple does not count as a
+            call.
         library_operators: Names of the operators that torch does not have, sorted.
         library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
         missing_operators: Operator name to the reason why this process cannot call it.
-        refused_operators: Operator name to what it does other than compute, for those that only a trusted
+        refused_operators: Operator name to its side effect, for those that only a trusted
             program may call, or hand to another operator; sorted by name.
         inputs: What the caller passes, in order.
         outputs: What the program returns, preceded by the buffers and inputs that it changes.
         range_constraints: Symbol to range, sorted by name.
-        conditions: What sizes of inputs must fulfil besides, as text: `x.shape[1] % 2 == 0`.
+        conditions: Further conditions on input sizes, as text: `x.shape[1] % 2 == 0`.
     """
 
     torch_version: str | None
@@ -61,13 +62,13 @@ class ProgramOutline:
 
 
 def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) -> ProgramOutline:
-    """The outline of a `models/model.json`, which may come from anybody.
+    """Return the outline of a `models/model.json` from an untrusted file.
 
     Args:
         document: The parsed JSON.
-        modules: Of some library operators, the module of Python that makes them.
+        modules: For some library operators, the Python module that registers them.
     Raises:
-        DocumentError: what is shown is not as torch writes it. What is not shown is not looked at.
+        DocumentError: what is shown is not what torch writes. What is not shown is not checked.
     """
     owner = mapping(document)
     field(owner, "schema_version", check_version)
@@ -109,7 +110,7 @@ class _Values:
         self._spelling = Spelling()
 
     def input(self, value: Any) -> ValueSummary | None:
-        """An input that the caller passes; None for weights, constants and tokens."""
+        """Return an input that the caller passes; None for weights, constants and tokens."""
         kind, content = union(value)
         owner = mapping(content)
         if kind == "user_input":
@@ -120,7 +121,7 @@ class _Values:
         return None
 
     def output(self, value: Any) -> tuple[str, ValueSummary]:
-        """An output, and what it changes: the name of a buffer or input, "" for what is returned."""
+        """Return an output, and what it changes: the name of a buffer or input, "" for what is returned."""
         kind, content = union(value)
         owner = mapping(content)
         if kind == "user_output":
@@ -175,7 +176,7 @@ def _constant(name: str, kind: str, of: str, content: Any) -> ValueSummary:
 
 
 def _class(value: Any) -> str | None:
-    """The C++ class of an input that is an object."""
+    """Return the C++ class of an input that is an object."""
     kind, content = union(value)
     if kind != "custom_obj":
         return None
@@ -183,7 +184,7 @@ def _class(value: Any) -> str | None:
 
 
 def _named(outputs: list[tuple[str, ValueSummary]], names: tuple[str, ...]) -> Iterator[ValueSummary]:
-    """The returned ones called by their place in the structure, where it has as many."""
+    """Yield the returned outputs named by their place in the structure, if it has as many."""
     returned = sum(not changed for changed, _ in outputs)
     places = iter(names if len(names) == returned else ())
     for changed, value in outputs:
@@ -199,9 +200,9 @@ def _structure_names(module: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _targets(graph: Any, depth: int) -> Iterator[str]:
-    """The operators that a graph calls, and those of the graphs that it hands to them."""
+    """Yield the operators that a graph calls, and those of the graphs that it hands to them."""
     if depth > _MAX_DEPTH:
-        raise DocumentError(f"a graph within {depth} graphs")
+        raise DocumentError(f"a graph nested in {depth} graphs")
     for node in field(mapping(graph), "nodes", lambda v: items(v, mapping)):
         yield field(node, "target", lambda v: text(v, 1000))
         for argument in field(node, "inputs", lambda v: items(v, mapping)):
@@ -210,7 +211,7 @@ def _targets(graph: Any, depth: int) -> Iterator[str]:
 
 
 def _graphs(argument: Any) -> Iterator[Any]:
-    """The graphs in an argument, which may be in tuples and dictionaries, as FlexAttention has one."""
+    """Yield the graphs in an argument, which may be in tuples and dictionaries, as FlexAttention has one."""
     pending = [argument]
     while pending:
         value = pending.pop()
@@ -223,7 +224,7 @@ def _graphs(argument: Any) -> Iterator[Any]:
 
 
 def _operator_arguments(graph: Any) -> Iterator[str]:
-    """The operators that are arguments of others, such as of `auto_functionalized`, which calls them."""
+    """Yield operators that are arguments of others, such as of `auto_functionalized`, which calls them."""
     pending = [graph]
     while pending:
         value = pending.pop()
@@ -245,7 +246,7 @@ def _missing(operators: Mapping[str, int], modules: Mapping[str, str]) -> Iterat
 
 
 def _short(name: str) -> str:
-    """The name as `program.summarise` has it: `aten.mul.Tensor`, `operator.add`."""
+    """Return the name as `program.summarise` has it: `aten.mul.Tensor`, `operator.add`."""
     return name.removeprefix("torch.ops.").removeprefix("_" if name.startswith("_operator.") else "")
 
 

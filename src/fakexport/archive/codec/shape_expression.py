@@ -1,4 +1,4 @@
-"""A sympy expression from the tree of its text: a fixed table of functions, and limits on numbers."""
+"""Build a sympy expression from the tree of its text: a fixed table of functions, and limits on numbers."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ class ShapeExpressions:
         self._symbols: dict[str, Any] = {}
 
     def read(self, text: str) -> Any:
-        """The expression that a text stands for.
+        """Return the expression of a text.
 
         Raises:
-            DocumentError: it is no shape expression, or its numbers are beyond all sizes.
+            DocumentError: it is not a shape expression, or its numbers exceed any size.
         """
         expression = self._known.get(text)
         if expression is None:
@@ -126,7 +126,7 @@ class ShapeExpressions:
             except DocumentError:
                 raise
             except Exception as error:  # sympy raises all sorts of exceptions for arguments that do not fit
-                raise DocumentError(f"no shape expression: {type(error).__name__}") from error
+                raise DocumentError(f"not a shape expression: {type(error).__name__}") from error
             self._known[text] = expression
         return expression
 
@@ -151,7 +151,7 @@ class ShapeExpressions:
                 return _applied("Add", [self._build(left), self._build(Unary("-", right))])
             case Binary(sign, left, right) if sign in _operators():
                 return _applied(_operators()[sign], [self._build(left), self._build(right)])
-        raise DocumentError("no shape expression")
+        raise DocumentError("not a shape expression")
 
     def _literal(self, kind: str, args: tuple[Tree, ...], options: tuple[tuple[str, Tree], ...]) -> Any:
         match kind, args:
@@ -165,12 +165,12 @@ class ShapeExpressions:
                 return _number(_signed(value))
             case "Rational", (over, under) if not options:
                 return _limited(sympy.Rational(_number(_signed(over)), _number(_signed(under))))
-        raise DocumentError(f"no {kind} of a shape expression")
+        raise DocumentError(f"not a {kind} of a shape expression")
 
     def _symbol(self, name: str, assumptions: dict[str, bool]) -> Any:
         known = self._symbols.get(name)
         if not _SYMBOL.fullmatch(name):
-            raise DocumentError(f"{name[:80]!r} is no name of a symbol")
+            raise DocumentError(f"{name[:80]!r} is not a symbol name")
         symbol = sympy.Symbol(name, **assumptions)
         if known is None:
             self._symbols[name] = symbol
@@ -186,24 +186,24 @@ class ShapeExpressions:
             return self._symbol(name, {"positive": True, "integer": True})
         if re.fullmatch(r"[a-z]+\d+", name):
             return self._symbol(name, {"real": True} if name.startswith("z") else {"integer": True})
-        raise DocumentError(f"{name[:80]!r} is no name of a symbol")
+        raise DocumentError(f"{name[:80]!r} is not a symbol name")
 
 
 def _applied(function: str, args: list[Any]) -> Any:
     build = _functions().get(function)
     if build is None:
-        raise DocumentError(f"{function[:80]!r} is no function of shape expressions")
+        raise DocumentError(f"{function[:80]!r} is not a function of shape expressions")
     if len(args) > MAX_ARGUMENTS:
-        raise DocumentError(f"{function} of {len(args)} arguments; at most {MAX_ARGUMENTS} are read")
+        raise DocumentError(f"{function} of {len(args)} arguments; the limit is {MAX_ARGUMENTS}")
     if function in _POWERS:
         _refuse_large_power(args)
     return _limited(build(*args))
 
 
 def _refuse_large_power(args: list[Any]) -> None:
-    """`9**9**9` would be computed, and take the memory and the time that it takes."""
+    """Refuse `9**9**9`, which would be computed, with all the memory and time that takes."""
     if len(args) != 2 or (args[1].is_number and not abs(args[1]) <= MAX_POWER):
-        raise DocumentError(f"a power beyond {MAX_POWER} in a shape expression")
+        raise DocumentError(f"a power above {MAX_POWER} in a shape expression")
 
 
 def _limited(expression: Any) -> Any:
@@ -216,7 +216,7 @@ def _limited(expression: Any) -> Any:
 
 def _truth(option: str, value: Tree) -> bool:
     if option not in _ASSUMPTIONS or value not in (Name("True"), Name("False")):
-        raise DocumentError(f"{option[:40]!r} is no assumption on a symbol")
+        raise DocumentError(f"{option[:40]!r} is not an assumption about a symbol")
     return value == Name("True")
 
 
@@ -237,5 +237,5 @@ def _number(text: str) -> Any:
 
 def _decimal(text: str) -> float:
     if len(text) > 400 or not re.fullmatch(r"-?[\d.]+(?:[eE][+-]?\d{1,4})?", text, re.ASCII):
-        raise DocumentError("no number of a shape expression")
+        raise DocumentError("not a number of a shape expression")
     return float(text)

@@ -22,7 +22,7 @@ _MAX_PARTS = 200_000
 
 
 def tree_spec_to_text(spec: Any) -> str:
-    """Torch's text of a structure.
+    """Return torch's text of a structure.
 
     Raises:
         ValueError: names the first container that is not plain Python, which a reader would have to import.
@@ -40,19 +40,19 @@ def _refuse_foreign(spec: Any) -> None:
             "lists and dictionaries can be read without importing code"
         )
     if spec.type in _DICTIONARIES.values() and not all(type(key) in (str, int) for key in spec.context):
-        raise InvalidValue("a dictionary among the inputs or outputs has a key that is no string or integer")
+        raise InvalidValue(
+            "a dictionary among the inputs or outputs has a key that is not a string or an integer"
+        )
     for child in spec.children():
         _refuse_foreign(child)
 
 
 def tree_spec_from_text(value: Any) -> Any:
-    """The structure in a text of torch's; containers other than plain ones are refused."""
+    """Return the structure of torch's text; only plain containers are accepted."""
     try:
         document = json.loads(text(value))
     except (ValueError, RecursionError) as error:
-        raise (
-            error if isinstance(error, DocumentError) else DocumentError("no JSON that can be read")
-        ) from None
+        raise (error if isinstance(error, DocumentError) else DocumentError("not valid JSON")) from None
     if type(document) is not list or len(document) != 2 or document[0] != TREESPEC_VERSION:
         raise DocumentError(f"expected a structure of version {TREESPEC_VERSION}")
     return _Reading().part(document[1], 0)
@@ -71,7 +71,7 @@ class _Reading:
         kind = part.get("type")
         if kind is None:
             if children or part.get("context") is not None:
-                raise DocumentError("a leaf of a structure with parts")
+                raise DocumentError("a leaf of a structure that has parts")
             return leaf_spec()
         if type(kind) is str and kind in _SEQUENCES:
             if part.get("context") not in (None, "null"):
@@ -80,20 +80,18 @@ class _Reading:
         if type(kind) is str and kind in _DICTIONARIES:
             keys = field(part, "context", _keys)
             if len(set(keys)) != len(keys) or len(keys) != len(children):
-                raise DocumentError("a dictionary whose keys are not those of its parts")
+                raise DocumentError("a dictionary whose keys do not match its parts")
             return tree_spec(_DICTIONARIES[kind], keys, children)
-        raise DocumentError(f"a container of type {str(kind)[:80]!r}; only plain ones are read").within(
-            "type"
-        )
+        raise DocumentError(
+            f"a container of type {str(kind)[:80]!r}; only tuples, lists and dictionaries are read"
+        ).within("type")
 
 
 def _keys(value: Any) -> list[str | int]:
     try:
         keys = json.loads(text(value))
     except (ValueError, RecursionError) as error:
-        raise (
-            error if isinstance(error, DocumentError) else DocumentError("no JSON that can be read")
-        ) from None
+        raise (error if isinstance(error, DocumentError) else DocumentError("not valid JSON")) from None
     if type(keys) is not list or not all(type(key) in (str, int) for key in keys):
         raise DocumentError("expected a list of keys that are strings or integers")
     return keys

@@ -1,4 +1,4 @@
-"""Fake tensors and symbolic numbers from what a document says of them."""
+"""Create fake tensors and symbolic numbers from their descriptions in a document."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _DEVICE_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Description:
-    """What a document says of a tensor, checked.
+    """The checked description of a tensor in a document.
 
     Args:
         shape_key: Equal for tensors with the same dtype, sizes and strides; None where no size is symbolic.
-            Symbolic numbers stand in it by identity, since comparing them asks the shape environment.
+            It contains symbolic numbers by identity, since comparing them would query the shape environment.
     """
 
     dtype: torch.dtype
@@ -71,7 +71,7 @@ class ValueDecoder:
         self._metas: dict[Hashable, torch.Tensor] = {}
 
     def describe(self, value: Any) -> Description:
-        """Checks the description of a tensor, and declares its symbols; makes no tensor yet."""
+        """Check the description of a tensor and declare its symbols, without creating a tensor yet."""
         owner = mapping(value)
         dtype = field(owner, "dtype", read_dtype)
         sizes = tuple(field(owner, "sizes", lambda v: items(v, self.size)))
@@ -94,7 +94,7 @@ class ValueDecoder:
         return Description(dtype, sizes, strides, offset, device, requires_grad, shape_key)
 
     def tensor(self, description: Description, *, is_own_storage: bool) -> torch.Tensor:
-        """A new fake tensor.
+        """Return a new fake tensor.
 
         Args:
             description: From `describe`.
@@ -110,19 +110,19 @@ class ValueDecoder:
                     description.sizes, description.strides, description.offset, description.dtype
                 )
             except Exception as error:  # whatever torch finds wrong with these sizes and strides
-                raise DocumentError(f"torch makes no such tensor: {error}") from error
+                raise DocumentError(f"torch cannot create such a tensor: {error}") from error
             if key is not None:
                 self._metas[key] = meta
         return fake_of(self.table.mode, meta, description.device, description.requires_grad)
 
     def size(self, value: Any) -> Any:
-        """A size or a stride, which is not negative."""
+        """Return a size or a stride, which is not negative."""
         return _not_negative(self.sym_int(value))
 
     def are_offsets_alone(self, names: Iterable[str]) -> bool:
-        """Whether these symbols stand only in offsets into storages, which nothing has to know to run.
+        """Return whether these symbols occur only in storage offsets, which no execution needs.
 
-        `while_loop` gives a view of the last of as many results as it makes, and no value says how many.
+        `while_loop` returns a view of its last result, and no value records how many results there are.
         """
         read = self._expressions.read
         others = (read(written) for place, written, _ in self._numbers if place != "offset")
@@ -134,7 +134,7 @@ class ValueDecoder:
         if kind == "as_int":
             return integer(content)
         if kind != "as_expr":
-            raise DocumentError(f"{kind[:40]!r} is no kind of symbolic integer")
+            raise DocumentError(f"{kind[:40]!r} is not a kind of symbolic integer")
         written, hint = self._written(content, "as_int", integer)
         return self._number((place, written, hint))
 
@@ -143,7 +143,7 @@ class ValueDecoder:
         if kind == "as_float":
             return decimal(content)
         if kind != "as_expr":
-            raise DocumentError(f"{kind[:40]!r} is no kind of symbolic float")
+            raise DocumentError(f"{kind[:40]!r} is not a kind of symbolic float")
         written, hint = self._written(content, "as_float", decimal)
         return self._number(("float", written, hint))
 
@@ -152,7 +152,7 @@ class ValueDecoder:
         if kind == "as_bool":
             return boolean(content)
         if kind != "as_expr":
-            raise DocumentError(f"{kind[:40]!r} is no kind of symbolic truth value")
+            raise DocumentError(f"{kind[:40]!r} is not a kind of symbolic boolean")
         written, _ = self._written(content, "as_bool", boolean)
         return self._number(("bool", written, None))
 
@@ -174,13 +174,13 @@ class ValueDecoder:
             except (
                 Exception
             ) as error:  # torch and sympy raise many things for a range or hint that contradicts
-                raise DocumentError(f"torch refuses the symbolic number: {error}") from error
+                raise DocumentError(f"torch rejects the symbolic number: {error}") from error
         return number
 
     def _new_number(self, kind: str, expression: Any, hint: Any) -> Any:
         is_truth = getattr(expression, "is_Boolean", False) or getattr(expression, "is_Relational", False)
         if is_truth is not (kind == "bool"):
-            raise DocumentError("a truth value where a number is expected, or the other way round")
+            raise DocumentError("a boolean where a number is expected, or vice versa")
         if hint is not None and not expression.is_number:
             self.table.remember_hint(expression, hint)
         if kind in ("int", "offset"):
@@ -207,7 +207,7 @@ def _not_negative(number: Any) -> Any:
 def read_dtype(value: Any) -> torch.dtype:
     code = integer(value)
     if code not in _DTYPES:
-        raise DocumentError(f"{code} is the code of no dtype")
+        raise DocumentError(f"{code} is not the code of a dtype")
     return _DTYPES[code]
 
 
@@ -216,11 +216,11 @@ def read_device(value: Any) -> torch.device:
     kind = field(owner, "type", text)
     index = field(owner, "index", lambda v: optional(v, lambda number: integer(number, 0, 127)), None)
     if kind not in _DEVICE_TYPES:
-        raise DocumentError(f"{kind[:40]!r} is no type of device").within("type")
+        raise DocumentError(f"{kind[:40]!r} is not a device type").within("type")
     try:
         return torch.device(kind) if index is None else torch.device(kind, index)
     except RuntimeError:
-        raise DocumentError(f"this torch has no device of type {kind!r}").within("type") from None
+        raise DocumentError(f"this torch has no device type {kind!r}").within("type") from None
 
 
 def _refuse_beyond_memory(
@@ -229,4 +229,4 @@ def _refuse_beyond_memory(
     count = math.prod(sizes)
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if count else 0
     if max(count, offset + last + 1) * itemsize > MAX_INTEGER:
-        raise DocumentError("a tensor beyond all memory")
+        raise DocumentError("a tensor larger than any memory")

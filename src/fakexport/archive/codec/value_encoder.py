@@ -1,4 +1,4 @@
-"""What a program knows of its values, as JSON: tensors without data, symbolic numbers."""
+"""Encode what a program records of its values as JSON: tensors without data, symbolic numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ValueEncoder:
             kind = str(value.layout).removeprefix("torch.")
             raise InvalidValue(f"a tensor of layout {kind} cannot be stored; only strided ones can")
         if value.dtype not in DTYPE_CODES:
-            raise InvalidValue(f"torch's format has no tensors of {value.dtype}")
+            raise InvalidValue(f"torch's format does not support tensors of {value.dtype}")
         device = value.device
         if device not in self._devices:
             self._devices[device] = device_json(device)
@@ -97,7 +97,7 @@ def device_json(device: torch.device) -> Json:
 
 
 def float_json(value: float) -> float | str:
-    """A float as torch's format has it: what JSON cannot say is a string."""
+    """Return a float as torch's format has it: what JSON cannot say is a string."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

@@ -1,1 +1,1 @@
-"""The zip container: a reader that expects the worst, a writer that leaves all or nothing. Free of torch."""
+"""The zip container: a reader for untrusted files and an atomic writer. Free of torch."""

@@ -1,7 +1,7 @@
-"""The entries of a zip that may be hostile: every byte outside the records is accounted for.
+"""The entries of an untrusted zip file: every byte outside the records is accounted for.
 
-A zip says most things twice, and readers differ in which place they believe. Here both places must say the
-same, and must say it in the bytes that torch or fakexport write; see `framing`.
+A zip file stores most facts twice, and readers differ in which copy they believe. Here both must agree, and
+must be the bytes that torch or fakexport write; see `framing`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SIGNATURES = (b"PK\5\6", b"PK\6\6", b"PK\6\7")
 
 @dataclass(frozen=True)
 class RawEntry:
-    """A record of the central directory as it stands there, not yet believed."""
+    """A record of the central directory as stored, not yet verified."""
 
     version: int
     flags: int
@@ -62,7 +62,7 @@ class RawEntry:
 
 
 def read_entries(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tuple[Entry, ...]:
-    """The records in the order of the file.
+    """Return the records in the order of the file.
 
     Args:
         path: The file's name for error texts.
@@ -70,13 +70,13 @@ def read_entries(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) ->
         file_bytes: Size of the file.
         limits: Checked before anything is allocated.
     Raises:
-        ArchiveError: The file is no zip, or one that two readers could see differently, or exceeds a limit.
+        ArchiveError: The file is not a zip file, is ambiguous, or exceeds a limit.
     """
     count, directory_bytes, directory = _read_end(path, read_at, file_bytes, limits)
     text = read_at(directory, directory_bytes)
     date = int.from_bytes(text[14:16], "little")
     if date not in (NO_DATE, FIRST_OF_1980):
-        raise ArchiveError(path, "its records carry a date: another program than torch or fakexport wrote it")
+        raise ArchiveError(path, "its records are dated, so it was not written by torch or fakexport")
     position = 0
     raws = []
     for number in range(count):
@@ -91,23 +91,25 @@ def read_entries(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) ->
 
 
 def _read_end(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tuple[int, int, int]:
-    """Number of entries, size and offset of the central directory."""
+    """Return the number of entries, and the size and offset of the central directory."""
     if file_bytes < ENDS_BYTES:
         raise ArchiveError(path, f"{file_bytes} bytes are too few for an archive: empty or truncated")
     text = read_at(file_bytes - ENDS_BYTES, ENDS_BYTES)
     end_64, rest = text[: END_64.size], text[END_64.size :]
     locator, end = rest[: LOCATOR.size], rest[LOCATOR.size :]
     if end[:4] != _SIGNATURES[0]:
-        raise ArchiveError(path, "does not end as a zip does: no archive, truncated, or data follows it")
+        raise ArchiveError(
+            path, ("does not end as a zip file does: not an archive, truncated, or followed by other data")
+        )
     if END.unpack(end)[1:3] != (0, 0):
-        raise ArchiveError(path, "is one part of an archive over several disks", "end record")
+        raise ArchiveError(path, "is one part of a multi-disk archive", "end record")
     if end[-2:] != b"\0\0":
         raise ArchiveError(path, "has a comment", "end record")
     if (end_64[:4], locator[:4]) != _SIGNATURES[1:]:
         legacy = legacy_name(read_at, end, file_bytes)
         if legacy:
             raise ArchiveError(path, f"{LEGACY} ({legacy}), {UNTRUSTED}", is_trust_missing=True)
-        what = "has no zip64 end record: another program than torch or fakexport wrote it"
+        what = "has no zip64 end record, so it was not written by torch or fakexport"
         raise ArchiveError(path, what)
     *_, disk, disk_of_directory, on_disk, count, size, offset = END_64.unpack(end_64)
     if (disk, disk_of_directory, on_disk) != (0, 0, count):
@@ -117,10 +119,12 @@ def _read_end(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tu
     if size > limits.directory_bytes:
         raise ArchiveError(path, f"declares {size} bytes; the limit is {limits.directory_bytes}", "directory")
     if offset + size + ENDS_BYTES != file_bytes:
-        what = "does not end where the end records begin: data before, after or between, or truncated"
+        what = (
+            "does not end where the end records begin: extra data before, after or in between, or truncated"
+        )
         raise ArchiveError(path, what, "central directory")
     if text != end_records(count, size, offset):
-        raise ArchiveError(path, "the end records disagree with each other", "end record")
+        raise ArchiveError(path, "its end records disagree with each other", "end record")
     if count == 0:
         raise ArchiveError(path, "is an archive without records")
     if size < count * CENTRAL.size:
@@ -129,7 +133,9 @@ def _read_end(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tu
 
 
 def legacy_name(read_at: ReadAt, end: bytes, file_bytes: int) -> str | None:
-    """A record of the layout before torch 2.8, if the plain end record leads to one. For the message only."""
+    """Return a record of the layout before torch 2.8, if the plain end record leads to one, for the
+    message.
+    """
     *_, size, offset, _ = END.unpack(end)
     if offset + size > file_bytes:
         return None
@@ -139,7 +145,7 @@ def legacy_name(read_at: ReadAt, end: bytes, file_bytes: int) -> str | None:
 
 
 def parse_entry(path: str, text: bytes, start: int, number: int, limits: Limits) -> tuple[RawEntry, int]:
-    """The entry that begins at `start` of the central directory, and where the next one begins."""
+    """Return the entry that begins at `start` of the central directory, and where the next one begins."""
     where = f"central directory, entry {number}"
     if start + CENTRAL.size > len(text):
         raise ArchiveError(path, "is truncated", where)
@@ -147,7 +153,7 @@ def parse_entry(path: str, text: bytes, start: int, number: int, limits: Limits)
     signature, _, version, flags, method, _, _, crc, packed, size = fields[:10]
     name_bytes, extra_bytes, comment_bytes, disk, _, attributes, header = fields[10:]
     if signature != b"PK\1\2":
-        raise ArchiveError(path, "does not begin as an entry does", where)
+        raise ArchiveError(path, "does not begin like an entry", where)
     name_end = start + CENTRAL.size + name_bytes
     end = name_end + extra_bytes + comment_bytes
     if end > len(text):
@@ -166,39 +172,39 @@ def parse_entry(path: str, text: bytes, start: int, number: int, limits: Limits)
 
 
 def _widen(path: str, name: str, extra: bytes, values: list[int]) -> list[int]:
-    """The values with those that did not fit into 32 bits taken from the zip64 extra field."""
+    """Return the values with those that did not fit into 32 bits taken from the zip64 extra field."""
     wide = values.count(SATURATED)
     if not wide:
         if extra:
-            raise ArchiveError(path, "carries an extra field that nothing needs", name)
+            raise ArchiveError(path, "has an unexpected extra field", name)
         return values
     if len(extra) != 4 + 8 * wide or struct.unpack_from("<2H", extra) != (1, 8 * wide):
-        raise ArchiveError(path, "its zip64 field does not hold what the entry leaves to it", name)
+        raise ArchiveError(path, "its zip64 field does not match the entry", name)
     replacements = iter(struct.unpack_from(f"<{wide}Q", extra, 4))
     return [next(replacements) if value == SATURATED else value for value in values]
 
 
 def _check_kind(path: str, raw: RawEntry) -> None:
-    """Refuses an entry that is no plain record: encrypted, a link, packed in an unknown way."""
+    """Refuse an entry that is not a plain record: encrypted, a link, compressed in an unknown way."""
     name = raw.entry.name
     if fault := fault_of_name(name):
         raise ArchiveError(path, fault, name)
     if raw.flags & _ENCRYPTED:
         raise ArchiveError(path, "is encrypted", name)
     if raw.method not in (STORED, DEFLATED):
-        raise ArchiveError(path, f"is compressed by the unknown method {raw.method}", name)
+        raise ArchiveError(path, f"is compressed with the unknown method {raw.method}", name)
     if raw.disk:
-        raise ArchiveError(path, f"lies on disk {raw.disk}", name)
+        raise ArchiveError(path, f"is on disk {raw.disk}", name)
     if raw.has_comment:
         raise ArchiveError(path, "has a comment", name)
     if kind := stat.S_IFMT(raw.attributes >> 16):
         raise ArchiveError(path, _KINDS.get(kind, "is a special file"), name)
     if not raw.flags & FLAG_UTF8:
-        raise ArchiveError(path, "does not say that its name is UTF-8", name)
+        raise ArchiveError(path, "does not declare its name as UTF-8", name)
 
 
 def check_names(path: str, names: list[str]) -> None:
-    """Refuse names outside of one folder, and those that stand for each other.
+    """Refuse names outside of one folder, and names that are ambiguous.
 
     Raises:
         ArchiveError: the first one.
@@ -206,15 +212,15 @@ def check_names(path: str, names: list[str]) -> None:
     folder = names[0].partition("/")[0]
     for name in names:
         if "/" not in name:
-            raise ArchiveError(path, "lies in no folder", name)
+            raise ArchiveError(path, "is not in a folder", name)
         if name.partition("/")[0] != folder:
-            raise ArchiveError(path, f"lies in another folder than `{folder}`", name)
+            raise ArchiveError(path, f"is in a different folder than `{folder}`", name)
     if found := fault_of_names(names):
         raise ArchiveError(path, found[1], found[0])
 
 
 def check_sizes(path: str, entries: list[Entry], limits: Limits) -> None:
-    """Refuse records that become larger than the limits let them.
+    """Refuse records that exceed the limits.
 
     Raises:
         ArchiveError: the first one.
@@ -223,32 +229,34 @@ def check_sizes(path: str, entries: list[Entry], limits: Limits) -> None:
     for entry in entries:
         if entry.method == STORED:
             if entry.packed != entry.size:
-                what = f"is stored, and {entry.size} bytes are said to take {entry.packed}"
+                what = f"is stored, but its {entry.size} bytes are declared to take {entry.packed}"
                 raise ArchiveError(path, what, entry.name)
             continue
         if not entry.size or not entry.packed:
-            raise ArchiveError(path, "is compressed and empty", entry.name)
+            raise ArchiveError(path, "is compressed but empty", entry.name)
         if entry.size > limits.record_bytes:
             what = f"declares {entry.size} bytes; the limit is {limits.record_bytes}"
             raise ArchiveError(path, what, entry.name)
         if entry.size > max(MIB, entry.packed * limits.ratio):
-            what = f"declares {entry.size} bytes from {entry.packed}, more than {limits.ratio} times as many"
+            what = f"declares {entry.size} bytes from {entry.packed}, a ratio above {limits.ratio}"
             raise ArchiveError(path, what, entry.name)
         inflated += entry.size
         if inflated > limits.inflated_bytes:
-            what = f"the compressed records declare more than {limits.inflated_bytes} bytes together"
+            what = f"the compressed records declare more than {limits.inflated_bytes} bytes in total"
             raise ArchiveError(path, what)
 
 
 def _place(path: str, read_at: ReadAt, raws: list[RawEntry], directory: int, date: int) -> tuple[Entry, ...]:
-    """The entries with the offset of their bytes, once nothing lies between them and all is said twice."""
+    """Return the entries with the offset of their bytes, once nothing is between them and both copies
+    agree.
+    """
     placed = []
     position = 0
     for raw in raws:
         entry = raw.entry
         if entry.header != position:
             verb = "overlaps" if entry.header < position else "does not follow"
-            what = f"{verb} the record before: it begins at {entry.header}, not at {position}"
+            what = f"{verb} the previous record: it begins at {entry.header}, not at {position}"
             raise ArchiveError(path, what, entry.name)
         entry = replace(entry, data=_data_offset(path, read_at, entry, directory))
         position = entry.end
@@ -256,7 +264,7 @@ def _place(path: str, read_at: ReadAt, raws: list[RawEntry], directory: int, dat
             what = "reaches into the central directory: truncated or overlapping"
             raise ArchiveError(path, what, entry.name)
         if raw.found != central_record(entry, date):
-            what = "its entry in the central directory is not as torch or fakexport writes it"
+            what = "its entry in the central directory is not what torch or fakexport writes"
             raise ArchiveError(path, what, entry.name)
         header = read_at(entry.header, entry.data - entry.header)
         if header != local_header(entry, date):
@@ -264,16 +272,18 @@ def _place(path: str, read_at: ReadAt, raws: list[RawEntry], directory: int, dat
             raise ArchiveError(path, what, entry.name)
         behind = read_at(entry.data + entry.packed, position - entry.data - entry.packed)
         if behind != descriptor(entry):
-            raise ArchiveError(path, "what stands behind it disagrees with the central directory", entry.name)
+            raise ArchiveError(
+                path, "the data that follows it disagrees with the central directory", entry.name
+            )
         placed.append(entry)
     if position != directory:
-        what = f"{directory - position} bytes lie between the last record and the central directory"
+        what = f"{directory - position} bytes are between the last record and the central directory"
         raise ArchiveError(path, what)
     return tuple(placed)
 
 
 def _data_offset(path: str, read_at: ReadAt, entry: Entry, directory: int) -> int:
-    """Where the bytes of a record begin, as its local header says."""
+    """Return where the bytes of a record begin, from its local header."""
     if entry.header + LOCAL.size > directory:
         raise ArchiveError(path, "its local header reaches into the central directory", entry.name)
     fields = LOCAL.unpack(read_at(entry.header, LOCAL.size))

@@ -1,4 +1,4 @@
-"""What the records of a program archive are, and which of them are refused without trust."""
+"""Kinds of records in a program archive, and which of them are refused without trust."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ FRAME_RECORDS = {
     "archive_version": b"0",
     "byteorder": b"little",
 }
-"""What torch's readers ask an archive before anything else, with the only answers that are accepted."""
+"What torch's readers check first, with the only accepted answers."
 
-UNTRUSTED = "refused unless the file is trusted: --trust lets torch read it, which runs what it says"
+UNTRUSTED = "refused unless trusted: --trust lets torch read it, which can run code from the file"
 LEGACY = "legacy layout, from before torch 2.8"
 
 _PAYLOAD_CONFIG = re.compile(r"data/(weights/.+_weights_config|constants/.+_constants_config)\.json")
@@ -60,7 +60,7 @@ class Refused:
 
 
 def legacy_layout(names: Iterable[str]) -> Refused | None:
-    """The record that shows another layout than `.pt2` of torch 2.8 and later."""
+    """Return the record that shows another layout than `.pt2` of torch 2.8 and later."""
     names = set(names)
     if legacy := sorted(name for name in names if _LEGACY.fullmatch(name)):
         return Refused(legacy[0], f"{LEGACY}, {UNTRUSTED}")
@@ -74,7 +74,7 @@ def legacy_layout(names: Iterable[str]) -> Refused | None:
 
 
 def refused_names(names: Iterable[str]) -> list[Refused]:
-    """The records that may run code when torch reads or runs them, and those of unknown purpose.
+    """Return the records that may run code when torch reads or runs them, and those of unknown purpose.
 
     Args:
         names: Without the folder.
@@ -108,15 +108,17 @@ def _danger(name: str) -> str | None:
 
 
 def is_object_record(name: str) -> bool:
-    """Whether the record is an object of a C++ class, which is a pickle and is read without unpickling."""
+    """Return whether the record is a C++ object, a pickle that is read without unpickling."""
     return _OBJECT.fullmatch(name) is not None
 
 
 def is_sample_inputs(name: str) -> bool:
-    """Whether the record holds example inputs, which `torch.export.save` pickles; nothing here reads them."""
+    """Return whether the record contains example inputs, which `torch.export.save` pickles and nothing
+    here reads.
+    """
     return _SAMPLE_INPUTS.fullmatch(name) is not None
 
 
 def is_payload_config(name: str) -> bool:
-    """Whether the record says where the bytes of weights or constants lie, and which of them are pickled."""
+    """Return whether the record lists the bytes of weights or constants, and which of them are pickled."""
     return _PAYLOAD_CONFIG.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""What goes wrong with an archive."""
+"""Errors of archives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ArchiveError(FakexportError, ValueError):
     Args:
         path: The file, as the caller named it.
         what: What is wrong, as a sentence without capital and period.
-        where: The record or field at fault; empty where the whole file is.
+        where: The record or field; empty for the whole file.
         is_trust_missing: Whether the file would be read with `trust=True`.
     """
 
@@ -36,7 +36,7 @@ class ArchiveError(FakexportError, ValueError):
 
 @contextmanager
 def faults_named(path: str, record: str) -> Iterator[None]:
-    """Names the archive and the record in what is wrong with a document."""
+    """Add the archive and the record to errors of a document."""
     try:
         yield
     except DocumentError as error:

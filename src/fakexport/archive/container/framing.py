@@ -1,9 +1,10 @@
 """The bytes around the records of a `.pt2` zip, as torch's PyTorchFileWriter lays them out.
 
 Every byte that is not a record's follows from the names, sizes, checksums and offsets, so a reader can build
-it anew and compare: whatever differs was not written by torch or by fakexport. What is peculiar to torch's
-writer (seen on 2.13, miniz 3.0.2): sizes and checksum of a record stand behind it, in a data descriptor, and
-not before it; an empty record has no descriptor; the extra field `FB` pads each record to 64 bytes; the end
+it again and compare: whatever differs was not written by torch or by fakexport. Peculiarities of torch's
+    writer
+(seen on 2.13, miniz 3.0.2): sizes and checksum of a record follow it, in a data descriptor, instead of
+preceding it; an empty record has no descriptor; the extra field `FB` pads each record to 64 bytes; the end
 has its zip64 form even where the plain one would do.
 """
 
@@ -22,7 +23,7 @@ SATURATED = 0xFFFFFFFF
 NO_DATE = 0
 """The date that torch writes: month 0 and day 0."""
 FIRST_OF_1980 = 0x21
-"""The date that fakexport writes, the first that a zip can say."""
+"The date that fakexport writes, the first that a zip file can express."
 
 LOCAL = struct.Struct("<4s5H3I2H")
 CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -65,7 +66,7 @@ class Entry:
 
 
 def local_header(entry: Entry, date: int) -> bytes:
-    """What stands before a record, the padding to `entry.data` included."""
+    """Return the bytes before a record, including the padding to `entry.data`."""
     name = entry.name.encode()
     extra = _zip64_extra(entry)
     padding = entry.data - (entry.header + LOCAL.size + len(name) + len(extra) + 4)
@@ -86,14 +87,14 @@ def local_header(entry: Entry, date: int) -> bytes:
 
 
 def aligned_data(entry_name: str, header: int, size: int, packed: int) -> int:
-    """Where the bytes of a record begin whose local header begins at `header`."""
+    """Return where the bytes of a record begin whose local header begins at `header`."""
     extra = _zip64_extra(Entry(entry_name, STORED, 0, size, packed, header, 0))
     start = header + LOCAL.size + len(entry_name.encode()) + len(extra) + 4
     return start + -start % ALIGNMENT
 
 
 def descriptor(entry: Entry) -> bytes:
-    """What stands behind a record."""
+    """Return the bytes after a record."""
     if not entry.size:
         return b""
     form = "<4sI2Q" if _zip64_extra(entry) else "<4sI2I"
@@ -101,7 +102,7 @@ def descriptor(entry: Entry) -> bytes:
 
 
 def central_record(entry: Entry, date: int) -> bytes:
-    """What the central directory says about a record."""
+    """Return the central directory's entry for a record."""
     name = entry.name.encode()
     extra = _zip64_extra(entry)
     fields = CENTRAL.pack(
@@ -127,7 +128,7 @@ def central_record(entry: Entry, date: int) -> bytes:
 
 
 def end_records(count: int, directory_bytes: int, directory_offset: int) -> bytes:
-    """What stands behind the central directory, up to the end of the file."""
+    """Return the bytes after the central directory, up to the end of the file."""
     end_64 = END_64.pack(
         b"PK\6\6",
         END_64.size - 12,

@@ -1,4 +1,4 @@
-"""Inflating in bounded steps."""
+"""Inflate in bounded steps."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["InflateError", "inflate"]
 
 
 class InflateError(FakexportError, ValueError):
-    """The packed bytes are not what one deflate stream of the declared size is."""
+    """The packed bytes are not one deflate stream of the declared size."""
 
 
 def inflate(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The content of a raw deflate stream, in pieces of at most 1 MiB.
+    """Yield the content of a raw deflate stream, in pieces of at most 1 MiB.
 
     Args:
         pieces: The packed bytes, not empty.
         size: Bytes of the content. No more are ever produced.
     Raises:
-        InflateError: Not deflate, another size, bytes behind the stream, or bits in its last byte that mean
-            nothing and are not 0.
+        InflateError: Not deflate, a different size, bytes after the stream, or nonzero unused bits in its
+            last byte.
     """
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     left = size
@@ -54,7 +54,7 @@ def _steps(stream: zlib._Decompress, pieces: Iterable[bytes]) -> Iterator[bytes]
 
 
 def _drain(stream: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
-    """All that these bytes give, in pieces of at most 1 MiB."""
+    """Yield the output of these bytes, in pieces of at most 1 MiB."""
     while True:
         try:
             content = stream.decompress(packed, MIB)
@@ -68,9 +68,9 @@ def _drain(stream: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
 
 
 def _has_idle_bit(before: zlib._Decompress, last: bytes, ending: list[bytes]) -> bool:
-    """Whether the stream would end in the same way without the highest bit of its last byte.
+    """Return whether the stream would end in the same way without the highest bit of its last byte.
 
-    The bits behind the end of the stream are 0 in what any compressor writes; no checksum covers them.
+    The bits after the end of the stream are 0 in what any compressor writes; no checksum covers them.
     """
     value = last[0]
     if not value:

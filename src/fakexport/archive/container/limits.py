@@ -1,4 +1,4 @@
-"""How much a file may ask for before it is refused."""
+"""Resource limits for reading a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a file may ask for. The defaults keep any hostile file below 1 GiB of memory and 20 s.
+    """What a file may use. The defaults keep any hostile file below 1 GiB of memory and 20 s.
 
     The largest honest file they were measured against is a program of DeepSeek-V3, with 46,000 tensors.
 

@@ -1,7 +1,9 @@
-"""Zips of other programs, such as Python's `zipfile`, in one plain form; `central_directory` reads torch's.
+"""Zip files from other writers, such as Python's `zipfile`, in one plain form; `central_directory` reads
+torch's.
 
-What every reader understands alike is accepted: records one after the other from the first byte on, each with
-a local header that says what the central directory says. No extra fields, descriptors or comments, and no
+Only what every reader interprets in the same way is accepted: records one after the other from the first byte
+    on, each with
+a local header that agrees with the central directory. No extra fields, descriptors or comments, and no
 zip64 parts.
 """
 
@@ -39,7 +41,7 @@ __all__ = ["read_any_entries"]
 ReadAt = Callable[[int, int], bytes]
 
 _LEVEL = 0x0006
-"""How hard the writer compressed; readers ignore it."""
+"The writer's compression level; readers ignore it."
 _VERSION = 20
 _DOS_FOLDER = 0x10
 _NOTHING_DEFLATED = b"\3\0"
@@ -63,13 +65,15 @@ def read_any_entries(path: str, read_at: ReadAt, file_bytes: int, limits: Limits
 def _read_plain(path: str, read_at: ReadAt, end: bytes, file_bytes: int, limits: Limits) -> tuple[Entry, ...]:
     _, disk, disk_of_directory, on_disk, count, size, offset, comment = END.unpack(end)
     if (disk, disk_of_directory, on_disk) != (0, 0, count):
-        raise ArchiveError(path, "is one part of an archive over several disks", "end record")
+        raise ArchiveError(path, "is one part of a multi-disk archive", "end record")
     if comment:
         raise ArchiveError(path, "has a comment", "end record")
     if count > limits.entries or size > limits.directory_bytes:
-        raise ArchiveError(path, f"declares {count} entries in {size} bytes, which is beyond the limits")
+        raise ArchiveError(path, f"declares {count} entries in {size} bytes, which exceeds the limits")
     if offset + size + END.size != file_bytes:
-        what = "does not end where the end record begins: data before, after or between, or truncated"
+        what = (
+            "does not end where the end record begins: extra data before, after or in between, or truncated"
+        )
         raise ArchiveError(path, what, "central directory")
     if count == 0:
         raise ArchiveError(path, "is an archive without records")
@@ -89,26 +93,26 @@ def _read_plain(path: str, read_at: ReadAt, end: bytes, file_bytes: int, limits:
 
 
 def _check_kind(path: str, raw: RawEntry) -> None:
-    """Refuses an entry that says more than a plain one does."""
+    """Refuse an entry that is more than a plain one."""
     name = raw.entry.name
     if fault := fault_of_name(name):
         raise ArchiveError(path, fault, name)
     if len(raw.found) != CENTRAL.size + len(name.encode()) or raw.disk:
         raise ArchiveError(path, "has an extra field, a comment or a zip64 part", name)
     if raw.flags & ~(FLAG_UTF8 | _LEVEL) or raw.version > _VERSION:
-        raise ArchiveError(path, "is encrypted, or needs what a plain zip does not have", name)
+        raise ArchiveError(path, "is encrypted, or needs a feature that a plain zip does not have", name)
     if raw.entry.method not in (STORED, DEFLATED):
-        raise ArchiveError(path, f"is compressed by the unknown method {raw.entry.method}", name)
+        raise ArchiveError(path, f"is compressed with the unknown method {raw.entry.method}", name)
     if stat.S_IFMT(raw.attributes >> 16) not in (0, stat.S_IFREG) or raw.attributes & _DOS_FOLDER:
         raise ArchiveError(path, "is a link, a folder or a special file", name)
 
 
 def _placed(path: str, read_at: ReadAt, raw: RawEntry, start: int, directory: int) -> Entry:
-    """The entry with the offset of its bytes, once its local header says the same."""
+    """Return the entry with the offset of its bytes, once its local header agrees."""
     entry, name = raw.entry, raw.entry.name.encode()
     data = start + LOCAL.size + len(name)
     if entry.header != start or data + entry.packed > directory:
-        raise ArchiveError(path, "does not follow the record before it, or overlaps", entry.name)
+        raise ArchiveError(path, "does not follow the previous record, or overlaps it", entry.name)
     fields = LOCAL.unpack(read_at(start, LOCAL.size))
     signature, version, own_flags, method, _, _, crc, packed, size, name_bytes, extra_bytes = fields
     said = (method, crc, packed, size, own_flags, name_bytes, extra_bytes)
@@ -116,12 +120,12 @@ def _placed(path: str, read_at: ReadAt, raw: RawEntry, start: int, directory: in
     if signature != b"PK\3\4" or version > _VERSION or said != wanted:
         raise ArchiveError(path, "its local header disagrees with the central directory", entry.name)
     if read_at(start + LOCAL.size, len(name)) != name:
-        raise ArchiveError(path, "its local header has another name", entry.name)
+        raise ArchiveError(path, "its local header has a different name", entry.name)
     return replace(entry, data=data)
 
 
 def _without_nothing(read_at: ReadAt, entry: Entry) -> Entry:
-    """An empty record is stored: `zipfile` compresses nothing to two bytes."""
+    """Return an empty record as stored: `zipfile` compresses nothing to two bytes."""
     is_nothing = entry.method == DEFLATED and (entry.size, entry.crc, entry.packed) == (0, 0, 2)
     if is_nothing and read_at(entry.data, 2) == _NOTHING_DEFLATED:
         return replace(entry, method=STORED, packed=0)

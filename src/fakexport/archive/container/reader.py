@@ -1,4 +1,4 @@
-"""The zip of a `.pt2` archive as a set of named records, opened without believing it."""
+"""The zip file of a `.pt2` archive as a set of named records, opened without trusting it."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ class Container:
         return tuple(self.entries)
 
     def size(self, name: str) -> int:
-        """Bytes of a record's content."""
+        """Return the size of a record's content in bytes."""
         return self._entry(name).size
 
     def record(self, name: str) -> bytes:
-        """The content of a record, checked against its CRC and against `expect`.
+        """Return the content of a record, checked against its CRC and against `expect`.
 
         Raises:
             ArchiveError: No such record, larger than `limits.record_bytes`, or damaged.
         """
         entry = self._entry(name)
         if entry.size > self.limits.record_bytes:
-            what = f"has {entry.size} bytes, and {self.limits.record_bytes} is the most that is read at once"
+            what = f"has {entry.size} bytes; at most {self.limits.record_bytes} are read at once"
             raise self._error(what, name)
         content = b"".join(self._checked_chunks(name, entry))
         return content
 
     def json(self, name: str) -> Any:
-        """The value of a JSON record, of plain Python types; see `parse_json` for what is refused."""
+        """Return the value of a JSON record, of plain Python types; see `parse_json` for what is refused."""
         limits = self.limits
         if self.size(name) > limits.json_bytes:
             raise self._error(f"has more than {limits.json_bytes} bytes", name)
@@ -94,18 +94,18 @@ class Container:
             raise self._error(str(error), name) from None
 
     def extent(self, name: str) -> tuple[int, int]:
-        """Offset and length in the file of a stored record."""
+        """Return the offset and length of a stored record in the file."""
         entry = self._entry(name)
         if entry.method != STORED:
             raise self._error("is compressed and cannot be mapped", name)
         return entry.data, entry.size
 
     def mapped(self, name: str) -> memoryview:
-        """A record as memory of the file: no byte is read before it is used, none is checked.
+        """Return a record as memory of the file: no byte is read before it is used, none is checked.
 
         Call `verify` first to have it checked. The memory is private: writing to it changes no file. It
-        stays valid after `close`, and lasts as long as the view does. What another program than torch or
-        fakexport compressed, or did not align, is read and checked here.
+        stays valid after `close`, and lasts as long as the view does. Records that other writers compressed,
+        or did not align, are read and checked here.
         """
         entry = self._entry(name)
         if entry.method != STORED or entry.data % ALIGNMENT:
@@ -119,7 +119,7 @@ class Container:
         return memoryview(self._map)[offset : offset + length]
 
     def verify(self, name: str) -> str:
-        """Reads a record through, in small steps, and checks it; the sha256 of its content, in hex.
+        """Read a whole record in small steps, check it, and return the sha256 of its content in hex.
 
         Raises:
             ArchiveError: No such record, or damaged.
@@ -130,11 +130,11 @@ class Container:
         return digest.hexdigest()
 
     def expect(self, digests: Mapping[str, str]) -> None:
-        """From now on a record is refused whose sha256 is not the one given here by its name."""
+        """Refuse records from now on whose sha256 differs from the given ones."""
         self._digests = dict(digests)
 
     def close(self) -> None:
-        """Closes the file. Views that `mapped` gave stay valid."""
+        """Close the file. Views returned by `mapped` stay valid."""
         self._map = None
         self._file.close()
 
@@ -155,7 +155,7 @@ class Container:
         return ArchiveError(self.path, what, where, is_trust_missing=is_trust_missing)
 
     def _checked_chunks(self, name: str, entry: Entry) -> Iterator[bytes]:
-        """The content in steps; raises at the end if it was not what the file says of it."""
+        """Yield the content in steps; raise at the end if it does not match the file's checksum."""
         expected = self._digests.get(name)
         crc, digest = 0, hashlib.sha256()
         try:
@@ -169,7 +169,7 @@ class Container:
         if crc != entry.crc:
             raise self._error(f"is damaged: its CRC-32 is {crc:08x}, not {entry.crc:08x}", name)
         if expected is not None and digest.hexdigest() != expected:
-            raise self._error("is damaged: its sha256 is not the one in the manifest", name)
+            raise self._error("is damaged: its sha256 differs from the manifest's", name)
 
     def _chunks(self, entry: Entry) -> Iterator[bytes]:
         pieces = (
@@ -181,22 +181,22 @@ class Container:
     def _read_at(self, offset: int, length: int) -> bytes:
         text = self._file.read_at(offset, length) if offset + length <= self._size else b""
         if len(text) != length:
-            raise self._error(f"is truncated: bytes {offset} to {offset + length} are not there")
+            raise self._error(f"is truncated: bytes {offset} to {offset + length} are missing")
         return text
 
 
 def read_container(
     path: str | os.PathLike[str], *, limits: Limits | None = None, trust: bool = False
 ) -> Container:
-    """Opens an archive that torch or fakexport wrote, and refuses everything else.
+    """Open an archive written by torch or fakexport, and refuse everything else.
 
     Nothing is executed, unpickled, written, or opened besides the file. Memory and time stay below 1 GiB and
-    20 s whatever the file holds, with the default limits. Where it is accepted, Python's zipfile and torch's
+    20 s whatever the file contains, with the default limits. If it is accepted, Python's zipfile and torch's
     reader see the same records.
 
     Args:
         path: The file.
-        limits: What it may ask for; `Limits()` by default.
+        limits: Resource limits; `Limits()` by default.
         trust: Accept pickled records, native libraries and records of unknown purpose. They are not read.
     Returns:
         The open container; the caller closes it. Contents are checked when they are read, or by `verify`.
@@ -221,10 +221,10 @@ def _check_layout(container: Container) -> None:
         raise container._error(legacy.what, legacy.name, is_trust_missing=legacy.is_trust_missing)
     for name, expected in FRAME_RECORDS.items():
         if container.size(name) > 64:
-            raise container._error(f"has {container.size(name)} bytes, for a word", name)
+            raise container._error(f"has {container.size(name)} bytes, but should be one word", name)
         found = container.record(name)
         if found != expected and not (name == ".data/version" and found in _VERSIONS):
-            raise container._error(f"says {found!r}, and only {expected!r} can be read", name)
+            raise container._error(f"contains {found!r}; only {expected!r} is supported", name)
 
 
 def _check_trust(container: Container) -> None:
@@ -243,15 +243,15 @@ def _check_trust(container: Container) -> None:
 
 
 def _pickled_payload(container: Container, name: str) -> str | None:
-    """The first payload that torch would unpickle and we cannot read; objects of C++ classes are read."""
+    """Return the first payload that torch would unpickle and we cannot read; C++ objects are read."""
     payloads = container.json(name)
     config = payloads.get("config") if isinstance(payloads, dict) else None
     folder = name.rpartition("/")[0]
     if not isinstance(config, dict):
-        raise container._error("is no payload configuration: it has no object `config`", name)
+        raise container._error("is not a payload configuration: it has no object `config`", name)
     for payload, meta in config.items():
         if not isinstance(meta, dict):
-            raise container._error(f"`{payload}` is no object", name)
+            raise container._error(f"`{payload}` is not an object", name)
         is_object = (
             is_object_record(f"{folder}/{meta.get('path_name')}") and meta.get("tensor_meta", 0) is None
         )

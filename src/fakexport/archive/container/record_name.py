@@ -1,4 +1,4 @@
-"""Names of records: which may stand in an archive."""
+"""Names of records: which ones an archive may contain."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNOREC
 
 
 def fault_of_name(name: str) -> str | None:
-    """Why a record or a file beside the archive may not be called so; None for a good name.
+    """Return why a record or a file next to the archive may not have this name; None for a good name.
 
     A good name is a relative path with `/` between its parts in ASCII that means the same everywhere.
     """
     if not name:
         return "the name is empty"
     if "\0" in name:
-        return "the name holds a NUL"
+        return "the name contains a NUL"
     if not name.isascii():
-        return "the name holds a character outside of ASCII"
+        return "the name contains a non-ASCII character"
     if not name.isprintable():
-        return "the name holds a control character"
+        return "the name contains a control character"
     if "\\" in name:
-        return "the name holds a backslash"
+        return "the name contains a backslash"
     if name.startswith("/"):
         return "the name is an absolute path"
     if _DRIVE.match(name):
         return "the name starts with a drive letter"
     if ":" in name:
-        return "the name holds a colon"
+        return "the name contains a colon"
     if name.endswith("/"):
-        return "the name is that of a folder"
+        return "the name is a folder name"
     if name.count("/") > _MOST_FOLDERS:
-        return f"the name leads through more than {_MOST_FOLDERS} folders"
+        return f"the name has more than {_MOST_FOLDERS} folders"
     return next((fault for part in name.split("/") if (fault := _fault_of_part(part))), None)
 
 
@@ -46,30 +46,32 @@ def _fault_of_part(part: str) -> str | None:
     if part in {".", ".."}:
         return f"the name leaves its folder through `{part}`"
     if part != part.strip() or part.endswith("."):
-        return "a part of the name ends in a dot or has space around it"
+        return "a part of the name ends in a dot or has surrounding spaces"
     if _RESERVED.fullmatch(part):
-        return "the name is one that Windows reserves for a device"
+        return "the name is reserved for a device on Windows"
     return None
 
 
 def comparable(name: str) -> str:
-    """The name as a reader sees it that ignores case: torch does, and so do some file systems."""
+    """Return the name for comparison without case, as torch and some file systems compare."""
     return name.lower()
 
 
 def fault_of_names(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first name that stands for another one too, and why; None if each stands for itself."""
+    """Return the first name that is ambiguous, and why; None if there is none."""
     seen: dict[str, str] = {}
     for name in names:
         key = comparable(name)
         if key in seen:
             same = seen[key] == name
-            return name, "two records have this name" if same else f"only case tells it from `{seen[key]}`"
+            return name, "two records have this name" if same else (
+                f"it differs from `{seen[key]}` only in case"
+            )
         seen[key] = name
     for key, name in seen.items():
         folder = key.rpartition("/")[0]
         while folder:
             if folder in seen:
-                return name, f"`{seen[folder]}` is a record and the folder of this one"
+                return name, f"`{seen[folder]}` is a record, but also the folder of this one"
             folder = folder.rpartition("/")[0]
     return None

@@ -1,4 +1,4 @@
-"""Writing a container: the same records give the same bytes, there as a whole or not at all."""
+"""Write a container atomically; the same records result in the same bytes."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class FileSlice:
 
 @dataclass(frozen=True)
 class Streamed:
-    """Bytes that come in pieces, of which no two need be in memory at once.
+    """Bytes that come in pieces, so that only one must be in memory at a time.
 
     Args:
         length: How many they are together.
-        pieces: Gives them; it is used once.
+        pieces: Yields them; used once.
     """
 
     length: int
@@ -69,7 +69,7 @@ class Digest:
     Args:
         name: Without the archive's folder.
         size: Bytes of the content.
-        sha256: Of the content, in hex.
+        sha256: Hash of the content, in hex.
     """
 
     name: str
@@ -84,23 +84,23 @@ def write_container(
     folder_name: str = "model",
     last: tuple[str, Callable[[tuple[Digest, ...]], bytes]] | None = None,
 ) -> tuple[Digest, ...]:
-    """Writes an archive that torch's reader, Python's zipfile and `read_container` open.
+    """Write an archive that torch's reader, Python's zipfile and `read_container` open.
 
     Records come in the order of their names. Those called `*.json` are deflated; all begin at a multiple of
-    64 bytes, so that the stored ones can be mapped. What torch asks of every archive (`FRAME_RECORDS`) is
+    64 bytes, so that the stored ones can be mapped. What torch requires of every archive (`FRAME_RECORDS`) is
     added. The bytes follow from the arguments alone, for one version of zlib.
 
     Args:
         path: Replaced when all is written; its folder must exist.
         records: Content by name, without the folder.
         folder_name: The one folder in the archive.
-        last: Name and maker of a record that is written last and told of all others: the manifest.
+        last: Name and builder of a record that is written last, from the digests of all others: the manifest.
     Returns:
         A digest of every record, in the order of the file.
     Raises:
-        ValueError: A name that no archive may have, or two that readers would confuse.
-        FileWriteError: The file could not be written, or a source gave another length than announced;
-            what stood at `path` still does.
+        ValueError: An invalid name, or two names that readers would confuse.
+        FileWriteError: The file could not be written, or a source had a different length than announced;
+            the previous file at `path` is kept.
     """
     contents: dict[str, Content] = {**FRAME_RECORDS, **records}
     names = [*contents, *([last[0]] if last else [])]
@@ -124,7 +124,7 @@ class _Writer:
         self.digests: list[Digest] = []
 
     def add(self, name: str, content: Content) -> None:
-        """Writes one record with what stands before and behind it."""
+        """Write one record with the bytes before and after it."""
         method, packed = STORED, content
         if isinstance(content, bytes) and name.endswith(".json"):
             method, packed = _packed(content)
@@ -143,14 +143,14 @@ class _Writer:
         self.digests.append(Digest(name, size, sha256))
 
     def finish(self) -> None:
-        """Writes the central directory and the end."""
+        """Write the central directory and the end."""
         directory = self._position
         for entry in self._entries:
             self._write(central_record(entry, FIRST_OF_1980))
         self._write(end_records(len(self._entries), self._position - directory, directory))
 
     def _copy(self, name: str, content: Content, length: int) -> tuple[int, str]:
-        """Writes the content; CRC-32 and sha256 of what was written."""
+        """Write the content and return its CRC-32 and sha256."""
         crc, digest, copied = 0, hashlib.sha256(), 0
         for piece in _pieces(content):
             copied += len(piece)
@@ -161,7 +161,7 @@ class _Writer:
             self._write(piece)
         if copied != length:
             given = "more" if copied > length else f"only {copied}"
-            raise OSError(f"{length} bytes were announced for `{name}` and {given} came")
+            raise OSError(f"{length} bytes were announced for `{name}`, but {given} came")
         return crc, digest.hexdigest()
 
     def _write(self, piece: bytes | memoryview) -> None:
@@ -169,7 +169,7 @@ class _Writer:
 
 
 def _packed(content: bytes) -> tuple[int, bytes]:
-    """The method and the bytes that take less room; what hardly shrinks is stored."""
+    """Return the method and the bytes that take less space; what hardly shrinks is stored."""
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(content) + packer.flush()
     if len(packed) > _WORTH_DEFLATING * len(content):
@@ -199,7 +199,7 @@ def _read(piece: FileSlice) -> Iterator[bytes]:
 
 def _check_names(folder: str, names: list[str]) -> None:
     if "/" in folder:
-        raise InvalidValue(f"`{folder}` is no name of one folder")
+        raise InvalidValue(f"`{folder}` is not a valid name for one folder")
     for name in (f"{folder}/{name}" for name in names):
         if fault := fault_of_name(name):
             raise InvalidValue(f"{name!r}: {fault}")

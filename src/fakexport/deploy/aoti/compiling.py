@@ -1,4 +1,4 @@
-"""Compiling a program with AOTInductor."""
+"""Compile a program with AOTInductor."""
 
 from __future__ import annotations
 
@@ -56,34 +56,36 @@ def compile_aoti(
     cache: str | os.PathLike[str] | None = None,
     report: Report | None = None,
 ) -> CompiledFile:
-    """Compiles a program to native code for the processor, or the GPU, of this machine.
+    """Compile a program to native code for the CPU or the GPU of this machine.
 
-    The result is a package of torch, which `open_aoti` opens, and `torch._inductor.aoti_load_package` and
-    C++ do too. Code that gets its weights later depends on none of their values: all checkpoints fit it.
+    The result is a torch package, which `open_aoti`, `torch._inductor.aoti_load_package` and C++ can open.
+    Code
+    whose weights are bound later does not depend on their values: all checkpoints fit it.
 
     Args:
         program: With or without weights; not changed.
-        path: The package, which must end in `.pt2`; one that is there is replaced.
-        weights: `inside` the package; or `beside` it, in a file of the same name that ends in
-            `.safetensors`. Of a program without weights only the package is written, and the weights are
-            given when it is opened. Default: inside, where there are any. Constants whose values are known
-            are in the package in any case.
+        path: The package, which must end in `.pt2`; an existing one is replaced.
+        weights: `inside` the package; or `beside`: next to it, in a file of the same name that ends in
+            `.safetensors`. For a program without weights only the package is written, and the weights are
+            passed when it is opened. Default: inside, if there are any. Constants whose values are known
+            are always in the package.
         target: The devices to compile for, `H100`: a program for the CPU is retargeted first. Default: those
-            of the program. They must be here.
-        cache: A folder that keeps packages, by everything that the code depends on. Its code is run, so it
-            is refused if others own it or can write to it; one that is not there is made for this user alone.
-        report: Is told what is being done.
+            of the program. They must be available.
+        cache: A folder that caches packages, keyed by everything that the code depends on. Its code is run,
+            so it is refused if others own it or can write to it; a missing one is created for this user
+            alone.
+        report: Called with each line of progress.
     Returns:
         What was written.
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
-        DeployError: others can write to the cache; no C++ compiler, a device or a folder that is not here, a
-            full disk, a program that can only be run on the examples, another safetensors file where the
+        DeployError: others can write to the cache; a missing C++ compiler, device or folder, a full
+            disk, a program that can only be run on the examples, a different safetensors file where the
             weights go.
-        UnboundProgram: the weights are to be inside, and there are none.
-        FileWriteError: a file cannot be written; what was there before is there still.
-        ValueError: the path does not end in `.pt2`, an input of the program is no tensor, or its archive's
-            format cannot say what the program has.
+        UnboundProgram: the weights should be inside, but there are none.
+        FileWriteError: a file cannot be written; the previous one is kept.
+        ValueError: the path does not end in `.pt2`, an input of the program is not a tensor, or the
+            archive format cannot express the program.
 
     Example:
         >>> from fakexport.capture import export
@@ -92,7 +94,7 @@ def compile_aoti(
     """
     begun, out = time.monotonic(), Path(path)
     if out.suffix != ".pt2":
-        raise InvalidValue(f"{out}: the name of a package must end in .pt2, or torch does not open it")
+        raise InvalidValue(f"{out}: the name of a package must end in .pt2, otherwise torch cannot open it")
     if not out.absolute().parent.is_dir():
         raise DeployError(f"{out.parent}: no such folder")
     unbound = unbound_names(program)
@@ -129,7 +131,7 @@ def compile_aoti(
 
 @dataclass(frozen=True)
 class _Job:
-    """What is compiled, and for what."""
+    """The program to compile, and its target."""
 
     program: ExportedProgram
     signature: Signature
@@ -145,13 +147,13 @@ class _Job:
 
     @functools.cached_property
     def archive(self) -> bytes:
-        """Of the program without its weights."""
+        """The archive of the program without its weights."""
         return weightless_archive(self.program)
 
     @property
     def key(self) -> str:
-        """Of everything that the package depends on."""
-        self.report("looking into the cache")
+        """Hash of everything that the package depends on."""
+        self.report("checking the cache")
         facts = {
             "compiler": self.compiler,
             "instructions": instructions_here(self.device),
@@ -163,7 +165,7 @@ class _Job:
         return cache_key(self.archive, values, facts)
 
     def compiled(self, folder: Path) -> Path:
-        """A package in the folder."""
+        """Return a package in the folder."""
         is_inside = self.place == "inside"
         self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
         files = _compiled(self.program, folder / "code", has_weights=is_inside)
@@ -229,7 +231,9 @@ def _compiled(program: ExportedProgram, folder: Path, *, has_weights: bool) -> t
 
 
 def _example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments in their structure; tensors are empty, since the compiler reads the sizes in the graph."""
+    """Return the arguments in their structure; tensors are empty, since the compiler reads sizes from the
+    graph.
+    """
     values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
     flat = [
         spec.arg.value
@@ -243,16 +247,16 @@ def _example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[
 
 
 def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:
-    """The weights and constants that the code wants, which only the code tells."""
+    """Return the names of weights and constants that the code expects, which only the code records."""
     write_package(path, files)
     return AotiPackage(path).constant_names
 
 
 def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: bool) -> tuple[Path, ...]:
-    """Copies the package to its place, and writes the weights beside it if there are any.
+    """Copy the package to its place, and write the weights next to it if there are any.
 
     The weights get their name first, when all of the package is on the disk: a process that ends in between
-    leaves no new package beside old weights.
+    leaves no new package next to old weights.
     """
     with new_file(out) as target:
         with package.open("rb") as source:
@@ -281,7 +285,7 @@ def _note_of_unbound(out: Path) -> str:
         check_owner(out, beside, None, program_id)
     except (CheckpointError, DeployError) as error:
         return f"{out.name} has no weights, and {error}"
-    return f"{out.name} has no weights; those of {beside.name}, which is there, will be taken"
+    return f"{out.name} has no weights; it will use those of {beside.name}, which exists"
 
 
 def _sha256(content: bytes) -> str:
@@ -289,4 +293,4 @@ def _sha256(content: bytes) -> str:
 
 
 def _silent(_: str) -> None:
-    """Reports to nobody."""
+    """Report nothing."""

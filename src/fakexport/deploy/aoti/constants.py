@@ -1,4 +1,4 @@
-"""Constants whose values are known, in the package: no checkpoint has them.
+"""Constants whose values are known, stored in the package: no checkpoint contains them.
 
 Masks and other literals of the model's code, and non-persistent buffers such as rotary frequencies. The
 record is a safetensors file, so that a reader in any language has one parser for these and for weights.
@@ -27,9 +27,9 @@ __all__ = ["constants_record", "known_constants", "read_constants"]
 
 
 def known_constants(program: ExportedProgram, names: Collection[str]) -> dict[str, torch.Tensor]:
-    """Those of these names that are constants with a value, which may be fakes.
+    """Return the constants with a value among these names; they may be fake.
 
-    One of a dtype that safetensors does not have is left out: it is bound like a weight.
+    A constant whose dtype safetensors does not support is left out: it is bound like a weight.
     """
     return {
         name: held
@@ -42,7 +42,7 @@ def known_constants(program: ExportedProgram, names: Collection[str]) -> dict[st
 
 
 def constants_record(constants: dict[str, torch.Tensor]) -> bytes:
-    """The content of the record."""
+    """Return the content of the record."""
     layout = FileLayout.of({name: Weight(tuple(held.shape), held.dtype) for name, held in constants.items()})
     content = io.BytesIO()
     layout.write(content, constants)
@@ -50,7 +50,7 @@ def constants_record(constants: dict[str, torch.Tensor]) -> bytes:
 
 
 def read_constants(package: Container) -> dict[str, torch.Tensor]:
-    """The constants of a package, on the CPU; nobody else has their memory.
+    """Return the constants of a package, on the CPU, in memory of their own.
 
     Raises:
         ArchiveError, CheckpointError: the record is damaged.

@@ -1,4 +1,4 @@
-"""Why a compilation failed, as a line or as a finding with the user's line of code."""
+"""Why a compilation failed: one line, or a finding with the user's line of code."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MAX_NOTE_LINES = 6
 
 
 def failure_of(error: Exception) -> DeployError:
-    """What to raise in place of an error of Inductor.
+    """Return the exception to raise instead of an Inductor error.
 
     Returns:
-        `CompileFailure` with FE803 where the program is at fault, else a line: the disk or memory is full.
+        `CompileFailure` with FE803 if the program is the cause, else one line: the disk or memory is full.
     """
     cause = root_cause(error)
     if isinstance(cause, MemoryError):
-        return DeployError(f"AOTInductor fails: {os.strerror(errno.ENOMEM)}")
+        return DeployError(f"AOTInductor failed: {os.strerror(errno.ENOMEM)}")
     if isinstance(cause, OSError) and cause.errno is not None:
         where = f": {cause.filename}" if cause.filename else ""
         return DeployError(f"AOTInductor cannot write its files{where}: {cause.strerror}")
@@ -45,10 +45,10 @@ def failure_of(error: Exception) -> DeployError:
     if is_compiler_fault(cause):
         for pattern, number in _LACKING.items():
             if pattern.search(text):
-                return DeployError(f"the C++ compiler fails: {os.strerror(number)}")
+                return DeployError(f"the C++ compiler failed: {os.strerror(number)}")
         if missing := _MISSING_HEADER.search(text):
             return DeployError(
-                f"the C++ compiler does not find {missing[1]}: install the package that has it"
+                f"the C++ compiler cannot find {missing[1]}: install the package that provides it"
             )
         text = "\n".join(_lines_of_compiler(text))
     node = failed_node(error)
@@ -72,6 +72,6 @@ def _operator(node: Node) -> str:
 
 
 def _lines_of_compiler(text: str) -> Iterator[str]:
-    """What the compiler calls errors; else all that it said."""
+    """Yield the lines that the compiler marks as errors, or all of its output."""
     found = [line for line in text.splitlines() if re.search(r"\berror\b:", line)]
     yield from found or text.splitlines()

@@ -1,4 +1,4 @@
-"""Compiling for a GPU, which takes one: it is asked what it can do, and kernels are tried on it."""
+"""Compile for a GPU, which must be available: its capabilities are queried, and kernels are tuned on it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class DeviceMissing(DeployError):
 
     Args:
         reason: Why, as a sentence without capital and period.
-        command: What to run where they are, if it is known.
+        command: What to run on a machine that has them, if known.
     """
 
     def __init__(self, reason: str, command: str | None = None) -> None:
-        there = "copy the archive, and the checkpoint, to a machine that has it, and there"
+        there = "copy the archive and the checkpoint to a machine that has it, and there"
         what = f"run `{command}`" if command else "compile it"
         super().__init__(f"{reason}; {there} {what}")
         self.reason = reason
 
 
 def check_devices(program: ExportedProgram, target: str | None, *, command: str | None = None) -> None:
-    """Refuses before anything is bound or compiled.
+    """Refuse unavailable devices before anything is bound or compiled.
 
     Args:
         program: The program, on whatever devices.
         target: A topology, or None for the devices of the program.
         command: What to run on a machine that has the devices.
     Raises:
-        DeviceMissing: a device is not here.
+        DeviceMissing: a device is not available.
         DeployError: more than one accelerator.
         ValueError: no such target.
     """
@@ -52,13 +52,17 @@ def check_devices(program: ExportedProgram, target: str | None, *, command: str 
             )
         if not exists_here(device):
             raise DeviceMissing(
-                f"AOTInductor asks the GPU that it compiles for, and there is no {device} here", command
+                (
+                    f"AOTInductor queries the GPU that it compiles for, and {device} is not available on "
+                    "this machine"
+                ),
+                command,
             )
         _check_capability(target, command)
 
 
 def on_target(program: ExportedProgram, target: str | None) -> ExportedProgram:
-    """The program on the devices of the target, which are here."""
+    """Return the program on the devices of the target, which are available."""
     if target is None:
         return program
     wanted = Topology.parse(target).default_device
@@ -69,7 +73,7 @@ def on_target(program: ExportedProgram, target: str | None) -> ExportedProgram:
 
 
 def device_type(program: ExportedProgram) -> str:
-    """`cuda` for a program that has anything on a GPU, else `cpu`."""
+    """Return `cuda` for a program that uses a GPU, else `cpu`."""
     types = {torch.device(device).type for device in devices_of_program(program)}
     return "cuda" if "cuda" in types else "cpu"
 
@@ -81,14 +85,14 @@ def _accelerators(program: ExportedProgram, target: str | None) -> tuple[str, ..
 
 
 def _check_capability(target: str | None, command: str | None) -> None:
-    """A named model has to be the model that is here: code for one GPU is not code for all."""
+    """Check that a named GPU model is the available one: code for one GPU does not run on all."""
     if target is None:
         return
     profile = Topology.parse(target).accelerators[0].profile
     wanted, here = profile.capability, torch.cuda.get_device_capability()
     if wanted is not None and tuple(wanted) != here:
         raise DeviceMissing(
-            f"{profile.name} has compute capability {wanted[0]}.{wanted[1]}, and the GPU here has "
-            f"{here[0]}.{here[1]}",
+            f"{profile.name} has compute capability {wanted[0]}.{wanted[1]}, but the GPU of this "
+            f"machine has {here[0]}.{here[1]}",
             command,
         )

@@ -1,4 +1,4 @@
-"""The machine that code is compiled for: what its processor can do, and which compiler it has."""
+"""The machine that code is compiled for: its processor's extensions, and its compiler."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _NEVER_CHOSEN = frozenset({"aes", "clflush", "clflushopt", "clwb", "sha", "sse4a
 
 
 def machine_here() -> str:
-    """`x86_64`, `aarch64`."""
+    """Return the processor architecture: `x86_64`, `aarch64`."""
     return platform.machine()
 
 
 def versions_here() -> dict[str, str]:
-    """Of the packages that have a say in the code."""
+    """Return the versions of the packages that influence the code."""
     return {"fakexport": __version__, "torch": str(torch.__version__)}
 
 
 def instructions_here(device: str) -> tuple[str, ...]:
-    """What the code may make use of: the processor's extensions, sorted; or the GPU's capability.
+    """Return what the code may use: the processor's extensions, sorted; or the GPU's capability.
 
-    Inductor compiles for just the processor that it runs on (`-march=native`). On another one that lacks an
-    extension, the process is ended by the first instruction that the processor does not know.
+    Inductor compiles only for the processor that it runs on (`-march=native`). On one that lacks an
+    extension, the first unknown instruction kills the process.
     """
     if device == "cuda":
         major, minor = torch.cuda.get_device_capability()
@@ -43,7 +43,7 @@ def instructions_here(device: str) -> tuple[str, ...]:
 
 
 def compiler_version() -> str:
-    """The C++ compiler that will be used, in the first line that it says of itself.
+    """Return the first line of the version text of the C++ compiler that will be used.
 
     Raises:
         DeployError: there is none.
@@ -51,7 +51,7 @@ def compiler_version() -> str:
     command = compiler_command()
     if command is None or shutil.which(command) is None:
         raise DeployError(
-            "AOTInductor needs a C++ compiler, and none was found: `apt install g++`, or name one in CXX"
+            "AOTInductor needs a C++ compiler and none was found: `apt install g++`, or name one in CXX"
         )
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""How inputs lie in memory: compiled code takes them as the program has them, and does not look."""
+"""Memory layout of inputs: compiled code assumes the program's layout without checking it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["input_orders", "laid_out"]
 
 
 def input_orders(program: ExportedProgram) -> tuple[tuple[int, ...], ...]:
-    """Of each tensor among the inputs, its dimensions from the outermost in memory to the innermost.
+    """Return, for each input tensor, its dimensions from the outermost in memory to the innermost.
 
     Raises:
         DeployError: elements of an input share memory, or have gaps between them.
@@ -30,7 +30,9 @@ def input_orders(program: ExportedProgram) -> tuple[tuple[int, ...], ...]:
 
 
 def laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """The tensor without gaps in memory, its dimensions in this order; itself if it is so."""
+    """Return the tensor without gaps in memory, with its dimensions in this order; itself if it already
+    is.
+    """
     back = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(back)
 
@@ -41,13 +43,14 @@ def _order(name: str, value: torch.Tensor) -> tuple[int, ...]:
     for dimension in reversed(order):
         if _number(value.shape[dimension]) != 1 and _number(value.stride(dimension)) != _number(expected):
             raise DeployError(
-                f"the input `{name}` of the program is a window into a larger tensor, or was expanded, and "
-                "compiled code would take its memory as that of the examples: export with contiguous inputs"
+                f"the input `{name}` of the program is a view of a larger tensor, or was expanded, "
+                "and compiled code would assume the example's memory layout: export with contiguous "
+                "inputs"
             )
         expected = expected * value.shape[dimension]
     return order
 
 
 def _number(size: Any) -> int:
-    """The size in the example; what counts is which of two is larger."""
+    """Return the size in the example; only the order of sizes matters."""
     return int(hint_of(size) or 2) if isinstance(size, torch.SymInt) else int(size)

@@ -1,4 +1,4 @@
-"""What a compiled package says about itself, so that it is checked before its code is loaded."""
+"""Metadata of a compiled package, checked before its code is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..signature import Signature
 __all__ = ["FORMAT", "KEY", "PackageMetadata", "TensorDescription"]
 
 KEY = "fakexport"
-"""Of the entry in the metadata of torch's package."""
+"Key of fakexport's entry in the metadata of torch's package."
 
 FORMAT = "fakexport.aoti/1"
 _PLACES = ("inside", "beside")
@@ -29,7 +29,7 @@ class TensorDescription:
     """A weight, or a constant without a value, that is bound when the package is opened; contiguous.
 
     Args:
-        name: As the code calls it.
+        name: Its name in the code.
         dtype: torch's name without `torch.`.
         shape: Its sizes.
         aliases: Other names of it in the program, where weights are tied: a file may have any of them.
@@ -46,22 +46,22 @@ class PackageMetadata:
     """The entry `fakexport` in a package's metadata.
 
     Args:
-        signature: What a call takes and gives.
-        orders: Of each input, its dimensions from the outermost in memory to the innermost: the code takes
-            inputs laid out like that and no others.
+        signature: Inputs and outputs of a call.
+        orders: For each input, its dimensions from the outermost in memory to the innermost: the code only
+            accepts inputs with that layout.
         device: What it was compiled for, `cpu` or `cuda`.
         place: Where the weights are.
-        tensors: What a file of weights has to have: nothing where they are inside.
-        program_id: Tells the program from others, its weights left aside; a file of weights that was written
-            with the package has it too. Empty where the weights are inside.
-        unread: Names of the program that such a file may have and that are not read from it: constants,
-            whose values the package has, and what the code does not use.
-        versions: Of torch and fakexport.
-        machine: Of the processor, `x86_64`.
+        tensors: What a file of weights must contain; empty if they are inside.
+        program_id: Identifies the program apart from its weights; a file of weights that was written with the
+            package has it too. Empty if the weights are inside.
+        unread: Names of the program that such a file may contain and that are not read from it: constants,
+            whose values are in the package, and what the code does not use.
+        versions: Versions of torch and fakexport.
+        machine: Architecture of the processor, `x86_64`.
         instructions: Extensions that the compiler could use, sorted; or the GPU's capability, `sm_90`.
         libraries_for: What libraries register: operators, `signal_ops.soft_clip.default`, and then
             C++ classes, `signal_ops::Polynomial`; both sorted.
-        library_modules: Of the operators that Python makes, the module that does.
+        library_modules: For operators registered in Python, the module that does so.
     """
 
     signature: Signature
@@ -78,7 +78,7 @@ class PackageMetadata:
     library_modules: Mapping[str, str]
 
     def to_text(self) -> str:
-        """As JSON; `from_text` reads it."""
+        """Return as JSON; `from_text` reads it."""
         tensors = [
             {
                 "name": tensor.name,
@@ -105,19 +105,19 @@ class PackageMetadata:
 
     @classmethod
     def from_text(cls, content: str) -> PackageMetadata:
-        """What `to_text` gave, read from anybody's file.
+        """Read what `to_text` wrote, from an untrusted file.
 
         Raises:
             DocumentError: it is something else.
         """
         owner = mapping(parse_json(content.encode()))
-        field(owner, "format", one_of((FORMAT,), "format that this fakexport reads"))
+        field(owner, "format", one_of((FORMAT,), "format that this fakexport version reads"))
         weights = field(owner, "weights", mapping)
         found = cls(
             signature=field(owner, "signature", Signature.from_dict),
             orders=tuple(field(owner, "orders", lambda value: items(value, _order))),
             device=field(owner, "device", text),
-            place=field(weights, "place", one_of(_PLACES, "place of weights")),
+            place=field(weights, "place", one_of(_PLACES, "location of weights")),
             tensors=tuple(field(weights, "tensors", lambda value: items(value, _tensor))),
             program_id=field(owner, "program_id", text),
             unread=_texts(weights, "unread"),
@@ -129,7 +129,7 @@ class PackageMetadata:
         )
         shapes = [tensor.shape for tensor in found.signature.inputs]
         if [sorted(order) for order in found.orders] != [list(range(len(shape))) for shape in shapes]:
-            raise DocumentError("`orders` are not those of the inputs")
+            raise DocumentError("`orders` do not match the inputs")
         return found
 
 

@@ -1,4 +1,4 @@
-"""A compiled package that runs: checked before its code is loaded, bound before it is called."""
+"""An opened compiled package: checked before its code is loaded, bound before it is called."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AotiArtifact:
 
     Args:
         package: The loaded code, bound.
-        metadata: What it says of itself.
+        metadata: Its metadata.
     """
 
     def __init__(self, package: AotiPackage, metadata: PackageMetadata) -> None:
@@ -50,17 +50,17 @@ class AotiArtifact:
 
     @property
     def signature(self) -> Signature:
-        """What a call takes and gives."""
+        """Inputs and outputs of a call."""
         return self._metadata.signature
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The tensors of the outputs by name.
+        """Return the output tensors by name.
 
         Args:
-            inputs: A tensor for each input, by name, on any device and laid out in any way.
+            inputs: A tensor for each input, by name, on any device and in any memory layout.
         Raises:
             UnsuitableInputs: before anything runs.
-            DeployError: an operator refused its values while the code ran.
+            DeployError: an operator failed on its values while the code ran.
         """
         self.signature.check(inputs)
         wanted = zip(self.signature.inputs, self._metadata.orders, strict=True)
@@ -69,30 +69,30 @@ class AotiArtifact:
             with torch.no_grad():
                 leaves = self._package.run(flat)
         except RuntimeError as error:
-            raise DeployError(f"the compiled program fails on these inputs: {_first_line(error)}") from error
+            raise DeployError(f"the compiled program failed on these inputs: {_first_line(error)}") from error
         # What is no tensor in the program, a number, comes as a tensor.
         outputs = zip(self.signature.outputs, leaves, strict=True)
         return {output.name: leaf for output, leaf in outputs if output.is_tensor}
 
 
 def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> AotiArtifact:
-    """A package that `compile_aoti` wrote, ready to be called.
+    """Return a package that `compile_aoti` wrote, ready to be called.
 
-    It is native code, and runs what it says: open only packages of your own. What is wrong with one is found
+    It contains native code that runs on load: open only packages that you built. A faulty package is detected
     before its code is loaded.
 
     Args:
         path: The package.
-        checkpoint: The weights, for a package that has none inside: anything that `bind` takes for the
-            program, in the same layouts. Default: the `.safetensors` beside the package.
+        checkpoint: The weights, for a package that has none inside: anything that `bind` accepts for the
+            program, in the same layouts. Default: the `.safetensors` next to the package.
     Raises:
-        ArchiveError: the file is damaged, or no package of fakexport.
-        DeployError: it was compiled for another machine or torch, an operator's library is not loaded, there
-            are no weights or others than it wants, those beside it were written with another package.
+        ArchiveError: the file is damaged, or not a fakexport package.
+        DeployError: it was compiled for another machine or torch, an operator's library is not loaded, the
+            weights are missing, unexpected, or were written for a different package.
         BindError, CheckpointError: the checkpoint does not fit the program, or is refused.
         OSError: the file cannot be opened.
     Warns:
-        WeightsWarning: as `bind` says; of the file beside: entries that the program does not know (FE704).
+        WeightsWarning: as for `bind`; for the file next to it, unexpected keys (FE704).
     """
     file = Path(path)
     with read_container(file, trust=True) as package:
@@ -108,7 +108,7 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
                 program = package.record(PROGRAM)
     if metadata.place == "inside":
         if checkpoint is not None:
-            raise DeployError(f"{file} has its weights inside and takes no checkpoint")
+            raise DeployError(f"{file} contains its weights and takes no checkpoint")
         return AotiArtifact(_loaded(file), metadata)
     if program is None or checkpoint is None:
         weights = weights_beside(file, metadata)
@@ -117,33 +117,37 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     tensors = {**weights, **constants}
     code = _loaded(file)
     if set(code.constant_names) != tensors.keys():
-        raise ArchiveError(file, "its code wants other weights than it says")
+        raise ArchiveError(file, "the compiled code expects different weights from its metadata")
     if tensors:
         code.bind({name: tensor.to(metadata.device) for name, tensor in tensors.items()})
     return AotiArtifact(code, metadata)
 
 
 def _check_machine(path: Path, metadata: PackageMetadata) -> None:
-    """Refuses code that this processor, this GPU or this torch cannot run."""
+    """Refuse code that this processor, GPU or torch cannot run."""
     made, here = metadata.versions.get("torch", "?"), str(torch.__version__)
     if _release(made) != _release(here):
-        raise DeployError(f"{path} was compiled with torch {made}, and this is torch {here}: compile it anew")
+        raise DeployError(
+            f"{path} was compiled with torch {made}, but this is torch {here}: compile it again"
+        )
     if metadata.machine != machine_here():
-        raise DeployError(f"{path} was compiled for {metadata.machine}, and this is {machine_here()}")
+        raise DeployError(f"{path} was compiled for {metadata.machine}, but this machine is {machine_here()}")
     if not exists_here(metadata.device):
-        raise DeployError(f"{path} was compiled for {metadata.device}, and there is no such device here")
+        raise DeployError(
+            f"{path} was compiled for {metadata.device}, which is not available on this machine"
+        )
     has = instructions_here(metadata.device)
     if missing := [name for name in metadata.instructions if name not in has]:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         kind = "processor" if metadata.device == "cpu" else "GPU"
         raise DeployError(
-            f"{path} was compiled for a {kind} with {', '.join(missing[:_SHOWN])}{more}, which this one has "
-            "not: compile it here"
+            f"{path} was compiled for a {kind} with {', '.join(missing[:_SHOWN])}{more}, which this "
+            "one lacks: compile it here"
         )
 
 
 def _release(version: str) -> tuple[str, ...]:
-    """`2.13` of `2.13.0+cpu`: packages of one minor release have one interface."""
+    """Return `2.13` for `2.13.0+cpu`: packages of one minor release share an interface."""
     return tuple(version.split("+")[0].split(".")[:2])
 
 
@@ -167,7 +171,7 @@ def _loaded(path: Path) -> AotiPackage:
 def _of_checkpoint(
     program: bytes, metadata: PackageMetadata, checkpoint: CheckpointSource
 ) -> dict[str, torch.Tensor]:
-    """Weights of the program, contiguous, bound by all that is known of the checkpoint's layout.
+    """Return the program's weights, contiguous, bound with all that is known of the checkpoint's layout.
 
     Buffers, which the code may write into, are copies: tensors of a mapping belong to the caller.
     """

@@ -1,4 +1,4 @@
-"""The file of a compiled program: torch's package, and in it what fakexport must know of it."""
+"""The file of a compiled program: torch's package with fakexport's metadata."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def write_package(
     metadata: PackageMetadata | None = None,
     more: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """Writes a package, as a whole or not at all.
+    """Write a package atomically.
 
     Args:
-        path: The file; torch wants it to end in `.pt2`.
+        path: The file; torch expects it to end in `.pt2`.
         files: What the compiler wrote.
-        metadata: None for a package that is only looked into.
-        more: Records of ours by name: `PROGRAM` and `CONSTANTS`.
+        metadata: None for a package that is only inspected.
+        more: Our own records by name: `PROGRAM` and `CONSTANTS`.
     Raises:
-        FileWriteError: it cannot be written; what was there before is there still.
+        FileWriteError: it cannot be written; the previous one is kept.
     """
     records: dict[str, Content] = {}
     for file in files:
@@ -65,20 +65,20 @@ def _digests(written: tuple[Digest, ...]) -> bytes:
 
 
 def read_metadata(package: Container) -> PackageMetadata:
-    """What the package says of itself.
+    """Return the metadata of the package.
 
     Raises:
-        ArchiveError: it is damaged, or not one of fakexport.
+        ArchiveError: it is damaged, or was not written by fakexport.
         DeployError: an earlier fakexport compiled it.
     """
     names = [name for name in package.names if name.startswith(_FOLDER) and name.endswith(_METADATA)]
     if not names:
-        raise ArchiveError(package.path, "is no package of AOTInductor")
+        raise ArchiveError(package.path, "is not an AOTInductor package")
     found = package.json(names[0])
     if not isinstance(found, dict) or not isinstance(found.get(KEY), str):
         raise ArchiveError(
             package.path,
-            "was not compiled by fakexport, so nothing tells what it takes; "
+            "was not compiled by fakexport, so its inputs and weights are unknown; "
             "`torch._inductor.aoti_load_package` opens it",
         )
     try:
@@ -90,18 +90,18 @@ def read_metadata(package: Container) -> PackageMetadata:
 
 
 def verify_package(package: Container) -> str:
-    """Reads all records through and compares them with what was written; a digest of them all.
+    """Read all records, compare them with their recorded hashes, and return a digest of them all.
 
     Raises:
-        ArchiveError: one is damaged, missing or new.
+        ArchiveError: a record is damaged, missing or added.
     """
     try:
         expected: Mapping[str, str] = entries(package.json(_DIGESTS), text)
     except DocumentError as error:
         raise ArchiveError(package.path, str(error), _DIGESTS) from error
     if unlike := sorted(expected.keys() ^ (set(package.names) - {_DIGESTS})):
-        raise ArchiveError(package.path, "is missing, or was not there when it was written", unlike[0])
+        raise ArchiveError(package.path, "is missing, or was added after the package was written", unlike[0])
     for name, digest in expected.items():
         if package.verify(name) != digest:
-            raise ArchiveError(package.path, "is damaged: it has another sha256 than was written", name)
+            raise ArchiveError(package.path, "is damaged: its sha256 differs from the recorded one", name)
     return hashlib.sha256(package.record(_DIGESTS)).hexdigest()

@@ -1,4 +1,4 @@
-"""Packages that were compiled before."""
+"""A cache of compiled packages."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["PackageCache", "cache_key"]
 
 
 def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping[str, object]) -> str:
-    """A sha256 of all that the code depends on, in hex.
+    """Return a sha256 of all that the code depends on, in hex.
 
     Args:
-        archive: Of the program without weights.
+        archive: Archive of the program without weights.
         values: Weights and constants by name, if they go into the code.
-        facts: All else, for JSON.
+        facts: Everything else, for JSON.
     """
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     digest.update(hashlib.sha256(archive).digest())
@@ -49,37 +49,40 @@ def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping
 
 
 class PackageCache:
-    """The entry of a key in a folder of packages, whose code is run: no other user may have written either.
+    """The entry of a key in a folder of packages, whose code is run: no other user may be able to write to
+    either.
 
     Args:
-        folder: It is made when something is kept in it.
-        key: As `cache_key` gives it.
+        folder: Created when something is stored in it.
+        key: As returned by `cache_key`.
     Raises:
-        DeployError: others can write to the folder; one line, with the repair.
+        DeployError: others can write to the folder; one line, with the fix.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
         try:
             self._folder = private_folder(folder)
         except PrivateFolderError as error:
-            raise DeployError(f"the cache keeps code that is run: {error}") from None
+            raise DeployError(f"the cache contains code that is executed: {error}") from None
         self._path = self._folder / f"{key}.aoti.pt2"
 
     def taken(self, folder: Path) -> Path | None:
-        """A copy of the entry, if there is one, it is as it was written, and this fakexport would open it.
+        """Return a copy of the entry, if it exists, is undamaged, and this fakexport can open it.
 
-        It is the copy that is checked: nothing that happens to the entry meanwhile changes what is used.
+        The copy is what is checked: changes to the entry in the meantime have no effect.
 
         Args:
             folder: Where the copy goes; no other user can write there.
         Raises:
-            DeployError: there is one that others could have written.
+            DeployError: there is an entry that other users could have written.
         """
         copy = folder / "cached.pt2"
         try:
             with open_regular(self._path) as entry:
                 if (fault := fault_of_owner(entry.status)) is not None:
-                    raise DeployError(f"{self._path} {fault}, and its code would be run: delete the file")
+                    raise DeployError(
+                        f"{self._path} {fault}, and its code would be executed: delete the file"
+                    )
                 with copy.open("xb") as target:
                     target.writelines(entry.pieces())
             with read_container(copy, trust=True) as package:
@@ -90,7 +93,7 @@ class PackageCache:
         return copy
 
     def keep(self, package: Path) -> str | None:
-        """Makes a copy the entry; if that cannot be done, why, as a sentence."""
+        """Store a copy as the entry; return why, as a sentence, if that fails."""
         try:
             make_private_folder(self._folder)
             with new_file(self._path, mode=0o600) as target, package.open("rb") as source:

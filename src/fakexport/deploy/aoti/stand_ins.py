@@ -1,4 +1,4 @@
-"""Programs for the compiler: with weights that go into the code, or memory that stands in for them."""
+"""Programs for the compiler: with the weights that go into the code, or with memory in place of them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ _Make = Callable[[torch.Tensor], torch.Tensor]
 
 
 def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
-    """The program with real tensors in place of all weights and constants, contiguous, which take no memory.
+    """Return the program with contiguous real tensors in place of all weights and constants, without using
+    memory.
 
-    For a compiler that must not see values. It could not take fakes: Inductor tells weights from each other
-    by their address, which all fakes have in common, so that equally shaped ones would become one; and it
-    would ask scalars for their values. What is on an accelerator does take memory there.
+    For a compiler that must not see values. Fake tensors would not work: Inductor distinguishes weights by
+        their
+    address, which is the same for all fakes, so that weights of the same shape would become one; and it reads
+    the values of scalars. Tensors on an accelerator do take memory there.
 
     Args:
         program: With or without weights; not changed.
@@ -46,10 +48,10 @@ def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
 
 
 def with_own_weights(program: ExportedProgram) -> ExportedProgram:
-    """The program with its own weights, each in memory that holds nothing else.
+    """Return the program with its own weights, each in memory of its own.
 
-    The compiler writes the whole memory behind a weight, once for each weight in it. Weights that are alone
-    in theirs are shared and not copied.
+    The compiler writes the whole storage of a weight, once for each weight in it. Weights with a storage of
+    their own are shared, not copied.
 
     Args:
         program: Bound; not changed.
@@ -58,10 +60,10 @@ def with_own_weights(program: ExportedProgram) -> ExportedProgram:
 
 
 def weightless_archive(program: ExportedProgram) -> bytes:
-    """The program's archive without weights: from it a checkpoint in any layout can be bound later.
+    """Return the program's archive without weights, with which a checkpoint in any layout can be bound later.
 
     Raises:
-        ValueError: the archive's format cannot say what the program has.
+        ValueError: the archive format cannot express the program.
     """
     if not unbound_names(program):
         mode = new_fake_mode()
@@ -77,7 +79,7 @@ def weightless_archive(program: ExportedProgram) -> bytes:
 
 
 def held_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Weights and constants by name; fakes where there are no values, real ones where they are known."""
+    """Return weights and constants by name; fake ones without values, real ones with known values."""
     named: dict[str, torch.Tensor] = {}
     for name, held in (*program.constants.items(), *program.state_dict.items()):
         if isinstance(held, torch.Tensor):
@@ -88,7 +90,7 @@ def held_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
 def _with_tensors(
     program: ExportedProgram, make: _Make, *, has_own_constants: bool = False
 ) -> ExportedProgram:
-    """The program with other weights, and other constants unless it keeps its own, tied as before."""
+    """Return the program with other weights, and other constants unless it keeps its own, tied as before."""
     made: dict[Hashable, torch.Tensor] = {}
 
     def once(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,7 +125,7 @@ def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _untouched_memory(size: int) -> mmap.mmap:
-    """Zeros that take no memory as long as nobody writes into them, however many they are."""
+    """Return any number of zeros that take no memory as long as they are not written to."""
     if sys.platform == "linux":
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _LINUX_NORESERVE)
     return mmap.mmap(-1, size)

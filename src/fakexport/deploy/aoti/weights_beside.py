@@ -1,4 +1,4 @@
-"""The file of weights beside a package: read by name, and held against what the package says it needs."""
+"""The file of weights next to a package: read by name, and checked against the package's metadata."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ __all__ = ["weights_beside"]
 
 
 def weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Tensor]:
-    """The weights that the code of a package wants, by the names that it has for them; mapped, contiguous.
+    """Return the weights that a package expects, by their names in its code; mapped, contiguous.
 
     Args:
         path: The package.
-        metadata: What it says of itself.
+        metadata: Its metadata.
     Raises:
-        DeployError: there is no such file, a weight is missing or another, or one that has several names has
+        DeployError: the file or a weight is missing, a weight differs in shape or dtype, or a tied weight has
             several values.
         CheckpointError: the file is refused.
     Warns:
-        WeightsWarning: the file has entries that the program does not know (FE704), as `bind` warns of them.
+        WeightsWarning: the file has unexpected keys (FE704), as for `bind`.
     """
     beside = file_beside(path)
     if not beside.exists():
-        raise DeployError(f"{path} has no weights: give a checkpoint, or put {beside.name} beside it")
+        raise DeployError(f"{path} has no weights: pass a checkpoint, or put {beside.name} next to it")
     opened = open_checkpoint(beside)
     weights = {wanted.name: _weight(beside, wanted, opened) for wanted in metadata.tensors}
     known = _known_names(metadata)
@@ -55,12 +55,14 @@ def _weight(path: Path, wanted: TensorDescription, opened: Checkpoint) -> torch.
         found = opened.entries[name]
         if (plain_name(found.dtype), found.shape) != (wanted.dtype, wanted.shape):
             raise DeployError(
-                f"{path}: the weight {name} is {plain_name(found.dtype)}{list(found.shape)}, and the "
-                f"program takes {wanted.dtype}{list(wanted.shape)}"
+                f"{path}: the weight {name} is {plain_name(found.dtype)}{list(found.shape)}, but the "
+                f"program expects {wanted.dtype}{list(wanted.shape)}"
             )
     with real_execution():
         first, *others = (opened.tensor(name) for name in names)
         for name, other in zip(names[1:], others, strict=True):
             if not are_equal(first, other):
-                raise DeployError(f"{path}: {names[0]} and {name} differ, and are one weight of the program")
+                raise DeployError(
+                    f"{path}: {names[0]} and {name} differ, but are a single weight of the program"
+                )
         return first.detach().contiguous()

@@ -1,4 +1,4 @@
-"""The benchmark of ways to hand a model over: eager, weights, TorchScript, programs, compiled forms."""
+"""The benchmark of deployment formats: eager, weights, TorchScript, exported programs, compiled forms."""
 
 from .bench import bench
 from .modes import MODES

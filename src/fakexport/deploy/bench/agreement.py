@@ -1,4 +1,4 @@
-"""Whether outputs are eager's, but for rounding."""
+"""Whether outputs equal eager's, up to rounding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Agreement", "OtherOutputs", "agreement"]
 
 
 class OtherOutputs(Exception):
-    """The outputs cannot be compared: they are others in number, dtype or shape."""
+    """The outputs cannot be compared: they differ in number, dtype or shape."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Agreement:
     """How far outputs are from eager's.
 
     Args:
-        difference: The largest of a number; infinite where only one of the two is NaN or infinite.
+        difference: The largest difference of a number; infinite where only one of the two is NaN or infinite.
         is_equal: No tensor differs by more than the square root of its dtype's precision, relative to its
             largest number (float32: 3e-4; bfloat16: 0.09); whole numbers and booleans do not differ at all.
-            The bound is for other kernels in another order, and far below what a wrong constant or a wrong
-            shape gives.
+            The bound allows for different kernels in a different order, and is far below the effect of a
+            wrong constant or shape.
     """
 
     difference: float
@@ -34,15 +34,15 @@ class Agreement:
 
 
 def agreement(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Agreement:
-    """Compares tensors with those of eager, in order.
+    """Compare tensors with those of eager, in order.
 
     Raises:
-        OtherOutputs: they are of another kind.
+        OtherOutputs: they differ in number, dtype or shape.
     """
     kinds, own = [_kind(tensor) for tensor in expected], [_kind(tensor) for tensor in found]
     if kinds != own:
         raise OtherOutputs(
-            f"gives {', '.join(own) or 'nothing'}; eager gives {', '.join(kinds) or 'nothing'}"
+            f"returns {', '.join(own) or 'nothing'}; eager returns {', '.join(kinds) or 'nothing'}"
         )
     pairs = [_compared(*pair) for pair in zip(expected, found, strict=True)]
     differences = [difference for difference, _ in pairs]

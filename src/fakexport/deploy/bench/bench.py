@@ -1,4 +1,4 @@
-"""The benchmark: one model handed over in several ways."""
+"""The benchmark: one model in several deployment formats."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def bench(
     timeout_s: float = 600.0,
     on_progress: Callable[[str], None] | None = None,
 ) -> BenchReport:
-    """What ways to hand a model over give, on this machine's CPU, each held against the eager model.
+    """Measure deployment formats of a model on this machine's CPU, and compare each with the eager model.
 
-    The model is constructed for real, under seed 0, in eval mode. Each way is written in a process of its
+    The model is constructed for real, under seed 0, in eval mode. Each format is written in a process of its
     own, and opened and run in another, where the packages of the model's classes cannot be imported unless
-    the way is to hand over code. A way that fails, aborts or hangs is a row with its reason.
+    the format includes code. A format that fails, aborts or hangs is a row with its reason.
 
     Args:
-        source: As for `check`; a text, since each process reads it anew.
+        source: As for `check`; a text, since each process reads it again.
         modes: Names in `MODES`.
         dtype, inputs, dynamic_shapes: As for `check`.
-        libraries: Operator libraries to load in each process: files, or modules of Python.
-        threads: Of torch. Default: as many as it takes by itself.
-        warmup, repeat: Calls that are not timed, and those that are, at least 1.
-        timeout_s: Wall time that each process has.
+        libraries: Operator libraries to load in each process: files, or Python modules.
+        threads: Number of torch threads. Default: torch's own.
+        warmup, repeat: Untimed and timed calls, the latter at least 1.
+        timeout_s: Wall-time limit for each process.
         on_progress: Called with a line at the start of each process.
     Returns:
         A row for each mode, in the order asked.
@@ -86,7 +86,7 @@ def bench(
     with tempfile.TemporaryDirectory(prefix="fakexport-bench-") as name:
         folder = Path(name)
         request.write(folder)
-        announce("eager: the outputs to compare with")
+        announce("eager: outputs to compare with")
         reference = _reference(folder, timeout_s)
         facts = Facts.read(folder)
         rows = []
@@ -113,7 +113,7 @@ def _check_modes(modes: Sequence[str]) -> None:
         if mode not in MODES:
             raise InvalidValue(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
     if not modes or len(set(modes)) < len(modes):
-        raise InvalidValue("name each mode once, and at least one")
+        raise InvalidValue("name at least one mode, and none twice")
 
 
 def _reference(folder: Path, timeout_s: float) -> Outcome:
@@ -136,7 +136,7 @@ def _row(mode: str, folder: Path, timeout_s: float, step: Callable[[str], None])
 
 
 def _with(row: BenchRow, folder: Path, outcome: Outcome, died: BenchFailure | None) -> BenchRow:
-    """The row and what a process found."""
+    """Return the row with the findings of a process."""
     found: dict[str, Any] = outcome.facts
     verdicts = {
         name: found.pop(name) for name in ("is_equal", "keeps_dynamic", "needs_code") if name in found
@@ -152,7 +152,7 @@ def _with(row: BenchRow, folder: Path, outcome: Outcome, died: BenchFailure | No
 
 
 def _told(failure: BenchFailure, folder: Path) -> BenchFailure:
-    """The failure without the folder that is gone when it is read."""
+    """Return the failure without the temporary folder's path."""
     return replace(failure, reason=failure.reason.replace(f"{folder}/", ""))
 
 
@@ -168,7 +168,7 @@ def _versions(modes: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
 
 
 def _processor() -> str:
-    """The processor's name, and how many of it this machine has."""
+    """Return the processor's name and count."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

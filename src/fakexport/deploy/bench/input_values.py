@@ -1,4 +1,4 @@
-"""Values for example inputs that have none: a difference must show in the outputs."""
+"""Values for example inputs that have none, so that a difference shows in the outputs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _FIRST_TOKEN = 3  # After those that mean padding, start and end in most vocabul
 
 
 def drawn_values(inputs: Mapping[str, Any], module: nn.Module, *, seed: int) -> dict[str, Any]:
-    """The inputs with random numbers in place of zeros.
+    """Return the inputs with random numbers in place of zeros.
 
     Floating-point numbers are drawn from the normal distribution, token ids (names that end in `input_ids`)
-    from the vocabulary. Other numbers than 0 mean something (placeholder tokens, masks) and stay, and so do
-    masks and other whole numbers.
+    from the vocabulary. Nonzero numbers mean something (placeholder tokens, masks) and stay, as do masks and
+    other whole numbers.
 
     Args:
-        inputs: Tensors by name, on the CPU; what is no tensor stays.
-        module: Takes them.
-        seed: Of the drawing.
+        inputs: Tensors by name, on the CPU; other values stay.
+        module: The module that takes them.
+        seed: Seed of the random numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = {}
@@ -40,7 +40,7 @@ def drawn_values(inputs: Mapping[str, Any], module: nn.Module, *, seed: int) -> 
 
 
 def _tokens(module: nn.Module) -> int:
-    """Size of the vocabulary: of the model's own input embedding, else the smallest that it has."""
+    """Return the vocabulary size: of the model's input embedding, else the smallest embedding."""
     own = getattr(module, "get_input_embeddings", None)
     try:
         embedding = own() if callable(own) else None

@@ -26,8 +26,8 @@ class Inputs:
     """The arguments of a call, on the CPU.
 
     Args:
-        values: By name, in the order of the flat call.
-        positional: How many of them have to be given by position; the first ones.
+        values: Values by name, in the order of the flat call.
+        positional: How many of them, from the first on, must be passed by position.
     """
 
     values: dict[str, Any]
@@ -35,7 +35,7 @@ class Inputs:
 
     @classmethod
     def of(cls, module: nn.Module, inputs: ExampleInputs) -> Inputs:
-        """Those that need not be given by position are given by name.
+        """Return the inputs, passed by name unless they must be positional.
 
         Raises:
             TypeError: `forward` does not take these inputs.
@@ -62,7 +62,7 @@ class Inputs:
 
 
 Call = Callable[[Inputs], list[torch.Tensor]]
-"""Runs something on inputs that it may write into, and gives the tensors of its outputs in order."""
+"Runs something on inputs that it may write into, and returns the tensors of its outputs in order."
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Model:
     Args:
         source: Where it comes from.
         module: In eval mode, on the CPU.
-        examples: The inputs that its factory or source gives, or None.
+        examples: The inputs that its factory or source provides, or None.
         was_training: Whether it came in training mode.
     """
 
@@ -83,7 +83,7 @@ class Model:
 
     @classmethod
     def of(cls, request: Request, *, seed: int = SEED) -> Model:
-        """Constructs the model.
+        """Construct the model.
 
         Raises:
             ValueError: the source cannot be read, or the model cannot be constructed.
@@ -96,7 +96,7 @@ class Model:
 
 
 def call_of(module: Callable[..., Any]) -> Call:
-    """A module as a call, without gradients."""
+    """Return a module as a call, without gradients."""
 
     def call(inputs: Inputs) -> list[torch.Tensor]:
         with torch.no_grad():
@@ -106,12 +106,12 @@ def call_of(module: Callable[..., Any]) -> Call:
 
 
 def tensors_of(outputs: Any) -> list[torch.Tensor]:
-    """The tensors of what a model returns, in the order in which a program of it gives them."""
+    """Return the tensors of a model's result, in the order in which its program returns them."""
     return [leaf for leaf in tree_leaves(plain(outputs)) if isinstance(leaf, torch.Tensor)]
 
 
 def copied(inputs: Inputs) -> Inputs:
-    """The same inputs in memory of their own."""
+    """Return the same inputs in memory of their own."""
 
     def copy(leaf: Any) -> Any:
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf

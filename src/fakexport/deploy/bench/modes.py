@@ -1,4 +1,4 @@
-"""The ways to hand a model over: how each is written, and how it is opened where it is to run."""
+"""Deployment formats: how each is written, and how it is opened where it runs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["MODES", "Mode"]
 
 @dataclass(frozen=True)
 class Mode:
-    """One way.
+    """One deployment format.
 
     Args:
         name: `export+compile`.
-        make: Writes what is handed over into the folder; None where that is nothing but the model's code.
-        open: Makes of the folder what can be called. It may construct the model only if `has_code`.
-        has_code: Whether the model's Python code is part of what is handed over.
+        make: Writes the files to deploy into the folder; None if that is nothing but the model's code.
+        open: Returns a callable from the folder. It may construct the model only if `has_code`.
+        has_code: Whether the model's Python code is deployed with it.
     """
 
     name: str
@@ -125,7 +125,7 @@ def _open_executorch(request: Request, folder: Path) -> Call:
 
 
 def _program(request: Request, model: Model, inputs: Inputs) -> ExportedProgram:
-    """The program of the model with its weights."""
+    """Return the program of the model with its weights."""
     captured = capture(
         model.module,
         inputs.args,
@@ -143,7 +143,7 @@ def _program(request: Request, model: Model, inputs: Inputs) -> ExportedProgram:
 
 
 def _named(artifact: Artifact) -> Call:
-    """What takes tensors by name, as a call: its inputs are in the order of the flat call."""
+    """Return a call that takes tensors by name as one with inputs in the order of the flat call."""
     names = [tensor.name for tensor in artifact.signature.inputs]
 
     def call(inputs: Inputs) -> list[torch.Tensor]:
@@ -166,4 +166,4 @@ MODES = {
         Mode("executorch", _write_executorch, _open_executorch),
     )
 }
-"""By name, in the order in which they are shown."""
+"By name, in display order."

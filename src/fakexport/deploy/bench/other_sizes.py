@@ -1,4 +1,4 @@
-"""The inputs in other sizes, wherever sizes may vary and the eager model takes others."""
+"""The inputs in other sizes, wherever sizes may vary and the eager model accepts others."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _Place = tuple[str, int]
 def in_other_sizes(
     inputs: Mapping[str, Any], dynamic: DynamicDims, works: Callable[[Mapping[str, Any]], bool]
 ) -> dict[str, Any] | None:
-    """Changes as many of the sizes as the model lets vary, one after the other.
+    """Change as many of the sizes as the model lets vary, one after the other.
 
     Dimensions of one size change together where the model takes that: the length of `attention_mask` is that
     of `input_ids`. Else those that are declared change alone, and with `auto` each for itself.
 
     Args:
-        inputs: Tensors by name; what is no tensor, or lies in containers, stays.
+        inputs: Tensors by name; other values, and tensors in containers, stay.
         dynamic: The dimensions that may vary.
-        works: Whether the eager model takes these inputs.
+        works: Whether the eager model accepts these inputs.
     Returns:
-        Inputs of other sizes; None if the model takes no others.
+        Inputs of other sizes; None if the model accepts no others.
     """
     found = dict(inputs)
     for places in _together(inputs, dynamic):
@@ -43,7 +43,7 @@ def in_other_sizes(
 
 
 def _together(inputs: Mapping[str, Any], dynamic: DynamicDims) -> list[tuple[_Place, ...]]:
-    """The dimensions that may vary, those of one size in one group."""
+    """Return the dimensions that may vary, those of one size in one group."""
     named = {(dim.input_name, dim.dim) for dim in dynamic.dims}
     sizes = {int(inputs[name].shape[dim]) for name, dim in named}
     groups: dict[int, list[_Place]] = {}
@@ -76,7 +76,7 @@ def _candidates(
 
 
 def _resized(name: str, value: Any, places: tuple[_Place, ...], size: int) -> Any:
-    """What is cut off is lost; what is added repeats what stands first, so that values stay valid."""
+    """Return the tensor cut off, or extended by repeating its beginning, so that values stay valid."""
     for place, dim in places:
         if place == name:
             old = value.shape[dim]

@@ -1,4 +1,4 @@
-"""What a process of the benchmark found, in a file that is up to date at each moment: the process may die."""
+"""Findings of a benchmark process, in a file that is always up to date: the process may die."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Outcome:
     """Steps, the failures in them, and facts.
 
     Args:
-        path: The file; what is there already is read.
+        path: The file; an existing one is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def step(self) -> BenchStep | None:
-        """The step that is being taken; None before the first and after the last."""
+        """The current step; None before the first and after the last."""
         found: BenchStep | None = self._content["step"]
         return found
 
@@ -55,13 +55,13 @@ class Outcome:
         return tuple(BenchFailure(**failure) for failure in self._content["failures"])
 
     def note(self, **facts: Any) -> None:
-        """Keeps facts, of the kinds that JSON has."""
+        """Keep facts, of the kinds that JSON has."""
         self._content["facts"].update(facts)
         self._write()
 
     @contextmanager
     def during(self, step: BenchStep) -> Iterator[None]:
-        """A step; any error in it becomes a failure.
+        """Run a step; any error in it becomes a failure.
 
         Raises:
             StepFailed: there was an error.
@@ -84,7 +84,7 @@ class Outcome:
 
 
 def reason(error: BaseException) -> str:
-    """One line about an error: the first that says something."""
+    """Return one line about an error: its first informative line."""
     if isinstance(error, CompileFailure):
         first, *others = error.diagnostics
         place = next((f" at {each.span.path}:{each.span.line}" for each in first.labels), "")
@@ -101,6 +101,6 @@ def reason(error: BaseException) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first line that is not empty, without addresses, which are others each time."""
+    """Return the first line that is not empty, without addresses, which change each time."""
     first = next((" ".join(line.split()) for line in text.splitlines() if line.strip()), "")
     return _ADDRESS.sub("", first)

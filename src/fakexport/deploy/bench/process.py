@@ -1,4 +1,4 @@
-"""Starting the processes of the benchmark, and what became of them."""
+"""Start the processes of the benchmark and collect their results."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MODULE = "fakexport.deploy.bench.worker"
 def run_part(
     folder: Path, part: str, mode: str = "", *, timeout_s: float
 ) -> tuple[Outcome, BenchFailure | None]:
-    """One part of the benchmark in a process of its own, which ends with this one however that ends.
+    """Run one part of the benchmark in a process of its own, which ends when this one ends.
 
     Args:
-        folder: Of the benchmark; the process's outputs go to `PART-MODE.log` there.
-        part, mode: As the worker takes them.
-        timeout_s: When the process and all that it started are ended.
+        folder: Folder of the benchmark; the process's output goes to `PART-MODE.log` there.
+        part, mode: As for the worker.
+        timeout_s: Time limit for the process and its children.
     Returns:
-        What it left, and why it ended before its time, if it did.
+        Its outcome, and why it ended early, if it did.
     """
     log = folder / f"{part}-{mode}.log"
     # Else a compilation would be as short as what was compiled before lets it be.
@@ -43,9 +43,9 @@ def run_part(
 
 
 def end_with_parent(alive: int) -> None:
-    """Lets this process and those that it started be killed once the process that started it is gone.
+    """Have this process and its children killed once its parent is gone.
 
-    A thread waits for that; it needs Python's lock for a moment, which native code may hold.
+    A thread waits for that; it briefly needs Python's lock, which native code may hold.
 
     Args:
         alive: A pipe's end to read, whose other end only that process has.
@@ -59,7 +59,7 @@ def end_with_parent(alive: int) -> None:
 
 
 def _exit_code(arguments: list[str], log: Path, environment: dict[str, str], timeout_s: float) -> int | None:
-    """What a worker ends with, minus the signal's number if by one; None after the time limit."""
+    """Return a worker's exit code, the negative signal number if killed; None after the time limit."""
     alive, held = os.pipe()
     try:
         with log.open("wb") as output:
@@ -85,7 +85,7 @@ def _exit_code(arguments: list[str], log: Path, environment: dict[str, str], tim
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process and those that it started, compilers for example; nothing where all have ended."""
+    """End the process and its children, such as compilers, if they are still running."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -93,10 +93,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _why(code: int | None, timeout_s: float, log: Path) -> str:
     if code is None:
-        return f"not done after {timeout_s:g} s"
+        return f"timed out after {timeout_s:g} s"
     if code < 0:
         name = signal.Signals(-code).name
-        return f"the process was ended by {name}" + (", for want of memory?" if name == "SIGKILL" else "")
+        return f"the process was killed by {name}" + (", possibly out of memory" if name == "SIGKILL" else "")
     lines = log.read_text(errors="replace").splitlines()
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
-    return f"the process ended with code {code}: {last}"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    return f"the process exited with code {code}: {last}"

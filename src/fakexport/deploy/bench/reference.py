@@ -1,4 +1,4 @@
-"""What all ways are measured by: inputs, perhaps in other sizes too, and what eager gives for them."""
+"""The reference for all formats: inputs, possibly in other sizes too, and eager's outputs for them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the model after the reference was made.
+    """Facts about the model once the reference is written.
 
     Args:
-        inputs, other_inputs: As the report shows them; no others where nothing varies.
+        inputs, other_inputs: As the report shows them; no other inputs if nothing varies.
         assumptions: Sentences for the report.
-        packages: The Python packages that the model's classes come from, but torch.
+        packages: The Python packages that the model's classes come from, except torch.
     """
 
     inputs: tuple[str, ...]
@@ -46,13 +46,13 @@ class Facts:
 
     @classmethod
     def read(cls, folder: Path) -> Facts:
-        """The facts that `write_reference` left in the folder."""
+        """Return the facts that `write_reference` left in the folder."""
         found = json.loads((folder / "facts.json").read_text())
         return cls(**{name: tuple(value) for name, value in found.items()})
 
 
 def write_reference(request: Request, folder: Path) -> None:
-    """Runs the eager model, in its examples' sizes and in others; leaves inputs and outputs in the folder.
+    """Run the eager model in its examples' sizes and in others; write inputs and outputs to the folder.
 
     Raises:
         ValueError, TypeError: the source, the inputs or the dimensions do not fit, in one line.
@@ -75,7 +75,10 @@ def write_reference(request: Request, folder: Path) -> None:
         if resized is not None:
             sets.append(replace(inputs, values=resized))
         else:
-            assumptions = (*assumptions, "no other size was tried: the eager model takes none of those near")
+            assumptions = (
+                *assumptions,
+                ("no other size was tried: the eager model accepts none close to the example's"),
+            )
     # Anew, since calls may have changed its state.
     call = call_of(Model.of(request).module)
     for number, each in enumerate(sets, start=1):
@@ -87,24 +90,24 @@ def write_reference(request: Request, folder: Path) -> None:
 
 
 def first_inputs(folder: Path) -> Inputs:
-    """The inputs."""
+    """Return the inputs."""
     return Inputs(**torch.load(folder / "inputs-1.pt"))
 
 
 def other_inputs(folder: Path) -> Inputs | None:
-    """The inputs in other sizes, if there are any."""
+    """Return the inputs in other sizes, if there are any."""
     path = folder / "inputs-2.pt"
     return Inputs(**torch.load(path)) if path.exists() else None
 
 
 def expected_outputs(folder: Path, number: int) -> list[torch.Tensor]:
-    """What eager gives for the first (1) or the other inputs (2)."""
+    """Return eager's outputs for the first (1) or the other inputs (2)."""
     tensors: list[torch.Tensor] = torch.load(folder / f"expected-{number}.pt")
     return tensors
 
 
 def _inputs(request: Request, model: Model) -> tuple[Inputs, tuple[str, ...]]:
-    """The inputs that eager takes, and how they came about."""
+    """Return the inputs that eager accepts, and assumptions about them."""
     assumptions = model.source.assumptions
     if model.was_training:
         assumptions = (*assumptions, "the model came in training mode and was put into eval mode")
@@ -114,14 +117,14 @@ def _inputs(request: Request, model: Model) -> tuple[Inputs, tuple[str, ...]]:
         examples = inputs_from_specs(specs, model.module, "cpu", expected=examples)
     elif examples is None:
         raise SourceError(
-            f"{request.source} tells no inputs: return (module, args), or give --input NAME=DTYPE[DIMS]"
+            f"{request.source} has no example inputs: return (module, args), or pass --input NAME=DTYPE[DIMS]"
         )
     assumptions = (*assumptions, *examples.assumptions)
     inputs = Inputs.of(model.module, examples)
     if model.source.kind != "python" or request.inputs:
         if (drawn := _drawn(inputs, model)) is not None:
             return drawn, assumptions
-        assumptions = (*assumptions, "the inputs are zeros: the model does not take drawn numbers")
+        assumptions = (*assumptions, "the inputs are zeros: the model does not accept random numbers")
     try:
         call_of(model.module)(copied(inputs))
     except Exception as error:
@@ -140,13 +143,13 @@ def _drawn(inputs: Inputs, model: Model) -> Inputs | None:
 
 
 def _write_inputs(inputs: Inputs, path: Path, source: str) -> None:
-    """Writes inputs that can be read where no class of the model's is."""
+    """Write inputs in a form that can be read without the model's classes."""
     try:
         torch.save({"values": inputs.values, "positional": inputs.positional}, path)
         torch.load(path)
     except (pickle.PicklingError, pickle.UnpicklingError, AttributeError) as error:
         kinds = "tensors, numbers, texts, lists, tuples and dicts"
-        raise InvalidValue(f"{source}: its inputs are not just {kinds}") from error
+        raise InvalidValue(f"{source}: its inputs may only contain {kinds}") from error
 
 
 def _shown(values: Mapping[str, Any]) -> list[str]:

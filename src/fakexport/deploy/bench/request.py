@@ -1,4 +1,4 @@
-"""What every process of a benchmark is told."""
+"""The request that every process of a benchmark reads."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Request:
 
     Args:
         source: As for `check`.
-        dtype: Default floating dtype of the construction; None for the source's own.
+        dtype: Default floating-point dtype during construction; None for the source's own.
         inputs: As for `check`.
         dynamic: As for `check`.
-        libraries: Operator libraries to load first: files, or modules of Python.
-        threads: Of torch; None for as many as it takes by itself.
-        warmup, repeat: Calls that are not timed, and calls that are.
+        libraries: Operator libraries to load first: files, or Python modules.
+        threads: Number of torch threads; None for torch's own.
+        warmup, repeat: Untimed and timed calls.
     """
 
     source: str
@@ -36,12 +36,12 @@ class Request:
     repeat: int = 20
 
     def write(self, folder: Path) -> None:
-        """Leaves the request in the folder of the benchmark."""
+        """Write the request to the folder of the benchmark."""
         (folder / _FILE).write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, folder: Path) -> Request:
-        """The request of a folder."""
+        """Return the request of a folder."""
         found: dict[str, Any] = json.loads((folder / _FILE).read_text())
         fields: dict[str, Any] = {
             key: tuple(item) if isinstance(item, list) else item for key, item in found.items()

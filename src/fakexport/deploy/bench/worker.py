@@ -30,7 +30,7 @@ __all__ = ["main", "work"]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Does one part of a benchmark and leaves an `Outcome` in the folder.
+    """Do one part of a benchmark and write an `Outcome` to the folder.
 
     Args:
         arguments: The pipe of `end_with_parent`, the folder, the part (`reference`, `make` or `use`) and the
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def work(folder: Path, part: str, name: str = "") -> None:
-    """The part of a benchmark, in this process."""
+    """Do a part of a benchmark in this process."""
     warnings.simplefilter("ignore")
     request, outcome = Request.read(folder), Outcome(folder / f"{part}-{name}.json")
     if request.threads is not None:
@@ -67,7 +67,7 @@ def _load_libraries(request: Request) -> None:
 
 
 def _make(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
-    """Writes what is handed over."""
+    """Write the files to deploy."""
     assert mode.make is not None
     files = folder / mode.name
     files.mkdir()
@@ -82,7 +82,7 @@ def _make(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
 
 
 def _use(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
-    """Opens it, runs it, and times it in turns with eager."""
+    """Open and run it, and time it in turns with eager."""
     inputs, others = first_inputs(folder), other_inputs(folder)
     expected = expected_outputs(folder, 1)
     _load_libraries(request)
@@ -111,7 +111,7 @@ def _use(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
 
 
 def _resize(call: Call, others: Inputs, folder: Path, outcome: Outcome) -> None:
-    """Whether the outputs are eager's in other sizes too; if not, the rest goes on."""
+    """Check whether the outputs are eager's in other sizes too; a failure does not stop the rest."""
     try:
         with outcome.during("resize"):
             agreed = agreement(expected_outputs(folder, 2), call(copied(others)))
@@ -125,12 +125,12 @@ def _resize(call: Call, others: Inputs, folder: Path, outcome: Outcome) -> None:
 def in_turns(
     calls: tuple[Call, Call], inputs: Inputs, *, warmup: int, repeat: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds of two calls that take turns, so that what disturbs the machine falls on both alike.
+    """Time two calls in turns, so that disturbances of the machine affect both alike.
 
     Args:
-        calls: Two; one twice is called once a turn.
+        calls: Two calls; the same call twice runs once per turn.
         inputs: Copied for each call, before its clock starts.
-        warmup, repeat: Turns that are not timed, and those that are.
+        warmup, repeat: Untimed and timed turns.
     Returns:
         The times of each call, in the order of the turns. In every other turn the second call comes first.
     """
@@ -149,7 +149,7 @@ def in_turns(
 
 @contextmanager
 def hidden(packages: Sequence[str]) -> Iterator[None]:
-    """In this block packages cannot be imported, as if they were not installed. None of them may be yet.
+    """Make packages impossible to import in the block; none of them may be imported yet.
 
     `None` is what Python's import system takes for an absent module.
     """

@@ -1,4 +1,4 @@
-"""What a C++ program cannot run of a program: operators of Python, FE804."""
+"""What a C++ program cannot run: operators implemented in Python, FE804."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["findings_of_program"]
 
 
 def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """A finding for each operator that Python makes, at its first call.
+    """Yield a finding for each operator implemented in Python, at its first call.
 
     Args:
         program: Not changed.
@@ -34,9 +34,10 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
         maker = "" if module is None else f", in {module}"
         yield rule("FE804").diagnostic(
             labels=labels_at(first.span, f"{name} is called here"),
-            notes=(f"{name} at node {first.node.name} is made by Python{maker}",),
+            notes=(f"{name} at node {first.node.name} is implemented in Python{maker}",),
             fix=Fix(
-                way_around(name) or "write it in C++, or compile it with --to aoti and run that from Python"
+                way_around(name)
+                or ("implement it in C++, or compile with --to aoti and run the package from Python")
             ),
             node=first.node.name,
             module_path=first.module_path or None,

@@ -1,4 +1,4 @@
-"""Writing the project: the compiled program, its weights, and the sources of the program that runs it."""
+"""Write the project: the compiled program, its weights, and the C++ sources that run it."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def write_cpp_project(
     cache: str | os.PathLike[str] | None = None,
     report: Report | None = None,
 ) -> CompiledFile:
-    """Compiles a program, and writes a CMake project beside it that runs it without Python.
+    """Compile a program and write it with a CMake project that runs it without Python.
 
-    The sources are the same for all programs, as what is compiled tells its inputs, outputs and weights. They
-    are the user's from then on.
+    The sources are the same for all programs, since the package describes its inputs, outputs and weights.
+    They belong to the user from then on.
 
     Args:
-        program: With or without weights; not changed. A weight-less one gets its weights when it is run, from
-            any safetensors file, or shards of such files, that have them under the program's names.
-        folder: Is made; an empty one may be there. It gets `CMakeLists.txt`, `src/`, `README.md`,
+        program: With or without weights; not changed. The weights of a weight-less one are passed when it is
+            run, in any safetensors file, or shards, that contain them under the program's names.
+        folder: Created; may exist if empty. It gets `CMakeLists.txt`, `src/`, `README.md`,
             `model.aoti.pt2`, and the weights in `model.aoti.safetensors`.
         cache, report: As for `compile_aoti`.
     Returns:
         What was written; `path` is the folder.
     Raises:
-        DeployError: something is in the folder already, or `compile_aoti` refuses the program.
+        DeployError: the folder is not empty, or `compile_aoti` refuses the program.
         CompileFailure: Inductor cannot compile the program, or it calls operators of Python.
-        FileWriteError: it cannot be written. On any error nothing is there that was not there before.
+        FileWriteError: it cannot be written. After an error, nothing new is left behind.
 
     Example:
         >>> import torch; from fakexport.capture import export
@@ -79,8 +79,8 @@ def write_cpp_project(
 
 def _refuse_to_overwrite(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise DeployError(f"{target} is no folder: name one that can be made")
+        raise DeployError(f"{target} is not a folder: pass a new one")
     if target.exists() and any(target.iterdir()):
-        raise DeployError(f"{target} is not empty: name a new folder")
+        raise DeployError(f"{target} is not empty: pass a new folder")
     if not target.absolute().parent.is_dir():
         raise DeployError(f"{target.parent}: no such folder")

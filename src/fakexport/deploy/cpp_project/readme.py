@@ -1,4 +1,4 @@
-"""The project's README, with what its program takes and gives."""
+"""The project's README, with the inputs and outputs of its program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLACE = "{signature}"
 
 
 def readme(template: str, signature: Signature) -> str:
-    """The template's text with the signature in its place."""
+    """Return the template's text with the signature filled in."""
     return template.replace(_PLACE, "\n".join(_lines(signature)))
 
 

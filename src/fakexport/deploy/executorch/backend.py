@@ -1,4 +1,4 @@
-"""Who runs the program on the device."""
+"""Backends that run the program on the device."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, Literal
 __all__ = ["RUNTIME_NAMES", "Backend", "partitioners"]
 
 Backend = Literal["portable", "xnnpack"]
-"""ExecuTorch's own kernels for all of it, or XNNPACK for what it has and those kernels for the rest."""
+"ExecuTorch's own kernels only, or XNNPACK for what it supports and those kernels for the rest."
 
 # What ExecuTorch's runtime calls those that are no kernels of its own.
 RUNTIME_NAMES: dict[Backend, str] = {"xnnpack": "XnnpackBackend"}
 
 
 def partitioners(backend: Backend) -> list[Any]:
-    """What picks the parts of a program that the backend runs.
+    """Return the partitioners for the parts of a program that the backend runs.
 
     XNNPACK's own configs take a product of matrices together with everything that `nn.Linear` did around it.
-    Where that computes the weight (a quantized one is converted there, or a parametrized one), XNNPACK would
-    read memory as what it is not. Here a product is taken where its own operands allow it. A plain linear
-    layer is an operator of its own, and has its own config.
+    If that computes the weight (of a quantized or parametrized layer), XNNPACK would misinterpret memory.
+    Here a product is partitioned if its own operands allow it. A plain linear layer is an operator of its
+    own, and has its own config.
     """
     if backend == "portable":
         return []

@@ -1,4 +1,4 @@
-"""From a bound program to a .pte file."""
+"""Compile a bound program to a .pte file."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def compile_executorch(
     backend: Backend = "portable",
     report: Report | None = None,
 ) -> CompiledFile:
-    """Lowers a program for ExecuTorch and writes it with its weights: as a whole, or not at all.
+    """Lower a program for ExecuTorch and write it with its weights, atomically.
 
-    Before it is written it is called once by ExecuTorch's runtime in this process, since some kernels refuse
-    arguments only then.
+    Before it is written, it is called once by ExecuTorch's runtime in this process, since some kernels reject
+    arguments only at run time.
 
     Args:
         program: Bound, on the CPU, each dynamic size with an upper bound; unchanged.
         path: The .pte file.
-        backend: `portable`: ExecuTorch's own kernels. `xnnpack`: XNNPACK for the operators that it has.
-        report: Takes a line for each step.
+        backend: `portable`: ExecuTorch's own kernels. `xnnpack`: XNNPACK for the operators that it supports.
+        report: Called with a line for each step.
     Raises:
-        CompileFailure: FE801 for all that ExecuTorch cannot run.
+        CompileFailure: FE801 for everything that ExecuTorch cannot run.
         UnboundProgram: the program has no weights.
-        DeployError: the program is for other devices, or takes what no file can say.
-        FileWriteError: it cannot be written; what was there before is there still.
+        DeployError: the program is for other devices, or has an input that no file can store.
+        FileWriteError: it cannot be written; the previous file is kept.
         ModuleNotFoundError: ExecuTorch is not installed.
     Reports:
         FE801
@@ -82,7 +82,7 @@ def compile_executorch(
         content = bytes(lowered.buffer)
         tensors = _tensors(description)
         _fail(tuple(short_plans(tensors, planned_sizes(content, list(tensors)))))
-        tell("calling it once with ExecuTorch's runtime")
+        tell("calling it once with the ExecuTorch runtime")
         notes = (*_notes(functional), *_tried(program, functional, backend, lowered))
     with new_file(path) as file:
         write_checked(file, content)
@@ -94,8 +94,8 @@ def _refuse(program: ExportedProgram) -> None:
     if elsewhere := [device for device in devices_of_program(program) if device != "cpu"]:
         moves = " ".join(f"--to {device}=cpu" for device in elsewhere)
         raise DeployError(
-            f"the program is for {', '.join(elsewhere)}, and ExecuTorch is given programs for the cpu: "
-            f"`fakexport retarget PROGRAM.pt2 {moves} -o CPU.pt2`"
+            f"the program is for {', '.join(elsewhere)}, but ExecuTorch compiles programs for the "
+            f"cpu: `fakexport retarget PROGRAM.pt2 {moves} -o CPU.pt2`"
         )
     if names := unbound_names(program):
         raise UnboundProgram(names)
@@ -111,7 +111,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
 
 
 def _lowered(program: ExportedProgram, backend: Backend, description: Description) -> Any:
-    """ExecuTorch's `ExecutorchProgramManager`: `buffer` is the content of the file."""
+    """Return ExecuTorch's `ExecutorchProgramManager`: `buffer` is the content of the file."""
     with native_log():  # The runtime looks at the processor when it is loaded, and logs what it misses.
         from executorch.runtime import Runtime
 
@@ -133,7 +133,7 @@ def _lowered(program: ExportedProgram, backend: Backend, description: Descriptio
 
 
 def _keep_values_of_buffers(edge: ExportedProgram) -> None:
-    """Has ExecuTorch write what the buffers hold that the program writes into; else it leaves that out.
+    """Have ExecuTorch store the values of mutated buffers, which it would otherwise leave out.
 
     The mark is the one that its `InitializedMutableBufferPass` sets.
     """
@@ -147,10 +147,10 @@ def _keep_values_of_buffers(edge: ExportedProgram) -> None:
 def _tried(
     program: ExportedProgram, functional: ExportedProgram, backend: Backend, lowered: Any
 ) -> tuple[str, ...]:
-    """Calls the program; a note where that failed for inputs that nobody meant for it.
+    """Call the program; return a note if that failed for inputs that were made up.
 
     Raises:
-        CompileFailure: kernels refuse what they get, or the runtime refuses the program's own example.
+        CompileFailure: kernels reject their arguments, or the runtime rejects the program's own example.
     """
     arguments, are_examples = trial_arguments(program)
     failed = call_failure(bytes(lowered.buffer), arguments)
@@ -161,10 +161,10 @@ def _tried(
     except CompileFailure:
         raise
     except Exception as error:  # One operator could not be called alone: nobody knows more than the runtime.
-        logger.debug("the operators could not be called one by one", exc_info=error)
+        logger.debug("the operators could not be tested one by one", exc_info=error)
     if are_examples:
         _fail((_call_finding(program, lowered, failed),))
-    return (f"the program brings no inputs to try it with, and a call with zeros failed: {failed.reason}",)
+    return (f"the program has no example inputs to try, and a call with zeros failed: {failed.reason}",)
 
 
 def _call_finding(program: ExportedProgram, lowered: Any, failed: FailedCall) -> Diagnostic:
@@ -181,7 +181,7 @@ def _fail(found: tuple[Diagnostic, ...]) -> None:
 
 
 def _arguments(program: ExportedProgram) -> tuple[dict[str, Any], ...]:
-    """What ExecuTorch's method takes: the tensors, and the constants that the program was captured with."""
+    """Return what ExecuTorch's method takes: the tensors, and the constants from the capture."""
     taken: list[dict[str, Any]] = []
     for spec in program.graph_signature.input_specs:
         if spec.kind is not InputKind.USER_INPUT:
@@ -191,12 +191,14 @@ def _arguments(program: ExportedProgram) -> tuple[dict[str, Any], ...]:
         elif isinstance(spec.arg.value, _SIMPLE):
             taken.append({"value": spec.arg.value})
         else:
-            raise DeployError(f"the input {spec.arg.name} is {spec.arg.value!r}, which no .pte file can take")
+            raise DeployError(
+                f"the input {spec.arg.name} is {spec.arg.value!r}, which no .pte file can store"
+            )
     return tuple(taken)
 
 
 def _tensors(description: Description) -> dict[int, InputTensor]:
-    """By their index among the arguments of the method."""
+    """Return the tensors by their index among the arguments of the method."""
     known = {tensor.name: tensor for tensor in description.signature.inputs}
     named = enumerate(argument.get("input") for argument in description.arguments)
     return {index: known[name] for index, name in named if name is not None}
@@ -210,9 +212,7 @@ def _written(program: ExportedProgram) -> tuple[str, ...]:
 def _notes(program: ExportedProgram) -> tuple[str, ...]:
     kinds = {spec.kind for spec in program.graph_signature.output_specs}
     if OutputKind.BUFFER_MUTATION in kinds:
-        return (
-            "the program writes into buffers: they keep their values from call to call while it is loaded",
-        )
+        return ("the program mutates buffers: they keep their values from call to call while it is loaded",)
     return ()
 
 

@@ -1,7 +1,8 @@
-"""What a .pte file says of itself: a method that gives this as JSON, in the file of any runtime.
+"""The description of a .pte file: a method that returns it as JSON, in the file of any runtime.
 
-The file has a second method, `fakexport`, which takes nothing and gives the text. It is found in the bytes
-too, so that nothing of the file runs before its checksum is known to be right: ExecuTorch's loader aborts the
+The file has a second method, `fakexport`, which takes no arguments and returns the text. The text can also be
+found in the bytes, so that the file is not run before its checksum is verified: ExecuTorch's loader aborts
+    the
 process on some damaged files.
 """
 
@@ -35,14 +36,14 @@ _PIECE_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Description:
-    """What is needed to call a .pte file, and to tell whether it can be called here.
+    """What is needed to call a .pte file, and to decide whether it can be called here.
 
     Args:
-        signature: Of the program.
+        signature: Signature of the program.
         arguments: What the method takes, in order: `{"input": "x"}` or `{"value": 3}`.
-        written: The inputs into which the program writes; its results begin with what is in them then.
+        written: The inputs that the program mutates; its results begin with their new values.
         backend: `portable` or `xnnpack`.
-        versions: Of what wrote it.
+        versions: Versions of the packages that wrote it.
     """
 
     signature: Signature
@@ -52,7 +53,7 @@ class Description:
     versions: dict[str, str]
 
     def to_json(self) -> str:
-        """The text for the file, with room for the checksum."""
+        """Return the text for the file, with room for the checksum."""
         return json.dumps(
             {
                 "format": _FORMAT,
@@ -67,7 +68,7 @@ class Description:
 
     @classmethod
     def from_json(cls, value: Any) -> Description:
-        """What `to_json` gave.
+        """Read what `to_json` wrote.
 
         Raises:
             DocumentError: it is something else.
@@ -91,7 +92,9 @@ class Description:
 
 
 def write_checked(file: BinaryIO, content: bytes) -> None:
-    """Writes a program of ExecuTorch with its checksum: of all bytes, with zeros in its own place."""
+    """Write an ExecuTorch program with its checksum: of all bytes, with zeros in place of the checksum
+    itself.
+    """
     place = content.index(_START) + len(_START)
     view = memoryview(content)
     file.write(view[:place])
@@ -100,10 +103,10 @@ def write_checked(file: BinaryIO, content: bytes) -> None:
 
 
 def described(file: RegularFile) -> Description:
-    """Reads the description of a .pte file and checks the file against its checksum. Nothing of it runs.
+    """Read the description of a .pte file and check the file against its checksum, without running it.
 
     Raises:
-        DeployError: it is no .pte file, not one of ours, or damaged.
+        DeployError: it is not a .pte file, was not written by fakexport, or is damaged.
         OSError: it cannot be read.
     """
     path = file.path
@@ -113,11 +116,11 @@ def described(file: RegularFile) -> Description:
         start = content.find(_START)
         if start < 0:
             raise DeployError(
-                f"{path} was not written by `fakexport compile`, or is cut off: nothing says what it is"
+                f"{path} was not written by `fakexport compile`, or is truncated: its description is missing"
             )
         place = start + len(_START)
         if content[place : place + len(_UNKNOWN)] != _checksum(content, place).encode():
-            raise DeployError(f"{path} is damaged: its content does not have its checksum")
+            raise DeployError(f"{path} is damaged: its checksum does not match")
         size = int.from_bytes(content[start - _STRING_LENGTH_BYTES : start], "little")
         document = content[start : start + size]
     try:
@@ -138,7 +141,7 @@ def _checksum(content: mmap.mmap, place: int) -> str:
 
 
 def _add(digest: Any, part: memoryview) -> None:
-    """In pieces, so that the pages of a large file need not all be in memory."""
+    """Add in pieces, so that the pages of a large file need not all be in memory."""
     with part:
         for start in range(0, len(part), _PIECE_BYTES):
             with part[start : start + _PIECE_BYTES] as piece:

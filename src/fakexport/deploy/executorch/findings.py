@@ -1,4 +1,4 @@
-"""What of a program ExecuTorch cannot run, all of it in one go: FE801."""
+"""Find everything in a program that ExecuTorch cannot run, at once: FE801."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _TRACE = re.compile(r"While executing %?(?P<node>\w+)(?P<rest>.*)", re.DOTALL)
 
 
 def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """A finding for each symbol of an input's size that has no upper bound.
+    """Yield a finding for each symbol of an input's size that has no upper bound.
 
-    ExecuTorch plans the memory for the greatest sizes, and takes the example's where there is no bound.
+    ExecuTorch plans memory for the largest sizes, and uses the example's if there is no bound.
     """
     given = {
         spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
@@ -61,8 +61,8 @@ def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
         where = ", ".join(found)
         yield rule("FE801").diagnostic(
             notes=(
-                f"the size {where} has no upper bound, and ExecuTorch plans all memory before a call; "
-                "left alone it would take the example's size for the greatest",
+                f"the size {where} has no upper bound, but ExecuTorch plans all memory before a "
+                "call; without one, it would use the example's size as the limit",
             ),
             fix=Fix(f"export it with a bound: `--dynamic {found[0]}=1..64`"),
             fault="inputs",
@@ -72,11 +72,11 @@ def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
 def short_plans(
     inputs: Mapping[int, InputTensor], planned: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Diagnostic]:
-    """A finding for each input that the program takes larger than the file has room for.
+    """Yield a finding for each input that the program accepts in larger sizes than the file has room for.
 
     Args:
         inputs: The tensors that the method takes, by their index among its arguments.
-        planned: The greatest shape of each.
+        planned: The largest shape of each.
     """
     for index, tensor in inputs.items():
         room = planned[index]
@@ -84,19 +84,19 @@ def short_plans(
         if any(most is not None and most > size for most, size in zip(wanted, room, strict=True)):
             yield rule("FE801").diagnostic(
                 notes=(
-                    f"ExecuTorch planned memory for {tensor.name} of the shape {list(room)}, and the program "
-                    f"takes up to {wanted}",
+                    f"ExecuTorch planned memory for {tensor.name} of shape {list(room)}, but the "
+                    f"program accepts up to {wanted}",
                 ),
                 fix=Fix("write the program with `fakexport export`, and compile that"),
             )
 
 
 def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Diagnostic, ...]:
-    """A finding for each operator that cannot run and each size without a bound, in a lowered program.
+    """Return a finding for each operator that cannot run and each size without a bound, in a lowered program.
 
     Args:
-        graph_module: In the edge dialect; its subgraphs are looked at as well.
-        kernels: The names of those that the runtime has: `aten::add.out`.
+        graph_module: In the edge dialect; including its subgraphs.
+        kernels: Names of the runtime's kernels: `aten::add.out`.
     """
     operators: dict[tuple[str, str], list[Node]] = {}
     origins: dict[str, Node] = {}
@@ -124,37 +124,37 @@ def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Dia
 
 
 def unrun_operators(failed: dict[str, list[Node]], why: dict[str, str]) -> tuple[Diagnostic, ...]:
-    """A finding for each operator whose kernel refuses what the program gives it.
+    """Return a finding for each operator whose kernel rejects its arguments in the program.
 
     Args:
         failed: The nodes by the operator's name.
-        why: What the runtime said of it.
+        why: The runtime's message about it.
     """
     return tuple(
-        _operator_finding(name, "has a kernel that refuses these arguments", nodes, why.get(name))
+        _operator_finding(name, "has a kernel that rejects these arguments", nodes, why.get(name))
         for name, nodes in failed.items()
     )
 
 
 def failed_instruction(graph_module: GraphModule, index: int, said: str) -> Diagnostic | None:
-    """The finding of a kernel that failed in a call of the whole program; None if nobody knows its node.
+    """Return the finding of a kernel that failed in a call of the whole program; None if its node is unknown.
 
-    Alone it may run: there its arguments lie in memory as torch gives them, here as ExecuTorch planned it.
+    Alone it may run: there its arguments have torch's memory layout, here the one that ExecuTorch planned.
 
     Args:
-        graph_module: As it was written: the nodes are marked with the indices of their instructions.
-        index: Of the instruction.
-        said: What the runtime said of it.
+        graph_module: As written: the nodes are marked with the indices of their instructions.
+        index: Index of the instruction.
+        said: The runtime's message about it.
     """
     for node in graph_module.graph.nodes:
         if node.op == "call_function" and node.meta.get("debug_handle") == index:
-            reason = "has a kernel that refuses what it gets in this program"
+            reason = "has a kernel that rejects its arguments in this program"
             return _operator_finding(target_name(node.target), reason, [node], said)
     return None
 
 
 def lowering_failure(program: ExportedProgram, error: Exception) -> Diagnostic:
-    """The finding of an error that stopped the lowering: at the node that its text names, if it names one."""
+    """Return the finding of an error that stopped the lowering, at the node that its text names, if any."""
     text = str(error)
     said = _TRACE.search(text)
     span: Span | None = None
@@ -172,14 +172,14 @@ def lowering_failure(program: ExportedProgram, error: Exception) -> Diagnostic:
 
 
 def _unrunnable(target: Any, kernels: Set[str]) -> str | None:
-    """Why nothing runs this target; None if something does, or what it is comes out later."""
+    """Return why nothing runs this target; None if something does, or if that is found out later."""
     from executorch.exir.dialects.edge._ops import EdgeOpOverload
 
     if getattr(target, "namespace", None) == "higher_order":
         return (
             None
             if target.name() in _RUNNABLE_HIGHER_ORDER
-            else "is a higher-order operator that ExecuTorch does not run"
+            else "is a higher-order operator that ExecuTorch does not support"
         )
     if not isinstance(target, EdgeOpOverload) or target.namespace == "executorch_prim":
         return None
@@ -189,10 +189,10 @@ def _unrunnable(target: Any, kernels: Set[str]) -> str | None:
     try:
         out = target.to_out_variant()
     except RuntimeError:
-        return "has no variant that writes into memory planned before: ExecuTorch runs no other"
+        return "has no out variant, which ExecuTorch needs to write into preplanned memory"
     if _kernel_name(out._schema) in kernels:
         return None
-    return f"has no kernel in the ExecuTorch installed here: {_kernel_name(out._schema)}"
+    return f"has no kernel in the installed ExecuTorch: {_kernel_name(out._schema)}"
 
 
 def _kernel_name(schema: Any) -> str:
@@ -204,7 +204,7 @@ def _name(target: Any) -> str:
 
 
 def _note_origins(node: Node, origins: dict[str, Node]) -> None:
-    """The first node with a symbol that only running the program tells."""
+    """Note the first node with each symbol that is known only at run time."""
     for value in tree_leaves(node.meta.get("val")):
         numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
         for number in numbers:
@@ -214,7 +214,7 @@ def _note_origins(node: Node, origins: dict[str, Node]) -> None:
 
 
 def _unbounded_symbols(node: Node) -> Iterator[str]:
-    """The symbols for which no memory can be planned for a node's result."""
+    """Yield the symbols for which no memory can be planned for a node's result."""
     from executorch.exir.passes.sym_shape_eval_pass import upper_bound_shape_inference_table
     from executorch.exir.sym_util import eval_upper_bound
 
@@ -236,7 +236,7 @@ def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | Non
     fix = way_around(name) or (
         f"give {name} an out variant, and register its kernel with ExecuTorch's runtime"
         if is_custom
-        else "write it with operators that ExecuTorch has, or move it out of the model"
+        else "use operators that ExecuTorch supports, or move it out of the model"
     )
     return rule("FE801").diagnostic(
         labels=labels_at(source_span(nodes[0]), f"{name} {reason}"),
@@ -252,12 +252,15 @@ def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | Non
 def _size_finding(origin: Node, nodes: list[Node]) -> Diagnostic:
     name = _name(origin.target)
     return rule("FE801").diagnostic(
-        labels=labels_at(source_span(origin), f"{name} gives a size that depends on data and has no bound"),
-        notes=(
-            f"{_name(nodes[0].target)} at node {nodes[0].name} needs memory of that size, and ExecuTorch "
-            "plans all memory before a call",
+        labels=labels_at(
+            source_span(origin),
+            (f"{name} returns a data-dependent size (unbacked SymInt) without an upper bound"),
         ),
-        fix=Fix("give the size an upper bound where it is read: `n = x.item(); torch._check(n <= 64)`"),
+        notes=(
+            f"{_name(nodes[0].target)} at node {nodes[0].name} needs memory of that size, but "
+            "ExecuTorch plans all memory before a call",
+        ),
+        fix=Fix("bound the size where it is read: `n = x.item(); torch._check(n <= 64)`"),
         node=origin.name,
         module_path=module_path(origin) or None,
         count=len(nodes),

@@ -12,13 +12,13 @@ __all__ = ["edge_manager"]
 
 
 def edge_manager(program: ExportedProgram, backend: Backend, constant_methods: dict[str, Any]) -> Any:
-    """ExecuTorch's `EdgeProgramManager` of a bound program on the CPU.
+    """Return ExecuTorch's `EdgeProgramManager` for a bound program on the CPU.
 
-    ExecuTorch's own verification of the graph is off: it stops at the first operator, and refuses some that
-    the runtime has kernels for. `findings` looks at all of the graph instead.
+    ExecuTorch's own verification of the graph is off: it stops at the first operator, and rejects some that
+    the runtime has kernels for. `findings` checks the whole graph instead.
 
     Args:
-        program: As `functional_program` gives it; unchanged.
+        program: As returned by `functional_program`; unchanged.
         constant_methods: Further methods of the file, by name, and what they return.
     Raises:
         Exception: whatever torch's decompositions and ExecuTorch's passes raise.

@@ -1,4 +1,4 @@
-"""What native code writes to stderr, as text."""
+"""Capture what native code writes to stderr."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NativeLog:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The lines without the place in ExecuTorch's source, and without those that only say where."""
+        """The lines without places in ExecuTorch's source."""
         texts = (line.partition("] ")[2] if line.startswith("[") else line for line in self.lines)
         return tuple(
             text.strip().rstrip(":. ") for text in texts if text.strip() and not text.startswith(_WHERE)
@@ -32,17 +32,17 @@ class NativeLog:
 
     @property
     def failed_instruction(self) -> int | None:
-        """The index in the method of the call of a kernel that failed."""
+        """The index in the method of the kernel call that failed."""
         found = next(filter(None, map(_CALL.search, self.lines)), None)
         return None if found is None else int(found["index"])
 
 
 @contextlib.contextmanager
 def native_log() -> Iterator[NativeLog]:
-    """Catches what ExecuTorch's runtime logs: it says why it failed there, and nowhere else.
+    """Capture what ExecuTorch's runtime logs: it reports why it failed there, and nowhere else.
 
     It writes to the descriptor when it is loaded, and to Python's stream in a call. Both are the process's,
-    so what other threads write meanwhile is caught as well: not for the path of a call that succeeds.
+    so what other threads write in the meantime is captured as well: do not use it for calls that succeed.
     """
     log, stream = NativeLog(), io.StringIO()
     with tempfile.TemporaryFile() as file:

@@ -25,22 +25,22 @@ _FORWARD = "forward"
 
 
 def open_executorch(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> Artifact:
-    """Opens what `compile_executorch` wrote.
+    """Open what `compile_executorch` wrote.
 
-    The file is checked before ExecuTorch sees it. A program with mutable buffers keeps what it wrote into
-    them from one call to the next; opening the file again starts anew.
+    The file is checked before ExecuTorch sees it. A program with mutable buffers keeps their
+    values from one call to the next; opening the file again resets them.
 
     Args:
-        path: The .pte file. It must stay as it is while the artifact is used.
+        path: The .pte file. It must not change while the artifact is used.
         checkpoint: Not for this form: the weights are in the file.
     Raises:
-        DeployError: a checkpoint was given; the file is damaged or not one of ours; this ExecuTorch lacks
-            kernels or the backend that it needs.
+        DeployError: a checkpoint was passed; the file is damaged or was not written by fakexport; the
+            installed ExecuTorch lacks kernels or the backend that it needs.
         OSError: the file cannot be read.
         ModuleNotFoundError: ExecuTorch is not installed.
     """
     if checkpoint is not None:
-        raise DeployError(f"{path} has its weights inside; it takes no checkpoint")
+        raise DeployError(f"{path} contains its weights and takes no checkpoint")
     file = open_regular(path)
     description = described(file)
     with native_log():  # What other packages log when they are imported is no reason of a failure.
@@ -84,7 +84,7 @@ class _Opened:
         results = self._results(arguments)
         written = self._description.written
         if len(results) != len(written) + len(self.signature.outputs):
-            raise DeployError(f"{self._path}: it gives {len(results)} results, other than it says")
+            raise DeployError(f"{self._path}: it returned {len(results)} results, unlike its description")
         with torch.no_grad():
             for name, value in zip(written, results, strict=False):
                 inputs[name].copy_(value)
@@ -106,7 +106,7 @@ class _Opened:
 def _refuse_missing_backend(path: str | os.PathLike[str], description: Description, runtime: Any) -> None:
     for backend, name in RUNTIME_NAMES.items():
         if description.backend == backend and not runtime.backend_registry.is_available(name):
-            raise DeployError(f"{path} is for {backend}, which the ExecuTorch installed here does not have")
+            raise DeployError(f"{path} is for {backend}, which the installed ExecuTorch does not have")
 
 
 def _line(error: RuntimeError, reasons: tuple[str, ...]) -> str:

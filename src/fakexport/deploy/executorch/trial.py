@@ -1,4 +1,4 @@
-"""Calling a program with ExecuTorch before it is written: some kernels refuse what others of torch take."""
+"""Call a program with ExecuTorch before it is written: some kernels reject what torch's kernels accept."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _FORWARD = "forward"
 
 
 def trial_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], bool]:
-    """What a call of the program may be given, and whether the program comes with it.
+    """Return arguments for a call of the program, and whether they are the program's own.
 
     Returns:
-        The example inputs where they are real, and True; else zeros of the example's sizes, and False.
+        The example inputs if they are real, and True; else zeros of the example's sizes, and False.
     """
     examples = None if has_stand_in_inputs(program) else example_inputs_of(program)
     leaves = [] if examples is None else tree_leaves(examples)
@@ -52,7 +52,7 @@ def trial_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], bool]:
 
 
 def planned_sizes(content: bytes, indices: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """The greatest shapes that a .pte file has room for, of those arguments, which are tensors."""
+    """Return the largest shapes that a .pte file has room for, for those arguments, which are tensors."""
     from executorch.runtime import Runtime
 
     with native_log():
@@ -66,7 +66,7 @@ class FailedCall:
 
     Args:
         reason: What it said.
-        instruction: Index in the method of the call of a kernel that failed, if that was it.
+        instruction: Index in the method of the kernel call that failed, if that was the cause.
     """
 
     reason: str
@@ -74,7 +74,7 @@ class FailedCall:
 
 
 def call_failure(content: bytes, arguments: Sequence[Any]) -> FailedCall | None:
-    """Why ExecuTorch does not load and call the program of a .pte file; None if it does."""
+    """Return why ExecuTorch does not load and call the program of a .pte file; None if it does."""
     from executorch.runtime import Runtime
 
     with native_log() as log:
@@ -91,10 +91,10 @@ def call_failure(content: bytes, arguments: Sequence[Any]) -> FailedCall | None:
 def refused_operators(
     program: ExportedProgram, backend: Backend, arguments: Sequence[Any]
 ) -> tuple[Diagnostic, ...]:
-    """A finding for each operator whose kernel refuses what it gets in a call of the program.
+    """Return a finding for each operator whose kernel rejects its arguments in a call of the program.
 
-    Each is compiled and called alone, on what it gets when torch runs the program: one that fails does not
-    hide the others.
+    Each is compiled and called alone, on its arguments when torch runs the program, so that one that fails
+    does not hide the others.
     """
     module = edge_manager(program, backend, {}).exported_program().module()
     calls = _Calls(module)
@@ -127,7 +127,7 @@ class _Calls(fx.Interpreter):
 
 
 def _refusal(target: Any, args: Any, kwargs: Any) -> str | None:
-    """What ExecuTorch says to a call of one operator; None if it runs, or is not for a kernel."""
+    """Return ExecuTorch's message for a call of one operator; None if it runs, or has no kernel."""
     if target.namespace == "executorch_prim":
         return None
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -159,7 +159,7 @@ def _kind(leaf: Any) -> str:
 
 
 def _own(argument: Any) -> Any:
-    """A copy: a program may write into its inputs."""
+    """Return a copy: a program may write into its inputs."""
     if not isinstance(argument, torch.Tensor):
         return argument
     return argument.detach().clone(memory_format=torch.contiguous_format)
@@ -174,7 +174,7 @@ def _zeros(value: torch.Tensor, program: ExportedProgram) -> torch.Tensor:
 
 
 def _size(size: int | torch.SymInt, program: ExportedProgram) -> int:
-    """The example's, or the least that its symbols allow."""
+    """Return the example's size, or the smallest that its symbols allow."""
     if isinstance(size, int):
         return size
     if (hint := hint_of(size)) is not None:

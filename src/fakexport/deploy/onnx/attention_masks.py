@@ -1,9 +1,9 @@
-"""Attention that is masked altogether: zeros in torch, and something else in torch's translation.
+"""Fully masked attention: zeros in torch, but something else in torch's translation.
 
-Of a row whose scores are all minus infinity, as of a padded token, attention in torch gives zeros. onnxscript
-0.7.2 gives NaN where the mask is of numbers. Where it is Boolean, onnxscript adds the least number of the
-dtype instead of minus infinity, and the row attends to everything alike; its own test for NaN, which would
-give zeros, would also hide that an input is NaN.
+For a row whose scores are all minus infinity, such as that of a padded token, attention in torch returns
+zeros. onnxscript 0.7.2 returns NaN if the mask has numbers. If it is Boolean, onnxscript adds the lowest
+number of the dtype instead of minus infinity, and the row attends to everything equally; its own test for
+NaN, which would return zeros, would also hide a NaN in an input.
 
 Source: onnxscript/function_libs/torch_lib/ops/nn.py, `_aten_scaled_dot_product_attention_bool_mask_onnx` and
 `_aten_scaled_dot_product_attention_float_mask_onnx`. It can go when tests/torch_facts/test_onnx_attention.py
@@ -24,10 +24,10 @@ _ATTENTION = re.compile(r"'aten\._?scaled_dot_product_\w+\.default'\]$")
 
 
 def hide_altogether(model: Any) -> None:
-    """Has attention give zeros for rows that are hidden altogether, in place; before the graph is optimised.
+    """Make attention return zeros for fully masked rows, in place; before the graph is optimized.
 
     Args:
-        model: Of `onnx_ir`, as torch's exporter made it: its nodes say what they were translated from.
+        model: A model of `onnx_ir` from torch's exporter: its nodes record what they were translated from.
     """
     for graph in (model.graph, *model.functions.values()):
         for softmax, added in list(_masked(graph)):
@@ -41,7 +41,7 @@ def hide_altogether(model: Any) -> None:
 
 
 def _masked(graph: Any) -> Iterator[tuple[Any, Any]]:
-    """The softmax of each attention with a mask, and the sum of scores and mask that it is of."""
+    """Yield the softmax of each attention with a mask, and its argument, the sum of scores and mask."""
     from onnx_ir.traversal import RecursiveGraphIterator
 
     for node in RecursiveGraphIterator(graph):
@@ -61,7 +61,7 @@ def _give_zeros(softmax: Any) -> None:
 
 
 def _is_hidden(softmax: Any) -> Any:
-    """Whether the greatest score of each row is minus infinity; of a row with NaN it is not."""
+    """Return whether the largest score of each row is minus infinity; false for a row with NaN."""
     import numpy
 
     scores = softmax.inputs[0]
@@ -71,7 +71,7 @@ def _is_hidden(softmax: Any) -> Any:
 
 
 def _number(node: Any, number: float, *, like: Any) -> Any:
-    """A number in the dtype of a value, which may not be known yet."""
+    """Return a number in the dtype of a value, which may not be known yet."""
     import numpy
 
     return _before(node, "CastLike", [_constant(node, numpy.array(number, dtype=numpy.float32)), like])
@@ -84,7 +84,7 @@ def _constant(node: Any, array: Any) -> Any:
 
 
 def _before(node: Any, operator: str, inputs: list[Any], **attributes: Any) -> Any:
-    """What a new node in front of another gives."""
+    """Return the result of a new node in front of another."""
     import onnx_ir as ir
 
     new = ir.node(operator, inputs, attributes=attributes)

@@ -1,4 +1,4 @@
-"""A model that was just made, in the eyes of ONNX's own checker."""
+"""Check a new model with ONNX's own checker."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _WRONG_NODE = re.compile(r"\(op_type:(?P<operator>\w+), node name: (?P<node>[^)]
 
 
 def check_model(model: Any) -> None:
-    """Has ONNX check the graph, with shape inference, as if its weights were inputs: they need not be there.
+    """Have ONNX check the graph, with shape inference, with its weights as inputs, so that they may be
+    missing.
 
     Raises:
-        CompileFailure: FE802: an operator of ONNX does not take what it gets, another dtype as a rule.
+        CompileFailure: FE802: an ONNX operator does not accept its arguments, usually because of their dtype.
         DeployError: anything else is refused.
     """
     import onnx
@@ -47,22 +48,24 @@ def check_model(model: Any) -> None:
         if found := _WRONG_NODE.search(str(error)):
             raise CompileFailure((_finding(model, found),)) from error
         first = next(iter(str(error).strip().splitlines()), "")
-        raise DeployError(f"ONNX's checker refuses what torch.onnx made: {first}") from error
+        raise DeployError(f"ONNX's checker rejects the model that torch.onnx produced: {first}") from error
 
 
 def _finding(model: Any, found: re.Match[str]) -> Diagnostic:
     nodes = (node for node in messages(model, "NodeProto") if node.name == found["node"])
     trace = next((entry.value for node in nodes for entry in node.metadata_props if entry.key == _TRACE), "")
     return rule("FE802").diagnostic(
-        labels=labels_at(span_of_trace(trace), f"{found['operator']} of ONNX does not take this"),
+        labels=labels_at(
+            span_of_trace(trace), (f"the ONNX operator {found['operator']} does not accept this")
+        ),
         notes=(f"ONNX's checker at node {found['node']}: {found['reason']}",),
-        fix=Fix("convert to a dtype that ONNX has this operator for, and back"),
+        fix=Fix("convert to a dtype that ONNX supports for this operator, and back"),
         node=found["node"],
     )
 
 
 def shorten_notes(model: Any) -> None:
-    """Leaves each node its modules and its lines of source, without the folders of this machine."""
+    """Keep each node's modules and lines of source, without the folders of this machine."""
     paths = SourcePaths(Path.cwd())
     del model.graph.metadata_props[:]
     for node in messages(model, "NodeProto"):

@@ -1,4 +1,4 @@
-"""Writing a program as an ONNX file."""
+"""Write a program as an ONNX file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ from .description import KEY, Description
 __all__ = ["LARGEST_BYTES", "compile_onnx"]
 
 LARGEST_BYTES = 2**31 - 2**20
-"""Of an ONNX file: protobuf reads at most 2 GiB. The weights of a larger model are beside it."""
+"Size limit of an ONNX file: protobuf reads at most 2 GiB. Weights of larger models are next to it."
 
 _ANY_DIGEST = "0" * 64
-"""The model names places in the file of weights, which names the digest of the model: as long as this."""
+(
+    "The model refers to places in the weights file, which contains the model's digest: a placeholder of "
+    "the same length."
+)
 
 
 def compile_onnx(
@@ -41,28 +44,28 @@ def compile_onnx(
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None,
     report: Report | None = None,
 ) -> CompiledFile:
-    """Writes a program as an ONNX file, checked by ONNX's own checker.
+    """Write a program as an ONNX file, checked by ONNX's own checker.
 
     The graph is the same with weights and without: they are looked up by name in `<path without .onnx>
-    .safetensors`, or lie inside. Of a program without weights that file is not written: it comes when they
-    are bound, or `open_onnx` gets a checkpoint.
+    .safetensors`, or are inside. For a program without weights, that file is not written until they are
+    bound; or `open_onnx` gets a checkpoint.
 
     Args:
-        program: Bound or weight-less; not changed. ONNX has no devices: a program of others is taken as one
-            of the CPU.
-        path: The file, `model.onnx`; one that is there is replaced when the new one is complete.
+        program: Bound or weight-less; not changed. ONNX has no devices: a program for others is converted as
+            if for the CPU.
+        path: The file, `model.onnx`; an existing one is replaced when the new one is complete.
         weights: `inside`, or `beside` in a safetensors file, which any runtime of ONNX reads as external
             data. Without weights, or with more than 2 GiB, it is `beside` either way.
         custom_translation_table: As for `torch.onnx.export`: functions of onnxscript by the operator that
             they translate.
-        report: Takes lines of progress.
+        report: Called with lines of progress.
     Raises:
         CompileFailure: FE802: everything that ONNX cannot express.
-        DeployError: the exporter or the checker fails; the model is too large; another safetensors file has
-            the place of the weights.
-        RetargetError: a program of another device cannot run on the CPU.
-        FileWriteError: a file cannot be written; what was there before is there still.
-        ValueError: the path does not end in `.onnx`; an input is no tensor.
+        DeployError: the exporter or the checker fails; the model is too large; a different safetensors file
+            is in the place of the weights.
+        RetargetError: a program for another device cannot run on the CPU.
+        FileWriteError: a file cannot be written; the previous one is kept.
+        ValueError: the path does not end in `.onnx`; an input is not a tensor.
         ModuleNotFoundError: onnx or onnxscript is not installed.
     Reports:
         FE802.
@@ -73,7 +76,7 @@ def compile_onnx(
     say = report or _nothing
     target = Path(path)
     if target.suffix != ".onnx":
-        raise InvalidValue(f"{target}: an ONNX file has a name that ends in .onnx")
+        raise InvalidValue(f"{target}: the name of an ONNX file must end in .onnx")
     program, notes = _on_the_cpu(program)
     signature = Signature.of(program)
     say("converting to ONNX")
@@ -95,9 +98,9 @@ def compile_onnx(
     say(f"writing {' and '.join(file.name for file in files)}")
     _write(model, files, FileLayout.of(description.stored, description.digest), tensors)
     if not is_bound:
-        notes += (f"it has no weights; they will be in {beside.name} beside it, when they are bound",)
+        notes += (f"it has no weights; they will be in {beside.name} next to it once they are bound",)
     elif weights == "inside" and not is_inside:
-        notes += (f"its weights are more than an ONNX file can hold: they are in {beside.name}",)
+        notes += (f"its weights exceed the size of an ONNX file: they are in {beside.name}",)
     size = sum(file.stat().st_size for file in files)
     seconds = time.monotonic() - started
     return CompiledFile(target, tuple(files), size, seconds, notes=(*converted.notes, *notes))
@@ -111,26 +114,28 @@ def _on_the_cpu(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, .
     others = [device for device in devices_of_program(program) if device != "cpu"]
     if not others:
         return program, ()
-    note = f"ONNX has no devices: the program of {', '.join(others)} was taken as one of the CPU"
+    note = f"ONNX has no devices: the program for {', '.join(others)} was converted as if for the CPU"
     return retarget(program, dict.fromkeys(others, "cpu")), (note,)
 
 
 def _fits(converted: Converted, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether the weights can be in the file, beside the constants, which always are.
+    """Return whether the weights can be in the file, in addition to the constants, which always are.
 
     Raises:
-        DeployError: the constants alone are too many.
+        DeployError: the constants alone are too large.
     """
     values = [value.const_value for value in converted.model.graph.initializers.values()]
     constants: int = sum(value.nbytes for value in values if value is not None)
     if constants > LARGEST_BYTES:
-        raise DeployError(f"{constants:,} bytes of constants are more than an ONNX file can hold")
+        raise DeployError(f"{constants:,} bytes of constants exceed the size of an ONNX file")
     weights = sum(tensors[name].nbytes for name in converted.weights)
     return constants + weights <= LARGEST_BYTES
 
 
 def _proto(converted: Converted, description: Description, layout: FileLayout) -> Any:
-    """The model as protobuf; its weights are references, to the file beside it or, if inside, to nothing."""
+    """Return the model as protobuf; its weights are references to the file next to it, or, if inside, to
+    nothing.
+    """
     import onnx_ir as ir
 
     stored = description.stored_name
@@ -144,10 +149,10 @@ def _proto(converted: Converted, description: Description, layout: FileLayout) -
 
 
 def _write(model: Any, files: list[Path], layout: FileLayout, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Writes the model, and its weights if there is a file for them, neither without the other.
+    """Write the model, and its weights if there is a file for them, neither without the other.
 
     The weights get their name first, when all of the model is on the disk: a process that ends in between
-    leaves no new model beside old weights.
+    leaves no new model next to old weights.
     """
     target, *beside = files
     with new_file(target) as file:
@@ -158,7 +163,7 @@ def _write(model: Any, files: list[Path], layout: FileLayout, tensors: Mapping[s
 
 
 def _fill(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Puts the weights in the place of their references."""
+    """Replace the references with the weights."""
     import onnx
 
     for tensor in model.graph.initializer:

@@ -1,4 +1,4 @@
-"""A program as an ONNX graph whose weights are not there yet."""
+"""Convert a program to an ONNX graph without its weights."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Converted:
     """A program as a graph of `onnx_ir`.
 
     Args:
-        model: Its initialisers that are weights have no value.
-        weights: The names of those.
+        model: Its initializers that are weights have no value.
+        weights: Names of these initializers.
         outputs: The names in the graph of the signature's output tensors, in their order.
-        notes: What is not as in the program, as sentences.
+        notes: Differences from the program, as sentences.
     """
 
     model: Any
@@ -66,17 +66,17 @@ def convert(
     signature: Signature,
     translations: Mapping[Any, Callable[..., Any]],
 ) -> Converted:
-    """The ONNX graph of a program: the same for any weights, and without them.
+    """Return the ONNX graph of a program: the same for any weights, or none.
 
     Nothing is folded into the weights, so that others can be bound later; ONNX Runtime folds when it loads.
 
     Args:
-        program: Bound or weight-less, of the CPU; not changed.
-        signature: Of the program.
-        translations: Of operators that torch has none for.
+        program: Bound or weight-less, for the CPU; not changed.
+        signature: Signature of the program.
+        translations: Translations of operators that torch does not translate.
     Raises:
         CompileFailure: FE802.
-        DeployError: the exporter fails for another reason.
+        DeployError: the exporter failed for another reason.
     """
     import onnxscript.optimizer
     from torch.onnx import OnnxExporterError
@@ -112,7 +112,9 @@ def convert(
 
 
 def _plain(program: ExportedProgram) -> ExportedProgram:
-    """A copy that the exporter takes, bound or not: no `WeightlessProgram`, and with known constants."""
+    """Return a copy that the exporter accepts, bound or not: no `WeightlessProgram`, and with known
+    constants.
+    """
     constants = {
         name: value_of(constant) if is_fake(constant) and has_value(constant) else constant
         for name, constant in program.constants.items()
@@ -121,14 +123,14 @@ def _plain(program: ExportedProgram) -> ExportedProgram:
 
 
 def _leave_out_values(model: Any, program: ExportedProgram) -> None:
-    """Takes the values of weights out of the graph, and those that unknown constants never had."""
+    """Remove the values of weights from the graph, and placeholders of unknown constants."""
     for name, initializer in model.graph.initializers.items():
         if name in program.state_dict or is_fake(program.constants.get(name)):
             initializer.const_value = None
 
 
 def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[str, str]:
-    """Gives inputs and outputs the program's names; an output's that an input or a weight has gets longer.
+    """Rename inputs and outputs as in the program; an output's name that is taken gets a suffix.
 
     Returns:
         The outputs' names in the graph by those in the program.
@@ -160,7 +162,7 @@ def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[st
 
 
 def _pass_through(graph: Any, index: int) -> None:
-    """Makes an output of the graph a value of its own."""
+    """Make an output of the graph a value of its own."""
     import onnx_ir as ir
 
     source = graph.outputs[index]
@@ -182,9 +184,9 @@ def _notes(program: ExportedProgram, model: Any) -> Iterator[str]:
     if checks := [node for node in called if operator_name(node) in _ASSERTIONS]:
         span = next((span for span in map(source_span, checks) if span is not None), None)
         place = "" if span is None else f", as at {SourcePaths(Path.cwd()).shortened(span.path)}:{span.line}"
-        yield f"ONNX has no assertions: the program's are left out ({len(checks)}){place}"
+        yield f"ONNX has no assertions: the program's assertions are dropped ({len(checks)}){place}"
     if draws := sorted({node.op_type for node in RecursiveGraphIterator(model.graph)} & _DRAWS):
-        yield f"what runs the file draws its own random numbers: {', '.join(draws)}"
+        yield f"the runtime that executes the file draws its own random numbers: {', '.join(draws)}"
 
 
 def _innermost(error: BaseException) -> str:

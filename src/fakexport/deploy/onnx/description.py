@@ -1,4 +1,4 @@
-"""What an ONNX file says of the program that it was: enough to check a call and to bind a checkpoint."""
+"""The description of a program in its ONNX file: enough to check a call and to bind a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ KEY = "fakexport"
 """Of `metadata_props`."""
 
 _FORMAT = "fakexport.onnx/1"
-_file_name = matching(re.compile(r"[^/\\\0:]+\.safetensors"), "name of a file beside the model", 1000)
+_file_name = matching(re.compile(r"[^/\\\0:]+\.safetensors"), "name of a file next to the model", 1000)
 
 
 @dataclass(frozen=True)
 class Description:
-    """Read from a file of an unknown author, or made for a new one.
+    """The description in an untrusted file, or for a new one.
 
     Args:
-        signature: What a call takes and gives.
+        signature: Inputs and outputs of a call.
         outputs: The names in the graph of the signature's output tensors, in their order.
         place: Where the weights are.
-        file: Name of the file beside the model that has them; empty if they are inside.
-        manifest: The weights that the program wants, and how checkpoints of other layouts become them: as in
-            an archive. Entries that are not persistent are constants without a value.
-        digest: Of the model and of this; empty until both are complete.
+        file: Name of the file next to the model that contains them; empty if they are inside.
+        manifest: The weights that the program expects, and how checkpoints in other layouts become them: as
+            in an archive. Entries that are not persistent are constants without a value.
+        digest: Hash of the model and of this; empty until both are complete.
     """
 
     signature: Signature
@@ -59,7 +59,7 @@ class Description:
     def of(
         cls, program: ExportedProgram, signature: Signature, outputs: tuple[str, ...], file: str
     ) -> Description:
-        """Of a program whose weights will be in `file`; inside, if that is empty."""
+        """Return the description of a program whose weights will be in `file`, or inside if that is empty."""
         tensors = (*map(_weight_entry, weights_payload(program).tensors), *_unknown_constants(program))
         manifest = MethodManifest(
             versions={"fakexport": __version__, "torch": str(torch.__version__)},
@@ -72,7 +72,7 @@ class Description:
 
     @property
     def expected(self) -> ExpectedWeights:
-        """What a checkpoint must bring."""
+        """The weights that a checkpoint must provide."""
         weights: dict[str, Weight] = {}
         constants: dict[str, Weight] = {}
         for tensor in self.manifest.tensors:
@@ -84,7 +84,7 @@ class Description:
 
     @property
     def stored(self) -> dict[str, Weight]:
-        """What the file beside the model holds: tied weights once."""
+        """The weights in the file next to the model: tied ones once."""
         return {
             tensor.name: Weight(tensor.shape, getattr(torch, tensor.dtype))
             for tensor in self.manifest.tensors
@@ -92,13 +92,15 @@ class Description:
 
     @property
     def stored_name(self) -> dict[str, str]:
-        """The name in that file, by each name of the weight."""
+        """Return the name in that file, by each name of the weight."""
         return {
             name: tensor.name for tensor in self.manifest.tensors for name in (tensor.name, *tensor.aliases)
         }
 
     def sealed(self, model: Any) -> Description:
-        """With the digest of a `ModelProto`, of this description in it too: damage anywhere changes it."""
+        """Return it with the digest of a `ModelProto` that includes this description, so that any damage
+        changes it.
+        """
         bare = type(model)()
         bare.CopyFrom(model)
         for index in reversed(range(len(bare.metadata_props))):
@@ -109,7 +111,7 @@ class Description:
         return replace(self, digest=found.hexdigest())
 
     def to_json(self) -> str:
-        """The same text for the same program."""
+        """Return the same text for the same program."""
         value = {
             "format": _FORMAT,
             "signature": self.signature.to_dict(),
@@ -122,7 +124,7 @@ class Description:
 
     @classmethod
     def from_json(cls, encoded: bytes) -> Description:
-        """What `to_json` gave, read from anybody's file.
+        """Read what `to_json` wrote, from an untrusted file.
 
         Raises:
             DocumentError: it is something else.
@@ -130,7 +132,7 @@ class Description:
         found = record(
             parse_json(encoded),
             {
-                "format": one_of((_FORMAT,), "format of an ONNX file of fakexport"),
+                "format": one_of((_FORMAT,), "format of a fakexport ONNX file"),
                 "signature": Signature.from_dict,
                 "outputs": lambda value: tuple(items(value, text)),
                 "weights": _place,
@@ -152,7 +154,7 @@ def _program(value: Any) -> MethodManifest:
 
 
 def _place(value: Any) -> tuple[WeightsPlace, str]:
-    place = field(mapping(value), "place", one_of(("inside", "beside"), "place of weights"))
+    place = field(mapping(value), "place", one_of(("inside", "beside"), "location of weights"))
     if place == "inside":
         record(value, {"place": text, "file": one_of(("",), "file of weights that are inside")})
         return "inside", ""
@@ -160,7 +162,7 @@ def _place(value: Any) -> tuple[WeightsPlace, str]:
 
 
 def _weight_entry(found: TensorEntry) -> TensorEntry:
-    """As the file has it: row by row, of the CPU; where the program has its own does not matter."""
+    """Return the entry as in the file: row-major, on the CPU, whatever the program's layout."""
     return replace(
         found, **_row_major(found.shape), device="cpu", requires_grad=False, source=None, location=None
     )

@@ -1,4 +1,4 @@
-"""What ONNX cannot express of a program, all of it in one go: FE802."""
+"""Find everything in a program that ONNX cannot express, at once: FE802."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ _WRITES = {
 
 
 def findings_of_program(program: ExportedProgram, signature: Signature) -> Iterator[Diagnostic]:
-    """What the exporter leaves out, or changes, without a word.
+    """Yield what the exporter silently drops or changes.
 
-    It drops what a program writes into buffers and inputs, and makes pairs of numbers of complex inputs and
-    outputs.
+    It drops mutations of buffers and inputs, and converts complex inputs and outputs to pairs of numbers.
 
     Args:
-        program: As the exporter translates it. Before, nothing in its signature says what it writes.
-        signature: Of the program.
+        program: As the exporter translates it. Before that, its signature does not list mutations.
+        signature: Signature of the program.
     """
     nodes = {node.name: node for node in program.graph.nodes}
     for spec in program.graph_signature.output_specs:
@@ -49,9 +48,9 @@ def findings_of_program(program: ExportedProgram, signature: Signature) -> Itera
             node = nodes[spec.arg.name]
             what = f"{_WRITES[spec.kind]} {spec.target}"
             yield rule("FE802").diagnostic(
-                labels=labels_at(source_span(node), f"this is written into {what}"),
-                notes=(f"{what} would be as before in the next call: ONNX has no state",),
-                fix=Fix("return it as an output, and take it as an input in the next call"),
+                labels=labels_at(source_span(node), f"{what} is written here"),
+                notes=(f"{what} would have its old value in the next call: ONNX has no state",),
+                fix=Fix("return it as an output, and pass it as an input to the next call"),
                 node=node.name,
                 module_path=module_path(node) or None,
                 fault="model",
@@ -69,17 +68,17 @@ def findings_of_failure(
     error: Exception,
     translations: Mapping[Any, Callable[..., Any]],
 ) -> tuple[Diagnostic, ...]:
-    """All that is in the way: what is written, and the operators without translation.
+    """Return everything that blocks the conversion: mutations, and operators without translation.
 
-    Where each has one, the node at which the exporter stopped.
+    If all have one, the node at which the exporter stopped.
 
     Args:
-        program: A plain one, as the exporter got it.
-        signature: Of the program.
+        program: A plain one, as passed to the exporter.
+        signature: Signature of the program.
         error: What the exporter raised.
-        translations: As it got them.
+        translations: As passed to it.
     Returns:
-        None where the error has another reason.
+        None if the error has another cause.
     """
     stopped = node_of_failure(error)
     if stopped is None:
@@ -100,7 +99,7 @@ def _untranslated(
 
 
 def _name(node: Node) -> str:
-    """The operator's name, also of one that torch runs in an order of its own because it has effects."""
+    """Return the operator's name, even if torch runs it through an effect wrapper."""
     name = operator_name(node)
     return target_name(node.args[1]) if name == "higher_order.with_effects" else name
 
@@ -109,13 +108,13 @@ def _missing(name: str, nodes: list[Node]) -> Diagnostic:
     namespace = name.partition(".")[0]
     is_custom = namespace not in _OF_TORCH
     fix = way_around(name) or (
-        f"compile_onnx(..., custom_translation_table={{torch.ops.{name}: ...}}) takes a translation of it"
+        (f"compile_onnx(..., custom_translation_table={{torch.ops.{name}: ...}}) accepts a translation of it")
         if is_custom
-        else "write it with other operators"
+        else "use other operators"
     )
     return rule("FE802").diagnostic(
         labels=labels_at(source_span(nodes[0]), f"{name} has no translation to ONNX"),
-        notes=(f"{name} at node {nodes[0].name} is no operator that torch.onnx translates",),
+        notes=(f"{name} at node {nodes[0].name} is not an operator that torch.onnx translates",),
         fix=Fix(fix),
         node=nodes[0].name,
         module_path=module_path(nodes[0]) or None,
@@ -130,9 +129,9 @@ def _stopped(node: Node, error: BaseException) -> Diagnostic:
     reason = next(iter(str(error).strip().splitlines()), "")
     name = operator_name(node)
     return rule("FE802").diagnostic(
-        labels=labels_at(source_span(node), f"{name} cannot be translated as it is called here"),
+        labels=labels_at(source_span(node), f"{name} cannot be translated with these arguments"),
         notes=(f"torch.onnx at node {node.name}, {name}: {type(error).__name__}: {reason}",),
-        fix=Fix("write it with other operators"),
+        fix=Fix("use other operators"),
         node=node.name,
         module_path=module_path(node) or None,
     )
@@ -140,8 +139,8 @@ def _stopped(node: Node, error: BaseException) -> Diagnostic:
 
 def _complex(node: Node, what: str) -> Diagnostic:
     return rule("FE802").diagnostic(
-        labels=labels_at(source_span(node), "this is complex"),
-        notes=(f"the {what} {node.name} is complex, and operators of ONNX take real numbers alone",),
+        labels=labels_at(source_span(node), "this tensor is complex"),
+        notes=(f"the {what} {node.name} is complex, but ONNX operators take real numbers only",),
         fix=Fix(f"make the {what} real: torch.view_as_real, torch.view_as_complex"),
         node=node.name,
         fault="model",

@@ -1,4 +1,4 @@
-"""The parts of an ONNX model, wherever they are in it."""
+"""The parts of an ONNX model, at any depth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["messages"]
 
 
 def messages(message: Any, kind: str) -> Iterator[Any]:
-    """Every part of one kind, `NodeProto`: of graphs within nodes, of functions, of sparse tensors."""
+    """Yield every part of one kind, `NodeProto`: of graphs within nodes, of functions, of sparse tensors."""
     for field, value in message.ListFields():
         if field.message_type is None:
             continue

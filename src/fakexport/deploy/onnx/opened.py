@@ -1,4 +1,4 @@
-"""Running an ONNX file that `compile_onnx` wrote, in ONNX Runtime."""
+"""Run an ONNX file written by `compile_onnx` in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class OnnxArtifact:
     """An ONNX file in ONNX Runtime, with its weights.
 
     Args:
-        name: Of the file, for errors.
-        description: What the file says.
-        session: Of ONNX Runtime, on the CPU.
-        kept: What the session refers to and does not own.
+        name: Name of the file, for errors.
+        description: The file's description.
+        session: ONNX Runtime session, on the CPU.
+        kept: Objects that the session refers to but does not own.
     """
 
     def __init__(self, name: str, description: Description, session: Any, kept: object) -> None:
@@ -51,11 +51,11 @@ class OnnxArtifact:
         return self._description.signature
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The output tensors by name.
+        """Return the output tensors by name.
 
         Raises:
             UnsuitableInputs: before anything runs.
-            DeployError: ONNX Runtime fails.
+            DeployError: ONNX Runtime failed.
         """
         self.signature.check(inputs)
         feeds = {tensor.name: to_ort(inputs[tensor.name]) for tensor in self.signature.inputs}
@@ -68,21 +68,21 @@ class OnnxArtifact:
 
 
 def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> OnnxArtifact:
-    """Opens an ONNX file with its weights: all of them, exactly, or not at all.
+    """Open an ONNX file with its weights: all of them, exactly, or not at all.
 
-    ONNX Runtime is given the weights; it never opens a file that the model names.
+    The weights are passed to ONNX Runtime; it never opens a file that the model names.
 
     Args:
         path: A file that `compile_onnx` wrote.
         checkpoint: The weights, as for `bind`, also in the layout of the Hugging Face hub. Default: those
-            inside, or in the safetensors file beside the model.
+            inside, or in the safetensors file next to the model.
     Raises:
-        DeployError: the file is damaged, refused, not of fakexport, or without weights; the weights beside it
-            were written with another; or ONNX Runtime cannot run it.
+        DeployError: the file is damaged, refused, not written by fakexport, or without weights; the weights
+            next to it belong to a different file; or ONNX Runtime cannot run it.
         CheckpointError, BindError: the checkpoint is refused, or does not fit.
         OSError: the file cannot be read.
     Warns:
-        WeightsWarning: as `bind` says.
+        WeightsWarning: as for `bind`.
         ModuleNotFoundError: onnx or onnxruntime is not installed.
     """
     import onnxruntime
@@ -108,8 +108,8 @@ def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     except Exception as error:
         reason = _first_line(error)
         if _UNKNOWN_OPERATOR in reason:
-            reason = f"it has no kernel on the CPU for an operator: {reason}"
-        raise DeployError(f"{file}: ONNX Runtime refuses it: {reason}") from error
+            reason = f"no CPU kernel for an operator: {reason}"
+        raise DeployError(f"{file}: ONNX Runtime rejects it: {reason}") from error
     return OnnxArtifact(file.name, description, session, values)
 
 
@@ -117,7 +117,8 @@ def _description(model: Any, file: Path) -> Description:
     texts = [entry.value for entry in model.metadata_props if entry.key == KEY]
     if len(texts) != 1:
         raise DeployError(
-            f"{file} was not written by `fakexport compile`: it has no signature; onnxruntime itself runs it"
+            f"{file} was not written by `fakexport compile`: it has no signature; run it with "
+            "onnxruntime directly"
         )
     try:
         encoded = texts[0]  # protobuf leaves what is no UTF-8 as bytes.
@@ -134,16 +135,16 @@ def _description(model: Any, file: Path) -> Description:
 def _weights(
     names: tuple[str, ...], description: Description, file: Path, checkpoint: CheckpointSource | None
 ) -> dict[str, Any]:
-    """The values of ONNX Runtime for the weights that are not inside."""
+    """Return the values of ONNX Runtime for the weights that are not inside."""
     if description.place == "inside":
         if checkpoint is not None:
-            raise DeployError(f"{file} has its weights inside; compile with --weights beside to bind others")
+            raise DeployError(f"{file} contains its weights; compile with --weights beside to bind others")
         return {}
     beside = file.parent / description.file
     check_owner(file, beside, checkpoint, description.digest)
     if checkpoint is None:
         if not beside.exists():
-            raise DeployError(f"{file} has no weights: {beside} is not there, and no checkpoint is given")
+            raise DeployError(f"{file} has no weights: {beside} is missing, and no checkpoint was passed")
         checkpoint = beside
     expected = description.expected
     opened = open_checkpoint(checkpoint)
@@ -160,13 +161,13 @@ def _row_major(expected: ExpectedWeights) -> dict[str, torch.Tensor]:
 
 
 def _check_names(session: Any, description: Description) -> None:
-    """The description and the graph must be of one program, since the one names what the other has."""
+    """Check that the description and the graph belong to the same program."""
     inputs = {value.name for value in session.get_inputs()}
     outputs = {value.name for value in session.get_outputs()}
     tensors = [output for output in description.signature.outputs if output.is_tensor]
     is_same = inputs == {tensor.name for tensor in description.signature.inputs}
     if not is_same or not outputs.issuperset(description.outputs) or len(tensors) != len(description.outputs):
-        raise DeployError("its description is of another graph")
+        raise DeployError("its description belongs to a different graph")
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Tensors as values of ONNX Runtime and back."""
+"""Convert tensors to ONNX Runtime values and back."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ _BITS = {
 
 
 def onnx_type(dtype: torch.dtype) -> int:
-    """ONNX's number of a dtype.
+    """Return ONNX's number for a dtype.
 
     Raises:
-        DeployError: ONNX has it not.
+        DeployError: ONNX does not support it.
     """
     import onnx
 
     if dtype not in _TYPES:
-        raise DeployError(f"ONNX has no dtype for {str(dtype).removeprefix('torch.')}")
+        raise DeployError(f"ONNX does not support the dtype {str(dtype).removeprefix('torch.')}")
     number: int = onnx.TensorProto.DataType.Value(_TYPES[dtype])
     return number
 
 
 def to_ort(tensor: torch.Tensor) -> Any:
-    """The tensor as an `OrtValue`: the same memory, where it is on the CPU and row-major."""
+    """Return the tensor as an `OrtValue`: the same memory, where it is on the CPU and row-major."""
     from onnxruntime import OrtValue
 
     plain = tensor.detach().to("cpu").contiguous()
@@ -70,7 +70,7 @@ def to_ort(tensor: torch.Tensor) -> Any:
 
 
 def from_ort(value: Any) -> torch.Tensor:
-    """The value as a tensor of its own."""
+    """Return the value as a tensor of its own."""
     if "float8" in value.data_type() or "bfloat16" in value.data_type():
         return torch.utils.dlpack.from_dlpack(value).clone()
     return torch.from_numpy(value.numpy())

@@ -1,4 +1,4 @@
-"""An ONNX file of an unknown author, before ONNX Runtime sees it."""
+"""Read an untrusted ONNX file before ONNX Runtime sees it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["external_tensors", "read_model"]
 
 
 def read_model(content: bytes, name: str) -> Any:
-    """The bytes as a `ModelProto`.
+    """Return the bytes as a `ModelProto`.
 
     Raises:
-        DeployError: they are none.
+        DeployError: they are not an ONNX model.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -24,33 +24,35 @@ def read_model(content: bytes, name: str) -> Any:
     try:
         model = onnx.ModelProto.FromString(content)
     except DecodeError as error:
-        raise DeployError(f"{name} is no ONNX file, or a damaged one") from error
+        raise DeployError(f"{name} is not an ONNX file, or is damaged") from error
     if not model.HasField("graph"):
-        raise DeployError(f"{name} is no ONNX file: it has no graph")
+        raise DeployError(f"{name} is not an ONNX file: it has no graph")
     return model
 
 
 def external_tensors(model: Any, description: Description, name: str) -> tuple[str, ...]:
-    """The names of the weights that the file has not inside.
+    """Return the names of the weights that are not inside the file.
 
-    ONNX lets any tensor name any file of the machine. Here each must be a weight that the description knows,
-    as it knows it, so that all of them are given to ONNX Runtime and none is looked up.
+    ONNX lets any tensor name any file on the machine. Here each must be a weight as in the description, so
+    that all of them are passed to ONNX Runtime and none is looked up.
 
     Raises:
-        DeployError: something else lies outside.
+        DeployError: something else is outside.
     """
     weights = [tensor for tensor in model.graph.initializer if _is_outside(tensor)]
     names = tuple(tensor.name for tensor in weights)
     if len(set(names)) != sum(map(_is_outside, messages(model, "TensorProto"))):
-        raise DeployError(f"{name} refers to a file with something that is no weight of its graph")
+        raise DeployError(f"{name} refers to a file for something that is not a weight of its graph")
     expected = description.expected.all
     for tensor in weights:
         wanted = expected.get(tensor.name)
         if wanted is None:
-            raise DeployError(f"{name} refers to a file with {tensor.name!r}, which its description has not")
+            raise DeployError(f"{name} refers to a file for {tensor.name!r}, which is not in its description")
         shape = (*wanted.shape, 2) if wanted.dtype.is_complex else wanted.shape
         if tuple(tensor.dims) != shape or tensor.data_type != onnx_type(wanted.dtype):
-            raise DeployError(f"{name} has the weight {tensor.name!r} otherwise than its description")
+            raise DeployError(
+                f"{name} has the weight {tensor.name!r} with a different shape or dtype from its description"
+            )
     return names
 
 

@@ -361,5 +361,5 @@ def test_what_has_no_text_is_one_line():
 
 
 def test_the_constants_do_not_take_the_place_of_the_text(tmp_path):
-    with pytest.raises(ValueError, match="choose another ending"):
+    with pytest.raises(ValueError, match="choose another suffix"):
         fe.write_source(export(nn.Linear(8, 8), (ROWS,)), tmp_path / "program.safetensors")

@@ -55,7 +55,7 @@ fs::path first_file(const fs::path& folder) {
       std::string names;
       for (std::size_t i = 0; i < std::min<std::size_t>(found.size(), 3); ++i) names += found[i] + ", ";
       throw Fault(folder.string() + " has " + std::to_string(found.size()) +
-                  " files without an index, name one: " + names + "...");
+                  " files without an index, pass one of them: " + names + "...");
     }
   }
   throw Fault(folder.string() + " has no .safetensors file and no index of such files");
@@ -75,7 +75,7 @@ Checkpoint::Checkpoint(const fs::path& given) : path_(begin_of(given)) {
   } else if (name.find(safetensors) != std::string::npos) {
     add_shards();
   } else {
-    throw Fault(path_.string() + " is no index of .safetensors files");
+    throw Fault(path_.string() + " is not an index of .safetensors files");
   }
 }
 

@@ -301,8 +301,8 @@ std::string text(const Number& number) {
 std::string told(const Expression& asked, const TensorsByName& given) {
   const std::string input = "`" + asked.name + "`", value = text(answer(asked, given));
   const std::string place = " in dimension " + std::to_string(asked.dim);
-  if (asked.kind == Expression::Kind::size) return input + " has " + value + place;
-  if (asked.kind == Expression::Kind::stride) return input + " has the stride " + value + place;
+  if (asked.kind == Expression::Kind::size) return input + " has size " + value + place;
+  if (asked.kind == Expression::Kind::stride) return input + " has stride " + value + place;
   if (asked.kind == Expression::Kind::offset) return input + " begins at element " + value + " of its storage";
   return input + " is " + value;
 }
@@ -332,7 +332,7 @@ void Condition::require(const TensorsByName& given) const {
   collect(check, given, found);
   std::string sizes;
   for (const std::string& line : found) sizes += (sizes.empty() ? "" : " and ") + line;
-  throw Fault(sizes + ", and the program needs " + text);
+  throw Fault(sizes + ", but the program needs " + text);
 }
 
 }  // namespace runner

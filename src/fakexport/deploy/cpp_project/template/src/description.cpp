@@ -62,12 +62,12 @@ PackageDescription read(const json::Value& value) {
 
 void check_orders(const PackageDescription& description) {
   const std::vector<InputTensor>& inputs = description.signature.inputs;
-  if (description.orders.size() != inputs.size()) throw Fault("its orders are not those of the inputs");
+  if (description.orders.size() != inputs.size()) throw Fault("its orders do not match the inputs");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Shape sorted = description.orders[i], expected(inputs[i].shape.size());
     std::sort(sorted.begin(), sorted.end());
     std::iota(expected.begin(), expected.end(), 0);
-    if (sorted != expected) throw Fault("its orders are not those of the inputs");
+    if (sorted != expected) throw Fault("its orders do not match the inputs");
   }
 }
 
@@ -111,7 +111,7 @@ PackageDescription PackageDescription::of(const std::filesystem::path& package) 
   char start[2] = {};
   const InputFile file(package);
   if (file.size() > 2) file.read(0, start, 2);
-  if (start[0] != 'P' || start[1] != 'K') throw Fault(package.string() + " is no compiled package");
+  if (start[0] != 'P' || start[1] != 'K') throw Fault(package.string() + " is not a compiled package");
   const std::string text = metadata(package);
   return within(package.string() + ": its description", [&] {
     PackageDescription found = read(json::parse(text));
@@ -132,7 +132,7 @@ void PackageDescription::check_machine() const {
   }
   if (device != "cpu") {
     if (device != "cuda" || !at::globalContext().hasCUDA()) {
-      throw Fault("the package was compiled for " + device + ", and there is no such device here");
+      throw Fault("the package was compiled for " + device + ", which is not available on this machine");
     }
     return;
   }
@@ -141,7 +141,7 @@ void PackageDescription::check_machine() const {
     const auto found = capabilities.find(name);
     if (found == capabilities.end() || !found->second.isBool() || !found->second.toBool()) {
       throw Fault("the package was compiled for a processor with " + name +
-                  ", which this one has not: compile it here");
+                  ", which this one lacks: compile it here");
     }
   }
 }
@@ -151,7 +151,7 @@ void PackageDescription::check_libraries() const {
     const bool is_class = name.find("::") != std::string::npos;
     if (is_class ? !is_registered_class(name) : !is_registered_operator(name)) {
       throw Fault((is_class ? "the C++ class " : "the operator ") + name +
-                  " is not registered: name the file of its library with --library");
+                  " is not registered: pass the file of its library with --library");
     }
   }
 }

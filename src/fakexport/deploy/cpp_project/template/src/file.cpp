@@ -25,7 +25,7 @@ InputFile::InputFile(std::filesystem::path path)
   struct stat found{};
   if (::fstat(descriptor_, &found) != 0 || !S_ISREG(found.st_mode)) {
     ::close(descriptor_);
-    throw Fault(path_.string() + ": no regular file");
+    throw Fault(path_.string() + ": not a regular file");
   }
   size_ = found.st_size;
 }

@@ -41,7 +41,7 @@ class Parser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Fault("no JSON: " + what + " at byte " + std::to_string(at_));
+    throw Fault("not valid JSON: " + what + " at byte " + std::to_string(at_));
   }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
@@ -166,7 +166,7 @@ class Parser {
     if (is_integer) {
       std::int64_t value = 0;
       const auto [end, error] = std::from_chars(spelt.data(), spelt.data() + spelt.size(), value);
-      if (error != std::errc()) fail("an integer beyond 64 bits");
+      if (error != std::errc()) fail("an integer of more than 64 bits");
       return Value(value);
     }
     const double value = std::strtod(spelt.c_str(), nullptr);
@@ -178,7 +178,7 @@ class Parser {
     std::string found;
     take('"');
     while (true) {
-      if (at_ == text_.size()) fail("a string without end");
+      if (at_ == text_.size()) fail("an unterminated string");
       const unsigned char c = static_cast<unsigned char>(text_[at_]);
       if (c == '"') break;
       if (c < 0x20) fail("a control character in a string");
@@ -221,9 +221,9 @@ class Parser {
     }
     const char32_t first = four_hex_digits();
     if (first < 0xD800 || first > 0xDFFF) return first;
-    if (first > 0xDBFF || !takes("\\u")) fail("half of a surrogate pair");
+    if (first > 0xDBFF || !takes("\\u")) fail("an incomplete surrogate pair");
     const char32_t second = four_hex_digits();
-    if (second < 0xDC00 || second > 0xDFFF) fail("half of a surrogate pair");
+    if (second < 0xDC00 || second > 0xDFFF) fail("an incomplete surrogate pair");
     return 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
   }
 
@@ -250,7 +250,7 @@ class Parser {
     }
     constexpr char32_t least[] = {0, 0x80, 0x800, 0x10000};
     is_valid = is_valid && value >= least[more] && value <= 0x10FFFF && (value < 0xD800 || value > 0xDFFF);
-    if (!is_valid) fail("bytes that are no UTF-8");
+    if (!is_valid) fail("bytes that are not UTF-8");
     at_ += more + 1;
     return value;
   }

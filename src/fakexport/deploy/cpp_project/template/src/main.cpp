@@ -71,7 +71,7 @@ TensorsByName all_weights(const Options& options, const PackageDescription& desc
   if (!found.others.empty()) {
     const std::size_t count = found.others.size();
     const std::string entries = count == 1 ? "an entry" : std::to_string(count) + " entries";
-    write_line("note", found.path.string() + " has " + entries + " that no weight of the model wants: " +
+    write_line("note", found.path.string() + " has " + entries + " that the model does not use: " +
                            in_quotes(found.others[0]) + (count == 1 ? "" : ", ..."));
   }
   found.weights.merge(read_constants(options.package));
@@ -84,7 +84,7 @@ void run(const Options& options) {
   description.check_machine();
   description.check_libraries();
   if (options.weights && !description.has_weights_beside) {
-    throw Fault("the package has its weights inside and takes no --weights");
+    throw Fault("the package contains its weights: drop --weights");
   }
   const TensorsByName inputs = read_inputs(options.inputs);
   description.signature.check(inputs);
@@ -119,6 +119,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return report(first_line(error));
   } catch (...) {
-    return report("an unknown fault");
+    return report("an unknown error");
   }
 }

@@ -77,7 +77,7 @@ class HeaderReader {
   std::string string() {
     take("'");
     const std::size_t end = text_.find('\'', at_);
-    if (end == std::string_view::npos) throw Fault("its header is damaged: a text without end");
+    if (end == std::string_view::npos) throw Fault("its header is damaged: an unterminated string");
     const std::string found(text_.substr(at_, end - at_));
     at_ = end + 1;
     return found;
@@ -116,7 +116,7 @@ at::Tensor array(const InputFile& file) {
   unsigned char start[12] = {};
   if (file.size() < 10) throw Fault("it is too short for an npy file");
   file.read(0, start, std::min<std::int64_t>(file.size(), sizeof(start)));
-  if (std::memcmp(start, magic.data(), magic.size()) != 0) throw Fault("it is no npy file");
+  if (std::memcmp(start, magic.data(), magic.size()) != 0) throw Fault("it is not an npy file");
   const int version = start[6];
   if (version < 1 || version > 3) throw Fault("its version " + std::to_string(version) + " is not supported");
   const std::int64_t header_at = version == 1 ? 10 : 12;
@@ -124,7 +124,7 @@ at::Tensor array(const InputFile& file) {
   if (version > 1)
     length |= static_cast<std::int64_t>(start[10]) << 16 | static_cast<std::int64_t>(start[11]) << 24;
   if (length > most_header_bytes) throw Fault("its header has more than 1,000,000 bytes");
-  if (length > file.size() - header_at) throw Fault("its header goes beyond its end");
+  if (length > file.size() - header_at) throw Fault("its header exceeds the file");
   std::string text(static_cast<std::size_t>(length), '\0');
   file.read(header_at, text.data(), length);
   Header header = HeaderReader(text).whole();
@@ -174,11 +174,11 @@ void write_npy_folder(const std::filesystem::path& folder, const NamedTensors& t
   for (const auto& [name, tensor] : tensors) {
     const Dtype* dtype = dtype_of(tensor.scalar_type());
     if (!dtype || dtype->npy.empty()) {
-      throw Fault("npy has no name for " + dtype_name(tensor) + ", the dtype of " + in_quotes(name) +
+      throw Fault("npy cannot store " + dtype_name(tensor) + ", the dtype of " + in_quotes(name) +
                   "; write a .safetensors file");
     }
     if (name.empty() || name.size() > 200 || name.find('/') != std::string::npos) {
-      throw Fault(in_quotes(name) + " is no name for a file; write a .safetensors file");
+      throw Fault(in_quotes(name) + " is not a valid file name; write a .safetensors file");
     }
   }
   const fs::path target = folder.has_filename() ? folder : folder.parent_path();

@@ -9,14 +9,13 @@ const char* const usage =
     "PATH]\n"
     "\n"
     "  --package  the compiled program, .pt2\n"
-    "  --weights  its weights: a .safetensors file, the index of several (.safetensors.index.json), or a "
-    "folder\n"
-    "             with either (default: the file beside the package, where they are not in it)\n"
-    "  --library  loads a library that registers operators; may be given several times\n"
+    "  --weights  its weights: a .safetensors file, a shard index (.safetensors.index.json), or a folder\n"
+    "             with either (default: the file next to the package, unless the package contains them)\n"
+    "  --library  a library that registers operators; may be given several times\n"
     "  --inputs   one .safetensors file with all inputs, or an .npy file for each: --inputs x=x.npy y=y.npy\n"
     "  --output   a .safetensors file, or a new folder for one .npy file per output\n"
     "\n"
-    "Exit code 0: done. 2: a file, an input or the machine is at fault; one line says why, nothing is "
+    "Exit code 0: done. 2: bad usage, file, input or machine; one line says why, and nothing is "
     "written.\n";
 
 Options Options::parse(const std::vector<std::string>& arguments) {

@@ -19,7 +19,8 @@ constexpr std::int64_t most_header_bytes = 100'000'000;  // The format's own lim
 constexpr std::size_t most_dimensions = 64;
 
 SafetensorsFile::Entry entry(const json::Value& value, std::int64_t start) {
-  if (value.object().size() != 3) throw Fault("an entry has dtype, shape and data_offsets, and nothing else");
+  if (value.object().size() != 3)
+    throw Fault("an entry must have dtype, shape and data_offsets, and nothing else");
   SafetensorsFile::Entry found{};
   const std::string& name = value.at("dtype").text();
   found.dtype = dtype_of_safetensors(name);
@@ -27,16 +28,16 @@ SafetensorsFile::Entry entry(const json::Value& value, std::int64_t start) {
   for (const json::Value& size : value.at("shape").array()) found.shape.push_back(size.integer());
   if (found.shape.size() > most_dimensions) throw Fault("more than 64 dimensions");
   const json::Array& offsets = value.at("data_offsets").array();
-  if (offsets.size() != 2) throw Fault("data_offsets is not a begin and an end");
+  if (offsets.size() != 2) throw Fault("data_offsets is not a pair of begin and end");
   const std::int64_t begin = offsets[0].integer();
   const std::int64_t end = offsets[1].integer();
   if (begin < 0 || begin > end || end > INT64_MAX - start)
-    throw Fault("data_offsets is not a begin and an end");
+    throw Fault("data_offsets is not a pair of begin and end");
   found.begin = start + begin;
   found.size = end - begin;
   if (byte_count(found.shape, *found.dtype) != found.size) {
     throw Fault(kind(name, found.shape) + " does not take the " + std::to_string(found.size) +
-                " bytes that the offsets give it");
+                " bytes between its offsets");
   }
   return found;
 }
@@ -51,7 +52,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, std::int64_t
     : file_(path) {
   within(path.string() + " is refused: its constants", [&] {
     if (begin < 0 || size < 0 || begin > file_.size() || size > file_.size() - begin)
-      throw Fault("they go beyond its end");
+      throw Fault("they exceed the file");
     read(begin, size);
   });
 }
@@ -61,10 +62,10 @@ void SafetensorsFile::read(std::int64_t begin, std::int64_t size) {
   if (size < length_bytes) throw Fault("it is too short for a safetensors file");
   file_.read(begin, &length, length_bytes);
   if (length > static_cast<std::uint64_t>(most_header_bytes)) {
-    throw Fault("it is no safetensors file, or its header has more than 100,000,000 bytes");
+    throw Fault("it is not a safetensors file, or its header has more than 100,000,000 bytes");
   }
   const std::int64_t header_bytes = length_bytes + static_cast<std::int64_t>(length);
-  if (header_bytes > size) throw Fault("its header goes beyond its end");
+  if (header_bytes > size) throw Fault("its header exceeds the file");
   std::string text(length, '\0');
   file_.read(begin + length_bytes, text.data(), static_cast<std::int64_t>(length));
   read_header(text, begin + header_bytes);
@@ -92,10 +93,10 @@ void SafetensorsFile::check_layout(std::int64_t start, std::int64_t end_of_file)
   });
   std::int64_t end = start;
   for (const auto& [name, found] : ordered) {
-    if (found.begin < end) throw Fault(in_quotes(name) + " overlaps the tensor before it");
+    if (found.begin < end) throw Fault(in_quotes(name) + " overlaps the previous tensor");
     if (found.begin > end) throw Fault(in_quotes(name) + " leaves a hole before it");
     if (found.size > end_of_file - found.begin)
-      throw Fault(in_quotes(name) + " ends beyond the end of the file");
+      throw Fault(in_quotes(name) + " exceeds the file");
     end = found.begin + found.size;
   }
   if (end != end_of_file) throw Fault("there are bytes after the last tensor");
@@ -120,7 +121,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
   for (auto& [name, tensor] : ordered) {
     const Dtype* dtype = dtype_of(tensor.scalar_type());
     if (!dtype || dtype->safetensors.empty()) {
-      throw Fault("safetensors has no name for " + dtype_name(tensor) + ", the dtype of " + in_quotes(name));
+      throw Fault("safetensors cannot store " + dtype_name(tensor) + ", the dtype of " + in_quotes(name));
     }
     tensor = tensor.cpu().contiguous();
     const std::int64_t begin = end;

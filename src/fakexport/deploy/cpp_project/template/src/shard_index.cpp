@@ -33,7 +33,7 @@ const json::Object& weight_map(const json::Value& index) {
 
 void check_shard(const fs::path& folder, const std::string& file) {
   if (printable(file) != file || fs::path(file).extension() != ".safetensors")
-    throw Fault(in_quotes(file) + " is no name of a shard (.safetensors)");
+    throw Fault(in_quotes(file) + " is not a valid shard name (.safetensors)");
   if (file[0] == '.' || file.find_first_of("/\\:") != std::string::npos)
     throw Fault("the shard " + in_quotes(file) + " is not in the folder of the index");
   std::error_code fault;  // What cannot be looked at is missing.
@@ -45,7 +45,7 @@ void check_shard(const fs::path& folder, const std::string& file) {
 
 std::vector<Shard> read_index(const fs::path& path) {
   const InputFile opened(path);
-  return within(path.string() + " is no index that can be trusted", [&] {
+  return within(path.string() + " is not a valid shard index", [&] {
     const json::Value index = read(opened);
     std::vector<Shard> shards;
     std::map<std::string, std::size_t> places;

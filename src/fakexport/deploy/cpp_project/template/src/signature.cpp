@@ -67,7 +67,7 @@ class SizeCheck {
 
  private:
   static Fault refused(const std::string& found, const std::string& takes) {
-    return Fault(found + ", where the program takes " + takes);
+    return Fault(found + ", but the program expects " + takes);
   }
 
   std::map<std::string, std::pair<std::int64_t, std::string>> values_;
@@ -116,13 +116,13 @@ void Signature::check(const TensorsByName& given) const {
     const at::Tensor& tensor = found->second;
     if (dtype_name(tensor) != wanted.dtype ||
         tensor.dim() != static_cast<std::int64_t>(wanted.shape.size())) {
-      throw Fault("the input " + in_quotes(wanted.name) + " is " + kind(tensor) + ", and the program takes " +
-                  wanted_kind(wanted));
+      throw Fault("the input " + in_quotes(wanted.name) + " is " + kind(tensor) +
+                  ", but the program expects " + wanted_kind(wanted));
     }
     for (std::size_t i = 0; i < wanted.shape.size(); ++i) {
       const std::int64_t size = tensor.size(static_cast<std::int64_t>(i));
       const std::string place = " in dimension " + std::to_string(i);
-      sizes.check("`" + wanted.name + "` has " + std::to_string(size) + place, size, wanted.shape[i]);
+      sizes.check("`" + wanted.name + "` has size " + std::to_string(size) + place, size, wanted.shape[i]);
     }
   }
   for (const Condition& condition : conditions) condition.require(given);

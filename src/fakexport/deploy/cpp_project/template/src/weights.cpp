@@ -37,7 +37,7 @@ std::vector<std::string> names_in(const Checkpoint& checkpoint, const Weight& we
     const std::string takes = kind(weight.dtype, weight.shape);
     if (has != takes) {
       throw Fault(file.path().string() + ": the weight " + in_quotes(name) + " is " + has +
-                  ", and the program takes " + takes);
+                  ", but the program expects " + takes);
     }
     found.push_back(name);
   }
@@ -51,7 +51,7 @@ at::Tensor read_weight(const Checkpoint& checkpoint, const std::vector<std::stri
     const at::Tensor other = read(names[i]);
     if (std::memcmp(tensor.const_data_ptr(), other.const_data_ptr(), tensor.nbytes()) != 0) {
       throw Fault(checkpoint.path().string() + ": " + in_quotes(names[0]) + " and " + in_quotes(names[i]) +
-                  " differ, and are one weight of the program");
+                  " differ, but are a single weight of the program");
     }
   }
   return tensor;
@@ -81,8 +81,8 @@ void check_owner(const Checkpoint& checkpoint, const PackageDescription& descrip
                  const fs::path& package) {
   const auto found = checkpoint.metadata().find(owner);
   if (found != checkpoint.metadata().end() && found->second != description.program_id) {
-    throw Fault(checkpoint.path().string() + " was written with another " + package.filename().string() +
-                " than this one: compile again, or give it another name if it is to be a checkpoint");
+    throw Fault(checkpoint.path().string() + " was written for a different " + package.filename().string() +
+                ": compile again, or rename it to use it as a checkpoint");
   }
 }
 
@@ -104,9 +104,9 @@ Fault missing_weights(const fs::path& path, const std::vector<std::string>& miss
     text += std::to_string(missing.size()) + " weights are missing: " + first_of(missing);
   }
   if (!others.empty()) {
-    text += "; of its entries no weight wants " + first_of(others) +
-            ": if these are the weights by other names, `fakexport compile PROGRAM CHECKPOINT --to aoti "
-            "--weights beside -o PACKAGE` writes them by those of the program";
+    text += "; unexpected keys: " + first_of(others) +
+            ": if these are the weights under other names, `fakexport compile PROGRAM CHECKPOINT --to aoti "
+            "--weights beside -o PACKAGE` writes them under the program's names";
   }
   return Fault(text);
 }
