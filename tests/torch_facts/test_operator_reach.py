@@ -19,19 +19,10 @@ torch. Add a line here once you know what an operator does, or a reason to `oper
 
 NAMESPACES = frozenset(
     (
-        *("_native", "_quantized", "_test", "aten", "cuda", "debug_mode_ops", "export", "flex_lib", "fsdp"),
-        *(
-            "inductor",
-            "inductor_prims",
-            "mkl",
-            "mkldnn",
-            "mkldnn_prepacked",
-            "onednn",
-            "onnx",
-            "onnx_symbolic",
-        ),
-        *("prims", "profiler", "quantization", "quantized", "quantized_decomposed", "rngprims", "sparse"),
-        "streams",
+        *("_native", "_native_aot", "_quantized", "_test", "aten", "coor", "cuda", "debug_mode_ops"),
+        *("export", "flex_gemm", "flex_lib", "fsdp", "inductor", "inductor_prims", "mkl", "mkldnn"),
+        *("mkldnn_prepacked", "onednn", "onnx", "onnx_symbolic", "prepacked", "prims", "profiler"),
+        *("quantization", "quantized", "quantized_decomposed", "rngprims", "sparse", "streams"),
     )
 )
 """The namespaces of torch whose operators are judged one by one; all others are refused."""
