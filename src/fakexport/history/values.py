@@ -42,7 +42,19 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def remember_value(fake: torch.Tensor, real: torch.Tensor) -> None:
-    """Make `real` the value of `fake`, from now on. It is kept, not copied."""
+    """Make `real` the value of `fake`, from now on.
+
+    Args:
+        fake: A fake tensor, such as a constant of a program on a GPU that has no value.
+        real: A tensor on the CPU with its shape and dtype. It is kept, not copied.
+
+    Example:
+        >>> with fake_mode():
+        ...     offset = torch.empty(2)
+        >>> remember_value(offset, torch.ones(2))
+        >>> value_of(offset)
+        tensor([1., 1.])
+    """
     set_record(fake, made_from(real))
 
 

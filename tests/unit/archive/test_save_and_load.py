@@ -89,7 +89,7 @@ def test_the_manifest_says_what_is_known_without_the_folders_of_the_machine(tmp_
         "device_map": {"": "cuda:0"},
         "dtype": "bfloat16",
         "dynamic_shapes": "x.0=2..64",
-        "skipped_checks": [f"{tmp_path}/notes.txt was not read", "'a100' names no model"],
+        "skipped_checks": [f"{tmp_path}/notes.txt was not read", "'a100' does not name a model"],
         "versions": {"transformers": "5.23.0"},
     }
     for name in ("one", "other"):
@@ -101,7 +101,7 @@ def test_the_manifest_says_what_is_known_without_the_folders_of_the_machine(tmp_
     assert manifest.profiles[1:] == ("A100-80GB", "A100-80GB")
     assert manifest.device_map == {"": "cuda:0"}
     assert (manifest.dtype, manifest.dynamic_shapes) == ("bfloat16", "x.0=2..64")
-    assert manifest.skipped_checks == ("notes.txt was not read", "'a100' names no model")
+    assert manifest.skipped_checks == ("notes.txt was not read", "'a100' does not name a model")
     assert manifest.versions.keys() == {"fakexport", "torch", "transformers"}
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 

@@ -467,7 +467,7 @@ def test_the_shipped_profiles_are_read_only() -> None:
         ),
         (("https://example.org: x", "somebody told me"), r"source 'vendor_name' has no URL"),
         (("[X.sources]\nvendor_name", "sources"), r"field 'sources' cannot be"),
-        (("[X]", "Y = 1\n[X]"), r"'Y' is no table"),
+        (("[X]", "Y = 1\n[X]"), r"'Y' is not a table"),
         (("[X]", '[defaults]\ncuda = "X"\n[X]'), r"default 'cuda' = 'X' is no cuda profile"),
         (("[X]", '[defaults]\ncpu = "Z"\n[X]'), r"default 'cpu' = 'Z' is no cpu profile"),
         (

@@ -244,7 +244,7 @@ CORPUS = {
     ),
     "len of a selection": Failing(
         "FE301",
-        "use `rows.shape[0]` in place of `len`, and tell what always holds",
+        "use `rows.shape[0]` in place of `len`, and state what always holds",
         "rows = mask.nonzero()\nif len(rows) > 2:\n    return x * 2\nreturn x",
         "rows = mask.nonzero()\ntorch._check(rows.shape[0] > 2)\n"
         "if rows.shape[0] > 2:\n    return x * 2\nreturn x",

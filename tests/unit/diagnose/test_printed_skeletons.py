@@ -76,7 +76,7 @@ def test_a_printed_kernel_is_right_or_fails_loudly(name, tmp_path):
     assert report.is_clean == is_certain
     if not is_certain:
         assert any(
-            f"return what skeletons::{name} gives" in note for d in report.diagnostics for note in d.notes
+            f"return what skeletons::{name} returns" in note for d in report.diagnostics for note in d.notes
         )
 
 

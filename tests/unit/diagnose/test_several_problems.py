@@ -91,7 +91,7 @@ def test_every_assumption_is_told(tmp_path):
         "((u2 + 1)//2) is 2 in `kept.split(2)` at model.py:23",
         "aten::add gets `other` on cuda:0 at model.py:25",
         "several::scale_rows returns a tensor like its first argument at model.py:26",
-        "aten::equal gives False at model.py:27",
+        "aten::equal returns False at model.py:27",
         "`n > 3` is False at model.py:30",
     ]
     assert "found after" not in render_report(report)

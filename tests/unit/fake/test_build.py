@@ -212,7 +212,7 @@ class TestModules:
 
         built = build(lambda: nn.Sequential(real, nn.Linear(1024, 2)))
 
-        assert built.notes == ("0.weight was made with 4,194,304 bytes of real data",)
+        assert built.notes == ("0.weight was created with 4,194,304 bytes of real data",)
         assert all(is_fake(t) for t in tensors(built.module))
 
     def test_large_real_parameters_are_not_kept_alive(self):

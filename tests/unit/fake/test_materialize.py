@@ -223,7 +223,7 @@ def test_a_parameter_that_was_changed_through_data_or_a_view() -> None:
 def test_a_parameter_that_was_given_other_data() -> None:
     model = deferred_init(mlp)
     model[0].bias.data = torch.empty_like(model[0].bias)
-    refused(model, r"0.bias cannot be materialized: it was given other data")
+    refused(model, r"0.bias cannot be materialized: it was given different data")
 
 
 def test_a_parameter_that_was_replaced_by_a_foreign_fake() -> None:
@@ -231,14 +231,14 @@ def test_a_parameter_that_was_replaced_by_a_foreign_fake() -> None:
     with torch._subclasses.fake_tensor.FakeTensorMode():
         model[2].bias = nn.Parameter(torch.ones(2))
     refused(
-        model, r"2.bias cannot be materialized: it is a fake tensor of shape \(2,\) that was made outside"
+        model, r"2.bias cannot be materialized: it is a fake tensor of shape \(2,\) that was created outside"
     )
 
 
 def test_a_device_that_is_not_here() -> None:
     with emulate("H100"):
         model = deferred_init(nn.Linear, 2, 2, device="cuda")
-    refused(model, r"weight cannot be materialized: there is no cuda:0 here .*pass another device")
+    refused(model, r"weight cannot be materialized: this machine has no cuda:0 .*pass another device")
     materialize_module(model, device="cpu")
     assert model.weight.device.type == "cpu"
 

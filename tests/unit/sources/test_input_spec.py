@@ -36,7 +36,7 @@ def test_another_form_is_answered_with_the_form(text):
 
 @pytest.mark.parametrize("size", ["0", "-1", "2.5", "n", "", "٣", "9" * 5000])
 def test_a_size_is_a_positive_whole_number(size):
-    with pytest.raises(SourceError, match=f"'{size[:10]}.*' is no size"):
+    with pytest.raises(SourceError, match=f"'{size[:10]}.*' is not a size"):
         parse_input_spec(f"x=int64[2,{size}]")
 
 
