@@ -4,7 +4,6 @@ Each pattern comes with what to write instead. A string that only looks like one
 reworded than excepted.
 """
 
-import functools
 import re
 
 import pytest
@@ -39,14 +38,9 @@ REFUSED = {
     r"\b(is|are)\s+another\s+than\b": "is not the, differs from",
 }
 
-# Rooms and pages that still hold a refused phrase, as beginnings of paths. This only gets shorter: take an
-# entry out to see what is left below it.
-STILL_TO_REWRITE: tuple[str, ...] = ("docs/cli.md",)
-
 _COMPILED = {re.compile(pattern, re.MULTILINE): advice for pattern, advice in REFUSED.items()}
 
 
-@functools.cache
 def stumbles() -> tuple[tuple[str, str], ...]:
     """Path and message of every refused phrase that a user may read."""
     return tuple(
@@ -62,15 +56,9 @@ def stumbles() -> tuple[tuple[str, str], ...]:
 
 
 def test_what_users_read_is_plain_english():
-    found = [f"{path}: {message}" for path, message in stumbles() if not path.startswith(STILL_TO_REWRITE)]
+    found = [f"{path}: {message}" for path, message in stumbles()]
 
     assert not found, "\n".join(found)
-
-
-def test_what_was_rewritten_leaves_the_list():
-    clean = [entry for entry in STILL_TO_REWRITE if not any(path.startswith(entry) for path, _ in stumbles())]
-
-    assert not clean, f"clean or gone, take it out of STILL_TO_REWRITE: {clean}"
 
 
 def test_help_texts_tell_what_to_do_and_ask_no_questions():
