@@ -62,15 +62,15 @@ class _Lines:
         self._stream = stream
 
     def show(self, step: str, detail: Callable[[], str] = str) -> None:
-        """Says what is done now; `detail` is for a line that can change."""
+        """Say what is done now; `detail` is for a line that can change."""
         self.keep(f"{escaped(step)} ...")
 
     def keep(self, line: str) -> None:
-        """Writes a line that stays."""
+        """Write a line that stays."""
         write_leniently(self._stream, f"{line}\n")
 
     def end(self) -> None:
-        """What was shown for a while is gone."""
+        """Take back what was shown for a while."""
 
 
 class _LiveLine(_Lines):

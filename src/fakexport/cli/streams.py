@@ -52,13 +52,13 @@ def write_output(text: str) -> None:
 
 
 def write_report(text: str) -> None:
-    """Writes text for people to stdout as `write_output` does, in color where stdout is colored."""
+    """Write text for people to stdout as `write_output` does, in color where stdout is colored."""
     with _output_faults():
         sys.stdout.write(highlighted(_shown(text), sys.stdout))
 
 
 def write_formatted(text: str, output_format: str) -> None:
-    """Writes what a command prints in this format: `text` is for people."""
+    """Write what a command prints in this format: `text` is for people."""
     (write_report if output_format == "text" else write_output)(text)
 
 

@@ -121,7 +121,7 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def _check_name(name: str, taken: set[str]) -> None:
-    """Checks that a topology can mean this profile by the name, and no other one; remembers it."""
+    """Check that a topology can mean this profile by the name, and no other one; remember it."""
     if not _NAME.fullmatch(name):
         raise InvalidValue(
             f"the name {name[:80]!r} cannot be used in a topology: write letters, digits, `.`, `_`, `-`, at "
@@ -165,7 +165,7 @@ def _values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _faults(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what is wrong with the fields that are there, whoever wrote them."""
+    """Yield what is wrong with the fields that are there."""
     for key, value in given.items():
         if key not in FIELDS:
             near = difflib.get_close_matches(key, [*FIELDS, "base"], n=1)
