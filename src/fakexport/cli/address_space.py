@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fakexport.error import FakexportError
+
 __all__ = ["LittleMemoryError", "check_address_space"]
 
 _MIB = 1 << 20
@@ -9,7 +11,7 @@ _MIB = 1 << 20
 _NEEDED_MIB = 1024
 
 
-class LittleMemoryError(MemoryError):
+class LittleMemoryError(FakexportError, MemoryError):
     """The process may use less memory than importing torch needs. One line."""
 
 
