@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
-from fakexport.cli import main
+from fakexport.cli import main, progress_display
 from fakexport.diagnostics import Diagnostic
 from fakexport.report import Progress, render_github, render_json, render_report
 from tests.unit.cli.checked import install_check
@@ -194,12 +195,13 @@ def test_progress_is_lines_on_stderr(monkeypatch, capsys):
 def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch, capsys):
     install_check(monkeypatch, checked_in_steps)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress_display, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setenv("COLUMNS", "21")
 
     main(["check", "m:f"])
 
     assert capsys.readouterr().err == (
-        "\r\x1b[K[1/2] cpu: build ...\r\x1b[K[2/2] H100: trace ..\r\x1b[K[2/2] compare the ta\r\x1b[K"
+        "\r\x1b[K[1/2] cpu: build ...\r\x1b[K[2/2] H100: trace ..\r\x1b[K[2/2] compare target\r\x1b[K"
     )
 
 

@@ -468,8 +468,8 @@ def test_the_shipped_profiles_are_read_only() -> None:
         (("https://example.org: x", "somebody told me"), r"source 'vendor_name' has no URL"),
         (("[X.sources]\nvendor_name", "sources"), r"field 'sources' cannot be"),
         (("[X]", "Y = 1\n[X]"), r"'Y' is not a table"),
-        (("[X]", '[defaults]\ncuda = "X"\n[X]'), r"default 'cuda' = 'X' is no cuda profile"),
-        (("[X]", '[defaults]\ncpu = "Z"\n[X]'), r"default 'cpu' = 'Z' is no cpu profile"),
+        (("[X]", '[defaults]\ncuda = "X"\n[X]'), r"default 'cuda' = 'X' is not a cuda profile"),
+        (("[X]", '[defaults]\ncpu = "Z"\n[X]'), r"default 'cpu' = 'Z' is not a cpu profile"),
         (
             ('vendor_name = "x"\n', 'vendor_name = "x"\naliases = ["CUDA"]\n'),
             r"\[X\]: the name 'CUDA' is taken",
