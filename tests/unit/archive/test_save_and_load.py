@@ -301,7 +301,7 @@ def with_config(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
             lambda c: c["scale"]["tensor_meta"].update(sizes=[{"as_int": 2}]),
             "tensor_.: has a different shape",
         ),
-        (lambda c: c["scale"]["tensor_meta"].update(strides=[{"as_int": 9}]), "has 16 bytes, and its tensor"),
+        (lambda c: c["scale"]["tensor_meta"].update(strides=[{"as_int": 9}]), "has 16 bytes, but its tensor"),
         (
             lambda c: c["scale"].pop("path_name"),
             "constants_config.json: scale.path_name: this field is missing",

@@ -58,10 +58,10 @@ def test_a_factory_may_give_inputs(as_list):
 @pytest.mark.parametrize(
     ("factory", "what"),
     [
-        (lambda: None, "gave NoneType"),
-        (lambda: 3, "gave int"),
-        (lambda: (Mlp(), 3), "gave a tuple of Mlp, int"),
-        (lambda: (Mlp(), (), {}, 1), "gave a tuple of Mlp, tuple, dict, int"),
+        (lambda: None, "returned NoneType"),
+        (lambda: 3, "returned int"),
+        (lambda: (Mlp(), 3), "returned a tuple of Mlp, int"),
+        (lambda: (Mlp(), (), {}, 1), "returned a tuple of Mlp, tuple, dict, int"),
     ],
 )
 def test_a_factory_that_gives_something_else_is_refused(factory, what):
