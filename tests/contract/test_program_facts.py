@@ -61,7 +61,7 @@ STATE = dict(nn.Linear(4, 2).state_dict())
 
 @pytest.fixture(scope="module")
 def program() -> ExportedProgram:
-    return fe.export(factory, topology="H100")
+    return fe.export(factory, target="H100")
 
 
 @pytest.fixture
@@ -72,18 +72,16 @@ def saved(program: ExportedProgram, tmp_path: Path) -> Path:
 
 
 def bound_bundle(program: ExportedProgram) -> fe.Bundle:
-    return fe.bind(fe.Bundle({"one": program}), STATE, device_map="cpu")
+    return fe.bind(fe.Bundle({"one": program}), STATE, devices="cpu")
 
 
 WAYS: dict[str, Callable[[ExportedProgram, Path], ExportedProgram]] = {
     "load": lambda program, folder: fe.load(folder / "one.pt2"),
     "load_method": lambda program, folder: fe.load(folder / "bundle.pt2", method="one"),
     "load_bundle": lambda program, folder: fe.load_bundle(folder / "bundle.pt2")["one"],
-    "bind": lambda program, folder: fe.bind(program, STATE, device_map="cpu"),
-    "bind_loaded": lambda program, folder: fe.bind(folder / "one.pt2", STATE, device_map="cpu"),
-    "bind_bundle": lambda program, folder: fe.bind(fe.Bundle({"one": program}), STATE, device_map="cpu")[
-        "one"
-    ],
+    "bind": lambda program, folder: fe.bind(program, STATE, devices="cpu"),
+    "bind_loaded": lambda program, folder: fe.bind(folder / "one.pt2", STATE, devices="cpu"),
+    "bind_bundle": lambda program, folder: fe.bind(fe.Bundle({"one": program}), STATE, devices="cpu")["one"],
     "retarget": lambda program, folder: fe.retarget(program, "cpu"),
     "retarget_loaded": lambda program, folder: fe.retarget(fe.load(folder / "one.pt2"), "cpu"),
     "bundle": lambda program, folder: fe.Bundle({"one": program})["one"],

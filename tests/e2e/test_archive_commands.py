@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_goes_from_its_config_to_its_output(target: str, folder: Path) -> None:
     source = f"hf:{folder}/checkpoint/config.json"
     archive, bound = f"{folder}/{target}.pt2", f"{folder}/{target}-bound.pt2"
-    to_cpu = [] if target == "cpu" else ["--device-map", "cuda:0=cpu"]
+    to_cpu = [] if target == "cpu" else ["--devices", "cuda:0=cpu"]
     inputs = f"{folder}/in.safetensors"
 
     exported = fakexport("export", source, "--target", target, "--dynamic", "auto", "-o", archive)

@@ -20,15 +20,13 @@ SMALL = {"layers": 2, "width": 48, "heads": 4}
 
 @pytest.fixture(scope="module")
 def encoder():
-    return fe.check(
-        "examples/captioning.py:encoder", targets=TARGETS, dynamic_shapes=["pixel_values.0=2..64"]
-    )
+    return fe.check("examples/captioning.py:encoder", target=TARGETS, dynamic_shapes=["pixel_values.0=2..64"])
 
 
 @pytest.fixture(scope="module")
 def decoder():
     dims = ["input_ids.0=2..64", "encoder_hidden_states.0=2..64", "input_ids.1=2..256"]
-    return fe.check("examples/captioning.py:decoder", targets=TARGETS, dynamic_shapes=dims)
+    return fe.check("examples/captioning.py:decoder", target=TARGETS, dynamic_shapes=dims)
 
 
 def test_both_halves_export_for_both_targets(encoder, decoder):

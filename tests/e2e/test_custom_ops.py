@@ -122,7 +122,7 @@ class TestCpp:
             tmp_path / name for name in ("model.pt2", "bound.pt2", "weights.safetensors")
         )
         source, load = f"{MODEL}:cpp_operator", ("--library", library)
-        to_cpu = () if target == "cpu" else ("--device-map", "cuda:0=cpu")
+        to_cpu = () if target == "cpu" else ("--devices", "cuda:0=cpu")
 
         fakexport("export", source, *load, "--target", target, "--no-progress", "-o", archive)
         described = fakexport("inspect", archive).stdout
@@ -216,7 +216,7 @@ print(torch.equal(program.module()(x), module(x)))
             tmp_path / name for name in ("model.pt2", "bound.pt2", "weights.safetensors")
         )
         source, load = f"{MODEL}:cpp_class", ("--library", library)
-        to_cpu = () if target == "cpu" else ("--device-map", "cuda:0=cpu")
+        to_cpu = () if target == "cpu" else ("--devices", "cuda:0=cpu")
 
         fakexport("export", source, *load, "--target", target, *strict, "--no-progress", "-o", archive)
         described = fakexport("inspect", archive).stdout

@@ -53,7 +53,7 @@ def test_a_written_program_runs_where_there_is_only_torch(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     bound = f"{folder}/bound.pt2"
-    fakexport("bind", f"{folder}/model.pt2", f"{folder}/checkpoint", "--device-map", "cpu", "-o", bound)
+    fakexport("bind", f"{folder}/model.pt2", f"{folder}/checkpoint", "--devices", "cpu", "-o", bound)
     fakexport("run", bound, "--inputs", f"{folder}/in.safetensors", "-o", f"{folder}/out.safetensors")
 
     given = torch.load(folder / "outputs.pt")
@@ -75,10 +75,10 @@ def test_the_text_goes_to_stdout_without_a_file(folder: Path) -> None:
 
 def test_a_program_is_compared_with_its_model(folder: Path) -> None:
     source, archive = f"hf:{folder}/checkpoint/config.json", f"{folder}/model.pt2"
-    given = ["--device-map", "cpu", "--inputs", f"{folder}/in.safetensors"]
+    given = ["--devices", "cpu", "--inputs", f"{folder}/in.safetensors"]
 
     of_checkpoint = fakexport("compare", source, archive, f"{folder}/checkpoint", *given)
-    of_seed = fakexport("compare", source, archive, "--device-map", "cpu", "--format", "json")
+    of_seed = fakexport("compare", source, archive, "--devices", "cpu", "--format", "json")
 
     assert "the outputs are equal bit for bit" in of_checkpoint.stdout
     assert of_checkpoint.stdout.startswith(f"weights: from {folder}/checkpoint")
@@ -96,7 +96,7 @@ def test_a_changed_model_is_found_at_its_line(folder: Path) -> None:
 
     done = fakexport(
         *("compare", f"hf:{folder}/other.json:AutoModelForCausalLM", f"{folder}/model.pt2"),
-        *(f"{folder}/checkpoint", "--device-map", "cpu", "--inputs", f"{folder}/in.safetensors"),
+        *(f"{folder}/checkpoint", "--devices", "cpu", "--inputs", f"{folder}/in.safetensors"),
         code=1,
     )
 
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_one_line(folder: Path) -> None:
     archive = f"{folder}/model.pt2"
 
     wide = fakexport(
-        "compare", f"hf:{folder}/wide.json:AutoModelForCausalLM", archive, "--device-map", "cpu", code=2
+        "compare", f"hf:{folder}/wide.json:AutoModelForCausalLM", archive, "--devices", "cpu", code=2
     )
     gpu = fakexport("compare", f"hf:{folder}/checkpoint/config.json", archive, code=2)
     missing = fakexport("source", f"{folder}/none.pt2", code=2)

@@ -14,7 +14,7 @@ TYPES = {"PVC-1550": "xpu:0", "M2-Ultra": "mps:0"}
 
 @pytest.mark.parametrize("target", TYPES)
 def test_the_mlp_exports(target):
-    report = fe.check("examples/mlp.py:factory", targets=[target])
+    report = fe.check("examples/mlp.py:factory", target=[target])
 
     (verdict,) = report.verdicts
     assert verdict.is_exportable
@@ -40,7 +40,7 @@ def small_vit(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("target", TYPES)
 def test_a_vit_exports_with_a_dynamic_batch(small_vit, target):
-    report = fe.check(small_vit, targets=["cpu", target], dynamic_shapes=["pixel_values.0=2..64"])
+    report = fe.check(small_vit, target=["cpu", target], dynamic_shapes=["pixel_values.0=2..64"])
 
     assert report.is_clean
     on_cpu, elsewhere = (verdict.summary for verdict in report.verdicts)

@@ -87,7 +87,7 @@ def gpt2():
 def test_the_retargeted_program_runs_on_fakes_of_the_target(gpt2) -> None:
     program = fe.export(gpt2, (), {"input_ids": torch.zeros(2, 8, dtype=torch.int64)})
 
-    moved = fe.retarget(program, {"cpu": "cuda:0"}, topology="H100")
+    moved = fe.retarget(program, {"cpu": "cuda:0"}, target="H100")
 
     mode = mode_of(moved.state_dict.values())
     with emulate("H100"), mode:
@@ -98,7 +98,7 @@ def test_the_retargeted_program_runs_on_fakes_of_the_target(gpt2) -> None:
 
 def test_from_the_gpu_to_the_cpu_with_real_weights_it_equals_eager_bit_for_bit(gpt2) -> None:
     ids = torch.randint(0, 64, (2, 8))
-    program = fe.export(gpt2, (), {"input_ids": ids}, topology="H100", device_map="cuda:0")
+    program = fe.export(gpt2, (), {"input_ids": ids}, target="H100", device_map="cuda:0")
 
     bound = fe.bind(fe.retarget(program, {"cuda:0": "cpu"}), dict(gpt2.state_dict()))
 

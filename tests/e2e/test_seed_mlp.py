@@ -68,14 +68,14 @@ def calls_of(program: ExportedProgram) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize(("factory", "topology", "before", "after"), PROGRAMS)
 def test_the_program_is_the_one_the_seed_prints(factory, topology, before, after):
-    program = fe.export(factory, topology=topology)
+    program = fe.export(factory, target=topology)
 
     assert calls_of(program) == printed_by_the_seed(before, after)
 
 
 @pytest.mark.parametrize(("factory", "topology", "before", "after"), PROGRAMS)
 def test_the_signature_is_the_one_the_seed_prints(factory, topology, before, after):
-    program = fe.export(factory, topology=topology)
+    program = fe.export(factory, target=topology)
 
     inputs = [(spec.arg.name, spec.kind, spec.target) for spec in program.graph_signature.input_specs]
     outputs = [(spec.arg.name, spec.kind) for spec in program.graph_signature.output_specs]
@@ -92,7 +92,7 @@ def test_the_signature_is_the_one_the_seed_prints(factory, topology, before, aft
 
 @pytest.mark.parametrize(("factory", "topology", "before", "after"), PROGRAMS)
 def test_no_weight_has_data(factory, topology, before, after):
-    program = fe.export(factory, topology=topology)
+    program = fe.export(factory, target=topology)
 
     shapes = {name: tuple(weight.shape) for name, weight in program.state_dict.items()}
     assert all(fe.is_fake(weight) for weight in program.state_dict.values())
@@ -105,8 +105,8 @@ def test_no_weight_has_data(factory, topology, before, after):
 
 
 def test_one_factory_gives_the_three_programs_by_device_map():
-    mixed = fe.export(mlp.factory, topology="cpu+H100", device_map="fc1=cpu,act=cpu,fc2=cuda:0")
-    gpu = fe.export(mlp.factory, topology="H100", device_map="cuda:0")
+    mixed = fe.export(mlp.factory, target="cpu+H100", device_map="fc1=cpu,act=cpu,fc2=cuda:0")
+    gpu = fe.export(mlp.factory, target="H100", device_map="cuda:0")
 
     assert calls_of(mixed) == printed_by_the_seed(CPU, GPU)
     assert calls_of(gpu) == printed_by_the_seed(GPU, GPU)

@@ -33,7 +33,7 @@ def eager(folder: Path, given: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_weightless_archive_is_bound(folder):
-    bound = fe.bind(folder / "dynamic.pt2", folder / "gated.safetensors", device_map="cpu")
+    bound = fe.bind(folder / "dynamic.pt2", folder / "gated.safetensors", devices="cpu")
 
     torch.testing.assert_close(bound.module()(INPUT), eager(folder, INPUT))
 
@@ -60,7 +60,7 @@ def test_a_bound_archive_runs(folder, archive):
 def test_the_condition_on_a_size_is_still_checked(folder, archive):
     program = fe.load(folder / f"{archive}.pt2")
     if archive == "dynamic":
-        program = fe.bind(program, folder / "gated.safetensors", device_map="cpu")
+        program = fe.bind(program, folder / "gated.safetensors", devices="cpu")
 
     with pytest.raises(AssertionError, match=r"x\.size\(\)\[1\] % 2"):
         program.module()(INPUT[:, :7])

@@ -90,13 +90,13 @@ def test_a_feature_exports_as_stock_does_and_gives_its_values(name, way, device)
         assert name in ANSWERED or way != "static", "stock cannot export it: put it in a table"
         pytest.skip("stock cannot export it this way")
 
-    program = fe.export(make, topology=TOPOLOGIES[device], **options(way))
+    program = fe.export(make, target=TOPOLOGIES[device], **options(way))
 
     if device == "cpu" and real is not None:
         assert str(program.graph) == str(real.graph)
         assert str(program.graph_signature) == str(real.graph_signature)
     module, args = made(make)
-    bound = fe.bind(program, dict(module.state_dict()), device_map=None if device == "cpu" else "cpu")
+    bound = fe.bind(program, dict(module.state_dict()), devices=None if device == "cpu" else "cpu")
     results = run(bound.module(), args)
     eager_module, eager_args = made(make)
     eager = run(eager_module, eager_args)
@@ -127,7 +127,7 @@ def test_a_feature_that_was_saved_gives_the_same_values(name, device, tmp_path):
     make, place = FEATURES[name], None if device == "cpu" else "cpu"
     if name in DIFFERENCES and device in DIFFERENCES[name].devices:
         pytest.skip(DIFFERENCES[name].reason)
-    program = fe.export(make, topology=TOPOLOGIES[device])
+    program = fe.export(make, target=TOPOLOGIES[device])
     if name in NOT_SAVED:
         with pytest.raises(ValueError, match=NOT_SAVED[name]):
             fe.save(program, tmp_path / "feature.pt2")
@@ -135,8 +135,8 @@ def test_a_feature_that_was_saved_gives_the_same_values(name, device, tmp_path):
 
     fe.save(program, tmp_path / "feature.pt2")
 
-    bound = fe.bind(tmp_path / "feature.pt2", dict(made(make)[0].state_dict()), device_map=place)
-    unsaved = fe.bind(program, dict(made(make)[0].state_dict()), device_map=place)
+    bound = fe.bind(tmp_path / "feature.pt2", dict(made(make)[0].state_dict()), devices=place)
+    unsaved = fe.bind(program, dict(made(make)[0].state_dict()), devices=place)
     if name in NOT_FOR_STOCK:
         with pytest.raises(ValueError, match=NOT_FOR_STOCK[name]):
             fe.save(bound, tmp_path / "bound.pt2")
@@ -165,7 +165,7 @@ def test_what_differs_is_reported_with_a_fix(name):
     known = DIFFERENCES.get(name)
     code = known.code if known else REPORTED[name]
 
-    report = fe.check(FEATURES[name], targets=list(TOPOLOGIES.values()))
+    report = fe.check(FEATURES[name], target=list(TOPOLOGIES.values()))
 
     assert (stock(FEATURES[name], "static") is None) == (known is None), "stock has changed: take it out"
     verdicts = dict(zip(TOPOLOGIES, report.verdicts, strict=True))

@@ -50,7 +50,7 @@ def open_case(folder: Path) -> dict[str, Any]:
                 bound = fe.bind(
                     fe.load(archive),
                     folder / "checkpoint",
-                    device_map=None if target == "cpu" else {"cuda:0": "cpu"},
+                    devices=None if target == "cpu" else {"cuda:0": "cpu"},
                 )
             runs = _runs(bound, target, case, folder)
             if not all(run["is_equal"] for run in runs):

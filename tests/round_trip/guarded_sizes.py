@@ -70,7 +70,7 @@ def calls_at_other_sizes(spec: str, folder: Path) -> list[Call] | None:
 def _program(spec: str) -> ExportedProgram | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        report = fe.check(spec, targets=["cpu"], dtype="float32", dynamic_shapes="auto")
+        report = fe.check(spec, target=["cpu"], dtype="float32", dynamic_shapes="auto")
     return report.verdicts[0].program
 
 

@@ -25,7 +25,7 @@ process of its own. Every tensor of the output is compared, bit for bit.
 
 Each architecture of transformers is a small model made from its default config; of timm, a small one of each
 family. All weights are different. It is exported twice with `dynamic_shapes="auto"`: for `cpu`, and for an
-`H100`, which is then bound with `device_map={"cuda:0": "cpu"}`. It runs with two sets of sizes that the
+`H100`, which is then bound with `devices={"cuda:0": "cpu"}`. It runs with two sets of sizes that the
 export did not see: every dimension that both programs leave open has another size, where the model takes one;
 in the second set the last row of the `attention_mask` ends in padding. *fixed*: no dimension is open, or the
 model takes no other size, and the example's sizes are run.

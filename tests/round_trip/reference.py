@@ -68,7 +68,7 @@ def _programs(spec: str, dtype: str) -> tuple[dict[str, str], dict[str, Exported
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                report = fe.check(spec, targets=[target], dtype=dtype, dynamic_shapes="auto")
+                report = fe.check(spec, target=[target], dtype=dtype, dynamic_shapes="auto")
         except SourceError as error:
             failures[target] = f"SourceError: {error}"
             continue

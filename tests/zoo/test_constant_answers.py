@@ -20,9 +20,9 @@ def test_a_codec_exports_and_gives_the_values_of_eager(name, topology):
     real = architecture.build().eval()
     sound = torch.randn(1, 1, 1003)
 
-    program = fe.export(lambda: architecture.build().eval(), (sound,), topology=topology)
+    program = fe.export(lambda: architecture.build().eval(), (sound,), target=topology)
 
-    bound = fe.bind(program, dict(real.state_dict()), device_map="cpu")
+    bound = fe.bind(program, dict(real.state_dict()), devices="cpu")
     with torch.no_grad():
         expected = real(sound)
         results = bound.module()(sound)

@@ -110,7 +110,7 @@ def outputs(source):
 
 @each_case
 def test_the_model_is_diagnosed_to_the_line(case, tmp_path):
-    report = fe.check(source_of(case, tmp_path), targets=["cpu", "H100"])
+    report = fe.check(source_of(case, tmp_path), target=["cpu", "H100"])
 
     (diagnostic,) = report.diagnostics
     span = diagnostic.primary.span
@@ -127,7 +127,7 @@ def test_the_repaired_model_exports_and_computes_the_same(case, tmp_path, monkey
     before = outputs(resolve(source))
 
     repair(case, monkeypatch)
-    report = fe.check(source, targets=["cpu", "H100"])
+    report = fe.check(source, target=["cpu", "H100"])
     after = outputs(resolve(source))
 
     assert [verdict.is_exportable for verdict in report.verdicts] == [True, True], report.diagnostics

@@ -34,7 +34,7 @@ PUBLISHED = {
 
 
 def check(name, *targets, **options):
-    return fe.check(f"hf:{CONFIGS / name}.json", targets=targets, **options)
+    return fe.check(f"hf:{CONFIGS / name}.json", target=targets, **options)
 
 
 def test_every_config_has_a_test():

@@ -10,6 +10,7 @@ from typing import overload
 import torch
 from torch.export import ExportedProgram
 
+from fakexport._renamed import renamed
 from fakexport.error import InvalidValue
 from fakexport.program.program_devices import devices_of_program
 from fakexport.weights import BindError, Checkpoint, CheckpointSource, open_checkpoint, warn_of
@@ -31,7 +32,7 @@ def bind(
     program: Bundle,
     checkpoint: CheckpointSource,
     *,
-    device_map: str | Mapping[str, str] | None = None,
+    devices: str | Mapping[str, str] | None = None,
     dtype: torch.dtype | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
     source: ModelSource | None = None,
@@ -42,17 +43,18 @@ def bind(
     program: ExportedProgram | str | os.PathLike[str],
     checkpoint: CheckpointSource,
     *,
-    device_map: str | Mapping[str, str] | None = None,
+    devices: str | Mapping[str, str] | None = None,
     dtype: torch.dtype | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
     source: ModelSource | None = None,
     check_finite: bool | None = None,
 ) -> ExportedProgram: ...
+@renamed(device_map="devices")
 def bind(
     program: Bundle | ExportedProgram | str | os.PathLike[str],
     checkpoint: CheckpointSource,
     *,
-    device_map: str | Mapping[str, str] | None = None,
+    devices: str | Mapping[str, str] | None = None,
     dtype: torch.dtype | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
     source: ModelSource | None = None,
@@ -71,8 +73,8 @@ def bind(
             out of an archive that it was saved to alone. Not changed.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
             shared with the bound program, except those that it writes into: of these it has copies.
-        device_map: For a program whose devices are not on this machine: `{"cuda:0": "cpu"}`, or one device
-            for all; for all methods of a bundle. The program is retargeted first, as `retarget` does it.
+        devices: Device to device, for a program whose devices are not on this machine: `{"cuda:0": "cpu"}`,
+            or one device for all; for all methods of a bundle. The program is retargeted first, as `retarget` does it.
         dtype: Convert floating-point weights to the program's dtype, which it must be; for another one,
             export again.
         constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.
@@ -118,7 +120,7 @@ def bind(
     report = report_of(found, opened, name=name)
     if not report.is_bindable:
         raise BindError(report)
-    maps = _device_maps(bundle, device_map)
+    maps = _device_maps(bundle, devices)
     programs = {}
     for method, reading in found.items():
         source_name = name if bundle.is_alone else f"the method {method}"
@@ -137,7 +139,7 @@ def _bound(
     program: ExportedProgram,
     reading: MethodReading,
     name: str,
-    device_map: Mapping[str, str] | None,
+    devices: Mapping[str, str] | None,
     check_finite: bool | None,
 ) -> ExportedProgram:
     """Return one bound program; the caller warns of unexpected keys for all programs."""
@@ -145,9 +147,7 @@ def _bound(
     own = tuple(finding for finding in report.findings if finding.code != "FE704")
     found = replace(reading.verified, report=replace(report, source=name, findings=own))
     expected = reading.wants.expected
-    return bound_program(
-        program, expected, reading.seen, found, device_map=device_map, check_finite=check_finite
-    )
+    return bound_program(program, expected, reading.seen, found, devices=devices, check_finite=check_finite)
 
 
 def _check_constants(given: Mapping[str, torch.Tensor], wants: Iterable[MethodWants], programs: str) -> None:
@@ -159,12 +159,12 @@ def _check_constants(given: Mapping[str, torch.Tensor], wants: Iterable[MethodWa
 
 
 def _device_maps(
-    bundle: Bundle, device_map: str | Mapping[str, str] | None
+    bundle: Bundle, asked: str | Mapping[str, str] | None
 ) -> dict[str, Mapping[str, str] | None]:
-    """Return the device map of each method, restricted to its own devices."""
+    """Return the new device of each device of each method."""
     present = {method: devices_of_program(program) for method, program in bundle.items()}
     every = tuple(dict.fromkeys(device for devices in present.values() for device in devices))
-    targets = move_to_here(device_map, every).targets
+    targets = move_to_here(asked, every).targets
     return {
         method: {device: targets[device] for device in devices if device in targets} or None
         for method, devices in present.items()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._renamed import renamed
 from fakexport._torch.real_execution import real_execution
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
@@ -35,12 +36,13 @@ def is_archive(subject: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(subject, (str, os.PathLike)) and os.fspath(subject).endswith(".pt2")
 
 
+@renamed(topology="target")
 def verify_weights(
     source_or_program: str | Path | nn.Module | Callable[[], Any] | ExportedProgram | Bundle,
     checkpoint: CheckpointSource,
     *,
     source: ModelSource | None = None,
-    topology: str = "cpu",
+    target: str = "cpu",
     dtype: torch.dtype | None = None,
     trust: bool = False,
 ) -> WeightsReport:
@@ -54,7 +56,7 @@ def verify_weights(
             module; a program; a bundle; or the path of a `.pt2` file, of which only the description
             is read: its operators need not be registered, nor its devices available.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`.
-        topology: Devices that the model's constructor may name.
+        target: The topology, the devices that the model's constructor may name.
         dtype: Floating-point dtype in which a model is built; default: the source's own, else float32.
         source: For a program, the model that it was exported from, for the conversion of a checkpoint in
             the hub's layout. Default: the recorded one, from the export or from its archive; else the
@@ -87,9 +89,9 @@ def verify_weights(
         wants = {method: MethodWants.of(bundle, method, source) for method in bundle}
     else:
         model = str(source_or_program) if isinstance(source_or_program, Path) else source_or_program
-        return verify_model(model, checkpoint, topology=topology, dtype=dtype)
+        return verify_model(model, checkpoint, topology=target, dtype=dtype)
     opened = open_checkpoint(checkpoint)
-    return report_of(readings(wants, opened, topology=topology), opened, name=name)
+    return report_of(readings(wants, opened, topology=target), opened, name=name)
 
 
 def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False) -> WeightsReport:

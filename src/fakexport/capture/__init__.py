@@ -9,6 +9,7 @@ from fakexport.capture.exploration import Assumption, Exploration, Problem, capt
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, OperatorCall, user_spans
 from fakexport.capture.flattening import flattened
+from fakexport.capture.given_inputs import given_inputs
 from fakexport.capture.lost_transforms import TransformLost
 from fakexport.capture.plain_forward import bound_inputs
 from fakexport.capture.python_effects import PythonEffect
@@ -42,6 +43,7 @@ __all__ = [
     "export",
     "facts_at_capture",
     "flattened",
+    "given_inputs",
     "loaded_libraries",
     "parse_dynamic",
     "recover_constants",

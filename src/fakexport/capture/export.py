@@ -11,28 +11,29 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport._torch.fake_tensors import real_to_fake
-from fakexport._torch.pytree import tree_map
+from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import capture
 from fakexport.capture.capture_facts import facts_at_capture
 from fakexport.capture.dynamic_dims import parse_dynamic
+from fakexport.capture.given_inputs import given_inputs
 from fakexport.capture.recovered import PartialProgram, UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
-from fakexport.fake import Built, DeviceMap, check_input, install_transfers, is_fake
+from fakexport.fake import Built, DeviceMap, install_transfers
 from fakexport.program import unused_parameters
 from fakexport.sources import ExampleInputs, Source, resolve
 
 __all__ = ["export"]
 
 
+@renamed(topology="target")
 def export(
     source: str | nn.Module | Callable[[], Any],
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    topology: str | Topology | None = None,
+    target: str | Topology | None = None,
     device_map: str | Mapping[str, str] | None = None,
     dtype: torch.dtype | None = None,
     dynamic_shapes: Any = None,
@@ -51,8 +52,8 @@ def export(
         args: Positional example inputs, real or fake; a real one becomes a fake on the device of the first
             module. Default: what the factory returned, or `check` derives.
         kwargs: Keyword example inputs, treated the same way.
-        topology: The devices that exist: `"H100"`, `"cpu+2xA100-40GB"`. Default: those of the `emulate`
-            block around the call, else the CPU alone.
+        target: The topology, which are the devices that exist: `"H100"`, `"cpu+2xA100-40GB"`. Default: those
+            of the `emulate` block around the call, else the CPU alone.
         device_map: Where the modules are: a device, `{"model.embed": "cpu", "": "cuda:0"}`,
             `"fc1=cpu,fc2=cuda:0"`, the path of a JSON file, or `"balanced"`. Where the model does not move
             tensors between them itself, transfers are inserted. Default: where the factory puts them, on
@@ -72,14 +73,14 @@ def export(
             (FE104), or the quantization of its config (FE105).
 
     Example:
-        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100")
         >>> program.state_dict["weight"].device
         device(type='cuda', index=0)
     """
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
     found = resolve(source)
     placed = None if device_map is None else DeviceMap.parse(device_map)
-    with torch_logs_silenced(), _devices(topology) as devices:
+    with torch_logs_silenced(), _devices(target) as devices:
         built = _built(found, devices, placed, dtype)
         inputs = _inputs(found, built, args, kwargs, dtype)
         facts = facts_at_capture(
@@ -101,9 +102,9 @@ def export(
         raise captured.failure.error
     unbound = () if captured.recovered is None else captured.recovered.unbound
     if unbound:
-        warnings.warn(UnboundConstants.of(unbound), stacklevel=2)
+        warnings.warn(UnboundConstants.of(unbound), stacklevel=3)
     for text in _left_out(found, built.module, inputs, captured.program):
-        warnings.warn(PartialProgram(text), stacklevel=2)
+        warnings.warn(PartialProgram(text), stacklevel=3)
     return captured.program
 
 
@@ -146,20 +147,12 @@ def _inputs(
     dtype: torch.dtype | None,
 ) -> ExampleInputs:
     """Return the inputs as fake tensors; from the factory or the source, if the caller passes none."""
-    device = torch.device(built.placement.input_device)
     if args is None and kwargs is None and (built.args or built.kwargs or source.kind == "python"):
         args, kwargs = built.args, built.kwargs
     elif args is None and kwargs is None:
         with built.mode:
-            return source.example_inputs(built.module, str(device), dtype or source.dtype)
-
-    def fake(value: Any) -> Any:
-        check_input("an example input", value)
-        is_real = isinstance(value, torch.Tensor) and not is_fake(value)
-        return real_to_fake(built.mode, value, device) if is_real else value
-
-    fake_args, fake_kwargs = tree_map(fake, (tuple(args or ()), dict(kwargs or {})))
-    return ExampleInputs(fake_args, fake_kwargs)
+            return source.example_inputs(built.module, built.placement.input_device, dtype or source.dtype)
+    return given_inputs(built, args, kwargs)
 
 
 def _is_text(dynamic_shapes: Any) -> bool:

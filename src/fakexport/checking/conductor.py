@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._version import __version__
 from fakexport.capture import (
@@ -21,11 +22,13 @@ from fakexport.capture import (
     build_source,
     capture_or_explore,
     facts_at_capture,
+    given_inputs,
     loaded_libraries,
     parse_dynamic,
 )
 from fakexport.checking.targets import (
     DeviceMapText,
+    OneTarget,
     Target,
     parse_target,
     parse_targets,
@@ -44,6 +47,7 @@ from fakexport.diagnose import (
     unused_note,
 )
 from fakexport.diagnostics import Diagnostic, fold
+from fakexport.error import InvalidValue
 from fakexport.fake import Built, SubclassNotKept, install_transfers
 from fakexport.program import ModuleSummary, diff, inspect_module, summarise, transfers
 from fakexport.report import Progress, Report, Stage, Step, TargetDifference, Timings, Verdict
@@ -60,10 +64,13 @@ from fakexport.sources import (
 __all__ = ["check", "inspect"]
 
 
+@renamed(targets="target")
 def check(
     source: str | nn.Module | Callable[[], Any],
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     *,
-    targets: Sequence[str | Mapping[str, Any]] = ("cpu",),
+    target: OneTarget | Sequence[OneTarget] = "cpu",
     device_map: DeviceMapText | None = None,
     dtype: str | None = None,
     inputs: Sequence[str] = (),
@@ -79,8 +86,11 @@ def check(
     Args:
         source: `file.py:factory`, `package.module:factory`, `hf:config.json`, `hf:MODEL_TYPE[:CLASS]`,
             `timm:NAME`; or a factory; or a module, whose weights are not read.
-        targets: Topologies, or mappings with `topology` and, to override the arguments of the same
-            names, `device_map` and `dtype`.
+        args: Positional example inputs, real or fake, as for `export`. Default: what the factory returned, or
+            derived ones.
+        kwargs: Keyword example inputs, treated the same way.
+        target: A topology, such as `"H100"`, or several in a list. One may be a mapping with `topology` and,
+            to override the arguments of the same names, `device_map` and `dtype`.
         device_map: Where the modules are: a device, `"balanced"`, `"fc1=cpu,fc2=cuda:0"`, a mapping, or
             the path of a JSON file.
         dtype: Default floating-point dtype while the model is constructed, such as `"bfloat16"`.
@@ -99,37 +109,41 @@ def check(
         FE601 to FE603, FE901 to FE907.
 
     Example:
-        >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), targets=["cpu", "H100"])
+        >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), target=["cpu", "H100"])
         >>> [verdict.is_exportable for verdict in report.verdicts]
         [True, True]
     """
+    if inputs and not (args is None and kwargs is None):
+        raise InvalidValue("example inputs are given twice: as args and kwargs, and as inputs")
     model = resolve(source, use_cache=use_cache)
     request = _Request(
         source=model,
         inputs=[parse_input_spec(text) for text in inputs],
+        args=args,
+        kwargs=kwargs,
         dynamic=parse_dynamic(dynamic_shapes or ()),
         dynamic_shapes=dynamic_shapes or None,
         is_strict=strict,
         is_watched=on_progress is not None,
         start_rss_bytes=peak_bytes(),
     )
-    asked = parse_targets(targets, device_map, dtype, model)
-    for target in asked:
-        check_emulation(target.topology)
+    asked = parse_targets(target, device_map, dtype, model)
+    for row in asked:
+        check_emulation(row.topology)
     announce = on_progress or (lambda progress: None)
     outcomes = []
-    for index, target in enumerate(asked, start=1):
+    for index, row in enumerate(asked, start=1):
 
         def step(
             step: Step,
             finding: str = "",
             blocks: TracedBlocks | None = None,
             index: int = index,
-            name: str = target.spec.name,
+            name: str = row.spec.name,
         ) -> None:
             announce(Progress(index, len(asked), name, step, finding, blocks))
 
-        outcomes.append(_check_target(request, target, step))
+        outcomes.append(_check_target(request, row, step))
     verdicts = tuple(verdict for verdict, _ in outcomes)
     if sum(verdict.is_exportable for verdict in verdicts) > 1:
         announce(Progress(len(asked), len(asked), "", "compare"))
@@ -139,8 +153,8 @@ def check(
         differences=tuple(_differences(verdicts)),
         diagnostics=fold(
             diagnostic
-            for target, (_, found) in zip(asked, outcomes, strict=True)
-            for diagnostic in (*_of_target(target, diagnose_quantization(model)), *found)
+            for row, (_, found) in zip(asked, outcomes, strict=True)
+            for diagnostic in (*_of_target(row, diagnose_quantization(model)), *found)
         ),
         versions=_versions(),
     )
@@ -176,11 +190,21 @@ class _Request:
 
     source: Source
     inputs: Sequence[InputSpec]
+    args: tuple[Any, ...] | None
+    kwargs: Mapping[str, Any] | None
     dynamic: DynamicDims
     dynamic_shapes: str | Sequence[str] | None
     is_strict: bool
     is_watched: bool
     start_rss_bytes: int
+
+    @property
+    def has_given_inputs(self) -> bool:
+        return not (self.args is None and self.kwargs is None)
+
+    @property
+    def is_input_chosen(self) -> bool:
+        return bool(self.inputs) or self.has_given_inputs
 
 
 class Announce(Protocol):
@@ -263,7 +287,7 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
                 findings = diagnose_program(captured, summary, target.topology, request.dynamic)
                 omitted = diagnose_omitted_inputs(captured.program, built.module, inputs)
                 # Anyone who names the inputs of a library's model chooses what of it runs: a note is enough.
-                is_chosen = bool(request.inputs) and request.source.kind != "python"
+                is_chosen = request.is_input_chosen and request.source.kind != "python"
                 unused = unused_note(captured.program, built.module) if is_chosen else ()
                 verdict = replace(
                     verdict,
@@ -301,6 +325,8 @@ def _build(source: Source, target: Target) -> Built:
 
 
 def _inputs(request: _Request, built: Built, target: Target) -> ExampleInputs:
+    if request.has_given_inputs:
+        return given_inputs(built, request.args, request.kwargs)
     device = built.placement.input_device
     with built.mode:
         if not request.inputs:

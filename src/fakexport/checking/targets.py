@@ -9,14 +9,15 @@ from typing import Any
 import torch
 
 from fakexport.devices import Topology
-from fakexport.error import InvalidType, InvalidValue
+from fakexport.error import InvalidValue
 from fakexport.fake import DeviceMap
 from fakexport.report import TargetSpec
 from fakexport.sources import Source, dtype_text, parse_dtype
 
-__all__ = ["DeviceMapText", "Target", "parse_target", "parse_targets"]
+__all__ = ["DeviceMapText", "OneTarget", "Target", "parse_target", "parse_targets"]
 
 DeviceMapText = str | Mapping[str, str]
+OneTarget = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Target:
 
 
 def parse_targets(
-    targets: Sequence[str | Mapping[str, Any]],
+    targets: OneTarget | Sequence[OneTarget],
     device_map: DeviceMapText | None,
     dtype: str | None,
     source: Source,
@@ -45,14 +46,14 @@ def parse_targets(
     """Return the targets of a check, each with a name of its own.
 
     Args:
-        targets: Topologies, or mappings with `topology`, `device_map` and `dtype`.
+        targets: One or more topologies, or mappings with `topology`, `device_map` and `dtype`.
         device_map, dtype: Device map and dtype of those that have none of their own.
         source: The model, which may have a dtype, and takes something for granted.
     Raises:
         TypeError, ValueError: one line about what is wrong with them.
     """
     if isinstance(targets, (str, Mapping)):
-        raise InvalidType("targets must be a list of topologies, such as ['cpu', 'H100']")
+        targets = [targets]
     if not targets:
         raise InvalidValue("no target given: name at least one, such as 'H100'")
     parsed = [parse_target(target, device_map, dtype, source) for target in targets]
@@ -66,7 +67,7 @@ def parse_targets(
 
 
 def parse_target(
-    target: str | Mapping[str, Any],
+    target: OneTarget,
     device_map: DeviceMapText | None,
     dtype: str | None,
     source: Source,

@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, BoundDevices, Checkpoint, Debug, Libraries, Trust
+from fakexport.cli.options import (
+    Archive,
+    BoundDevices,
+    Checkpoint,
+    Debug,
+    Libraries,
+    OldBoundDevices,
+    Trust,
+    bound_devices,
+)
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -25,7 +34,8 @@ def bind_command(
     link: Annotated[
         bool, typer.Option("--link", help="Reference the checkpoint's files instead of copying them.")
     ] = False,
-    device_map: BoundDevices = None,
+    devices: BoundDevices = None,
+    device_map: OldBoundDevices = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
@@ -35,13 +45,14 @@ def bind_command(
     Stock `torch.export.load` opens the result, unless it is linked. Exit code 0: written. 2: the weights do
     not fit, or a file is refused; `fakexport verify-weights` lists what is wrong.
     """
+    devices = bound_devices(devices, device_map)
     with quiet(is_debug=debug):
         from fakexport.archive import bind, load_bundle, save
         from fakexport.weights import open_checkpoint
 
         load_libraries(library)
         opened = open_checkpoint(checkpoint)
-        bound = bind(load_bundle(archive, trust=trust), opened, device_map=device_map)
+        bound = bind(load_bundle(archive, trust=trust), opened, devices=devices)
         tensors = save(bound, output, link=opened if link else None).tensors
     locations = {tensor.location for tensor in tensors if tensor.location}
     where = ""

@@ -106,7 +106,7 @@ def _check(source: str, options: CheckOptions, on_progress: Callable[[Progress],
 
     return check(
         source,
-        targets=options.targets or ["cpu"],
+        target=options.targets or ["cpu"],
         device_map=options.device_map,
         dtype=options.dtype,
         inputs=options.inputs or [],

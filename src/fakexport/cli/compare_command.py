@@ -15,10 +15,12 @@ from fakexport.cli.options import (
     Inputs,
     Libraries,
     Method,
+    OldBoundDevices,
     Source,
     TextOrJson,
     Trust,
     UseCache,
+    bound_devices,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
@@ -37,7 +39,8 @@ def compare_command(
     ] = None,
     inputs: Inputs = None,
     method: Method = None,
-    device_map: BoundDevices = None,
+    devices: BoundDevices = None,
+    device_map: OldBoundDevices = None,
     dtype: Dtype = None,
     use_cache: UseCache = None,
     format_: TextOrJson = "text",
@@ -50,6 +53,7 @@ def compare_command(
     Without CHECKPOINT, the weights come from ARCHIVE; if it has none, from the model constructed under seed
     0. Exit code 0: equal, bit for bit or up to rounding. 1: the outputs diverge. 2: bad usage or environment.
     """
+    devices = bound_devices(devices, device_map)
     with quiet(is_debug=debug):
         from fakexport.archive import load
         from fakexport.deploy import compare_source, read_inputs
@@ -60,7 +64,7 @@ def compare_command(
             load(archive, method=method, trust=trust),
             checkpoint=checkpoint,
             inputs=None if inputs is None else read_inputs(inputs),
-            device_map=device_map,
+            devices=devices,
             dtype=dtype,
             use_cache=bool(use_cache),
         )

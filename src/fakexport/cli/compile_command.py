@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, BoundDevices, Debug, Libraries, Method, Profiles, Trust
+from fakexport.cli.options import (
+    Archive,
+    BoundDevices,
+    Debug,
+    Libraries,
+    Method,
+    OldBoundDevices,
+    Profiles,
+    Trust,
+    bound_devices,
+)
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_note, write_output, write_report
 
@@ -71,7 +81,8 @@ def compile_command(
         typer.Option("--cache", metavar="DIR", show_default=False, help="Folder that caches compiled code."),
     ] = None,
     method: Method = None,
-    device_map: BoundDevices = None,
+    devices: BoundDevices = None,
+    device_map: OldBoundDevices = None,
     trust: Trust = False,
     profiles: Profiles = None,
     library: Libraries = None,
@@ -82,6 +93,7 @@ def compile_command(
     Exit code 0: written. 1: the compiler does not support operators of the program; the diagnostics name them
     and their lines. 2: bad usage, file or environment. Nothing is written unless the exit code is 0.
     """
+    devices = bound_devices(devices, device_map)
     given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
     for option, value in given.items():
         if value is not None and option not in _OPTIONS_OF[to]:
@@ -92,12 +104,12 @@ def compile_command(
 
         load_libraries(library)
         program = load(archive, method=method, trust=trust)
-        if to in ("aoti", "cpp-project") and device_map is None:
+        if to in ("aoti", "cpp-project") and devices is None:
             options = {"--to": to, **given, "--method": method, "--trust": trust, "--library": library}
             command = _command([archive, checkpoint], {**options, "--profiles": profiles, "-o": output})
             program = _on_target(program, target, command)
         if checkpoint is not None:
-            program = bind(program, checkpoint, device_map=device_map)
+            program = bind(program, checkpoint, devices=devices)
         try:
             made = _compiled(program, to, output, weights, backend or "portable", cache, target)
         except CompileFailure as failure:

@@ -60,7 +60,7 @@ def export_command(
         load_libraries(library)
         report = check(
             source,
-            targets=[target],
+            target=[target],
             device_map=device_map,
             dtype=dtype,
             inputs=input_ or [],

@@ -9,6 +9,7 @@ import typer
 
 from fakexport._libraries import FORMS
 from fakexport.cli.known_profiles import know_profiles
+from fakexport.cli.streams import write_note
 
 __all__ = [
     "DEBUG",
@@ -24,6 +25,7 @@ __all__ = [
     "Libraries",
     "Method",
     "NoProgress",
+    "OldBoundDevices",
     "OptionalSource",
     "OutputFormat",
     "Profiles",
@@ -32,6 +34,7 @@ __all__ = [
     "TextOrJson",
     "Trust",
     "UseCache",
+    "bound_devices",
 ]
 
 DEBUG = "--debug"
@@ -172,9 +175,24 @@ Checkpoint = Annotated[
 BoundDevices = Annotated[
     str | None,
     typer.Option(
-        "--device-map",
+        "--devices",
         metavar="FROM=TO",
         show_default=False,
         help="Override the program's devices: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
     ),
 ]
+OldBoundDevices = Annotated[str | None, typer.Option("--device-map", hidden=True)]
+
+
+def bound_devices(devices: str | None, old: str | None) -> str | None:
+    """Return the value of `--devices`, or of `--device-map`, which was its name, with a note on stderr.
+
+    Raises:
+        typer.BadParameter: both are given.
+    """
+    if old is None:
+        return devices
+    if devices is not None:
+        raise typer.BadParameter("--device-map is the old name of --devices: give one of them")
+    write_note("--device-map is called --devices here now; the old name works until fakexport 1.0")
+    return old

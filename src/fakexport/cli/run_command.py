@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, BoundDevices, Debug, Inputs, Libraries, Method, Trust
+from fakexport.cli.options import (
+    Archive,
+    BoundDevices,
+    Debug,
+    Inputs,
+    Libraries,
+    Method,
+    OldBoundDevices,
+    Trust,
+    bound_devices,
+)
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 from fakexport.documents.escaping import escaped
@@ -58,7 +68,8 @@ def run_command(
             "--repeat", metavar="N", min=0, help=("Number of timed calls; 0 runs the program once, untimed.")
         ),
     ] = 0,
-    device_map: BoundDevices = None,
+    devices: BoundDevices = None,
+    device_map: OldBoundDevices = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
@@ -67,6 +78,7 @@ def run_command(
 
     With --repeat, latencies go to stderr; the outputs are still those of the first call.
     """
+    devices = bound_devices(devices, device_map)
     if warmup is not None and not repeat:
         raise typer.BadParameter("--warmup needs --repeat")
     with quiet(is_debug=debug):
@@ -79,7 +91,7 @@ def run_command(
             checkpoint,
             method=method,
             is_compiled=compile_,
-            device_map=device_map,
+            devices=devices,
             trust=trust,
         )
         timed = run_timed(
@@ -103,7 +115,7 @@ def _opened(
     *,
     method: str | None,
     is_compiled: bool,
-    device_map: str | None,
+    devices: str | None,
     trust: bool,
 ) -> Artifact:
     from fakexport.archive import bind, load
@@ -112,7 +124,7 @@ def _opened(
     kind = artifact_kind(path)
     if kind != "program":
         for option, is_given in (
-            ("--device-map", device_map is not None),
+            ("--devices", devices is not None),
             ("--method", method is not None),
             ("--compile", is_compiled),
         ):
@@ -121,5 +133,5 @@ def _opened(
         return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
     program = load(path, method=method, trust=trust)
     if checkpoint is not None:
-        program = bind(program, checkpoint, device_map=device_map)
+        program = bind(program, checkpoint, devices=devices)
     return LoadedProgram(program, is_compiled=is_compiled)

@@ -53,7 +53,7 @@ def verify_weights_command(
         load_libraries(library)
         if checkpoint is not None:
             wanted = None if dtype is None else parse_dtype(dtype)
-            report = verify_weights(subject, checkpoint, topology=target, dtype=wanted, trust=trust)
+            report = verify_weights(subject, checkpoint, target=target, dtype=wanted, trust=trust)
         elif is_archive(subject):
             report = verify_archived_weights(subject, trust=trust)
         else:

@@ -33,7 +33,7 @@ def compare_source(
     *,
     checkpoint: str | None = None,
     inputs: Mapping[str, torch.Tensor] | None = None,
-    device_map: str | Mapping[str, str] | None = None,
+    devices: str | Mapping[str, str] | None = None,
     dtype: str | None = None,
     use_cache: bool = False,
 ) -> Comparison:
@@ -47,7 +47,7 @@ def compare_source(
         program: Bound or weight-less; not changed.
         checkpoint: As for `bind`.
         inputs: As for `run`. Default: the example inputs of the source.
-        device_map: As for `bind`.
+        devices: As for `bind`.
         dtype: Default floating-point dtype during construction.
         use_cache: As for `check`.
     Raises:
@@ -70,7 +70,7 @@ def compare_source(
         weights, origin = None, "weights: from the program"
     if weights is not None:
         constants = _constants(program, module)
-        program = bind(program, weights, device_map=device_map, constants=constants, check_finite=False)
+        program = bind(program, weights, devices=devices, constants=constants, check_finite=False)
     _load(module, program, source)
     if inputs is not None:
         args, kwargs = call_arguments(program, inputs)

@@ -65,7 +65,7 @@ def transfers(program: ExportedProgram) -> tuple[Transfer, ...]:
         program: Not changed.
 
     Example:
-        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100")
         >>> transfers(program)
         ()
     """

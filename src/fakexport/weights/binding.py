@@ -56,7 +56,7 @@ def bound_program(
     checkpoint: Checkpoint,
     found: Verified,
     *,
-    device_map: str | Mapping[str, str] | None = None,
+    devices: str | Mapping[str, str] | None = None,
     check_finite: bool | None = None,
 ) -> ExportedProgram:
     """Return the program with the weights of a checkpoint: all of them, exactly, or none; see `archive.bind`.
@@ -66,18 +66,18 @@ def bound_program(
         expected: What it expects, as `expected_of_program` has it.
         checkpoint: Its entries by the names of the program.
         found: The result of `verified` for the two.
-        device_map: Device to device, for a program of devices that are not here.
+        devices: Device to device, for a program of devices that are not here.
         check_finite: Whether to check the weights for NaN and infinity.
     Raises:
         BindError, RetargetError, ValueError: as for `archive.bind`.
     Warns:
         WeightsWarning: as for `archive.bind`.
     """
-    known, devices = facts_of(program), devices_of_program(program)
-    program = _on_devices(program, device_map)
+    known, present = facts_of(program), devices_of_program(program)
+    program = _on_devices(program, devices)
     like = {**program.constants, **program.state_dict}
     weights = fitting_weights(expected, checkpoint, found, like, check_finite=check_finite)
-    return _bound(program, weights, known.bound(devices, device_map))
+    return _bound(program, weights, known.bound(present, devices))
 
 
 def fitting_weights(
@@ -131,9 +131,9 @@ def check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
         )
 
 
-def _on_devices(program: ExportedProgram, device_map: str | Mapping[str, str] | None) -> ExportedProgram:
+def _on_devices(program: ExportedProgram, devices: str | Mapping[str, str] | None) -> ExportedProgram:
     """Return the program on devices that are all on this machine."""
-    move = move_to_here(device_map, devices_of_program(program))
+    move = move_to_here(devices, devices_of_program(program))
     return retarget(program, move.targets) if move.targets else program
 
 

@@ -11,20 +11,20 @@ from fakexport.program.retargeting.device_move import DeviceMove
 __all__ = ["move_to_here"]
 
 
-def move_to_here(device_map: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
-    """Return where a device map moves the devices of programs that are to be bound.
+def move_to_here(devices: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
+    """Return where `devices` moves the devices of programs that are to be bound.
 
     Args:
-        device_map: As for `bind`.
+        devices: As for `bind`.
         present: The programs' devices.
     Raises:
         ValueError: a device that the programs do not use or that is unknown; one that is not on this machine.
     """
-    move = DeviceMove.parse(device_map, present)
+    move = DeviceMove.parse(devices, present)
     for device in present:
         target = str(move.of(device))
         if not exists_here(target):
             is_own = target == device
-            hint = f"device_map={{{device!r}: 'cpu'}} would bind it here" if is_own else "choose another"
+            hint = f"devices={{{device!r}: 'cpu'}} would bind it here" if is_own else "choose another"
             raise InvalidValue(f"the device {target} is not on this machine; {hint}")
     return move

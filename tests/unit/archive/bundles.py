@@ -56,8 +56,8 @@ def speller(seed: int = 0) -> Speller:
 def fakes(topology: str = "cpu") -> dict[str, ExportedProgram]:
     """Each method exported by itself, without weights."""
     return {
-        "encode": fe.export(lambda: Encode(speller()), (IMAGE,), topology=topology),
-        "decode": fe.export(lambda: Decode(speller()), (IDS, STATE), topology=topology),
+        "encode": fe.export(lambda: Encode(speller()), (IMAGE,), target=topology),
+        "decode": fe.export(lambda: Decode(speller()), (IDS, STATE), target=topology),
     }
 
 

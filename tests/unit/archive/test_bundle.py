@@ -285,9 +285,9 @@ def test_a_bundle_for_other_devices_is_bound_here(tmp_path: Path) -> None:
     ):
         fe.bind(bundle, weights)
     with pytest.raises(ValueError, match=r"^the device cuda:9 is not on this machine; choose another$"):
-        fe.bind(bundle, weights, device_map="cuda:9")
-    assert_gives(fe.bind(bundle, weights, device_map="cpu"), speller())
-    assert_gives(fe.bind(bundle, weights, device_map={"cuda:0": "cpu"}), speller())
+        fe.bind(bundle, weights, devices="cuda:9")
+    assert_gives(fe.bind(bundle, weights, devices="cpu"), speller())
+    assert_gives(fe.bind(bundle, weights, devices={"cuda:0": "cpu"}), speller())
 
 
 def test_a_description_tells_what_each_method_takes_and_what_is_shared(
@@ -348,7 +348,7 @@ def test_two_weights_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match=r"weight has different data in a and in b: .* prefixes"):
         fe.Bundle({"a": linear(3, 0), "b": linear(3, 1)})
     assert len(fe.Bundle({"a": linear(3, 0), "b": linear(3, 0)}).shared) == 2
-    there = fe.export(lambda: nn.Linear(3, 2), (IMAGE,), topology="H100")
+    there = fe.export(lambda: nn.Linear(3, 2), (IMAGE,), target="H100")
     here = fe.export(lambda: nn.Linear(3, 2), (IMAGE,))
     with pytest.raises(ValueError, match=r"on cuda:0 in a and .* on cpu in b"):
         fe.Bundle({"a": there, "b": here})
@@ -438,7 +438,7 @@ def test_a_retargeted_method_reads_its_part_of_the_checkpoint(
 
     for subject in (tmp_path / "gpu.pt2", moved):
         assert fe.verify_weights(subject, weights).is_bindable
-        bound = fe.bind(subject, weights, device_map={"cuda:0": "cpu"})
+        bound = fe.bind(subject, weights, devices={"cuda:0": "cpu"})
         with torch.no_grad():
             assert torch.equal(bound.module()(IMAGE), Encode(model)(IMAGE))
 

@@ -77,10 +77,10 @@ def loaded_and_saved_by_stock_torch(case: GuardedCase, folder: Path) -> Any:
 
 def retargeted(case: GuardedCase, folder: Path) -> Any:
     program = fe.export(
-        case.model, case.example, dict(case.kwargs), dynamic_shapes=case.dynamic, topology="H100"
+        case.model, case.example, dict(case.kwargs), dynamic_shapes=case.dynamic, target="H100"
     )
     fe.save(program, folder / "cuda.pt2")
-    return fe.bind(fe.load(folder / "cuda.pt2"), WEIGHTS, device_map="cpu")
+    return fe.bind(fe.load(folder / "cuda.pt2"), WEIGHTS, devices="cpu")
 
 
 def retargeted_with_weights(case: GuardedCase, folder: Path) -> Any:

@@ -110,7 +110,7 @@ def test_python_writes_what_the_command_line_writes(name: str) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_a_checked_program_is_an_exported_one() -> None:
-    report = fe.check("m.py:factory", targets=["H100"], dtype="bfloat16", dynamic_shapes=["x.0=2..8"])
+    report = fe.check("m.py:factory", target=["H100"], dtype="bfloat16", dynamic_shapes=["x.0=2..8"])
     fe.save(report.verdicts[0].program, "a.pt2")
     with pytest.warns(UnboundConstants):
         program = fe.export("m.py:factory", **{**CASES["constants"][1], "dtype": torch.bfloat16})
@@ -138,7 +138,7 @@ def test_facts_are_handed_on_as_on_the_command_line() -> None:
     for command in (
         "export l.py:f --target H100 -o p.pt2",
         "retarget p.pt2 --to cpu -o moved.pt2",
-        "bind p.pt2 w.safetensors --device-map cpu -o bound.pt2",
+        "bind p.pt2 w.safetensors --devices cpu -o bound.pt2",
         "bundle one=p.pt2 two=p.pt2 -o bundle.pt2",
     ):
         assert main(command.split()) == 0
@@ -146,7 +146,7 @@ def test_facts_are_handed_on_as_on_the_command_line() -> None:
     program = fe.load("p.pt2")
     fe.save(program, "p2.pt2")
     fe.save(fe.retarget(program, "cpu"), "moved2.pt2")
-    fe.save(fe.bind("p.pt2", "w.safetensors", device_map="cpu"), "bound2.pt2")
+    fe.save(fe.bind("p.pt2", "w.safetensors", devices="cpu"), "bound2.pt2")
     fe.save_bundle({"one": program, "two": fe.load("p.pt2")}, "bundle2.pt2")
 
     for name in ("p", "moved", "bound", "bundle"):
@@ -158,7 +158,7 @@ def test_a_writer_says_that_weights_are_left_behind(tmp_path: Path, capsys) -> N
     program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
     bound = fe.bind(program, dict(nn.Linear(4, 2).state_dict()))
     fe.save(bound, tmp_path / "full.pt2")
-    moved = fe.retarget(bound, "cuda:0", topology="H100")
+    moved = fe.retarget(bound, "cuda:0", target="H100")
 
     with pytest.warns(WeightsLeftBehind, match="2 weights, such as weight, were left out"):
         fe.save(moved, tmp_path / "moved.pt2")
@@ -173,12 +173,12 @@ def test_a_writer_says_that_weights_are_left_behind(tmp_path: Path, capsys) -> N
 
 
 def test_weights_that_stay_are_kept_without_a_word(tmp_path: Path) -> None:
-    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
+    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100")
     state = dict(nn.Linear(4, 2).state_dict())
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        manifest = fe.save(fe.bind(program, state, device_map="cpu"), tmp_path / "a.pt2")
+        manifest = fe.save(fe.bind(program, state, devices="cpu"), tmp_path / "a.pt2")
         fe.save(fe.retarget(fe.load(tmp_path / "a.pt2"), "cpu"), tmp_path / "b.pt2")
         fe.save(fe.retarget(program, "cpu"), tmp_path / "c.pt2")
 

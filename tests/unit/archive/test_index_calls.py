@@ -39,13 +39,13 @@ def test_stock_cannot_save_such_a_program(tmp_path):
 @pytest.mark.parametrize("topology", ["cpu", "H100"])
 def test_a_stored_program_gives_the_same_bits(dynamic, topology, tmp_path):
     eager = Masked()
-    program = fe.export(Masked, (torch.ones(3, 4),), topology=topology, dynamic_shapes=dynamic)
+    program = fe.export(Masked, (torch.ones(3, 4),), target=topology, dynamic_shapes=dynamic)
     nodes = [node.name for node in program.graph.nodes]
 
     fe.save(program, tmp_path / "masked.pt2")
 
     bound = fe.bind(
-        tmp_path / "masked.pt2", dict(eager.state_dict()), device_map=None if topology == "cpu" else "cpu"
+        tmp_path / "masked.pt2", dict(eager.state_dict()), devices=None if topology == "cpu" else "cpu"
     )
     x = torch.randn(3, 4)
     assert torch.equal(bound.module()(x), eager(x))

@@ -75,7 +75,7 @@ def test_each_architecture_comes_back(name, dynamic, topology, tmp_path):
 def test_the_captioning_example_comes_back(half, topology):
     dims = {"encoder": ["pixel_values.0=2..64"]}
     dims["decoder"] = ["input_ids.0=2..64", "encoder_hidden_states.0=2..64", "input_ids.1=2..256"]
-    report = fe.check(f"examples/captioning.py:{half}", targets=[topology], dynamic_shapes=dims[half])
+    report = fe.check(f"examples/captioning.py:{half}", target=[topology], dynamic_shapes=dims[half])
     program = report.verdicts[0].program
     program._example_inputs = None
 
@@ -84,9 +84,9 @@ def test_the_captioning_example_comes_back(half, topology):
 
 @pytest.mark.parametrize(("factory", "topology"), [("cpu", "cpu"), ("gpu", "H100"), ("hybrid", "cpu+H100")])
 def test_the_seeds_program_comes_back(factory, topology):
-    verdict = fe.check(
-        f"examples/mlp.py:{factory}", targets=[topology], inputs=["x=float32[4,128]"]
-    ).verdicts[0]
+    verdict = fe.check(f"examples/mlp.py:{factory}", target=[topology], inputs=["x=float32[4,128]"]).verdicts[
+        0
+    ]
     verdict.program._example_inputs = None
 
     assert_codec(verdict.program)
@@ -175,7 +175,7 @@ def test_two_processes_write_the_same_bytes():
 @pytest.mark.parametrize("topology", ["H100", "Max-1550", "M2-Ultra"])
 def test_a_program_for_a_device_is_read_where_there_is_none(topology, tmp_path):
     """In a process without emulation, where stock torch fails with `not compiled with CUDA enabled`."""
-    verdict = fe.check("examples/mlp.py:factory", targets=[topology], inputs=["x=float32[4,128]"]).verdicts[0]
+    verdict = fe.check("examples/mlp.py:factory", target=[topology], inputs=["x=float32[4,128]"]).verdicts[0]
     (tmp_path / "model.json").write_text(text_of(program_to_json(verdict.program)))
     code = (
         "import json, sys, torch\n"

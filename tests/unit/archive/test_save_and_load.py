@@ -50,7 +50,7 @@ def factory() -> nn.Module:
 
 def exported(topology: str) -> torch.export.ExportedProgram:
     ids = torch.zeros(5, dtype=torch.long)
-    return fe.export(factory, (ids,), topology=topology, dynamic_shapes=["x.0=2..64"])
+    return fe.export(factory, (ids,), target=topology, dynamic_shapes=["x.0=2..64"])
 
 
 @pytest.fixture(params=["cpu", "H100"])
@@ -140,7 +140,7 @@ def test_bound_it_gives_what_eager_gives_here_and_in_stock_torch(topology: str, 
     eager = factory()
     save(exported(topology), tmp_path / "model.pt2")
     bound = fe.bind(
-        tmp_path / "model.pt2", dict(eager.state_dict()), device_map=None if topology == "cpu" else "cpu"
+        tmp_path / "model.pt2", dict(eager.state_dict()), devices=None if topology == "cpu" else "cpu"
     )
     save(bound, tmp_path / "bound.pt2")
 

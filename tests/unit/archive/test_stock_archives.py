@@ -115,7 +115,7 @@ def test_tied_weights_are_one_tensor(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tied", "gpt2", "llama"])
 def test_a_fake_program_has_fakes_and_no_zeros(name: str, topology: str, tmp_path: Path) -> None:
     make, example, _ = MODELS[name]
-    program = fe.export(make, (example,), topology=topology)
+    program = fe.export(make, (example,), target=topology)
     path = saved(program, tmp_path / "fake.pt2")
 
     loaded = load_archive(path)

@@ -163,7 +163,7 @@ def test_dynamic_sizes_are_kept():
 def test_the_report_names_the_constants_that_were_read():
     forward = ANSWERED["int"][0]
 
-    report = check(lambda: (Asking(forward), (torch.ones(2, 4),)), targets=["cpu", "H100"])
+    report = check(lambda: (Asking(forward), (torch.ones(2, 4),)), target=["cpu", "H100"])
 
     for verdict in report.verdicts:
         assert verdict.is_exportable
@@ -172,7 +172,7 @@ def test_the_report_names_the_constants_that_were_read():
 
 @pytest.mark.parametrize(("name", "code"), [("persistent", "FE201"), ("written after", "FE201")])
 def test_what_is_not_answered_is_reported_as_before(name, code):
-    report = check(lambda: (Asking(REFUSED[name]), (torch.ones(2, 4),)), targets=["cpu"])
+    report = check(lambda: (Asking(REFUSED[name]), (torch.ones(2, 4),)), target=["cpu"])
 
     assert code in {found.code for found in report.diagnostics}
 
@@ -182,7 +182,7 @@ def test_what_is_answered_is_not_reported_next_to_another_problem():
         y = y if m.size == 3 else -y
         return y if y.sum() > 0 else -y
 
-    report = check(lambda: (Asking(forward), (torch.ones(2, 4),)), targets=["cpu"])
+    report = check(lambda: (Asking(forward), (torch.ones(2, 4),)), target=["cpu"])
 
     found = [d for d in report.diagnostics if d.code == "FE201"]
     assert len(found) == 1

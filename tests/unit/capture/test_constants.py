@@ -79,7 +79,7 @@ def test_on_the_cpu_they_are_those_of_the_real_model(strict):
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_on_a_virtual_device_their_values_are_known(strict):
-    program = fe.export(Constants, (X,), topology="H100", strict=strict)
+    program = fe.export(Constants, (X,), target="H100", strict=strict)
 
     real = torch.export.export(Constants(), (X,), strict=strict).constants
     assert program.constants.keys() == real.keys()
@@ -103,7 +103,7 @@ class Split(nn.Module):
 
 
 def test_with_a_device_map_each_is_what_its_device_asks_for():
-    program = fe.export(Split, (X,), topology="cpu+H100", device_map={"a": "cpu", "b": "cuda:0"})
+    program = fe.export(Split, (X,), target="cpu+H100", device_map={"a": "cpu", "b": "cuda:0"})
 
     on_cpu, on_gpu = program.constants["a.table"], program.constants["b.table"]
     assert not fe.is_fake(on_cpu)
@@ -138,7 +138,7 @@ def test_parameters_and_persistent_buffers_stay_fake():
 
 def test_names_of_one_tensor_share_one():
     program = fe.export(Constants, (X,))
-    on_gpu = fe.export(Constants, (X,), topology="H100")
+    on_gpu = fe.export(Constants, (X,), target="H100")
 
     assert program.constants["scale"] is program.constants["same_scale"]
     assert on_gpu.constants["scale"] is on_gpu.constants["same_scale"]
@@ -169,7 +169,7 @@ def test_the_captured_module_keeps_its_own_tensors():
 
 
 def test_a_value_on_a_virtual_device_is_known_without_its_history():
-    program = fe.export(Constants, (X,), topology="H100")
+    program = fe.export(Constants, (X,), target="H100")
 
     assert len(history_of([record_of(program.constants["inv_freq"])])) == 1
 
@@ -399,7 +399,7 @@ def test_a_long_warning_is_cut_with_a_count():
 def test_check_reports_and_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = fe.check(lambda: (Unbound(lambda m: torch.rand(4)), (X,)), targets=["cpu", "H100"])
+        report = fe.check(lambda: (Unbound(lambda m: torch.rand(4)), (X,)), target=["cpu", "H100"])
 
     assert [diagnostic.code for diagnostic in report.diagnostics] == ["FE602", "FE904"]
     assert all(verdict.recovered.names == ("known",) for verdict in report.verdicts)
@@ -498,7 +498,7 @@ def test_a_program_prints_and_makes_a_module(topology):
 
 
 def test_constants_of_one_model_do_not_differ_between_devices():
-    on_cpu, on_gpu = fe.export(Constants, (X,)), fe.export(Constants, (X,), topology="H100")
+    on_cpu, on_gpu = fe.export(Constants, (X,)), fe.export(Constants, (X,), target="H100")
 
     assert fe.diff(on_cpu, on_gpu).constants == ()
     assert fe.diff(on_cpu, on_gpu).is_identical_but_for_devices
@@ -516,7 +516,7 @@ def test_another_value_is_a_difference_whichever_the_devices():
             return x.sum() * self.scale
 
     a = fe.export(lambda: Scaled(2.0), (X,))
-    b = fe.export(lambda: Scaled(3.0), (X,), topology="H100")
+    b = fe.export(lambda: Scaled(3.0), (X,), target="H100")
 
     (difference,) = fe.diff(a, b).constants
     assert (difference.name, difference.field, difference.a, difference.b) == (

@@ -29,7 +29,7 @@ def operators(program):
 def test_a_real_module_is_exported_without_its_data():
     module = nn.Linear(4, 2)
 
-    program = fe.export(module, (torch.ones(3, 4),), topology="H100")
+    program = fe.export(module, (torch.ones(3, 4),), target="H100")
 
     assert isinstance(program, ExportedProgram)
     assert all(fe.is_fake(weight) for weight in program.state_dict.values())
@@ -40,13 +40,13 @@ def test_a_real_module_is_exported_without_its_data():
 
 def test_literals_add_no_node_that_the_device_would_not_have():
     on_cpu = fe.export(Literals, (torch.ones(3),))
-    on_gpu = fe.export(Literals, (torch.ones(3),), topology="H100")
+    on_gpu = fe.export(Literals, (torch.ones(3),), target="H100")
 
     assert operators(on_gpu) == operators(on_cpu)
 
 
 def test_literals_are_constants_on_the_device():
-    program = fe.export(Literals, (torch.ones(3),), topology="H100")
+    program = fe.export(Literals, (torch.ones(3),), target="H100")
 
     assert {str(constant.device) for constant in program.constants.values()} == {"cuda:0"}
 
@@ -57,7 +57,7 @@ class Moved(nn.Module):
 
 
 def test_a_move_that_the_model_writes_stays_in_the_program():
-    program = fe.export(Moved, (torch.ones(3),), topology="H100")
+    program = fe.export(Moved, (torch.ones(3),), target="H100")
 
     (transfer,) = fe.transfers(program)
     assert (transfer.source, transfer.target, transfer.bytes) == ("cpu", "cuda:0", 12)
@@ -68,7 +68,7 @@ def test_a_move_that_the_model_writes_stays_in_the_program():
 @pytest.mark.parametrize("topology", ["H100", "PVC-1550", "M2-Ultra", "MI300X"])
 @pytest.mark.parametrize("strict", [False, True])
 def test_parameters_that_require_grad_export_without_no_grad(topology, strict):
-    program = fe.export(lambda: nn.Linear(4, 2), (torch.ones(3, 4),), topology=topology, strict=strict)
+    program = fe.export(lambda: nn.Linear(4, 2), (torch.ones(3, 4),), target=topology, strict=strict)
 
     assert program.state_dict["weight"].requires_grad
     assert operators(program) == ["aten.linear.default"]
@@ -83,7 +83,7 @@ class AsksItsDevice(nn.Module):
 
 @pytest.mark.parametrize(("topology", "expected"), [("T4", "tanh"), ("A100", "relu"), ("H100", "relu")])
 def test_a_model_that_asks_its_device_gets_the_profiles_answer(topology, expected):
-    program = fe.export(AsksItsDevice, (torch.ones(3),), topology=topology)
+    program = fe.export(AsksItsDevice, (torch.ones(3),), target=topology)
 
     assert operators(program) == [f"aten.{expected}.default"]
 
@@ -97,7 +97,7 @@ def test_the_topology_around_the_call_is_used():
 
 def test_a_device_that_the_topology_lacks_is_a_bad_call():
     with pytest.raises(ValueError, match=r"cuda:1"):
-        fe.export(lambda: nn.Linear(4, 2), (torch.ones(3, 4),), topology="H100", device_map="cuda:1")
+        fe.export(lambda: nn.Linear(4, 2), (torch.ones(3, 4),), target="H100", device_map="cuda:1")
 
 
 def test_the_models_own_error_is_raised_as_it_is():
@@ -117,7 +117,7 @@ def test_the_device_is_gone_after_an_export():
 
     before = refusal()
 
-    fe.export(Literals, (torch.ones(3),), topology="H100")
+    fe.export(Literals, (torch.ones(3),), target="H100")
 
     assert refusal() == before
 
@@ -125,14 +125,14 @@ def test_the_device_is_gone_after_an_export():
 def test_a_module_that_a_factory_takes_from_elsewhere_goes_to_the_target():
     module, x = nn.Linear(4, 2), torch.ones(3, 4)
 
-    report = fe.check(lambda: (module, (x,)), targets=["H100"])
+    report = fe.check(lambda: (module, (x,)), target=["H100"])
 
     assert report.verdicts[0].summary.devices == ("cuda:0",)
     assert not fe.is_fake(module.weight)
 
 
 def test_the_values_of_literals_on_a_virtual_device_are_kept():
-    program = fe.export(Literals, (torch.ones(3),), topology="H100")
+    program = fe.export(Literals, (torch.ones(3),), target="H100")
 
     values = [value_of(constant).tolist() for constant in program.constants.values()]
     assert values == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]

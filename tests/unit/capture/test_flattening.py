@@ -88,7 +88,7 @@ class Tied(nn.Module):
 @pytest.mark.parametrize("target", ["cpu", "H100"])
 def test_tied_wrappers_are_counted_once_and_bound_as_one(source, target: str, tmp_path: Path) -> None:
     (verdict,) = fe.check(
-        (lambda: (Tied(), INPUT)) if source is Tied else (lambda: (source, INPUT)), targets=[target]
+        (lambda: (Tied(), INPUT)) if source is Tied else (lambda: (source, INPUT)), target=[target]
     ).verdicts
     program = verdict.program
 

@@ -23,7 +23,7 @@ class CountingLSTM(nn.LSTM):
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_recurrent_layer_gives_no_findings(kind):
-    report = fe.check(lambda: (kind(4, 5).eval(), (torch.ones(3, 2, 4),)), targets=["cpu", "H100"])
+    report = fe.check(lambda: (kind(4, 5).eval(), (torch.ones(3, 2, 4),)), target=["cpu", "H100"])
 
     assert report.diagnostics == ()
 

@@ -31,8 +31,8 @@ class Cached(nn.Module):
 def test_a_write_into_a_plain_object_gives_the_program_of_the_real_module():
     real = torch.export.export(Cached(), (torch.ones(3, 4),))
 
-    on_cpu = fe.export(Cached, (torch.ones(3, 4),), topology="cpu")
-    on_gpu = fe.export(Cached, (torch.ones(3, 4),), topology="H100")
+    on_cpu = fe.export(Cached, (torch.ones(3, 4),), target="cpu")
+    on_gpu = fe.export(Cached, (torch.ones(3, 4),), target="H100")
 
     assert str(on_cpu.graph) == str(on_gpu.graph) == str(real.graph)
     assert on_cpu.graph_signature == real.graph_signature
@@ -68,7 +68,7 @@ def test_a_decode_step_with_a_static_cache_gives_the_program_and_values_of_the_r
     eager = decoder()
     real = torch.export.export(decoder(), (), step(0, 0), strict=False)
 
-    program = fe.export(lambda: (decoder(), (), step(0, 0)), topology="cpu")
+    program = fe.export(lambda: (decoder(), (), step(0, 0)), target="cpu")
 
     assert str(program.graph) == str(real.graph)
     assert program.graph_signature == real.graph_signature
@@ -78,7 +78,7 @@ def test_a_decode_step_with_a_static_cache_gives_the_program_and_values_of_the_r
 
 
 def test_a_decode_step_exports_for_a_gpu():
-    report = fe.check(lambda: (decoder(), (), step(0, 0)), targets=["cpu", "H100"])
+    report = fe.check(lambda: (decoder(), (), step(0, 0)), target=["cpu", "H100"])
 
     assert [verdict.is_exportable for verdict in report.verdicts] == [True, True]
     assert not [found for found in report.diagnostics if found.severity == "error"]

@@ -52,7 +52,7 @@ def test_a_module_with_a_sparse_weight_gives_the_program_of_stock(layout, how):
 
 
 def test_a_compressed_weight_exports_for_a_gpu():
-    program = fe.export(Holding("sparse_csr", "buffer"), (torch.ones(4, 2),), topology="H100")
+    program = fe.export(Holding("sparse_csr", "buffer"), (torch.ones(4, 2),), target="H100")
 
     assert layout_of(program) == "sparse_csr"
     assert program.state_dict["table"].device == torch.device("cuda", 0)
@@ -67,7 +67,7 @@ def test_a_compressed_weight_exports_for_a_gpu():
     ],
 )
 def test_what_cannot_be_exported_is_a_finding_with_a_fix(layout, how, target, fix):
-    report = fe.check(lambda: (Holding(layout, how), (torch.ones(4, 2),)), targets=[target])
+    report = fe.check(lambda: (Holding(layout, how), (torch.ones(4, 2),)), target=[target])
 
     (found,) = report.diagnostics
     assert found.code in ("FE102", "FE202")
@@ -75,7 +75,7 @@ def test_what_cannot_be_exported_is_a_finding_with_a_fix(layout, how, target, fi
 
 
 def test_a_sparse_attribute_is_no_fault_of_ours():
-    report = fe.check(lambda: (Holding("sparse_coo", "attribute"), (torch.ones(4, 2),)), targets=["cpu"])
+    report = fe.check(lambda: (Holding("sparse_coo", "attribute"), (torch.ones(4, 2),)), target=["cpu"])
 
     assert report.is_clean
     torch.export.export(Holding("sparse_coo", "attribute"), (torch.ones(4, 2),))

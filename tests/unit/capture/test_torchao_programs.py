@@ -107,7 +107,7 @@ def test_the_bytes_are_those_of_the_integers_and_scales() -> None:
     )
 
     for source in (lambda: (model(quantization.Int8WeightOnlyConfig), INPUT), lambda: (real, INPUT)):
-        (verdict,) = fe.check(source, targets=["H100"]).verdicts
+        (verdict,) = fe.check(source, target=["H100"]).verdicts
 
         assert verdict.summary is not None
         assert verdict.summary.parameters.bytes_per_device == {"cuda:0": expected}
@@ -117,7 +117,7 @@ def test_float8_activations_need_a_device_that_has_them() -> None:
     def factory() -> tuple[nn.Module, tuple[torch.Tensor]]:
         return model(quantization.Float8DynamicActivationFloat8WeightConfig), INPUT
 
-    report = fe.check(factory, targets=["H100", "A100"])
+    report = fe.check(factory, target=["H100", "A100"])
 
     assert [verdict.is_exportable for verdict in report.verdicts] == [True, False]
     assert [diagnostic.code for diagnostic in report.diagnostics] == ["FE102"]

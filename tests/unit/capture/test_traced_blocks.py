@@ -75,8 +75,8 @@ def test_a_check_counts_blocks_for_who_watches_and_the_program_is_the_same(tmp_p
     def factory():
         return Stage(9), (torch.ones(2, 4),)
 
-    watched = fe.check(factory, targets=["H100"], on_progress=steps.append)
-    alone = fe.check(factory, targets=["H100"])
+    watched = fe.check(factory, target=["H100"], on_progress=steps.append)
+    alone = fe.check(factory, target=["H100"])
     for name, report in (("watched", watched), ("alone", alone)):
         fe.save(report.verdicts[0].program, tmp_path / f"{name}.pt2")
 

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file({"input": torch.ones(3, 4)}, folder / "in.safetensors")
     program = fe.export(model, (torch.zeros(3, 4),))
     fe.save(program, folder / "model.pt2")
-    fe.save(fe.export(model, (torch.zeros(3, 4),), topology="H100"), folder / "device.pt2")
+    fe.save(fe.export(model, (torch.zeros(3, 4),), target="H100"), folder / "device.pt2")
     fe.save(fe.bind(program, folder / "checkpoint.safetensors"), folder / "bound.pt2")
     torch.export.save(torch.export.export(eager, (torch.zeros(3, 4),)), folder / "stock.pt2")
     return folder
@@ -61,7 +61,7 @@ def test_a_program_that_was_put_elsewhere_has_the_target_where_it_is(
 
     for device_map in ("cpu", "cuda:0=cpu"):
         command = ["bind", f"{tmp_path}/gpu.pt2", f"{folder}/checkpoint.safetensors"]
-        assert main([*command, "--device-map", device_map, "-o", f"{tmp_path}/bound.pt2"]) == 0
+        assert main([*command, "--devices", device_map, "-o", f"{tmp_path}/bound.pt2"]) == 0
         assert target(tmp_path / "bound.pt2", capsys) == ("cpu", ["cpu"], {})
     assert main(["retarget", f"{tmp_path}/gpu.pt2", "--to", "cpu", "-o", f"{tmp_path}/cpu.pt2"]) == 0
     assert target(tmp_path / "cpu.pt2", capsys) == ("cpu", ["cpu"], {})
@@ -72,7 +72,7 @@ def test_a_program_that_stays_where_it_is_keeps_its_target(
 ) -> None:
     fe.save(with_facts(fe.load(folder / "model.pt2"), device_map={"": "cpu"}), tmp_path / "model.pt2")
 
-    for options in ([], ["--device-map", "cpu"]):
+    for options in ([], ["--devices", "cpu"]):
         command = ["bind", f"{tmp_path}/model.pt2", f"{folder}/checkpoint.safetensors"]
         assert main([*command, *options, "-o", f"{tmp_path}/bound.pt2"]) == 0
         assert target(tmp_path / "bound.pt2", capsys) == ("cpu", ["cpu"], {"": "cpu"})

@@ -95,7 +95,7 @@ def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(
     assert main(retarget) == 0
     assert main(["verify-weights", moved, checkpoint]) == 0
 
-    assert main(["bind", moved, checkpoint, "--device-map", "cuda:0=cpu", "-o", bound]) == 0
+    assert main(["bind", moved, checkpoint, "--devices", "cuda:0=cpu", "-o", bound]) == 0
 
     outputs = f"{tmp_path}/out.safetensors"
     assert main(["run", bound, "--inputs", f"{folder}/in.safetensors", "-o", outputs]) == 0
@@ -142,7 +142,7 @@ def test_methods_that_were_put_elsewhere_have_the_target_where_they_are(
     )
     command = ["bind", f"{tmp_path}/gpu.pt2", f"{folder}/checkpoint.safetensors", "-o", f"{tmp_path}/cpu.pt2"]
 
-    assert main([*command, "--device-map", "cuda:0=cpu"]) == 0
+    assert main([*command, "--devices", "cuda:0=cpu"]) == 0
 
     capsys.readouterr()
     assert main(["inspect", f"{tmp_path}/cpu.pt2", "--format", "json"]) == 0

@@ -41,7 +41,7 @@ def test_the_defaults(asked):
     assert code == 0
     assert asked == {
         "source": "model.py:factory",
-        "targets": ["cpu"],
+        "target": ["cpu"],
         "device_map": None,
         "dtype": None,
         "inputs": [],
@@ -64,7 +64,7 @@ def test_every_option_reaches_the_check(asked):
     assert code == 0
     assert asked == {
         "source": "m:f",
-        "targets": ["cpu", "8xH100"],
+        "target": ["cpu", "8xH100"],
         "device_map": "balanced",
         "dtype": "bfloat16",
         "inputs": ["x=float32[2,3]", "y=int64[2]"],

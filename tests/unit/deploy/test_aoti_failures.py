@@ -188,7 +188,7 @@ def test_a_gpu_that_is_not_here_is_refused_with_what_to_do(target: str, tmp_path
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_program_on_a_gpu_is_refused_where_there_is_none() -> None:
-    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100", device_map="cuda:0")
+    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100", device_map="cuda:0")
 
     with pytest.raises(
         DeployError, match=r"cuda:0 is not available on this machine.*there run `fakexport compile that`"
@@ -209,7 +209,7 @@ def test_other_targets_are_refused(target: str, message: str, tmp_path: Path) ->
 
 
 def test_a_program_for_a_gpu_can_be_put_on_the_cpu_that_is_here() -> None:
-    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100", device_map="cuda:0")
+    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100", device_map="cuda:0")
 
     check_devices(program, "cpu")
 

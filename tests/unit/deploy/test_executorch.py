@@ -281,7 +281,7 @@ def test_a_program_without_weights_is_refused_by_their_names(tmp_path):
 
 
 def test_a_program_for_a_gpu_is_refused_with_the_command_that_moves_it(tmp_path):
-    program = export(Mlp, (torch.zeros(3, 4),), topology="H100", device_map="cuda:0")
+    program = export(Mlp, (torch.zeros(3, 4),), target="H100", device_map="cuda:0")
 
     with pytest.raises(DeployError, match=r"fakexport retarget .* --to cuda:0=cpu"):
         compile_executorch(program, tmp_path / "model.pte")

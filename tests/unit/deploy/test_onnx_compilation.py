@@ -271,7 +271,7 @@ def test_both_branches_of_a_condition_are_in_the_file(tmp_path: Path) -> None:
 
 def test_a_program_of_another_device_is_taken_as_one_of_the_cpu(tmp_path: Path) -> None:
     program = fe.export(
-        lambda: (Mlp(), (torch.zeros(3, 8, device="cuda:0"),)), topology="H100", device_map="cuda:0"
+        lambda: (Mlp(), (torch.zeros(3, 8, device="cuda:0"),)), target="H100", device_map="cuda:0"
     )
     module = Mlp()
     x = torch.randn(3, 8)

@@ -153,7 +153,7 @@ def test_a_file_is_toml_or_json_by_its_name_and_not_too_large(written):
 
 def test_an_archive_records_the_profile_and_opens_without_the_file(written, tmp_path):
     with device_profiles(written(BIGGER)):
-        program = fe.export(torch.nn.Linear(2, 3), (torch.ones(4, 2),), topology="2xbig", device_map="cuda:1")
+        program = fe.export(torch.nn.Linear(2, 3), (torch.ones(4, 2),), target="2xbig", device_map="cuda:1")
     fe.save(program, tmp_path / "model.pt2")
 
     (method,) = describe(tmp_path / "model.pt2").manifest.methods.values()
@@ -167,7 +167,7 @@ def test_an_archive_records_the_profile_and_opens_without_the_file(written, tmp_
 def test_a_retargeted_program_records_the_profile(written, tmp_path):
     program = fe.export(torch.nn.Linear(2, 3), (torch.ones(4, 2),))
     with device_profiles(written(BIGGER)):
-        moved = fe.retarget(program, "cuda:0", topology="big")
+        moved = fe.retarget(program, "cuda:0", target="big")
     fe.save(moved, tmp_path / "model.pt2")
 
     (method,) = describe(tmp_path / "model.pt2").manifest.methods.values()

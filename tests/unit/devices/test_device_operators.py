@@ -46,14 +46,14 @@ def test_a_recurrent_cell_exports_as_it_does_for_the_cpu(factory, bias, target):
     module, args = factory(bias)
 
     on_cpu = torch.export.export(module, args)
-    on_device = fe.export(lambda: factory(bias), topology=target)
+    on_device = fe.export(lambda: factory(bias), target=target)
 
     assert values(on_device) == values(on_cpu)
 
 
 @pytest.mark.parametrize("factory", [gru, lstm])
 def test_a_recurrent_cell_exports_with_a_dynamic_batch_and_decomposes(factory):
-    program = fe.export(lambda: factory(True), topology="H100", dynamic_shapes="auto")
+    program = fe.export(lambda: factory(True), target="H100", dynamic_shapes="auto")
 
     with emulate("H100"):
         lowered = program.run_decompositions()
@@ -68,7 +68,7 @@ def test_the_program_of_a_device_computes_what_eager_does(factory):
     torch.manual_seed(0)
     module, args = factory(True)
 
-    program = fe.retarget(fe.export(lambda: factory(True), topology="H100"), "cpu")
+    program = fe.retarget(fe.export(lambda: factory(True), target="H100"), "cpu")
     bound = fe.bind(program, dict(module.state_dict()))
 
     torch.testing.assert_close(bound.module()(*args), module(*args))

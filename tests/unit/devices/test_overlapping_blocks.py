@@ -191,14 +191,14 @@ class Branching(nn.Module):
 
 def test_exports_in_threads_are_those_of_one_thread():
     specs = ("cpu", "8xH100", "T4") * 4
-    expected = {spec: str(fe.export(Branching, (torch.ones(2, 4),), topology=spec).graph) for spec in specs}
+    expected = {spec: str(fe.export(Branching, (torch.ones(2, 4),), target=spec).graph) for spec in specs}
     fe.export(Branching, (torch.ones(2, 4),), strict=True)  # torch imports modules on first use
     before = attributes()
     found, errors = [], []
 
     def work(spec, strict):
         try:
-            program = fe.export(Branching, (torch.ones(2, 4),), topology=spec, strict=strict)
+            program = fe.export(Branching, (torch.ones(2, 4),), target=spec, strict=strict)
             found.append((spec, str(program.graph)))
         except Exception as error:
             errors.append(error)

@@ -66,7 +66,7 @@ HARMLESS = [
 def checked(folder, target, *, forward="return self.linear(x)", constructor="pass", strict=False):
     path = folder / "model.py"
     path.write_text(MODEL.format(forward=forward, constructor=constructor))
-    report = fe.check(f"{path}:factory", targets=[target], strict=strict)
+    report = fe.check(f"{path}:factory", target=[target], strict=strict)
     line = 13 if forward != "return self.linear(x)" else 10
     return report, line
 
@@ -154,7 +154,7 @@ def test_an_input_beyond_the_topology_is_refused():
         x = torch.zeros(2, device="cuda:3")
 
     with pytest.raises(RuntimeError, match="device cuda:3 does not exist on this target: it has"):
-        fe.export(Next(), (x,), topology="H100")
+        fe.export(Next(), (x,), target="H100")
 
 
 def test_operators_on_fakes_are_refused_in_an_emulated_block():

@@ -195,7 +195,7 @@ def test_a_dtype_without_a_kernel_is_reported_where_eager_refuses_them(case):
 def test_a_product_is_an_error_where_the_device_has_no_kernel(dtype, on):
     """cuBLAS multiplies no integers, and the CPU does."""
     ones = torch.ones(2, 2, dtype=dtype)
-    report = checked(Calls(torch.mm), (ones, ones), targets=["cpu", "H100"])
+    report = checked(Calls(torch.mm), (ones, ones), target=["cpu", "H100"])
 
     assert tuple(target for found in report.diagnostics for target in found.targets) == on
 
@@ -226,7 +226,7 @@ def checked(model, x, **options):
     ("dtype", "x"), [(torch.float32, torch.ones(2, 8).long()), (torch.float16, torch.ones(2, 8))]
 )
 def test_a_linear_layer_of_another_dtype_is_an_error_on_every_target(dtype, x):
-    report = checked(Head(dtype=dtype), x, targets=["cpu", "H100"])
+    report = checked(Head(dtype=dtype), x, target=["cpu", "H100"])
 
     (diagnostic,) = report.diagnostics
     assert (diagnostic.code, diagnostic.targets) == ("FE209", ("cpu", "H100"))
@@ -253,7 +253,7 @@ def test_what_autocast_casts_is_not_reported(regions, codes):
 def test_autocast_of_a_gpu_casts_on_a_gpu():
     x = torch.ones(2, 8, dtype=torch.bfloat16)
 
-    assert checked(Head(ON_CUDA), x, targets=["H100"]).is_clean
+    assert checked(Head(ON_CUDA), x, target=["H100"]).is_clean
 
 
 def test_a_branch_is_searched():

@@ -88,7 +88,7 @@ def test_torchs_own_operators_get_no_guess():
         def forward(self, x):
             return torch.ops.aten.batch_norm_stats(x, 1e-5)
 
-    (found,) = fe.check(factory, targets=["H100"]).diagnostics
+    (found,) = fe.check(factory, target=["H100"]).diagnostics
 
     assert found.code == "FE401"
     assert "raise NotImplementedError" in found.fix.message

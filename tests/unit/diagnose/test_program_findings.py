@@ -61,7 +61,7 @@ def checked(function, *args, **options):
 
 @pytest.mark.parametrize("target", ["cpu", "H100"])
 def test_a_fake_kernel_with_other_strides_is_found(target):
-    (diagnostic,) = checked(lambda x: transposed(x, 2.0), torch.ones(2, 3), targets=[target]).diagnostics
+    (diagnostic,) = checked(lambda x: transposed(x, 2.0), torch.ones(2, 3), target=[target]).diagnostics
 
     assert diagnostic.code == "FE402"
     assert "Stride" in diagnostic.notes[0]

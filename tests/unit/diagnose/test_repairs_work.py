@@ -38,7 +38,7 @@ def written(name, *, repaired):
 
 
 def checked(name, *, repaired):
-    return fe.check(f"{written(name, repaired=repaired)}:factory", targets=[CORPUS[name].target])
+    return fe.check(f"{written(name, repaired=repaired)}:factory", target=[CORPUS[name].target])
 
 
 def eager(path):

@@ -32,7 +32,7 @@ def checked(rule, source, folder, *, strict=None, target=None):
     path = folder / f"model_{rule.name}.py"
     path.write_text(source)
     dynamic = [f"{dim}={sizes}" for dim, sizes in (rule.dynamic or {}).items()]
-    return fe.check(f"{path}:factory", targets=[target or rule.target], dynamic_shapes=dynamic, strict=strict)
+    return fe.check(f"{path}:factory", target=[target or rule.target], dynamic_shapes=dynamic, strict=strict)
 
 
 def marked_line(rule):
@@ -103,7 +103,7 @@ def test_several_targets_share_one_diagnostic(tmp_path):
     path = tmp_path / "model.py"
     path.write_text(rule.failing_model)
 
-    report = fe.check(f"{path}:factory", targets=["cpu", "H100"])
+    report = fe.check(f"{path}:factory", target=["cpu", "H100"])
 
     (diagnostic,) = report.diagnostics
     assert diagnostic.targets == ("cpu", "H100")
@@ -119,7 +119,7 @@ def test_a_constant_without_a_value_is_found_on_every_target(code, strict, tmp_p
     path = tmp_path / "model.py"
     path.write_text(rule.failing_model)
 
-    report = fe.check(f"{path}:factory", targets=["cpu", "H100"], strict=strict)
+    report = fe.check(f"{path}:factory", target=["cpu", "H100"], strict=strict)
 
     (diagnostic,) = report.diagnostics
     assert (diagnostic.code, diagnostic.targets) == (code, ("cpu", "H100"))

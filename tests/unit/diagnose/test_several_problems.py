@@ -71,7 +71,7 @@ def found(report, target="cpu"):
 
 @pytest.mark.parametrize("target", ["cpu", "H100"])
 def test_every_problem_is_found_at_its_line(target, tmp_path):
-    report = checked(tmp_path, EVERYTHING, targets=[target])
+    report = checked(tmp_path, EVERYTHING, target=[target])
 
     assert found(report, target) == marked(EVERYTHING, target)
     assert not report.verdicts[0].is_exportable
@@ -80,7 +80,7 @@ def test_every_problem_is_found_at_its_line(target, tmp_path):
 
 
 def test_every_assumption_is_told(tmp_path):
-    report = checked(tmp_path, EVERYTHING, targets=["H100"])
+    report = checked(tmp_path, EVERYTHING, target=["H100"])
 
     assumed = "to keep looking for problems, assumed that "
     assert [note.removeprefix(assumed) for note in report.verdicts[0].notes] == [
@@ -105,7 +105,7 @@ def test_an_operator_that_is_called_twice_is_one_problem(tmp_path):
 
 
 def test_targets_share_what_they_share(tmp_path):
-    report = checked(tmp_path, EVERYTHING, targets=["cpu", "H100"])
+    report = checked(tmp_path, EVERYTHING, target=["cpu", "H100"])
 
     assert {d.code: d.targets for d in report.diagnostics} == {
         "FE201": ("cpu", "H100"),
@@ -117,7 +117,7 @@ def test_targets_share_what_they_share(tmp_path):
 
 
 def test_the_same_model_gives_the_same_report(tmp_path):
-    reports = [checked(tmp_path, EVERYTHING, targets=["cpu", "H100"]) for _ in range(2)]
+    reports = [checked(tmp_path, EVERYTHING, target=["cpu", "H100"]) for _ in range(2)]
 
     first, second = (render_json(report).partition('"measured"')[0] for report in reports)
     assert first == second

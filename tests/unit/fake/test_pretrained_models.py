@@ -159,7 +159,7 @@ def test_a_factory_may_give_a_cache(folders):
             cache.update(*torch.zeros(2, 2, 2, 7, 8).unbind(), layer)
         return model, (), {"input_ids": torch.ones(2, 1, dtype=torch.long), "past_key_values": cache}
 
-    report = fe.check(factory, targets=["cpu", "H100"])
+    report = fe.check(factory, target=["cpu", "H100"])
 
     assert report.is_clean, report.diagnostics
     outputs = report.verdicts[1].summary.outputs

@@ -28,7 +28,7 @@ class Copies(nn.Module):
 
 @pytest.mark.parametrize("topology", ["cpu", "H100"])
 def test_the_copy_is_a_fake_with_the_value(topology):
-    program = fe.export(Copies, (torch.ones(2, 3),), topology=topology)
+    program = fe.export(Copies, (torch.ones(2, 3),), target=topology)
 
     assert torch.equal(value_of(program.constants["table"]), TABLE)
     assert program.constants["turned"].stride() == (1, 3)

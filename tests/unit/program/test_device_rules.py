@@ -14,7 +14,7 @@ def found(rule, source, path):
     path.write_text(source)
     namespace = {"__name__": path.stem}
     exec(compile(source, str(path), "exec"), namespace)
-    program = fe.export(namespace["factory"], topology=rule.target)
+    program = fe.export(namespace["factory"], target=rule.target)
     return fe.inspect_devices(program).diagnostics
 
 

@@ -65,16 +65,16 @@ def test_up_it_is_the_native_program(name, dynamic):
         pytest.skip("`times` is a number")
     cpu = fe.export(FACTORIES[name], dynamic_shapes=dynamic)
 
-    moved = fe.retarget(cpu, {"cpu": "cuda:0"}, topology="H100")
+    moved = fe.retarget(cpu, {"cpu": "cuda:0"}, target="H100")
 
-    native = fe.export(FACTORIES[name], topology="H100", dynamic_shapes=dynamic)
+    native = fe.export(FACTORIES[name], target="H100", dynamic_shapes=dynamic)
     assert nodes_equal(moved, native) == ()
     assert diff(moved, native).constants == ()
 
 
 @pytest.mark.parametrize("name", FACTORIES)
 def test_down_it_is_the_native_program(name):
-    gpu = fe.export(FACTORIES[name], topology="H100")
+    gpu = fe.export(FACTORIES[name], target="H100")
 
     moved = fe.retarget(gpu, {"cuda:0": "cpu"})
 
@@ -135,9 +135,9 @@ class Calls(nn.Module):
 
 
 def test_deliberate_moves_stay():
-    program = fe.export(lambda: (TwoDevices(), (torch.zeros(3, 8, device="cuda:0"),)), topology="2xH100")
+    program = fe.export(lambda: (TwoDevices(), (torch.zeros(3, 8, device="cuda:0"),)), target="2xH100")
 
-    moved = fe.retarget(program, {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}, topology="2xH100")
+    moved = fe.retarget(program, {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}, target="2xH100")
 
     routes = [(move.source, move.target) for move in transfers(program)]
     assert routes == [("cuda:0", "cuda:1"), ("cuda:1", "cpu")]
@@ -162,9 +162,9 @@ def test_a_map_of_modules_gives_the_program_that_an_export_with_this_map_gives()
     factory = lambda: (Halves(), (torch.zeros(3, 8),))  # noqa: E731
     device_map = {"first": "cuda:0", "second": "cuda:1", "": "cuda:0"}
 
-    moved = fe.retarget(fe.export(factory), device_map, topology="2xH100")
+    moved = fe.retarget(fe.export(factory), device_map=device_map, target="2xH100")
 
-    native = fe.export(factory, topology="2xH100", device_map=device_map)
+    native = fe.export(factory, target="2xH100", device_map=device_map)
     assert nodes_equal(moved, native) == ()
     assert [(move.source, move.target) for move in transfers(moved)] == [("cuda:0", "cuda:1")]
 
@@ -172,7 +172,7 @@ def test_a_map_of_modules_gives_the_program_that_an_export_with_this_map_gives()
 def test_a_map_may_be_text():
     program = fe.export(FACTORIES["mlp"])
 
-    moved = fe.retarget(program, "fc1=cuda:0,=cuda:1", topology="2xH100")
+    moved = fe.retarget(program, device_map="fc1=cuda:0,=cuda:1", target="2xH100")
 
     devices_of_weights = {name: str(tensor.device) for name, tensor in moved.state_dict.items()}
     assert devices_of_weights["fc1.weight"] == "cuda:0"
@@ -212,9 +212,9 @@ def test_real_weights_stay_real_where_the_device_is():
     module = MLP()
     inputs = torch.randn(3, 8)
     program = fe.bind(
-        fe.export(lambda: (MLP(), (torch.zeros(3, 8),)), topology="H100"),
+        fe.export(lambda: (MLP(), (torch.zeros(3, 8),)), target="H100"),
         dict(module.state_dict()),
-        device_map={"cuda:0": "cpu"},
+        devices={"cuda:0": "cpu"},
     )
 
     same = fe.retarget(program, {"cpu": "cpu"})
@@ -269,7 +269,7 @@ def test_strict_rules_find_what_fake_mode_lets_pass():
         Convolution(),
         (torch.zeros(1, 3, 8, 8, device="cuda:0"), torch.zeros(192, device="cuda:0")),
     )
-    program = fe.export(factory, topology="2xH100", device_map="cuda:0")
+    program = fe.export(factory, target="2xH100", device_map="cuda:0")
     graph = program.graph
     first, second = (node for node in graph.nodes if node.op == "placeholder" and node.name in ("x", "table"))
     with graph.inserting_after(second):
@@ -281,7 +281,7 @@ def test_strict_rules_find_what_fake_mode_lets_pass():
     next(n for n in graph.nodes if n.target == torch.ops.aten.index.Tensor).replace_input_with(second, away)
 
     with pytest.raises(RetargetError) as caught:
-        fe.retarget(program, {"cuda:0": "cuda:0"}, topology="2xH100")
+        fe.retarget(program, {"cuda:0": "cuda:0"}, target="2xH100")
 
     assert [diagnostic.code for diagnostic in caught.value.diagnostics] == ["FE502", "FE502"]
     assert {diagnostic.notes[0] for diagnostic in caught.value.diagnostics} == {
@@ -299,12 +299,12 @@ class CountsTokens(nn.Module):
 
 
 def test_a_kernel_that_the_other_device_lacks_is_an_error_before_anything_is_run():
-    gpu = fe.export(lambda: (CountsTokens(), (torch.zeros(16, dtype=torch.int64),)), topology="H100")
+    gpu = fe.export(lambda: (CountsTokens(), (torch.zeros(16, dtype=torch.int64),)), target="H100")
 
     with pytest.raises(RetargetError, match="histogram_cpu") as caught:
         fe.retarget(gpu, "cpu")
     with pytest.raises(RetargetError, match="histogram_cpu"):
-        fe.bind(gpu, {}, device_map="cpu")
+        fe.bind(gpu, {}, devices="cpu")
 
     (diagnostic,) = caught.value.diagnostics
     assert (diagnostic.code, diagnostic.node) == ("FE504", "histc")
@@ -326,7 +326,7 @@ def test_attention_that_takes_another_kernel_is_said():
 
     made = retargeted(program, "cuda:0", topology="T4")
 
-    native = fe.export(lambda: (Attention(), (torch.zeros(2, 16, 32),)), topology="T4", dtype=torch.bfloat16)
+    native = fe.export(lambda: (Attention(), (torch.zeros(2, 16, 32),)), target="T4", dtype=torch.bfloat16)
     (note,) = made.notes
     assert note.startswith(
         "aten.scaled_dot_product_attention.default: a different kernel on the new devices, stride"
@@ -340,7 +340,7 @@ def attention(program):
 
 
 @pytest.mark.parametrize(
-    ("device_map", "text"),
+    ("given", "text"),
     [
         ({"cuda:3": "cpu"}, "the program has nothing on cuda:3: its devices are cpu"),
         ({"cpu": "gpu7"}, "unknown device 'gpu7': "),
@@ -354,11 +354,12 @@ def attention(program):
         ({"cpu": "cuda:1"}, "topology 'H100' has no device 'cuda:1'"),
     ],
 )
-def test_a_map_that_does_not_fit_is_one_line(device_map, text):
+def test_a_map_that_does_not_fit_is_one_line(given, text):
     program = fe.export(FACTORIES["mlp"])
+    name = "device_map" if "fc" in next(iter(given), "") else "devices"
 
     with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
-        fe.retarget(program, device_map, topology="H100")
+        fe.retarget(program, **{name: given}, target="H100")
 
     assert text in str(caught.value)
 

@@ -56,14 +56,14 @@ def test_up_it_is_the_native_program(name, dynamic):
 
     made = retargeted(cpu, {"cpu": "cuda:0"}, topology="H100")
 
-    native = fe.export(FACTORIES[name], topology="H100", dynamic_shapes=dynamic)
+    native = fe.export(FACTORIES[name], target="H100", dynamic_shapes=dynamic)
     assert nodes_equal(made.program, native) == ()
     assert made.unproven == ()
 
 
 @pytest.mark.parametrize("name", FACTORIES)
 def test_down_it_is_the_native_program(name):
-    gpu = fe.export(FACTORIES[name], topology="H100")
+    gpu = fe.export(FACTORIES[name], target="H100")
 
     made = retargeted(gpu, {"cuda:0": "cpu"})
 
@@ -92,7 +92,7 @@ def test_no_value_stays_on_the_old_device(name):
 
 def test_strict_rules_hold_inside_of_a_vmap():
     """What is indexed is put on the CPU behind its placeholder, and the index stays where it is."""
-    program = fe.export(FACTORIES["vmap"], topology="H100")
+    program = fe.export(FACTORIES["vmap"], target="H100")
     source = next(node for node in program.graph.nodes if node.name == "is_kept")
     with program.graph.inserting_after(source):
         away = program.graph.call_function(
@@ -102,7 +102,7 @@ def test_strict_rules_hold_inside_of_a_vmap():
     source.replace_all_uses_with(away, delete_user_cb=lambda user: user is not away)
 
     with pytest.raises(RetargetError) as caught:
-        fe.retarget(program, {"cuda:0": "cuda:0"}, topology="H100")
+        fe.retarget(program, {"cuda:0": "cuda:0"}, target="H100")
 
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "FE502"

@@ -115,9 +115,9 @@ def test_a_program_without_weights_is_bound_before_it_runs_where_its_device_is_a
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + torch.tensor([1.0, 2.0], device=x.device)
 
-    fe.save(fe.export(Constant, (torch.zeros(2),), topology="H100"), tmp_path / "model.pt2")
+    fe.save(fe.export(Constant, (torch.zeros(2),), target="H100"), tmp_path / "model.pt2")
     program = fe.load(tmp_path / "model.pt2")
 
     with pytest.raises(UnboundProgram, match="1 missing: lifted_tensor_0"):
         program.module()
-    assert fe.bind(program, {}, device_map="cpu").module()(torch.zeros(2)).tolist() == [1.0, 2.0]
+    assert fe.bind(program, {}, devices="cpu").module()(torch.zeros(2)).tolist() == [1.0, 2.0]

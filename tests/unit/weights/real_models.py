@@ -43,7 +43,7 @@ class RealModel:
 
     def program(self, target: str = "cpu", **options: Any) -> torch.export.ExportedProgram:
         """The weight-less program for a target."""
-        verdict = fe.check(self.spec, targets=[target], **options).verdicts[0]
+        verdict = fe.check(self.spec, target=[target], **options).verdicts[0]
         assert verdict.program is not None
         return verdict.program
 

@@ -87,10 +87,10 @@ def test_the_bound_program_computes_what_the_module_does(module):
 
 
 def test_the_given_program_stays_as_it_was(module):
-    program = fe.export(linear, topology="H100")
+    program = fe.export(linear, target="H100")
     before = str(program)
 
-    fe.bind(program, dict(module.state_dict()), device_map="cpu")
+    fe.bind(program, dict(module.state_dict()), devices="cpu")
 
     assert str(program) == before
     assert all(is_fake(weight) for weight in program.state_dict.values())
@@ -178,9 +178,9 @@ def test_all_problems_come_in_one_error():
 def test_constants_become_real_on_the_bound_device(topology):
     module = Rotary()
     x = torch.randn(3, 4)
-    program = fe.export(Rotary, (torch.zeros(3, 4),), topology=topology)
+    program = fe.export(Rotary, (torch.zeros(3, 4),), target=topology)
 
-    bound = fe.bind(program, dict(module.state_dict()), device_map="cpu")
+    bound = fe.bind(program, dict(module.state_dict()), devices="cpu")
 
     assert equal(bound, module, x)
     assert bound.constants["inv_freq"] is bound.constants["original"]
@@ -203,8 +203,8 @@ def test_a_constant_without_a_value_must_be_given():
     x = torch.randn(2, 4)
     program = scaled_program(dynamic_shapes=["x.0=2..9"], topology="H100")
     for bound in (
-        fe.bind(program, weights, constants={"scale": module.scale}, device_map="cpu"),
-        fe.bind(program, {**weights, "scale": module.scale}, device_map={"cuda:0": "cpu"}),
+        fe.bind(program, weights, constants={"scale": module.scale}, devices="cpu"),
+        fe.bind(program, {**weights, "scale": module.scale}, devices={"cuda:0": "cpu"}),
     ):
         assert equal(bound, module, x)
 
@@ -226,20 +226,20 @@ def test_a_wrong_constant_is_refused(constants, reason):
 
 
 def test_a_device_that_is_not_here_needs_a_device_map(module):
-    program = fe.export(linear, topology="H100")
+    program = fe.export(linear, target="H100")
 
     with pytest.raises(ValueError, match=r"cuda:0 is not on this machine; device_map=\{'cuda:0': 'cpu'\}"):
         fe.bind(program, dict(module.state_dict()))
     with pytest.raises(ValueError, match="the device xpu:0 is not on this machine; choose another"):
-        fe.bind(program, dict(module.state_dict()), device_map="xpu")
+        fe.bind(program, dict(module.state_dict()), devices="xpu")
     with pytest.raises(ValueError, match="the program has nothing on cuda:1: its devices are cuda:0"):
-        fe.bind(program, dict(module.state_dict()), device_map={"cuda:1": "cpu"})
+        fe.bind(program, dict(module.state_dict()), devices={"cuda:1": "cpu"})
     with pytest.raises(ValueError, match="unknown device 'gpu7'"):
-        fe.bind(program, dict(module.state_dict()), device_map="gpu7")
+        fe.bind(program, dict(module.state_dict()), devices="gpu7")
 
 
 def test_an_emulated_device_takes_no_data(module):
-    program = fe.export(linear, topology="H100")
+    program = fe.export(linear, target="H100")
 
     with fe.emulate("H100"), pytest.raises(ValueError, match="cuda:0 is not on this machine"):
         fe.bind(program, dict(module.state_dict()))
@@ -257,9 +257,9 @@ def test_a_program_of_several_devices_comes_together_on_one():
             return self.fc2(x.float() + torch.arange(4, device=x.device))
 
     module = Two()
-    program = fe.export(Two, (torch.zeros(3, 4),), topology="cpu+2xH100", device_map="fc1=cuda:0,fc2=cuda:1")
+    program = fe.export(Two, (torch.zeros(3, 4),), target="cpu+2xH100", device_map="fc1=cuda:0,fc2=cuda:1")
 
-    bound = fe.bind(program, dict(module.state_dict()), device_map="cpu")
+    bound = fe.bind(program, dict(module.state_dict()), devices="cpu")
 
     assert equal(bound, module, torch.randn(3, 4))
     assert "cuda" not in bound.graph_module.print_readable(print_output=False)
@@ -375,8 +375,8 @@ def test_binding_reads_no_data(tmp_path):
 
 @pytest.mark.parametrize("topology", ["cpu", "H100"])
 def test_stock_torch_saves_and_loads_the_bound_program_without_a_warning(topology, tmp_path, module):
-    program = fe.export(linear, topology=topology, dynamic_shapes=["input.0=2..64"])
-    bound = fe.bind(program, dict(module.state_dict()), device_map="cpu")
+    program = fe.export(linear, target=topology, dynamic_shapes=["input.0=2..64"])
+    bound = fe.bind(program, dict(module.state_dict()), devices="cpu")
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

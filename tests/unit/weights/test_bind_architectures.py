@@ -57,7 +57,7 @@ def test_a_bound_program_gives_what_eager_gives(model_type, target, tmp_path):
     model = real_model(model_type, tmp_path)
     program = model.program(target, dynamic_shapes="auto")
 
-    bound = fe.bind(program, model.checkpoint, device_map="cpu")
+    bound = fe.bind(program, model.checkpoint, devices="cpu")
 
     run = bound.module()
     for inputs in CASES[model_type]:
@@ -71,7 +71,7 @@ def test_a_program_that_branched_on_its_device_is_refused_with_what_the_cpu_lack
     model = real_model(model_type, tmp_path)
 
     with pytest.raises(RetargetError, match="histogram_cpu") as caught:
-        fe.bind(model.program("H100"), model.checkpoint, device_map="cpu")
+        fe.bind(model.program("H100"), model.checkpoint, devices="cpu")
 
     assert {diagnostic.code for diagnostic in caught.value.diagnostics} == {"FE504"}
 

@@ -307,7 +307,7 @@ def test_a_module_on_devices_that_are_not_here_is_verified():
     def factory():
         return nn.Linear(4, 2, device="cuda:1")
 
-    assert fe.verify_weights(factory, dict(nn.Linear(4, 2).state_dict()), topology="8xH100").is_bindable
+    assert fe.verify_weights(factory, dict(nn.Linear(4, 2).state_dict()), target="8xH100").is_bindable
 
 
 def test_bad_calls_are_one_line(tmp_path):

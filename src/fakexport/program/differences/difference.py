@@ -40,7 +40,7 @@ def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
 
     Example:
         >>> on_cpu = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
-        >>> on_gpu = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
+        >>> on_gpu = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100")
         >>> diff(on_cpu, on_gpu).is_identical_but_for_devices
         True
     """

@@ -86,7 +86,7 @@ def inspect_devices(program: ExportedProgram, *, other_device: str | None = None
         FE501, FE502, FE504 in `diagnostics`.
 
     Example:
-        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), topology="H100")
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100")
         >>> inspect_devices(program).diagnostics  # Nothing is hard-coded: it could move to the CPU.
         ()
     """

@@ -18,7 +18,7 @@ from fakexport.program.module_path import module_path
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.walk import walk
 
-__all__ = ["DeviceMove", "ModuleMove", "Move", "full_name", "parse_move"]
+__all__ = ["DeviceMove", "ModuleMove", "Move", "full_name", "names_devices", "parse_move"]
 
 
 class Move(Protocol):
@@ -157,6 +157,12 @@ def parse_move(program: ExportedProgram, device_map: str | Mapping[str, str]) ->
         raise InvalidValue("a device map maps devices or module paths, not both")
     entries = {path: full_name(device) for path, device in DeviceMap.parse(device_map).entries.items()}
     return _module_move(program, entries)
+
+
+def names_devices(given: str | Mapping[str, str]) -> bool:
+    """Whether the left sides of a map are devices, and not module paths."""
+    pairs = _read_pairs(given) if isinstance(given, str) else given
+    return any(device_of_literal(key) is not None for key in pairs)
 
 
 def _read_pairs(text: str) -> dict[str, str]:

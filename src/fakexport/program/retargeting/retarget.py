@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx import GraphModule, Node
 
+from fakexport._renamed import renamed
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere, mode_of, new_fake_mode
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.quiet_logs import torch_logs_silenced
@@ -21,7 +22,7 @@ from fakexport._torch.script_objects import fake_object
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.devices.presence import exists_here
 from fakexport.diagnostics import Diagnostic
-from fakexport.error import FakexportError
+from fakexport.error import FakexportError, InvalidType
 from fakexport.fake import is_fake
 from fakexport.program.derived_program import derived_program
 from fakexport.program.module_path import module_path
@@ -29,7 +30,7 @@ from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
 from fakexport.program.retargeting.boundaries import Boundaries
-from fakexport.program.retargeting.device_move import ModuleMove, Move, parse_move
+from fakexport.program.retargeting.device_move import ModuleMove, Move, names_devices, parse_move
 from fakexport.program.retargeting.findings import failures, layout_notes, unproven_text
 from fakexport.program.retargeting.moved_tensors import MovedTensors
 from fakexport.program.retargeting.rerun import Rerun
@@ -87,11 +88,13 @@ class Retargeted:
     unproven: tuple[str, ...] = ()
 
 
+@renamed(topology="target")
 def retarget(
     program: ExportedProgram,
-    device_map: str | Mapping[str, str],
+    devices: str | Mapping[str, str] | None = None,
     *,
-    topology: str | Topology | None = None,
+    device_map: str | Mapping[str, str] | None = None,
+    target: str | Topology | None = None,
 ) -> ExportedProgram:
     """Move a program to other devices: the result is what an export for those devices returns, without the
     model.
@@ -107,11 +110,12 @@ def retarget(
 
     Args:
         program: Not changed.
-        device_map: Device to device, `{"cpu": "cuda:0"}`; a device for everything, `"cuda:0"`; or module path
-            to device, `{"model.layers.0": "cuda:1", "": "cuda:0"}`: then tensors are moved where they enter a
-            module on another device. Also as text, `"cpu=cuda:0"`.
-        topology: The devices that exist, `"H100"`. Default: those of the `emulate` block around the
-            call, else those of this machine, else the default model of each kind that the map names.
+        devices: Device to device, `{"cpu": "cuda:0"}`, also as text, `"cpu=cuda:0"`; or a device for
+            everything, `"cuda:0"`.
+        device_map: In place of `devices`, module path to device: `{"model.layers.0": "cuda:1", "": "cpu"}`.
+            Tensors are moved where they enter a module on another device.
+        target: The topology, the devices that exist, `"H100"`. Default: those of the `emulate` block
+            around the call, else those of this machine, else the default model of each kind that is named.
     Returns:
         A new program. Fake weights stay fake, and known values stay known. Real ones stay real where this
         machine has their new device; else they become fakes, whose value `fakexport.fake.value_of` returns.
@@ -131,10 +135,28 @@ def retarget(
         >>> retarget(program, {"cpu": "cuda:0"}).state_dict["weight"].device
         device(type='cuda', index=0)
     """
-    made = retargeted(program, device_map, topology=topology)
+    made = retargeted(program, _one_map(devices, device_map), topology=target)
     for text in made.unproven:
-        warnings.warn(RetargetWarning(text), stacklevel=2)
+        warnings.warn(RetargetWarning(text), stacklevel=3)
     return made.program
+
+
+def _one_map(
+    devices: str | Mapping[str, str] | None, device_map: str | Mapping[str, str] | None
+) -> str | Mapping[str, str]:
+    """The one that is given. Which of the two it is, its keys tell: each may still be given as the other."""
+    given = [each for each in (devices, device_map) if each is not None]
+    if len(given) != 1:
+        raise InvalidType("give either devices, device to device, or device_map, module path to device")
+    is_map = "=" in given[0] if isinstance(given[0], str) else isinstance(given[0], Mapping)
+    if given[0] and is_map and names_devices(given[0]) is not (devices is not None):
+        named, right = ("modules", "device_map") if devices is not None else ("devices", "devices")
+        warnings.warn(
+            f"retarget(): a map of {named} is given as {right}= now; this works until fakexport 1.0",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+    return given[0]
 
 
 def retargeted(

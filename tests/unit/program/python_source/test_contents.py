@@ -289,12 +289,12 @@ class Placed(nn.Module):
 
 
 def test_the_devices_of_the_program_are_parameters(tmp_path):
-    program = fe.export(Placed, (ROWS,), topology="H100")
+    program = fe.export(Placed, (ROWS,), target="H100")
     eager = Placed()
 
     fe.write_source(program, tmp_path / "program.py")
     text = (tmp_path / "program.py").read_text()
-    written = written_module(fe.bind(program, eager.state_dict(), device_map="cpu"), tmp_path)
+    written = written_module(fe.bind(program, eager.state_dict(), devices="cpu"), tmp_path)
 
     assert 'def __init__(self, device="cuda:0"):' in text
     assert text.count("cuda") == 1
@@ -303,7 +303,7 @@ def test_the_devices_of_the_program_are_parameters(tmp_path):
 
 def test_several_devices_are_several_parameters(tmp_path):
     program = fe.export(
-        lambda: nn.Sequential(Placed(), Placed()), (ROWS,), topology="2xH100", device_map="0=cuda:0,1=cuda:1"
+        lambda: nn.Sequential(Placed(), Placed()), (ROWS,), target="2xH100", device_map="0=cuda:0,1=cuda:1"
     )
     eager = nn.Sequential(Placed(), Placed())
 

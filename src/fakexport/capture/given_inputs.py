@@ -1,0 +1,44 @@
+"""Example inputs that the caller gives, as fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any
+
+import torch
+
+from fakexport._torch.fake_tensors import real_to_fake
+from fakexport._torch.pytree import tree_map
+from fakexport.error import InvalidType
+from fakexport.fake import Built, check_input, is_fake
+from fakexport.sources import ExampleInputs
+
+__all__ = ["given_inputs"]
+
+
+def given_inputs(
+    built: Built, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None
+) -> ExampleInputs:
+    """Return the inputs with a fake tensor for each real one, on the device of the first module.
+
+    Args:
+        built: The model that takes them.
+        args, kwargs: Example inputs, real or fake. Not changed.
+    Raises:
+        SubclassNotKept: a tensor has a class that would be lost.
+        TypeError: `args` is not a tuple or a list, or `kwargs` is not a mapping.
+    """
+    if not isinstance(args, (tuple, list, NoneType)):
+        raise InvalidType(f"args is a {type(args).__name__}; write a tuple of inputs, such as (x,)")
+    if not isinstance(kwargs, (Mapping, NoneType)):
+        raise InvalidType(f"kwargs is a {type(kwargs).__name__}; write inputs by name, such as {{'x': x}}")
+    device = torch.device(built.placement.input_device)
+
+    def fake(value: Any) -> Any:
+        check_input("an example input", value)
+        is_real = isinstance(value, torch.Tensor) and not is_fake(value)
+        return real_to_fake(built.mode, value, device) if is_real else value
+
+    fake_args, fake_kwargs = tree_map(fake, (tuple(args or ()), dict(kwargs or {})))
+    return ExampleInputs(fake_args, fake_kwargs)

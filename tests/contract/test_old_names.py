@@ -1,0 +1,115 @@
+"""Arguments and options under their old names: they work, with a warning at the caller's line."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.cli import main
+
+
+def linear():
+    return nn.Linear(4, 2), (torch.zeros(3, 4),)
+
+
+WEIGHTS = {"weight": torch.ones(2, 4), "bias": torch.zeros(2)}
+
+
+@pytest.fixture(scope="module")
+def on_gpu():
+    return fe.export(linear, target="H100")
+
+
+def device_of(program):
+    return str(program.state_dict["weight"].device)
+
+
+def test_check_takes_targets(tmp_path):
+    with pytest.warns(DeprecationWarning, match=r"^check\(\): targets= is called target= now") as caught:
+        report = fe.check(linear, targets=["cpu", "T4"])  # type: ignore[call-arg]
+
+    assert [verdict.target.topology for verdict in report.verdicts] == ["cpu", "T4"]
+    assert caught[0].filename == __file__
+
+
+def test_export_takes_a_topology():
+    with pytest.warns(DeprecationWarning, match=r"^export\(\): topology= is called target= now"):
+        program = fe.export(linear, topology="H100")  # type: ignore[call-overload]
+
+    assert device_of(program) == "cuda:0"
+
+
+def test_bind_takes_a_device_map(on_gpu):
+    with pytest.warns(DeprecationWarning, match=r"^bind\(\): device_map= is called devices= now"):
+        bound = fe.bind(on_gpu, WEIGHTS, device_map={"cuda:0": "cpu"})
+
+    assert device_of(bound) == "cpu"
+
+
+def test_verify_weights_takes_a_topology():
+    with pytest.warns(DeprecationWarning, match=r"^verify_weights\(\): topology= is called target= now"):
+        assert fe.verify_weights(linear, WEIGHTS, topology="cpu").is_bindable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "advice"),
+    [
+        ((), {"device_map": {"cuda:0": "cpu"}}, "a map of devices is given as devices="),
+        ((), {"device_map": "cuda:0=cpu"}, "a map of devices is given as devices="),
+        (({"": "cpu"},), {}, "a map of modules is given as device_map="),
+        (({"cuda:0": "cpu"},), {"topology": "cpu"}, "topology= is called target= now"),
+    ],
+)
+def test_retarget_takes_either_map_as_the_other(on_gpu, arguments, options, advice):
+    with pytest.warns(DeprecationWarning, match=advice) as caught:
+        moved = fe.retarget(on_gpu, *arguments, **options)
+
+    assert device_of(moved) == "cpu"
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (({"cuda:0": "cpu"},), {}),
+        (("cpu",), {}),
+        ((), {"devices": "cuda:0=cpu"}),
+        ((), {"device_map": "cpu"}),
+        ((), {"device_map": {"": "cpu"}}),
+    ],
+)
+def test_the_names_of_today_do_not_warn(on_gpu, arguments, options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        moved = fe.retarget(on_gpu, *arguments, **options)
+
+    assert device_of(moved) == "cpu"
+
+
+def test_a_name_and_its_old_name_are_refused(on_gpu):
+    with pytest.raises(TypeError, match="got both target= and topology=, its old name"):
+        fe.export(linear, target="H100", topology="H100")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="either devices, device to device, or device_map"):
+        fe.retarget(on_gpu, "cpu", device_map="cpu")
+    with pytest.raises(TypeError, match="either devices, device to device, or device_map"):
+        fe.retarget(on_gpu)
+
+
+def test_the_old_option_works_and_is_not_in_the_help(on_gpu, tmp_path, capsys):
+    fe.save(on_gpu, tmp_path / "model.pt2")
+    torch.save(WEIGHTS, tmp_path / "w.pt")
+    command = ["bind", f"{tmp_path}/model.pt2", f"{tmp_path}/w.pt", "-o", f"{tmp_path}/bound.pt2"]
+
+    assert main([*command, "--device-map", "cuda:0=cpu"]) == 0
+
+    assert capsys.readouterr().err == (
+        "note: --device-map is called --devices here now; the old name works until fakexport 1.0\n"
+    )
+    assert device_of(fe.load(tmp_path / "bound.pt2")) == "cpu"
+    assert main([*command, "--device-map", "cpu", "--devices", "cpu"]) == 2
+    assert main(["bind", "--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert "--devices" in help_text
+    assert "--device-map" not in help_text

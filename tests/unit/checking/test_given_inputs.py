@@ -1,0 +1,43 @@
+"""Example inputs that the caller of `check` gives, as to `export`."""
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+
+
+class Scaled(nn.Module):
+    def forward(self, x, *, by):
+        return x * by
+
+
+def test_args_and_kwargs_are_the_inputs_of_the_program():
+    report = fe.check(Scaled, (torch.zeros(3, 4),), {"by": torch.ones(4)}, target=["cpu", "H100"])
+
+    assert report.is_clean
+    for verdict, device in zip(report.verdicts, ("cpu", "cuda:0"), strict=True):
+        args, kwargs = verdict.program.example_inputs
+        assert [tuple(x.shape) for x in args] == [(3, 4)]
+        assert {name: str(x.device) for name, x in kwargs.items()} == {"by": device}
+
+
+def test_what_is_given_replaces_what_the_factory_returns():
+    report = fe.check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), (torch.zeros(7, 4),))
+
+    (args, _) = report.verdicts[0].program.example_inputs
+    assert tuple(args[0].shape) == (7, 4)
+
+
+@pytest.mark.parametrize("function", [fe.check, fe.export])
+def test_a_tensor_in_place_of_a_tuple_is_refused(function):
+    """Unpacked, its rows would be the inputs, and a model of two inputs would export with the wrong ones."""
+    with pytest.raises(fe.InvalidType, match=r"^args is a Tensor; write a tuple of inputs, such as \(x,\)$"):
+        function(lambda: nn.Bilinear(4, 4, 2), torch.zeros(2, 4))
+    with pytest.raises(fe.InvalidType, match=r"^kwargs is a list; write inputs by name"):
+        function(Scaled, (torch.zeros(2),), [torch.zeros(2)])
+
+
+def test_inputs_that_are_given_twice_are_refused():
+    with pytest.raises(fe.InvalidValue, match=r"^example inputs are given twice"):
+        fe.check(nn.Linear(4, 2), (torch.zeros(3, 4),), inputs=["input=float32[3,4]"])
