@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     )
     from fakexport.capture import ModelNotBuilt, PartialProgram, TransformLost, UnboundConstants, export
     from fakexport.checking import check
-    from fakexport.deploy import CompileFailure, DeployError, UnsuitableInputs, write_source
+    from fakexport.deploy import (
+        Artifact,
+        CompiledFile,
+        CompileFailure,
+        DeployError,
+        LoadedProgram,
+        UnsuitableInputs,
+        compile,
+        open_program,
+        run,
+        write_source,
+    )
+    from fakexport.deploy.bench import bench
     from fakexport.devices import (
         DeviceProfile,
         NoVirtualDevices,
@@ -70,7 +82,7 @@ if TYPE_CHECKING:
         transfers,
     )
     from fakexport.program import summary_of as summary
-    from fakexport.report import Progress, Report, Verdict
+    from fakexport.report import BenchReport, Progress, Report, Verdict
     from fakexport.sources import SourceError
     from fakexport.weights import (
         BindError,
@@ -84,6 +96,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArchiveError",
+    "Artifact",
+    "BenchReport",
     "BindError",
     "Built",
     "Bundle",
@@ -91,6 +105,7 @@ __all__ = [
     "CheckpointError",
     "Comparison",
     "CompileFailure",
+    "CompiledFile",
     "DeployError",
     "DeviceListing",
     "DeviceProfile",
@@ -99,6 +114,7 @@ __all__ = [
     "FileWriteError",
     "InvalidType",
     "InvalidValue",
+    "LoadedProgram",
     "Manifest",
     "MaterializeError",
     "ModelNotBuilt",
@@ -128,10 +144,12 @@ __all__ = [
     "WeightsLeftBehind",
     "WeightsReport",
     "WeightsWarning",
+    "bench",
     "bind",
     "build",
     "check",
     "compare",
+    "compile",
     "deferred_init",
     "device_profiles",
     "diff",
@@ -147,8 +165,10 @@ __all__ = [
     "materialize_tensor",
     "meta_like",
     "open_checkpoint",
+    "open_program",
     "remember_value",
     "retarget",
+    "run",
     "save",
     "save_bundle",
     "source",
@@ -167,7 +187,11 @@ _ROOMS = {
     """,
     "capture": "ModelNotBuilt PartialProgram TransformLost UnboundConstants export",
     "checking": "check",
-    "deploy": "CompileFailure DeployError UnsuitableInputs write_source",
+    "deploy": """
+        Artifact CompileFailure CompiledFile DeployError LoadedProgram UnsuitableInputs compile
+        open_program run write_source
+    """,
+    "deploy.bench": "bench",
     "devices": "DeviceProfile NoVirtualDevices ProfileError Topology device_profiles emulate",
     "diagnose.comparison": "Comparison compare",
     "diagnostics": "Diagnostic",
@@ -182,7 +206,7 @@ _ROOMS = {
         RetargetError RetargetWarning Transfer UnboundProgram diff inspect_devices retarget source
         transfers summary
     """,
-    "report": "Progress Report Verdict",
+    "report": "BenchReport Progress Report Verdict",
     "sources": "SourceError",
     "weights": """
         BindError Checkpoint CheckpointError WeightFinding WeightsReport WeightsWarning open_checkpoint

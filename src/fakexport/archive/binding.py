@@ -74,7 +74,8 @@ def bind(
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
             shared with the bound program, except those that it writes into: of these it has copies.
         devices: Device to device, for a program whose devices are not on this machine: `{"cuda:0": "cpu"}`,
-            or one device for all; for all methods of a bundle. The program is retargeted first, as `retarget` does it.
+            or one device for all; for all methods of a bundle. The program is retargeted first, as by
+            `retarget`.
         dtype: Convert floating-point weights to the program's dtype, which it must be; for another one,
             export again.
         constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.

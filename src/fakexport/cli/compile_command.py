@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,21 +24,9 @@ from fakexport.cli.options import (
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_note, write_output, write_report
 
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
-
-    from fakexport.deploy import CompiledFile
-
 __all__ = ["compile_command"]
 
 _Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
-# The options that only some forms have.
-_OPTIONS_OF: dict[_Form, frozenset[str]] = {
-    "aoti": frozenset(("--weights", "--target", "--cache")),
-    "cpp-project": frozenset(("--cache",)),
-    "executorch": frozenset(("--backend",)),
-    "onnx": frozenset(("--weights",)),
-}
 
 
 def compile_command(
@@ -95,23 +83,30 @@ def compile_command(
     """
     devices = bound_devices(devices, device_map)
     given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
-    for option, value in given.items():
-        if value is not None and option not in _OPTIONS_OF[to]:
-            raise typer.BadParameter(f"--to {to} has no {option}")
     with quiet(is_debug=debug):
-        from fakexport.archive import bind, load
-        from fakexport.deploy import CompileFailure
+        from fakexport.archive import load
+        from fakexport.deploy import OPTIONS_OF, CompileFailure, compile
 
+        for option, value in given.items():
+            if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:
+                raise typer.BadParameter(f"--to {to} has no {option}")
         load_libraries(library)
         program = load(archive, method=method, trust=trust)
-        if to in ("aoti", "cpp-project") and devices is None:
-            options = {"--to": to, **given, "--method": method, "--trust": trust, "--library": library}
-            command = _command([archive, checkpoint], {**options, "--profiles": profiles, "-o": output})
-            program = _on_target(program, target, command)
-        if checkpoint is not None:
-            program = bind(program, checkpoint, devices=devices)
+        options = {"--to": to, **given, "--method": method, "--trust": trust, "--library": library}
         try:
-            made = _compiled(program, to, output, weights, backend or "portable", cache, target)
+            made = compile(
+                program,
+                output,
+                checkpoint,
+                to=to,
+                devices=devices,
+                weights=weights,
+                backend=backend,
+                target=target,
+                cache=cache,
+                command=_command([archive, checkpoint], {**options, "--profiles": profiles, "-o": output}),
+                on_progress=lambda line: write_error_line(f"{line} ..."),
+            )
         except CompileFailure as failure:
             made, failed = None, failure.diagnostics
     if made is None:
@@ -135,42 +130,3 @@ def _command(arguments: list[str | None], options: Mapping[str, object]) -> str:
             elif value is not None and value is not False:
                 words += [option, str(value)]
     return f"pip install fakexport && fakexport compile {shlex.join(words)}"
-
-
-def _on_target(program: ExportedProgram, target: str | None, command: str) -> ExportedProgram:
-    """Return the program on the devices to compile for, before it has weights; refuse missing devices."""
-    from fakexport.deploy.aoti import check_devices, on_target
-
-    check_devices(program, target, command=command)
-    return on_target(program, target)
-
-
-def _compiled(
-    program: ExportedProgram,
-    to: _Form,
-    output: Path,
-    weights: Literal["inside", "beside"] | None,
-    backend: Literal["portable", "xnnpack"],
-    cache: Path | None,
-    target: str | None,
-) -> CompiledFile:
-    def report(line: str) -> None:
-        write_error_line(f"{line} ...")
-
-    match to:
-        case "aoti":
-            from fakexport.deploy.aoti import compile_aoti
-
-            return compile_aoti(program, output, weights=weights, target=target, cache=cache, report=report)
-        case "cpp-project":
-            from fakexport.deploy.cpp_project import write_cpp_project
-
-            return write_cpp_project(program, output, cache=cache, report=report)
-        case "executorch":
-            from fakexport.deploy.executorch import compile_executorch
-
-            return compile_executorch(program, output, backend=backend, report=report)
-        case "onnx":
-            from fakexport.deploy.onnx import compile_onnx
-
-            return compile_onnx(program, output, weights=weights or "inside", report=report)

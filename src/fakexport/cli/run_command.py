@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,9 +22,6 @@ from fakexport.cli.options import (
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 from fakexport.documents.escaping import escaped
-
-if TYPE_CHECKING:
-    from fakexport.deploy import Artifact
 
 __all__ = ["run_command"]
 
@@ -82,17 +79,13 @@ def run_command(
     if warmup is not None and not repeat:
         raise typer.BadParameter("--warmup needs --repeat")
     with quiet(is_debug=debug):
-        from fakexport.deploy import read_inputs, run_timed, write_outputs
+        from fakexport.deploy import open_program, read_inputs, run_timed, write_outputs
 
         load_libraries(library)
         tensors = {} if inputs is None else read_inputs(inputs)
-        opened = _opened(
-            archive,
-            checkpoint,
-            method=method,
-            is_compiled=compile_,
-            devices=devices,
-            trust=trust,
+        _refuse_options_of_programs(archive, devices=devices, method=method, compile=compile_)
+        opened = open_program(
+            archive, checkpoint, method=method, devices=devices, is_compiled=compile_, trust=trust
         )
         timed = run_timed(
             opened, tensors, warmup=(_WARMUP if warmup is None else warmup) * bool(repeat), repeat=repeat
@@ -109,29 +102,9 @@ def run_command(
         write_output(f"{escaped(name)}  {str(tensor.dtype).removeprefix('torch.')}[{shape}]\n")
 
 
-def _opened(
-    path: str,
-    checkpoint: str | None,
-    *,
-    method: str | None,
-    is_compiled: bool,
-    devices: str | None,
-    trust: bool,
-) -> Artifact:
-    from fakexport.archive import bind, load
-    from fakexport.deploy import LoadedProgram, artifact_kind, open_artifact
+def _refuse_options_of_programs(path: str, **given: object) -> None:
+    from fakexport.deploy import artifact_kind
 
-    kind = artifact_kind(path)
-    if kind != "program":
-        for option, is_given in (
-            ("--devices", devices is not None),
-            ("--method", method is not None),
-            ("--compile", is_compiled),
-        ):
-            if is_given:
-                raise typer.BadParameter(f"{option} applies to exported programs; {path} is compiled")
-        return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
-    program = load(path, method=method, trust=trust)
-    if checkpoint is not None:
-        program = bind(program, checkpoint, devices=devices)
-    return LoadedProgram(program, is_compiled=is_compiled)
+    for option, value in given.items():
+        if value and artifact_kind(path) != "program":
+            raise typer.BadParameter(f"--{option} applies to exported programs; {path} is compiled")

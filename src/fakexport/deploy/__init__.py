@@ -1,8 +1,9 @@
 """Run a bound program, compile it, write it as Python, or compare it with its model."""
 
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
+from .compilation import OPTIONS_OF, Form, compile
 from .inputs import read_inputs
-from .opening import artifact_kind, open_artifact
+from .opening import artifact_kind, open_artifact, open_program
 from .outputs import write_outputs
 from .python_file import write_source
 from .run import LoadedProgram, run
@@ -11,16 +12,20 @@ from .signature import Signature, UnsuitableInputs
 from .timing import run_timed
 
 __all__ = [
+    "OPTIONS_OF",
     "Artifact",
     "CompileFailure",
     "CompiledFile",
     "DeployError",
+    "Form",
     "LoadedProgram",
     "Signature",
     "UnsuitableInputs",
     "artifact_kind",
     "compare_source",
+    "compile",
     "open_artifact",
+    "open_program",
     "read_inputs",
     "run",
     "run_timed",

@@ -3,21 +3,71 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from fakexport.archive import ArchiveError
+from fakexport.archive import ArchiveError, bind, load
 from fakexport.archive.container.reader import read_container
+from fakexport.error import InvalidValue
 from fakexport.files import open_regular
 from fakexport.weights import CheckpointSource
 
 from .artifact import Artifact, DeployError
+from .run import LoadedProgram
 
-__all__ = ["ArtifactKind", "artifact_kind", "open_artifact"]
+__all__ = ["ArtifactKind", "artifact_kind", "open_artifact", "open_program"]
 
 ArtifactKind = Literal["program", "aoti", "executorch", "onnx"]
 _EXECUTORCH_MARK = b"ET12"
 _AOTI_FOLDER = "data/aotinductor/"
+
+
+def open_program(
+    path: str | os.PathLike[str],
+    checkpoint: CheckpointSource | None = None,
+    *,
+    method: str | None = None,
+    devices: str | Mapping[str, str] | None = None,
+    is_compiled: bool = False,
+    trust: bool = False,
+) -> Artifact:
+    """Open an archive, or what a program was compiled to, as something that is called again and again.
+
+    Args:
+        path: A .pt2 archive or package, a .pte or an .onnx file.
+        checkpoint: The weights, as for `bind`. Default: those of the file.
+        method: Of an archive with several programs, which one.
+        devices: Of an archive: device to device, as for `bind`.
+        is_compiled: Of an archive: whether `torch.compile` compiles the program, in the first call.
+        trust: Whether native code may be loaded from the file. It can do anything: only for files you built.
+    Returns:
+        A callable. It takes tensors by name and returns tensors by name; `signature` says which.
+    Raises:
+        ArchiveError, DeployError: the file is refused.
+        BindError, CheckpointError: the weights do not fit, or are refused.
+        UnboundProgram: there are no weights.
+        ValueError: `method`, `devices` or `is_compiled` for a file that is compiled already.
+        OSError: it cannot be read.
+
+    Example:
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
+        >>> _ = save(program, "model.pt2")
+        >>> weights = {"weight": torch.ones(2, 4), "bias": torch.zeros(2)}
+        >>> call = open_program("model.pt2", weights)
+        >>> call({"input": torch.ones(3, 4)})["output"][0].tolist()
+        [4.0, 4.0]
+    """
+    kind = artifact_kind(path)
+    if kind != "program":
+        given = {"method": method, "devices": devices, "is_compiled": is_compiled or None}
+        if others := [name for name, value in given.items() if value is not None]:
+            raise InvalidValue(f"{others[0]} is for programs; {os.fspath(path)} is compiled")
+        return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
+    program = load(path, method=method, trust=trust)
+    if checkpoint is not None:
+        program = bind(program, checkpoint, devices=devices)
+    return LoadedProgram(program, is_compiled=is_compiled)
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:

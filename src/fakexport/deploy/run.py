@@ -32,6 +32,12 @@ def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[st
         UnsuitableInputs: inputs are missing or unknown, have another dtype or number of dimensions, or sizes
             that the program was not exported for.
         UnboundProgram: the program has no weights.
+
+    Example:
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
+        >>> bound = bind(program, {"weight": torch.ones(2, 4), "bias": torch.zeros(2)})
+        >>> run(bound, {"input": torch.ones(3, 4)})["output"][0].tolist()
+        [4.0, 4.0]
     """
     return LoadedProgram(program)(inputs)
 

@@ -1,0 +1,58 @@
+"""Compile, open and run from Python, as the command line does it."""
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+
+
+@pytest.fixture(scope="module")
+def model():
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+
+
+@pytest.fixture(scope="module")
+def archive(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("archive") / "model.pt2"
+    fe.save(fe.export(lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval(), (torch.zeros(2, 4),)), path)
+    return path
+
+
+def test_what_is_compiled_and_opened_gives_what_eager_gives(model, archive, tmp_path):
+    lines: list[str] = []
+    weights, x = dict(model.state_dict()), torch.randn(2, 4)
+
+    made = fe.compile(archive, tmp_path / "model.onnx", weights, to="onnx", on_progress=lines.append)
+
+    assert made.path == tmp_path / "model.onnx"
+    assert lines
+    (given,) = fe.open_program(made.path)({"input": x}).values()
+    torch.testing.assert_close(given, model(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"to": "tflite"}, "cannot compile to 'tflite'; there are aoti, cpp-project, executorch, onnx"),
+        ({"to": "onnx", "backend": "xnnpack"}, "onnx has no option backend"),
+        ({"to": "executorch", "cache": "folder"}, "executorch has no option cache"),
+    ],
+)
+def test_what_a_form_does_not_have_is_refused_before_anything_is_read(tmp_path, options, line):
+    with pytest.raises(fe.InvalidValue) as raised:
+        fe.compile(tmp_path / "absent.pt2", tmp_path / "out", **options)
+
+    assert str(raised.value) == line
+
+
+def test_what_is_for_programs_is_refused_for_a_compiled_file(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x07" * 8)
+
+    with pytest.raises(fe.InvalidValue, match="^devices is for programs; .*m.onnx is compiled$"):
+        fe.open_program(tmp_path / "m.onnx", devices="cpu")
+
+
+def test_a_program_without_weights_is_not_opened(archive):
+    with pytest.raises(fe.UnboundProgram):
+        fe.open_program(archive)
