@@ -3,10 +3,10 @@
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
 from .compilation import OPTIONS_OF, Form, compile
 from .inputs import read_inputs
+from .loaded_program import LoadedProgram, run
 from .opening import artifact_kind, open_artifact, open_program
 from .outputs import write_outputs
 from .python_file import write_source
-from .run import LoadedProgram, run
 from .side_by_side import compare_source
 from .signature import Signature, UnsuitableInputs
 from .timing import run_timed

@@ -14,7 +14,7 @@ from fakexport.files import open_regular
 from fakexport.weights import CheckpointSource
 
 from .artifact import Artifact, DeployError
-from .run import LoadedProgram
+from .loaded_program import LoadedProgram
 
 __all__ = ["ArtifactKind", "artifact_kind", "open_artifact", "open_program"]
 

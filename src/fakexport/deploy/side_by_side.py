@@ -22,7 +22,7 @@ from fakexport.program.program_facts import facts_of
 from fakexport.sources import ExampleInputs, parse_dtype, resolve
 
 from .construction import SEED, constructed
-from .run import call_arguments
+from .loaded_program import call_arguments
 
 __all__ = ["compare_source"]
 

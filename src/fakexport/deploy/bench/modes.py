@@ -17,7 +17,7 @@ from fakexport.sources import ExampleInputs
 
 from ..artifact import Artifact, CompileFailure, DeployError
 from ..construction import SEED
-from ..run import LoadedProgram
+from ..loaded_program import LoadedProgram
 from .model import Call, Inputs, Model, call_of
 from .request import Request
 

@@ -13,7 +13,7 @@ from fakexport.files import open_regular
 from fakexport.weights import CheckpointSource
 
 from ..artifact import Artifact, DeployError
-from ..run import named_outputs
+from ..loaded_program import named_outputs
 from ..signature import Signature
 from .backend import RUNTIME_NAMES
 from .description import Description, described
