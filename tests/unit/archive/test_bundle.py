@@ -280,9 +280,7 @@ def test_a_bundle_for_other_devices_is_bound_here(tmp_path: Path) -> None:
     bundle = fe.load_bundle(tmp_path / "h100.pt2")
     weights = dict(speller().state_dict())
 
-    with pytest.raises(
-        ValueError, match=r"^the device cuda:0 is not .*; device_map=\{'cuda:0': 'cpu'\} would"
-    ):
+    with pytest.raises(ValueError, match=r"^the device cuda:0 is not .*; devices=\{'cuda:0': 'cpu'\} would"):
         fe.bind(bundle, weights)
     with pytest.raises(ValueError, match=r"^the device cuda:9 is not on this machine; choose another$"):
         fe.bind(bundle, weights, devices="cuda:9")

@@ -228,7 +228,7 @@ def test_a_wrong_constant_is_refused(constants, reason):
 def test_a_device_that_is_not_here_needs_a_device_map(module):
     program = fe.export(linear, target="H100")
 
-    with pytest.raises(ValueError, match=r"cuda:0 is not on this machine; device_map=\{'cuda:0': 'cpu'\}"):
+    with pytest.raises(ValueError, match=r"cuda:0 is not on this machine; devices=\{'cuda:0': 'cpu'\}"):
         fe.bind(program, dict(module.state_dict()))
     with pytest.raises(ValueError, match="the device xpu:0 is not on this machine; choose another"):
         fe.bind(program, dict(module.state_dict()), devices="xpu")
