@@ -62,7 +62,7 @@ def open_program(
     if kind != "program":
         given = {"method": method, "devices": devices, "is_compiled": is_compiled or None}
         if others := [name for name, value in given.items() if value is not None]:
-            raise InvalidValue(f"{others[0]} is for programs; {os.fspath(path)} is compiled")
+            raise InvalidValue(f"{others[0]} applies to exported programs; {os.fspath(path)} is compiled")
         return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
     program = load(path, method=method, trust=trust)
     if checkpoint is not None:

@@ -66,8 +66,8 @@ def device_profiles(file: str | os.PathLike[str]) -> Iterator[Mapping[str, Devic
         >>> path = pathlib.Path(folder.name, "devices.toml")
         >>> _ = path.write_text('[H100-96GB]\\nbase = "H100"\\nmemory_bytes = 101_468_602_368\\n')
         >>> with device_profiles(path):
-        ...     profile_named("h100-96gb").memory_bytes
-        101468602368
+        ...     Topology.parse("h100-96gb").canonical
+        'H100-96GB'
         >>> folder.cleanup()
     """
     read = _read(Path(file))

@@ -49,7 +49,9 @@ def test_what_a_form_does_not_have_is_refused_before_anything_is_read(tmp_path, 
 def test_what_is_for_programs_is_refused_for_a_compiled_file(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"\x08\x07" * 8)
 
-    with pytest.raises(fe.InvalidValue, match=r"^devices is for programs; .*m.onnx is compiled$"):
+    with pytest.raises(
+        fe.InvalidValue, match=r"^devices applies to exported programs; .*m.onnx is compiled$"
+    ):
         fe.open_program(tmp_path / "m.onnx", devices="cpu")
 
 
