@@ -181,7 +181,9 @@ BoundDevices = Annotated[
         help="Override the program's devices: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
     ),
 ]
-OldBoundDevices = Annotated[str | None, typer.Option("--device-map", hidden=True)]
+OldBoundDevices = Annotated[
+    str | None, typer.Option("--device-map", hidden=True, help="The old name of --devices.")
+]
 
 
 def bound_devices(devices: str | None, old: str | None) -> str | None:

@@ -37,9 +37,9 @@ def open_program(
     Args:
         path: A .pt2 archive or package, a .pte or an .onnx file.
         checkpoint: The weights, as for `bind`. Default: those of the file.
-        method: Of an archive with several programs, which one.
-        devices: Of an archive: device to device, as for `bind`.
-        is_compiled: Of an archive: whether `torch.compile` compiles the program, in the first call.
+        method: Which program of an archive with several.
+        devices: Device to device, as for `bind`; for archives.
+        is_compiled: For archives: whether `torch.compile` compiles the program, in the first call.
         trust: Whether native code may be loaded from the file. It can do anything: only for files you built.
     Returns:
         A callable. It takes tensors by name and returns tensors by name; `signature` says which.
