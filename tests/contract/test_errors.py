@@ -22,7 +22,6 @@ AS_BUILTIN = {
     ("src/fakexport/files/new_file.py", "IsADirectoryError"),
     ("src/fakexport/archive/container/writer.py", "OSError"),
     ("src/fakexport/cli/streams.py", "OSError"),
-    ("src/fakexport/cli/address_space.py", "LittleMemoryError"),
     # A value of our own that contradicts itself is a fault of our own.
     ("src/fakexport/diagnostics/diagnostic.py", "ValueError"),
     ("src/fakexport/rules/rule.py", "ValueError"),
