@@ -220,7 +220,7 @@ def _runs(process: int) -> bool:
         ({"modes": ["tensorrt"]}, "there is no mode 'tensorrt'; there are eager, weights, torchscript-trace"),
         ({"modes": ["eager", "eager"]}, "and none twice"),
         ({"modes": []}, "at least one"),
-        ({"inputs": ["x"]}, "not of the form"),
+        ({"inputs": ["x"]}, "does not have the form"),
         ({"dynamic_shapes": ["x"]}, "cannot read dynamic dimension"),
     ],
 )
