@@ -87,7 +87,7 @@ def test_a_tie_that_the_map_pulls_apart_stays_one_tensor_and_is_noted():
 def test_nothing_is_moved_by_a_map_that_does_not_fit():
     model = Decoder()
 
-    with pytest.raises(ValueError, match="no module"):
+    with pytest.raises(ValueError, match="not a module"):
         place(model, {"embed": "cuda:1", "heads": "cuda:1"})
 
     assert str(model.embed.weight.device) == "cuda:0" or str(model.embed.weight.device) == "cpu"

@@ -301,14 +301,14 @@ def test_an_unknown_class_is_answered_with_the_nearest():
 def test_an_auto_class_for_other_types_is_answered_with_those_that_fit():
     message = message_of("hf:vit:AutoModelForCausalLM")
 
-    assert message.startswith("hf:vit: AutoModelForCausalLM does not take 'vit'; these do: ")
+    assert message.startswith("hf:vit: AutoModelForCausalLM does not accept 'vit'; these do: ")
     assert "AutoModelForImageClassification" in message
 
 
 def test_a_class_of_another_config_is_an_error():
     message = message_of("hf:llama:GPT2LMHeadModel")
 
-    assert message == "hf:llama: GPT2LMHeadModel takes a GPT2Config, not a LlamaConfig"
+    assert message == "hf:llama: GPT2LMHeadModel expects a GPT2Config, not a LlamaConfig"
 
 
 @pytest.mark.parametrize("name", ["LlamaConfig", "pipeline", "AutoTokenizer"])
