@@ -71,17 +71,17 @@ def factory():
 
 CASES = {
     "alone": ("l.py:f", {}),
-    "gpu": ("l.py:f", {"topology": "H100", "dynamic_shapes": ["input.0=2..64"]}),
-    "constants": ("m.py:factory", {"topology": "H100", "dtype": "bfloat16", "dynamic_shapes": ["x.0=2..8"]}),
-    "condition": ("e.py:gated", {"topology": "H100", "dynamic_shapes": "auto"}),
-    "placed": ("e.py:gated", {"topology": "cpu+H100", "device_map": "down=cuda:0,=cpu"}),
+    "gpu": ("l.py:f", {"target": "H100", "dynamic_shapes": ["input.0=2..64"]}),
+    "constants": ("m.py:factory", {"target": "H100", "dtype": "bfloat16", "dynamic_shapes": ["x.0=2..8"]}),
+    "condition": ("e.py:gated", {"target": "H100", "dynamic_shapes": "auto"}),
+    "placed": ("e.py:gated", {"target": "cpu+H100", "device_map": "down=cuda:0,=cpu"}),
     "strict": ("e.py:gated", {"strict": True}),
-    "language": ("hf:gpt2.json", {"topology": "2xH100", "device_map": "balanced", "dynamic_shapes": "auto"}),
+    "language": ("hf:gpt2.json", {"target": "2xH100", "device_map": "balanced", "dynamic_shapes": "auto"}),
 }
 
 
 def options_of(case: dict) -> list[str]:
-    names = {"topology": "--target", "device_map": "--device-map", "dtype": "--dtype"}
+    names = {"target": "--target", "device_map": "--device-map", "dtype": "--dtype"}
     options = [word for name, option in names.items() if name in case for word in (option, case[name])]
     dynamic = case.get("dynamic_shapes", ())
     options += [

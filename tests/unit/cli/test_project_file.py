@@ -28,7 +28,7 @@ strict = true
 use-cache = true
 """
 OF_THE_TABLE = {
-    "targets": ["cpu", "H100"],
+    "target": ["cpu", "H100"],
     "device_map": "maps/two.json",
     "dtype": "bfloat16",
     "inputs": ["x=float32[2,3]"],
@@ -37,7 +37,7 @@ OF_THE_TABLE = {
     "use_cache": True,
     "on_progress": None,
 }
-OF_LLAMA = {**OF_THE_TABLE, "targets": ["8xH100"], "device_map": "balanced", "use_cache": False}
+OF_LLAMA = {**OF_THE_TABLE, "target": ["8xH100"], "device_map": "balanced", "use_cache": False}
 ERROR = Diagnostic("FE502", "error", "tensors on different devices")
 
 
@@ -87,7 +87,7 @@ def test_the_command_line_comes_first(repository, asked):
     main(["check", "--no-progress", *options.split(), "--input", "x=float32[1,1]"])
 
     given = {
-        "targets": ["T4"],
+        "target": ["T4"],
         "device_map": "cpu",
         "dtype": "float16",
         "inputs": ["x=float32[1,1]"],
