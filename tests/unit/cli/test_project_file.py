@@ -128,7 +128,7 @@ def test_a_given_source_is_the_listed_one_of_the_same_file_and_no_namesake(repos
     main(["check", "../mlp.py:mlp", "--no-progress"])
     main(["check", "mlp.py:mlp", "--no-progress"])
 
-    assert [options["targets"] for _, options in asked] == [["T4"], ["cpu"]]
+    assert [options["target"] for _, options in asked] == [["T4"], ["cpu"]]
 
 
 def test_a_table_above_one_without_is_found(repository, asked, monkeypatch):
@@ -146,7 +146,7 @@ def test_a_pyproject_without_the_table_changes_nothing(repository, asked):
     main(["check", "m:f", "--no-progress"])
 
     ((_, options),) = asked
-    assert (options["targets"], options["strict"]) == (["cpu"], False)
+    assert (options["target"], options["strict"]) == (["cpu"], False)
 
 
 @pytest.mark.parametrize(
