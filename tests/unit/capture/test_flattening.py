@@ -150,7 +150,9 @@ class Choosing(Holder):
         return torch.cond(x.sum() > 0, lambda x: x @ self.weight, lambda x: x - x @ self.weight, (x,))
 
 
-@pytest.mark.parametrize(("cls", "reason"), [(Returning, "forward returns it"), (Choosing, "cond takes it")])
+@pytest.mark.parametrize(
+    ("cls", "reason"), [(Returning, "forward returns it"), (Choosing, "cond takes the whole subclass")]
+)
 def test_what_cannot_be_flattened_is_refused_by_name(cls: type[Holder], reason: str) -> None:
     with pytest.raises(SubclassNotKept, match=f"^weight is a .*Scaled.*{reason}"):
         fe.export(lambda: cls(quantized(WEIGHT.clone())), INPUT)

@@ -49,10 +49,10 @@ def test_a_device_map_is_read_from_json(tmp_path):
         ("fc1=cpu,fc1=cuda", "names 'fc1' twice"),
         ({"a": True}, "device map for 'a': expected a device, got True"),
         ({"a": None}, "device map for 'a': expected a device, got None"),
-        ({"a": "disk"}, "got 'disk'"),
-        ("", "got ''"),
+        ({"a": "disk"}, "for 'a': 'disk'; expected a device"),
+        ("", "map: ''; expected a device"),
         ({}, "is empty"),
-        ("cuda:-1", "got 'cuda:-1'"),
+        ("cuda:-1", "map: 'cuda:-1'; expected a device"),
     ],
 )
 def test_a_bad_device_map_is_refused_in_one_line(spec, message):
@@ -101,14 +101,14 @@ def test_a_path_that_names_no_module_is_answered_with_the_nearest(model):
 
 
 def test_a_tensor_that_no_entry_covers_is_named(model):
-    with pytest.raises(ValueError, match=r"says nothing about head\.weight and 1 more: add an entry ''"):
+    with pytest.raises(ValueError, match=r"has no entry for head\.weight and 1 more: add an entry ''"):
         resolve(model, DeviceMap.parse("encoder=cpu"))
 
 
 def test_a_prefix_counts_in_whole_parts(model):
     model["head2"] = nn.Linear(2, 2)
 
-    with pytest.raises(ValueError, match=r"says nothing about head2\.weight"):
+    with pytest.raises(ValueError, match=r"has no entry for head2\.weight"):
         resolve(model, DeviceMap.parse("encoder=cpu,head=cpu"))
 
 

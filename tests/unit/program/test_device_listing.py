@@ -20,7 +20,7 @@ def test_the_four_lines_of_gpt2_are_found(gpt2: ExportedProgram) -> None:
     first = listing.diagnostics[0]
     assert first.primary is not None
     assert (first.primary.span.path.rpartition("/")[2], first.primary.span.line) == ("modeling_gpt2.py", 571)
-    assert first.notes == ("elsewhere aten.embedding.default gets weight on cuda:0, indices on cpu",)
+    assert first.notes == ("on another device, aten.embedding.default gets weight on cuda:0, indices on cpu",)
 
 
 def test_a_literal_that_breaks_several_nodes_is_one_finding() -> None:

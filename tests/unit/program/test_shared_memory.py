@@ -48,7 +48,7 @@ def add_to_copy(module, x):
 )
 @pytest.mark.parametrize("topology", ["cpu", "H100"])
 def test_writes_into_inputs(function, expected, topology):
-    found = written_inputs(program(function, topology=topology))
+    found = written_inputs(program(function, target=topology))
 
     assert [(write.name, write.operator) for write in found] == expected
 
@@ -68,6 +68,6 @@ def test_writes_into_inputs(function, expected, topology):
 )
 @pytest.mark.parametrize("topology", ["cpu", "H100"])
 def test_outputs_in_the_memory_of_something_else(function, expected, topology):
-    found = shared_outputs(program(function, topology=topology))
+    found = shared_outputs(program(function, target=topology))
 
     assert [(output.name, output.other) for output in found] == expected

@@ -43,7 +43,7 @@ def test_golden():
         "a program on cpu, and what would fail on cuda:0\n"
         "\n"
         "    2 x  baked in, breaks  creation  aten.arange.default device=cpu     models/gpt.py:7\n"
-        "    1 x  intent             move      aten.arange.default device=cuda:0  models/gpt.py:12\n"
+        "    1 x  intent            move      aten.arange.default device=cuda:0  models/gpt.py:12\n"
         "\n"
         f"{render_diagnostics([DIAGNOSTIC])}"
         "\n"

@@ -1,6 +1,5 @@
 """From a spec to its source: each form, and one clear line for each thing that is wrong with it."""
 
-import re
 import sys
 import tomllib
 
@@ -27,7 +26,7 @@ def test_a_library_that_is_not_installed_is_named_with_what_installs_it(library,
     monkeypatch.setitem(sys.modules, library.package, None)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
-    with pytest.raises(SourceError, match=re.escape(f"pip install 'fakexport[{library.package}]'")):
+    with pytest.raises(SourceError, match=rf"pip install .*'fakexport\[{library.package}\]'"):
         resolve(f"{library.prefix}:anything")
 
     assert any(requirement.startswith(library.package) for requirement in extras[library.package])

@@ -354,7 +354,7 @@ def test_what_has_no_text_is_one_line():
     program = export(nn.Linear(8, 8), (ROWS,))
     program.state_dict["weight"] = torch.eye(8).to_sparse()
 
-    with pytest.raises(PythonSourceError, match=r"torch.sparse_coo, and only strided ones") as raised:
+    with pytest.raises(PythonSourceError, match=r"torch.sparse_coo, and only strided tensors") as raised:
         source(program)
 
     assert "\n" not in str(raised.value)
