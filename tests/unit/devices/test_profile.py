@@ -154,6 +154,28 @@ MARKETED_GB = {
     "M3-Max": 128,
     "M4-Max": 128,
 }
+# The "total capacity" in an out-of-memory message of torch, GiB, as the sources name it.
+TOTAL_CAPACITY = {
+    "A100-80GB": "79.25",
+    "H100": "79.19",
+    "RTX-3090": "23.56",
+    "RTX-4090": "23.52",
+    "RTX-5090": "31.35",
+    "RTX-6000-Ada": "44.43",
+    "RTX-PRO-6000": "94.97",
+    "A10": "21.99",
+    "A30": "23.50",
+    "A40": "44.35",
+    "H100-PCIe": "79.11",
+    "H100-NVL": "93.00",
+    "H20": "95.00",
+    "GH200": "94.50",
+    "GB200": "184.31",
+    "MI250X": "63.98",
+    "MI325X": "255.98",
+    "MI355X": "287.98",
+    "Arc-B580": "11.33",
+}
 # Shared memory of a block with opt-in and of a multiprocessor, KiB, and resident threads, by capability.
 CUDA_GUIDE = {
     (7, 0): (96, 96, 2048),
@@ -219,6 +241,14 @@ def test_the_memory_is_the_marketed_size_less_what_the_driver_keeps(name: str, g
 
     assert memory_bytes is not None
     assert smallest * 0.97 <= memory_bytes <= largest
+
+
+@pytest.mark.parametrize(("name", "gibibytes"), TOTAL_CAPACITY.items())
+def test_the_memory_is_the_total_capacity_that_torch_prints(name: str, gibibytes: str) -> None:
+    memory_bytes = profile_named(name).memory_bytes
+
+    assert memory_bytes is not None
+    assert f"{memory_bytes / 2**30:.2f}" == gibibytes
 
 
 @pytest.mark.parametrize("name", [name for name in CAPABILITIES if not name.startswith("MI")])
