@@ -163,7 +163,7 @@ def test_the_signature_is_a_method_that_any_runtime_can_call(mlp):
     ("inputs", "said"),
     [
         ({"x": torch.zeros(9, 4)}, "at most 8"),
-        ({"x": torch.zeros(3, 5)}, "takes 4"),
+        ({"x": torch.zeros(3, 5)}, "expects 4"),
         ({"x": torch.zeros(3, 4, dtype=torch.float64)}, "float64"),
         ({}, "missing"),
     ],
