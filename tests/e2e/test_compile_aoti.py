@@ -199,6 +199,6 @@ def test_a_device_that_is_not_here_is_refused_with_the_command_for_where_it_is(
     refused = fakexport("compile", program, "w.safetensors", *options, "-o", out, code=2)
 
     command = f"fakexport compile {program} w.safetensors {' '.join(options)} -o {out}"
-    assert "there is no cuda:0 here; copy the archive" in refused.stderr
+    assert "cuda:0 is not available on this machine; copy the archive" in refused.stderr
     assert f"`pip install fakexport && {command}`" in refused.stderr
     assert not out.exists()

@@ -97,14 +97,14 @@ void Checkpoint::add_shards() {
     const SafetensorsFile& file = add(path_.parent_path() / shard.file);
     for (const std::string& name : shard.tensors) {
       if (!file.entries().count(name)) {
-        throw Fault(path_.string() + ": " + in_quotes(name) + " is not in " + shard.file +
-                    ", where it should be");
+        throw Fault(path_.string() + ": " + in_quotes(name) + " is missing from " + shard.file +
+                    ", where the index lists it");
       }
     }
     for (const auto& [name, entry] : file.entries()) {
       if (!shard.tensors.count(name)) {
-        throw Fault(path_.string() + ": " + shard.file + " holds " + in_quotes(name) +
-                    ", which the index does not name there");
+        throw Fault(path_.string() + ": " + shard.file + " contains " + in_quotes(name) +
+                    ", which the index does not list there");
       }
     }
   }
