@@ -197,7 +197,7 @@ print(torch.equal(program.module()(x), module(x)))
         lines = found.partition("= fix: register a fake class:\n")[2].partition("\n\n")[0].splitlines()
         text = "\n".join(line[11:] for line in lines)
         body = "        return _1.new_empty((*_1.shape, len(self.coefficients)))"
-        filled = re.sub(r"^ +\.\.\.  # gives Tensor$", body, text, flags=re.MULTILINE)
+        filled = re.sub(r"^ +\.\.\.  # returns Tensor$", body, text, flags=re.MULTILINE)
         assert filled != text
         fake = tmp_path / "fake.py"
         fake.write_text(f"import torch\n{filled}\n")

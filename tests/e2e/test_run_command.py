@@ -104,8 +104,8 @@ def test_the_module_that_makes_an_operator_is_told_and_can_be_named(tmp_path: Pa
     safetensors.save_file(inputs, tmp_path / "in.safetensors")
     run = ("run", archive, tmp_path / "checkpoint", "--inputs", tmp_path / "in.safetensors", "-o", out)
 
-    refused = fakexport(*run, code=2)
-    fakexport(*run, "--library", "transformers.integrations.moe")
+    refused = fakexport_from_nothing(*run, code=2)
+    fakexport_from_nothing(*run, "--library", "transformers.integrations.moe")
 
     assert refused.stderr == (
         f"error: {archive}: models/model.json: the operator transformers.grouped_mm_fallback.default is not "

@@ -62,7 +62,7 @@ REPORTED = {
 
 # Refused when saved, and why.
 NOT_SAVED = {
-    "generator_of_the_device": "a Generator: only tensors and objects of C",
+    "generator_of_the_device": "a Generator: only tensors and C",
     "sparse_coo_product": "a tensor of layout sparse_coo cannot be stored",
     "sparse_coo_made": "a tensor of layout sparse_coo cannot be stored",
     "sparse_csr_product": "a tensor of layout sparse_csr cannot be stored",
