@@ -9,11 +9,12 @@ from typing import Literal
 
 from torch.export import ExportedProgram
 
-from fakexport.archive import bind, load
+from fakexport.archive import load
 from fakexport.error import InvalidValue
 from fakexport.weights import CheckpointSource
 
 from .artifact import CompiledFile, Report, WeightsPlace
+from .opening import with_weights
 
 __all__ = ["OPTIONS_OF", "Form", "compile"]
 
@@ -63,7 +64,8 @@ def compile(
         CompileFailure: the compiler cannot take operators of the program; `diagnostics` says which and where.
         DeployError: the devices are not here, or a package that the form needs refuses.
         BindError, CheckpointError, ArchiveError: as for `bind`.
-        ValueError: an option that the form does not have, or a name that the file cannot have.
+        ValueError: an option that the form does not have, `devices` without a checkpoint, or a name that the
+            file cannot have.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2).eval(), (torch.zeros(3, 4),))
@@ -80,8 +82,7 @@ def compile(
     opened = program if isinstance(program, ExportedProgram) else load(program)
     if to in ("aoti", "cpp-project") and devices is None:
         opened = _on_target(opened, target, command)
-    if checkpoint is not None:
-        opened = bind(opened, checkpoint, devices=devices)
+    opened = with_weights(opened, checkpoint, devices)
     folder = None if cache is None else Path(cache)
     return _compiled(opened, to, Path(path), weights, backend or "portable", folder, target, on_progress)
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from torch.export import ExportedProgram
+
 from fakexport.archive import ArchiveError, bind, load
 from fakexport.archive.container.reader import read_container
 from fakexport.error import InvalidValue
@@ -16,7 +18,7 @@ from fakexport.weights import CheckpointSource
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
 
-__all__ = ["ArtifactKind", "artifact_kind", "open_artifact", "open_program"]
+__all__ = ["ArtifactKind", "artifact_kind", "open_artifact", "open_program", "with_weights"]
 
 ArtifactKind = Literal["program", "aoti", "executorch", "onnx"]
 _EXECUTORCH_MARK = b"ET12"
@@ -47,7 +49,8 @@ def open_program(
         ArchiveError, DeployError: the file is refused.
         BindError, CheckpointError: the weights do not fit, or are refused.
         UnboundProgram: there are no weights.
-        ValueError: `method`, `devices` or `is_compiled` for a file that is compiled already.
+        ValueError: `method`, `devices` or `is_compiled` for a file that is compiled already; `devices`
+            without a checkpoint.
         OSError: it cannot be read.
 
     Example:
@@ -65,9 +68,25 @@ def open_program(
             raise InvalidValue(f"{others[0]} applies to exported programs; {os.fspath(path)} is compiled")
         return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
     program = load(path, method=method, trust=trust)
+    return LoadedProgram(with_weights(program, checkpoint, devices), is_compiled=is_compiled)
+
+
+def with_weights(
+    program: ExportedProgram, checkpoint: CheckpointSource | None, devices: str | Mapping[str, str] | None
+) -> ExportedProgram:
+    """Return the program with the weights of a checkpoint; as it is if there is none.
+
+    Raises:
+        ValueError: devices without a checkpoint, which nothing would put anywhere.
+    """
     if checkpoint is not None:
-        program = bind(program, checkpoint, devices=devices)
-    return LoadedProgram(program, is_compiled=is_compiled)
+        return bind(program, checkpoint, devices=devices)
+    if devices is not None:
+        raise InvalidValue(
+            "devices apply when a checkpoint is bound, and none is given; `fakexport retarget` moves a "
+            "program that has its weights"
+        )
+    return program
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:

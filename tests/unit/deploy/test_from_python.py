@@ -55,6 +55,17 @@ def test_what_is_for_programs_is_refused_for_a_compiled_file(tmp_path):
         fe.open_program(tmp_path / "m.onnx", devices="cpu")
 
 
+def test_devices_without_a_checkpoint_are_refused(archive, tmp_path):
+    """They were ignored, so that a program went where the caller did not send it."""
+    for call in (
+        lambda: fe.open_program(archive, devices="cpu"),
+        lambda: fe.compile(archive, tmp_path / "m.onnx", to="onnx", devices="cpu"),
+    ):
+        with pytest.raises(fe.InvalidValue, match=r"^devices apply when a checkpoint is bound, and none"):
+            call()
+    assert not (tmp_path / "m.onnx").exists()
+
+
 def test_a_program_without_weights_is_not_opened(archive):
     with pytest.raises(fe.UnboundProgram):
         fe.open_program(archive)
