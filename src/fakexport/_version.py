@@ -1,4 +1,4 @@
-"""The version of fakexport, and the torch versions that its tests run on: the only place that states them."""
+"""The version of fakexport, and the torch versions that it expects: the only place that states them."""
 
 __version__ = "0.1.0"
 

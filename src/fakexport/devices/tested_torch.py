@@ -1,4 +1,4 @@
-"""Whether this torch is one that fakexport is tested with."""
+"""Whether this torch is one that fakexport expects; docs/support.md says what was run on each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["UntestedTorch", "warn_if_untested"]
 
 
 class UntestedTorch(UserWarning):
-    """The torch of this process is older or newer than those that fakexport is tested with."""
+    """The torch of this process is older or newer than those that fakexport expects."""
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def warn_if_untested() -> None:
     if not OLDEST_TORCH <= version <= NEWEST_TORCH:
         oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST_TORCH, NEWEST_TORCH))
         warnings.warn(
-            f"fakexport {__version__} is tested with torch {oldest} to {newest}, this is torch "
+            f"fakexport {__version__} expects torch {oldest} to {newest}, this is torch "
             f"{torch.__version__}: a report may differ from what this torch does",
             UntestedTorch,
             stacklevel=3,
