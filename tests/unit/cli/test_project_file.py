@@ -269,3 +269,21 @@ def test_a_library_is_loaded_once_for_all_sources(repository, asked):
     main(["check", "--no-progress"])
 
     assert (repository / "runs").read_text() == "x"
+
+
+def test_files_of_one_name_in_two_folders_are_two_models(tmp_path, monkeypatch, capsys):
+    for folder, width in (("a", 3), ("b", 7)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "layers.py").write_text(f"WIDTH = {width}\n")
+        (tmp_path / folder / "model.py").write_text(
+            "import torch\nfrom layers import WIDTH\n"
+            "def factory():\n    return torch.nn.Linear(WIDTH, 1), (torch.zeros(1, WIDTH),)\n"
+        )
+    sources = '["a/model.py:factory", "b/model.py:factory"]'
+    (tmp_path / "pyproject.toml").write_text(f"[tool.fakexport]\nsources = {sources}\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["check", "--format", "json"]) == 0
+
+    reports = json.loads(capsys.readouterr().out)["reports"]
+    assert [found["targets"][0]["summary"]["parameters"]["elements"] for found in reports] == [4, 8]
