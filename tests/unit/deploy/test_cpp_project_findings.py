@@ -20,7 +20,7 @@ RULE = rule("FE804")
 
 def program_of(source: str, path: Path) -> Any:
     path.write_text(source)
-    namespace: dict[str, Any] = {"__name__": path.stem}
+    namespace: dict[str, Any] = {"__name__": "a_module_that_cannot_be_imported"}
     exec(compile(source, str(path), "exec"), namespace)
     return fe.export(namespace["factory"])
 
