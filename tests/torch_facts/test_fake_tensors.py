@@ -13,6 +13,7 @@ from fakexport._torch.fake_tensors import (
     fake_elsewhere,
     hand_on_hooks,
     is_fake_tensor,
+    memory_of,
     meta_of,
     mode_of,
     new_fake_mode,
@@ -92,6 +93,19 @@ def test_tensors_that_share_memory_have_one_storage_identity() -> None:
         assert storage_identity(a) != storage_identity(b)
         a.data = b
         assert storage_identity(a) == storage_identity(b)
+
+
+def test_a_sparse_tensor_has_no_memory_and_data_of_another_bring_theirs() -> None:
+    with new_fake_mode():
+        a, b = torch.empty(4), torch.empty(4)
+        before = memory_of(a)
+        assert before is not None
+        assert memory_of(torch.empty(4).to_sparse()) is None
+    a.data = b
+    after = memory_of(a)
+
+    assert after is not None
+    assert after._cdata == b.untyped_storage()._cdata != before._cdata
 
 
 def test_what_makes_a_tensor_fake_is_none_of_its_own_attributes() -> None:

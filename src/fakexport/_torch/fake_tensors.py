@@ -37,6 +37,7 @@ __all__ = [
     "hand_on_hooks",
     "is_fake_of",
     "is_fake_tensor",
+    "memory_of",
     "meta_of",
     "mode_of",
     "new_fake_mode",
@@ -158,6 +159,11 @@ def storage_identity(tensor: torch.Tensor) -> int:
     """
     identity: int = tensor.untyped_storage()._cdata
     return identity
+
+
+def memory_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return the memory that a tensor looks at; None for the layouts that have none, such as sparse ones."""
+    return tensor.untyped_storage() if torch._C._has_storage(tensor) else None
 
 
 def own_attributes(fake: FakeTensor) -> dict[str, Any]:

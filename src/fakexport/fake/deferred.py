@@ -15,7 +15,7 @@ from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, new_fa
 from fakexport._torch.wrapper_subclasses import inner_tensors
 from fakexport.devices import Topology, emulated_topology
 from fakexport.error import InvalidValue
-from fakexport.history import Output, note_edit, record_of, recording, remember_memory
+from fakexport.history import Output, note_edit, record_of, recording
 
 from .module_tensors import held_tensors
 
@@ -60,9 +60,7 @@ def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T
     """
     mode = active_fake_mode() or _deferred_mode()
     with mode, recording(mode, is_eager=True):
-        made = fn(*args, **kwargs)
-        remember_memory(_tensors_of(made))
-    return made
+        return fn(*args, **kwargs)
 
 
 def is_deferred(obj: torch.Tensor | nn.Module) -> bool:

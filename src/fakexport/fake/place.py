@@ -12,7 +12,7 @@ from torch import nn
 from fakexport._torch.fake_tensors import FakeTensor, mode_of, real_to_fake
 from fakexport._torch.wrapper_subclasses import is_wrapper
 from fakexport.devices import Topology
-from fakexport.history import Recording, hand_on_value, recording
+from fakexport.history import Recording, edit_of, hand_on_value, recording
 
 from .module_tensors import Held, Slot, held_tensors, slots
 from .placement import DeviceMap, Placement, covering_entry, resolve
@@ -137,7 +137,10 @@ class _Moved:
 
 def _move(tensor: torch.Tensor, device: torch.device) -> None:
     if tensor.device != device and isinstance(tensor, FakeTensor):
+        is_as_recorded = edit_of(tensor) is None
         tensor.data = real_to_fake(tensor.fake_mode, tensor, device)
+        if is_as_recorded:
+            hand_on_value(tensor, tensor)
 
 
 def _devices_in_use(entries: Mapping[str, str], tensor_devices: Mapping[str, str]) -> dict[str, str]:

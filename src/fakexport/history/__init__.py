@@ -3,7 +3,7 @@
 It knows tensors and no modules: building models and placing them is the subject of `fake`, which imports it.
 """
 
-from .edits import edit_of, note_edit, remember_memory
+from .edits import edit_of, note_edit
 from .provenance import Dependence, DependenceKind, Provenance
 from .recording import Recording, recording
 from .records import Operation, Output, TensorRecord
@@ -25,7 +25,6 @@ __all__ = [
     "note_edit",
     "record_of",
     "recording",
-    "remember_memory",
     "remember_value",
     "replay",
     "value_of",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from fakexport._torch.fake_tensors import FakeTensor, storage_identity
+from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.operator_effects import effects_of
 
 from .records import TensorRecord, Unknown, leaves
-from .references import has_record, record_of, set_record
+from .references import has_other_memory, has_record, record_of, set_record
 from .replay import reading_span
 
-__all__ = ["edit_of", "note_edit", "remember_memory"]
+__all__ = ["edit_of", "note_edit"]
 
 
 def note_edit(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -34,21 +34,12 @@ def note_edit(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwarg
     return result
 
 
-def remember_memory(tensors: Iterable[torch.Tensor]) -> None:
-    """Note which memory recorded fakes look at, so that a later `tensor.data = ...` shows."""
-    for tensor in tensors:
-        if isinstance(tensor, FakeTensor) and has_record(tensor):
-            record_of(tensor).storage.identity = storage_identity(tensor)
-
-
 def edit_of(fake: FakeTensor) -> str | None:
     """Return what was done to a fake tensor or its memory outside of the recording, or None."""
-    storage = record_of(fake).storage
-    if storage.edit is not None:
-        return storage.edit
-    if storage.identity is not None and storage.identity != storage_identity(fake):
+    edit = record_of(fake).storage.edit
+    if edit is None and has_other_memory(fake):
         return "given different data by `.data = ...`"
-    return None
+    return edit
 
 
 def _follow_views(args: Sequence[Any], result: Any, is_identity: bool) -> None:

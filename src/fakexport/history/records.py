@@ -110,18 +110,16 @@ class Unknown:
 class StorageRecord:
     """The memory that a tensor and its views share: the last operation that wrote into it.
 
-    `edit` says what changed it while no one recorded; `identity` tells it from other memory. `real` is the
-    memory that stands for it since a tensor that looks at it was materialized, and the last write at that
-    moment.
+    `edit` says what changed it while no one recorded. `real` is the memory that stands for it since a tensor
+    that looks at it was materialized, and the last write at that moment.
     """
 
-    __slots__ = ("edit", "has_changed_geometry", "identity", "last_write", "real")
+    __slots__ = ("edit", "has_changed_geometry", "last_write", "real")
 
     def __init__(self) -> None:
         self.last_write: Operation | None = None
         self.has_changed_geometry = False
         self.edit: str | None = None
-        self.identity: int | None = None
         self.real: tuple[torch.UntypedStorage, Operation | None] | None = None
 
 

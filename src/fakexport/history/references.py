@@ -14,15 +14,24 @@ from typing import Any
 
 import torch
 
-from fakexport._torch.fake_tensors import FakeTensor
+from fakexport._torch.fake_tensors import FakeTensor, memory_of
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import held_bytes
 
 from .records import Constant, Operation, Output, TensorRecord, Unknown
 
-__all__ = ["Inputs", "constant_of", "has_record", "made_from", "record_of", "set_record"]
+__all__ = [
+    "Inputs",
+    "constant_of",
+    "has_other_memory",
+    "has_record",
+    "made_from",
+    "record_of",
+    "set_record",
+]
 
 _RECORD = "_fakexport_record"
+_MEMORY = "_fakexport_memory"
 _PLAIN = frozenset(
     {int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
@@ -49,8 +58,35 @@ def has_record(tensor: torch.Tensor) -> bool:
 
 
 def set_record(tensor: torch.Tensor, record: TensorRecord) -> None:
-    """Forget what was known of a fake tensor and remember this."""
-    vars(tensor)[_RECORD] = record
+    """Forget what was known of a fake tensor and remember this, and which memory it is about."""
+    attributes = vars(tensor)
+    attributes[_RECORD] = record
+    attributes[_MEMORY] = _Memory(memory_of(tensor))
+
+
+def has_other_memory(tensor: torch.Tensor) -> bool:
+    """Return whether `tensor.data = ...` gave a fake tensor other memory than its record is about."""
+    known: _Memory | None = vars(tensor).get(_MEMORY)
+    if known is None or known.storage is None:
+        return False
+    now = memory_of(tensor)
+    return now is None or now._cdata != known.storage._cdata
+
+
+class _Memory:
+    """Which memory a fake tensor looked at when its record was set; None where that is not known.
+
+    It is kept, without data: the next memory could otherwise have the same address.
+    """
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage: torch.UntypedStorage | None) -> None:
+        self.storage = storage
+
+    def __reduce__(self) -> tuple[type[_Memory], tuple[None]]:
+        # A copy of a fake tensor has its attributes, and memory of its own.
+        return _Memory, (None,)
 
 
 def constant_of(real: torch.Tensor) -> Constant | Unknown:

@@ -8,6 +8,7 @@ from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import is_wrapper, rewrapped
 
+from .edits import edit_of
 from .records import TensorRecord, Unknown
 from .references import made_from, record_of, set_record
 from .replay import UnreplayableRead, replay
@@ -35,10 +36,9 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
             return rewrapped(tensor, value_of)
     if not isinstance(tensor, FakeTensor):
         return tensor
-    record = record_of(tensor)
-    if (edit := record.storage.edit) is not None:
+    if (edit := edit_of(tensor)) is not None:
         raise UnreplayableRead(f"it was {edit}, which was not recorded")
-    return replay([record])[0]
+    return replay([record_of(tensor)])[0]
 
 
 def remember_value(fake: torch.Tensor, real: torch.Tensor) -> None:

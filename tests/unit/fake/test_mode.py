@@ -115,14 +115,41 @@ def test_the_mode_records_nothing_after_the_block_but_notices_writes():
         value_of(buffer)
 
 
-def test_a_buffer_that_is_changed_after_the_block_is_no_constant_with_its_old_value():
-    with fake_mode():
-        model = nn.Module()
-        model.register_buffer("scale", torch.arange(3.0), persistent=False)
-        model.forward = lambda x: x * model.scale
-    with torch.no_grad():
-        model.scale[0] = 7
+class _Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.arange(3.0), persistent=False)
 
+    def forward(self, x):
+        return x * self.scale
+
+
+def _set_element(tensor):
+    tensor[0] = 7
+
+
+def _give_data(tensor):
+    tensor.data = torch.full((3,), 7.0)
+
+
+def _give_other_data(tensor):
+    tensor.data = tensor.data.flip(0)
+
+
+def _give_other_data_often(tensor):
+    for _ in range(8):  # The memory of the first could get its address back.
+        tensor.data = tensor.data.flip(0)
+
+
+@pytest.mark.parametrize("change", [_set_element, _give_data, _give_other_data, _give_other_data_often])
+def test_a_buffer_that_is_changed_after_the_block_is_not_a_constant_with_its_old_value(change):
+    with fake_mode():
+        model = _Scale()
+    with torch.no_grad():
+        change(model.scale)
+
+    with pytest.raises(UnreplayableRead, match="which was not recorded"):
+        value_of(model.scale)
     with pytest.warns(UnboundConstants, match="scale"):
         program = fe.export(model, (torch.ones(3),))
 

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from fakexport.devices import Topology, emulate
-from fakexport.fake import fake_mode, place
+from fakexport.fake import fake_mode, place, value_of
+from fakexport.history import UnreplayableRead
 from fakexport.history.recording import recording
 
 
@@ -112,6 +113,24 @@ def test_a_module_can_be_placed_after_the_block():
         place(model, "cuda:0")
 
     assert {str(p.device) for p in model.parameters()} == {"cuda:0"}
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_placement_does_not_hide_that_a_tensor_was_given_other_data(is_changed):
+    with emulate("H100"):
+        with fake_mode():
+            model = nn.Module()
+            model.register_buffer("scale", torch.arange(3.0))
+        if is_changed:
+            model.scale.data = model.scale.data.flip(0)
+
+        place(model, "cuda:0")
+
+        if is_changed:
+            with pytest.raises(UnreplayableRead, match="given different data"):
+                value_of(model.scale)
+        else:
+            assert value_of(model.scale).tolist() == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.usefixtures("devices")
