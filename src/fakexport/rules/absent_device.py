@@ -40,23 +40,11 @@ class Shifted(nn.Module):
 def factory():
     return Shifted(), (torch.zeros(2, 8),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Shifted(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x):
-        shift = torch.ones(8, device=x.device)
-        return self.linear(x) + shift
-
-
-def factory():
-    return Shifted(), (torch.zeros(2, 8),)
+    repair="""
+-        shift = torch.ones(8, device="cuda:3")
+-        return self.linear(x) + shift.to(x.device)
++        shift = torch.ones(8, device=x.device)
++        return self.linear(x) + shift
 """,
     fails_on="capture",
     target="H100",

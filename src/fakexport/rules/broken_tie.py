@@ -45,30 +45,8 @@ def checkpoint():
         "head.weight": torch.ones(16, 8),  # <- FE705
     }
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Language(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(16, 8)
-        self.head = nn.Linear(8, 16, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, tokens):
-        return self.head(self.embed(tokens))
-
-
-def factory():
-    return Language(), (torch.zeros(2, 4, dtype=torch.int64),)
-
-
-def checkpoint():
-    return {
-        "embed.weight": torch.zeros(16, 8),
-    }
+    repair="""
+-        "head.weight": torch.ones(16, 8),
 """,
     fails_on="weights",
     fault="checkpoint",

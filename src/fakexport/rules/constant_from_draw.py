@@ -39,24 +39,10 @@ class RandomFeatures(nn.Module):
 def factory():
     return RandomFeatures(), (torch.randn(2, 8),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class RandomFeatures(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(16, 4)
-        seeded = torch.Generator().manual_seed(7)
-        self.register_buffer("projection", torch.randn(8, 16, generator=seeded), persistent=False)
-
-    def forward(self, x):
-        return self.linear(torch.cos(x @ self.projection))
-
-
-def factory():
-    return RandomFeatures(), (torch.randn(2, 8),)
+    repair="""
+-        self.register_buffer("projection", torch.randn(8, 16), persistent=False)
++        seeded = torch.Generator().manual_seed(7)
++        self.register_buffer("projection", torch.randn(8, 16, generator=seeded), persistent=False)
 """,
     fails_on="never",
     links=("https://docs.pytorch.org/docs/stable/notes/randomness.html",),

@@ -41,22 +41,11 @@ class Normalised(nn.Module):
 def factory():
     return Normalised(), (torch.randn(2, 8),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
+    repair="""
+-        self.register_buffer("peak", self.linear.weight.detach().abs().amax(), persistent=False)
 
-
-class Normalised(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.linear(x) / self.linear.weight.abs().amax()
-
-
-def factory():
-    return Normalised(), (torch.randn(2, 8),)
+-        return self.linear(x) / self.peak
++        return self.linear(x) / self.linear.weight.abs().amax()
 """,
     fails_on="never",
     links=("https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html",),

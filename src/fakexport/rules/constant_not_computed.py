@@ -50,24 +50,20 @@ class Rotated(nn.Module):
 def factory():
     return Rotated(), (torch.randn(2, 8),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
+    repair="""
+-
+-
+-@torch.library.custom_op("acme::hadamard", mutates_args=(), device_types="cuda")
+-def hadamard(signs: torch.Tensor) -> torch.Tensor:
+-    return torch.outer(signs, signs)
+-
+-
+-@hadamard.register_fake
+-def _(signs):
+-    return signs.new_empty(signs.shape[0], signs.shape[0])
 
-
-class Rotated(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        signs = torch.tensor([1.0, -1.0]).repeat(4)
-        self.register_buffer("rotation", torch.outer(signs, signs), persistent=False)
-
-    def forward(self, x):
-        return self.linear(x @ self.rotation)
-
-
-def factory():
-    return Rotated(), (torch.randn(2, 8),)
+-        self.register_buffer("rotation", hadamard(signs), persistent=False)
++        self.register_buffer("rotation", torch.outer(signs, signs), persistent=False)
 """,
     fails_on="never",
     target="H100",

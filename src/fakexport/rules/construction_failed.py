@@ -35,22 +35,9 @@ class Encoder(nn.Module):
 def factory():
     return Encoder(channels=16, heads=3), (torch.randn(2, 5, 16),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Encoder(nn.Module):
-    def __init__(self, channels, heads):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(channels, heads, batch_first=True)
-
-    def forward(self, x):
-        return self.attention(x, x, x, need_weights=False)[0]
-
-
-def factory():
-    return Encoder(channels=16, heads=4), (torch.randn(2, 5, 16),)
+    repair="""
+-    return Encoder(channels=16, heads=3), (torch.randn(2, 5, 16),)
++    return Encoder(channels=16, heads=4), (torch.randn(2, 5, 16),)
 """,
     fails_on="build",
     torch_error="embed_dim must be divisible by num_heads",

@@ -36,18 +36,11 @@ class Gate(nn.Module):
 def factory():
     return Gate(), (torch.randn(4),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Gate(nn.Module):
-    def forward(self, x):
-        return torch.where(x.sum() > 0, x, -x)
-
-
-def factory():
-    return Gate(), (torch.randn(4),)
+    repair="""
+-        if x.sum() > 0:
+-            return x
+-        return -x
++        return torch.where(x.sum() > 0, x, -x)
 """,
     fails_on="capture",
     torch_error="Could not guard on data-dependent expression",

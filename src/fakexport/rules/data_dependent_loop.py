@@ -35,22 +35,11 @@ class Halving(nn.Module):
 def factory():
     return Halving(), (torch.linspace(-9, 9, 4),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Halving(nn.Module):
-    max_rounds = 8
-
-    def forward(self, x):
-        for _ in range(self.max_rounds):
-            x = torch.where(x.abs().max() > 1, x / 2, x)
-        return x
-
-
-def factory():
-    return Halving(), (torch.linspace(-9, 9, 4),)
+    repair="""
+-        while x.abs().max() > 1:
+-            x = x / 2
++        for _ in range(self.max_rounds):
++            x = torch.where(x.abs().max() > 1, x / 2, x)
 """,
     fails_on="capture",
     torch_error="Could not guard on data-dependent expression",

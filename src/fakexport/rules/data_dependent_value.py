@@ -35,22 +35,15 @@ class Rounds(nn.Module):
 def factory():
     return Rounds(), (torch.randn(4), torch.tensor([1, 3]))
 """,
-    repaired_model="""
-import torch
-from torch import nn
+    repair="""
+ class Rounds(nn.Module):
++    max_steps = 4
++
 
-
-class Rounds(nn.Module):
-    max_steps = 4
-
-    def forward(self, x, steps):
-        for step in range(self.max_steps):
-            x = torch.where(step < steps.max(), torch.tanh(x), x)
-        return x
-
-
-def factory():
-    return Rounds(), (torch.randn(4), torch.tensor([1, 3]))
+-        for _ in range(int(steps.max())):
+-            x = torch.tanh(x)
++        for step in range(self.max_steps):
++            x = torch.where(step < steps.max(), torch.tanh(x), x)
 """,
     fails_on="capture",
     torch_error="Could not extract specialized integer from data-dependent expression",

@@ -31,18 +31,12 @@ class Jitter(nn.Module):
 def factory():
     return Jitter(), (torch.randn(2, 8),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
+    repair="""
+-import random
+-
 
-
-class Jitter(nn.Module):
-    def forward(self, x):
-        return x + torch.rand(())
-
-
-def factory():
-    return Jitter(), (torch.randn(2, 8),)
+-        return x + random.random()
++        return x + torch.rand(())
 """,
     fails_on="never",
     links=("https://docs.pytorch.org/docs/stable/notes/randomness.html",),

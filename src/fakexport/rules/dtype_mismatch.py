@@ -38,22 +38,9 @@ class Head(nn.Module):
 def factory():
     return Head(), (torch.arange(16).reshape(2, 8),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Head(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.linear(x.to(self.linear.weight.dtype))
-
-
-def factory():
-    return Head(), (torch.arange(16).reshape(2, 8),)
+    repair="""
+-        return self.linear(x)
++        return self.linear(x.to(self.linear.weight.dtype))
 """,
     fails_on="never",
     links=("https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch.dtype",),

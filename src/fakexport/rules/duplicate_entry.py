@@ -35,23 +35,9 @@ def checkpoint():
     weights["pooler.dense.bias"] = torch.ones(8)  # <- FE707
     return weights
 """,
-    repaired_model="""
-import torch
-from transformers import BertConfig, BertModel
-
-SIZES = {"num_hidden_layers": 0, "hidden_size": 8, "vocab_size": 16, "num_attention_heads": 1}
-
-
-def factory():
-    model = BertModel(BertConfig(**SIZES))
-    return model, (torch.zeros(1, 4, dtype=torch.int64),)
-
-
-def checkpoint():
-    model = BertModel(BertConfig(**SIZES))
-    weights = {f"bert.{name}": tensor for name, tensor in model.state_dict().items()}
-    weights["bert.pooler.dense.bias"] = torch.ones(8)
-    return weights
+    repair="""
+-    weights["pooler.dense.bias"] = torch.ones(8)
++    weights["bert.pooler.dense.bias"] = torch.ones(8)
 """,
     fails_on="weights",
     fault="checkpoint",

@@ -31,18 +31,9 @@ class Heads(nn.Module):
 def factory():
     return Heads(), (torch.randn(4, 8),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Heads(nn.Module):
-    def forward(self, x):
-        return x.reshape(x.shape[0], 2, 4).sum(1)
-
-
-def factory():
-    return Heads(), (torch.randn(4, 8),)
+    repair="""
+-        return x.reshape(4, 2, 4).sum(1)
++        return x.reshape(x.shape[0], 2, 4).sum(1)
 """,
     fails_on="capture",
     torch_error="your code specialized it to be a constant (4)",

@@ -41,28 +41,9 @@ class Sum(nn.Module):
 def factory():
     return Sum(), (torch.randn(2, 3),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-@torch.library.custom_op("acme::row_sum", mutates_args=())
-def row_sum(x: torch.Tensor) -> torch.Tensor:
-    return x.sum(-1)
-
-
-@row_sum.register_fake
-def _(x):
-    return x.new_empty(x.shape[:-1])
-
-
-class Sum(nn.Module):
-    def forward(self, x):
-        return row_sum(x)
-
-
-def factory():
-    return Sum(), (torch.randn(2, 3),)
+    repair="""
+-    return torch.empty_like(x)
++    return x.new_empty(x.shape[:-1])
 """,
     fails_on="never",
     fault="operator library",

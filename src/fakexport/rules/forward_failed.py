@@ -37,22 +37,9 @@ class Projection(nn.Module):
 def factory():
     return Projection(), (torch.randn(2, 3),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Projection(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(8, 3))
-
-    def forward(self, x):
-        return x @ self.weight.T
-
-
-def factory():
-    return Projection(), (torch.randn(2, 3),)
+    repair="""
+-        return x @ self.weight
++        return x @ self.weight.T
 """,
     fails_on="capture",
     torch_error="a and b must have same reduction dim",

@@ -20,7 +20,7 @@ check `file.py:factory`. If you want to measure only the part that was exported,
 `--input`. The inputs are then yours, and the report only notes which parameters the program does not use.
 """,
     failing_model=None,
-    repaired_model=None,
+    repair=None,
     fails_on="never",
     fault="inputs",
 )

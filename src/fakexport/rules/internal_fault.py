@@ -18,7 +18,7 @@ output of `python -m torch.utils.collect_env`, and the model's source or its `hf
 needed. There is nothing to fix in your code: the fix has to be made in fakexport.
 """,
     failing_model=None,
-    repaired_model=None,
+    repair=None,
     fails_on="never",
     fault="fakexport",
 )

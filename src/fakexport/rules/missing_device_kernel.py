@@ -32,19 +32,9 @@ class Tokens(nn.Module):
 def factory():
     return Tokens(), (torch.zeros(16, dtype=torch.int64, device="cuda:0"),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Tokens(nn.Module):
-    def forward(self, experts):
-        counted = experts.float()
-        return torch.histc(counted, bins=8, min=0, max=7)
-
-
-def factory():
-    return Tokens(), (torch.zeros(16, dtype=torch.int64, device="cuda:0"),)
+    repair="""
+-        counted = experts.float() if experts.device.type == "cpu" else experts.int()
++        counted = experts.float()
 """,
     fails_on="retarget",
     target="H100",

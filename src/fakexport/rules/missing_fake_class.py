@@ -36,24 +36,15 @@ class Profiled(nn.Module):
 def factory():
     return Profiled(), (torch.randn(4),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
+    repair="""
+ from torch import nn
++
++
++profile = torch.classes.profiling._ScriptProfile()
 
+-        self.profile = torch.classes.profiling._ScriptProfile()
 
-profile = torch.classes.profiling._ScriptProfile()
-
-
-class Profiled(nn.Module):
-    def __init__(self):
-        super().__init__()
-
-    def forward(self, x):
-        return torch.tanh(x)
-
-
-def factory():
-    return Profiled(), (torch.randn(4),)
+-        self.profile.enable()
 """,
     fails_on="capture",
     torch_error="__obj_flatten__",

@@ -35,20 +35,9 @@ def checkpoint():
         "weight": torch.zeros(4, 8),  # <- FE701
     }
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-def factory():
-    return nn.Linear(8, 4), (torch.zeros(2, 8),)
-
-
-def checkpoint():
-    return {
-        "weight": torch.zeros(4, 8),
-        "bias": torch.zeros(4),
-    }
+    repair="""
+         "weight": torch.zeros(4, 8),
++        "bias": torch.zeros(4),
 """,
     fails_on="weights",
     fault="checkpoint",

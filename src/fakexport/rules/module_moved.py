@@ -36,22 +36,10 @@ class Block(nn.Module):
 def factory():
     return Block(), (torch.randn(2, 4, dtype=torch.bfloat16),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(4)
-
-    def forward(self, x):
-        return self.norm(x.to(self.norm.weight.dtype))
-
-
-def factory():
-    return Block(), (torch.randn(2, 4, dtype=torch.bfloat16),)
+    repair="""
+-        self.norm.to(x.dtype)
+-        return self.norm(x)
++        return self.norm(x.to(self.norm.weight.dtype))
 """,
     fails_on="capture",
     torch_error="Couldn't swap",

@@ -34,20 +34,9 @@ def checkpoint():
         "bias": torch.zeros(4),
     }
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-def factory():
-    return nn.Linear(8, 4), (torch.zeros(2, 8),)
-
-
-def checkpoint():
-    return {
-        "weight": torch.full((4, 8), 1e6).bfloat16().float(),
-        "bias": torch.zeros(4),
-    }
+    repair="""
+-        "weight": torch.full((4, 8), 1e6).half().float(),
++        "weight": torch.full((4, 8), 1e6).bfloat16().float(),
 """,
     fails_on="weights",
     fault="checkpoint",

@@ -20,7 +20,7 @@ check `file.py:factory`. To check the unquantized model on purpose, remove `quan
 copy of the config.
 """,
     failing_model=None,
-    repaired_model=None,
+    repair=None,
     fails_on="never",
     fault="inputs",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, get_args
 
 from fakexport.diagnostics import Diagnostic, Fault, Fix, Label, Severity
@@ -26,7 +27,8 @@ class Rule:
         failing_model: Source text of a Python file whose `factory()` returns `(module, args)` or
             `(module, args, kwargs)`. The line that causes the fault ends in `# <- CODE`. None if no model can
             show it.
-        repaired_model: The same file with the fault fixed.
+        repair: What the fixed file changes: hunks of a diff without line numbers, separated by blank lines.
+            What a hunk removes or keeps (`-`, space) occurs once in the failing model, without its mark.
         fails_on: The step that raises on the failing model: `build`, `capture`, or `never` (the
             rule reads facts of a program that exports); or `weights`: the model exports, and the checkpoint
             that the file's `checkpoint()` returns, tensors by name, does not match it. Or `retarget`: the
@@ -42,7 +44,7 @@ class Rule:
         torch_error: Part of what stock torch raises on the failing model, where `fails_on` is `build` or
             `capture`.
     Raises:
-        ValueError: malformed headline, unknown `fails_on`, or only one of the two models given.
+        ValueError: malformed headline, unknown `fails_on`, or a model without a repair or the reverse.
     """
 
     code: str
@@ -52,7 +54,7 @@ class Rule:
     why: str
     how_to_repair: str
     failing_model: str | None
-    repaired_model: str | None
+    repair: str | None
     fails_on: FailsOn
     target: str = "cpu"
     dynamic: Mapping[str, str] | None = field(default=None, hash=False)
@@ -67,8 +69,22 @@ class Rule:
         check_headline(self.code, self.severity, self.message, self.fault)
         if self.fails_on not in get_args(FailsOn):
             raise ValueError(f"fails_on must be one of {', '.join(get_args(FailsOn))}; got {self.fails_on!r}")
-        if (self.failing_model is None) != (self.repaired_model is None):
-            raise ValueError(f"{self.code} needs both models or neither")
+        if (self.failing_model is None) != (self.repair is None):
+            raise ValueError(f"{self.code} needs both a failing model and its repair, or neither")
+
+    @cached_property
+    def repaired_model(self) -> str | None:
+        """The failing model with the fault fixed: without the mark of the culprit, and with the repair."""
+        if self.failing_model is None or self.repair is None:
+            return None
+        repaired = self.failing_model.replace(f"  # <- {self.code}\n", "\n")
+        for hunk in self.repair.strip("\n").split("\n\n"):
+            before, after = _side(hunk, "- "), _side(hunk, "+ ")
+            first, *more = repaired.split(before)
+            if len(more) != 1:
+                raise ValueError(f"{self.code}: its model has this {len(more)} times, not once:{before}")
+            repaired = first + after + more[0]
+        return repaired
 
     def diagnostic(
         self,
@@ -102,3 +118,8 @@ class Rule:
             fault=self.fault if fault is None else fault,
             targets=targets,
         )
+
+
+def _side(hunk: str, marks: str) -> str:
+    """Return the lines of a hunk that begin with one of the marks, as lines of the file."""
+    return "".join(f"\n{line[1:]}" for line in hunk.split("\n") if line[0] in marks) + "\n"

@@ -32,19 +32,9 @@ def factory():
     scale = torch.tensor(0.5)
     return Scaled(), (torch.randn(4), scale.item())  # <- FE207
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Scaled(nn.Module):
-    def forward(self, x, scale):
-        return x * scale
-
-
-def factory():
-    scale = torch.tensor(0.5)
-    return Scaled(), (torch.randn(4), scale)
+    repair="""
+-    return Scaled(), (torch.randn(4), scale.item())
++    return Scaled(), (torch.randn(4), scale)
 """,
     fails_on="never",
     fault="inputs",

@@ -34,22 +34,9 @@ class Scale(nn.Module):
 def factory():
     return Scale(), (torch.randn(2, 8),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Scale(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8), persistent=False)
-
-    def forward(self, x):
-        return x * self.scale
-
-
-def factory():
-    return Scale(), (torch.randn(2, 8),)
+    repair="""
+-        self.scale = torch.linspace(0.5, 1.5, 8)
++        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8), persistent=False)
 """,
     fails_on="never",
     links=(

@@ -32,19 +32,9 @@ class Ranks(nn.Module):
 def factory():
     return Ranks(), (torch.tensor([3.0, 1.0, 2.0]),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Ranks(nn.Module):
-    def forward(self, x):
-        order = x.argsort()
-        return order.argsort()
-
-
-def factory():
-    return Ranks(), (torch.tensor([3.0, 1.0, 2.0]),)
+    repair="""
+-        order = torch.as_tensor(x.numpy().argsort())
++        order = x.argsort()
 """,
     fails_on="capture",
     torch_error=".numpy() is not supported for tensor subclasses",

@@ -64,46 +64,9 @@ class Quantized(nn.Module):
 def factory():
     return Quantized(), (torch.randn(2, 8),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-from torch.utils._pytree import tree_map_only
-
-
-class Int8(torch.Tensor):
-    @staticmethod
-    def __new__(cls, data, scale):
-        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=scale.dtype, device=data.device)
-
-    def __init__(self, data, scale):
-        self.data_, self.scale = data, scale
-
-    def __tensor_flatten__(self):
-        return ["data_", "scale"], None
-
-    @classmethod
-    def __tensor_unflatten__(cls, inner, context, size, stride):
-        return cls(inner["data_"], inner["scale"])
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.detach.default:
-            return cls(args[0].data_, args[0].scale)
-        return func(*tree_map_only(cls, lambda t: t.data_ * t.scale, args), **(kwargs or {}))
-
-
-class Quantized(nn.Module):
-    def __init__(self):
-        super().__init__()
-        weight = Int8(torch.ones(8, 8, dtype=torch.int8), torch.full((8, 1), 0.5))
-        self.register_buffer("weight", weight)
-
-    def forward(self, x):
-        return x @ self.weight
-
-
-def factory():
-    return Quantized(), (torch.randn(2, 8),)
+    repair="""
+-        self.weight = weight
++        self.register_buffer("weight", weight)
 """,
     fails_on="capture",
     torch_error="Unable to cast NotImplemented to Tensor",

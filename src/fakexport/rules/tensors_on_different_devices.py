@@ -38,24 +38,9 @@ class Split(nn.Module):
 def factory():
     return Split(), (torch.empty(2, 8, device="cuda:0"),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Split(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(8, 8, device="cuda:0"))
-        self.table = nn.Parameter(torch.empty(8, device="cpu"))
-
-    def forward(self, x):
-        projected = x @ self.weight
-        return projected + self.table.to(x.device)
-
-
-def factory():
-    return Split(), (torch.empty(2, 8, device="cuda:0"),)
+    repair="""
+-        return projected + self.table
++        return projected + self.table.to(x.device)
 """,
     fails_on="capture",
     torch_error="at least two devices",

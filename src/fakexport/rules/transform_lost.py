@@ -38,25 +38,12 @@ class Forces(nn.Module):
 def factory():
     return Forces(), (torch.randn(3, 4),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-def energy(position):
-    return position.pow(4).sum()
-
-
-class Forces(nn.Module):
-    def forward(self, x):
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            (forces,) = torch.autograd.grad(energy(x), x)
-        return forces
-
-
-def factory():
-    return Forces(), (torch.randn(3, 4),)
+    repair="""
+-        return torch.vmap(torch.func.grad(energy))(x)
++        with torch.enable_grad():
++            x = x.detach().requires_grad_()
++            (forces,) = torch.autograd.grad(energy(x), x)
++        return forces
 """,
     fails_on="capture",
     torch_error="'Tensor' object has no attribute 'constant'",

@@ -34,20 +34,8 @@ def checkpoint():
         "scale": torch.zeros(4),  # <- FE704
     }
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-def factory():
-    return nn.Linear(8, 4), (torch.zeros(2, 8),)
-
-
-def checkpoint():
-    return {
-        "weight": torch.zeros(4, 8),
-        "bias": torch.zeros(4),
-    }
+    repair="""
+-        "scale": torch.zeros(4),
 """,
     fails_on="weights",
     fault="checkpoint",

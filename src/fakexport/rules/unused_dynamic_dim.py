@@ -31,20 +31,9 @@ class Masked(nn.Module):
 def factory():
     return Masked(), (torch.randn(4, 8), torch.ones(4, 8))  # <- FE305
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Masked(nn.Module):
-    is_masked = True
-
-    def forward(self, x, mask):
-        return x * mask if self.is_masked else x + 1
-
-
-def factory():
-    return Masked(), (torch.randn(4, 8), torch.ones(4, 8))
+    repair="""
+-    is_masked = False
++    is_masked = True
 """,
     fails_on="never",
     dynamic={"mask.0": "2..64"},

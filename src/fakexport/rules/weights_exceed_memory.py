@@ -29,15 +29,9 @@ def factory():
     layers = [nn.Linear(32768, 32768, bias=False, dtype=dtype) for _ in range(24)]  # <- FE503
     return nn.Sequential(*layers), (torch.empty(1, 32768, dtype=dtype),)
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-def factory():
-    dtype = torch.bfloat16  # 24 layers of 2.1 GB: 52 GB
-    layers = [nn.Linear(32768, 32768, bias=False, dtype=dtype) for _ in range(24)]
-    return nn.Sequential(*layers), (torch.empty(1, 32768, dtype=dtype),)
+    repair="""
+-    dtype = torch.float32  # 24 layers of 4.3 GB: 103 GB
++    dtype = torch.bfloat16  # 24 layers of 2.1 GB: 52 GB
 """,
     fails_on="never",
     target="H100",

@@ -33,20 +33,9 @@ def checkpoint():
         "bias": torch.zeros(4),
     }
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-def factory():
-    return nn.Linear(8, 4), (torch.zeros(2, 8),)
-
-
-def checkpoint():
-    return {
-        "weight": torch.zeros(4, 8, dtype=torch.float32),
-        "bias": torch.zeros(4),
-    }
+    repair="""
+-        "weight": torch.zeros(4, 8, dtype=torch.bfloat16),
++        "weight": torch.zeros(4, 8, dtype=torch.float32),
 """,
     fails_on="weights",
     fault="checkpoint",

@@ -35,20 +35,9 @@ def checkpoint():
         "bias": torch.zeros(4),
     }
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-def factory():
-    return nn.Linear(8, 4), (torch.zeros(2, 8),)
-
-
-def checkpoint():
-    return {
-        "weight": torch.zeros(8, 4).T,
-        "bias": torch.zeros(4),
-    }
+    repair="""
+-        "weight": torch.zeros(8, 4),
++        "weight": torch.zeros(8, 4).T,
 """,
     fails_on="weights",
     fault="checkpoint",

@@ -31,18 +31,9 @@ class Shift(nn.Module):
 def factory():
     return Shift(), (torch.randn(1, 8),)  # <- FE303
 """,
-    repaired_model="""
-import torch
-from torch import nn
-
-
-class Shift(nn.Module):
-    def forward(self, x):
-        return x + 1
-
-
-def factory():
-    return Shift(), (torch.randn(2, 8),)
+    repair="""
+-    return Shift(), (torch.randn(1, 8),)
++    return Shift(), (torch.randn(2, 8),)
 """,
     fails_on="capture",
     torch_error="Constraints violated",

@@ -127,9 +127,12 @@ def test_a_rule_makes_diagnostics_that_carry_its_headline() -> None:
     assert known.diagnostic(fault="torch").fault == "torch"
 
 
-def test_a_rule_with_one_model_of_the_two_is_refused() -> None:
-    with pytest.raises(ValueError, match="both models"):
+def test_a_model_without_a_repair_and_a_repair_that_does_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="both a failing model and its repair"):
         Rule("FE999", "x", "error", "m", "why", "how", "failing", None, "capture")
+    for model, times in (("\na\n", 0), ("\nb\na\nb\n", 2)):
+        with pytest.raises(ValueError, match=f"its model has this {times} times, not once:\nb\n"):
+            _ = Rule("FE999", "x", "error", "m", "why", "how", model, "-b\n+c", "never").repaired_model
     with pytest.raises(ValueError, match="build, capture, weights, retarget, compile, never"):
         Rule("FE999", "x", "error", "m", "why", "how", None, None, "later")  # type: ignore[arg-type]
 
