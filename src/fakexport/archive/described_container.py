@@ -11,7 +11,7 @@ from fakexport.archive.container.reader import Container
 from fakexport.archive.container.writer import Content, Digest, write_container
 from fakexport.archive.manifest import Manifest
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents import DocumentError
 
 __all__ = ["MANIFEST", "read_manifest", "verify_records", "write_described"]
 

@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fakexport.documents.collection_pause import collection_paused
-from fakexport.documents.typed_json import entries, field, mapping
+from fakexport.documents import collection_paused, entries, field, mapping
 
 from .codec.program_outline import ProgramOutline, outline
 from .container.error import faults_named

@@ -10,8 +10,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.script_objects import class_of, is_class_of_torch, qualified_name
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import field
+from fakexport.documents import DocumentError, field
 from fakexport.history import remember_value, withhold_value
 
 from .codec.program_decoder import MissingObject

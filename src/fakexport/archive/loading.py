@@ -14,8 +14,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, n
 from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices.presence import exists_here
-from fakexport.documents.collection_pause import collection_paused
-from fakexport.documents.typed_json import entries, field, mapping
+from fakexport.documents import collection_paused, entries, field, mapping
 from fakexport.program import WeightlessProgram
 from fakexport.program.program_facts import keep_facts
 from fakexport.program.stand_in_inputs import give_stand_in_inputs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from fakexport.archive.container.record_name import fault_of_name
 from fakexport.archive.container.writer import Digest
 from fakexport.archive.extent import extent
-from fakexport.documents.recipe import Recipe
+from fakexport.documents import Recipe
 from fakexport.error import InvalidValue
 
 if TYPE_CHECKING:

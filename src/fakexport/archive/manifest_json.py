@@ -22,20 +22,24 @@ from fakexport.archive.manifest import (
     TensorEntry,
     UnboundName,
 )
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
-from fakexport.documents.library_names import class_name, module_name, operator_name
-from fakexport.documents.recipe import OPERATORS, Recipe, Step
-from fakexport.documents.typed_json import (
+from fakexport.documents import (
+    OPERATORS,
+    DocumentError,
+    Recipe,
+    Step,
     boolean,
+    class_name,
     entries,
     field,
     integer,
     items,
     mapping,
     matching,
+    module_name,
     one_of,
+    operator_name,
     optional,
+    parse_json,
     record,
     sequence,
     text,

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import torch
 
-from fakexport.documents.recipe import Recipe
+from fakexport.documents import Recipe
 from fakexport.program.program_facts import facts_of
 from fakexport.weights import Checkpoint, WeightFinding, WeightsReport
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program

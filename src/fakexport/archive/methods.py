@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fakexport.documents.collection_pause import collection_paused
+from fakexport.documents import collection_paused
 
 from .container.contents import is_sample_inputs
 from .container.error import ArchiveError

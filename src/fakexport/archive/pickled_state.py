@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents import DocumentError
 
 __all__ = ["PickledState", "Storage", "StoredView", "read_pickled_state"]
 

@@ -16,7 +16,7 @@ from fakexport._torch.script_objects import (
     object_of_state,
     pickled_object,
 )
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents import DocumentError
 from fakexport.error import InvalidValue
 
 from .container.central_directory import read_entries

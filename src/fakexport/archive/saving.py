@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from fakexport._version import __version__
 from fakexport.devices import Topology
-from fakexport.documents.collection_pause import collection_paused
+from fakexport.documents import collection_paused
 from fakexport.error import InvalidType, InvalidValue
 from fakexport.program import library_classes, library_modules, library_operators
 from fakexport.program.program_facts import facts_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import entries, field, mapping
+from fakexport.documents import DocumentError, entries, field, mapping
 
 from .container.error import ArchiveError, faults_named
 from .container.reader import Container

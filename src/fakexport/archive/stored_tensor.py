@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import boolean, field, items, mapping, text
+from fakexport.documents import DocumentError, boolean, field, items, mapping, text
 
 from .codec.value_decoder import read_device, read_dtype
 from .container.contents import is_object_record

@@ -13,7 +13,7 @@ import typer
 
 from fakexport._version import __version__
 from fakexport.diagnostics import Diagnostic, Label, Span, render_text
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.error import FakexportError
 from fakexport.report.missing_package import missing_package
 from fakexport.rules import rule

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from fakexport.cli.streams import write_leniently
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 
 if TYPE_CHECKING:
     from fakexport.report import Progress

@@ -10,8 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import boolean, field, items, mapping, text
+from fakexport.documents import DocumentError, boolean, field, items, mapping, text
 from fakexport.error import FakexportError
 from fakexport.files import read_file
 

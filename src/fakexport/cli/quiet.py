@@ -14,7 +14,7 @@ from typing import TextIO
 from fakexport._libraries import PACKAGES
 from fakexport.cli.address_space import check_address_space
 from fakexport.cli.streams import write_error_line, write_leniently
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 
 __all__ = ["quiet"]
 

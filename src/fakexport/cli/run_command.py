@@ -21,7 +21,7 @@ from fakexport.cli.options import (
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 
 __all__ = ["run_command"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from fakexport.cli.color import highlighted
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.error import FakexportError
 
 __all__ = [

@@ -13,8 +13,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import boolean, field, integer, items, mapping, optional, record, text
+from fakexport.documents import DocumentError, boolean, field, integer, items, mapping, optional, record, text
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.program import SymbolRange
 from fakexport.program.conditions import (

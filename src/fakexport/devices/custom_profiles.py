@@ -23,9 +23,7 @@ from fakexport.devices.profile import (
     load_profiles,
     profile_named,
 )
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.escaping import escaped
-from fakexport.documents.json_text import parse_json
+from fakexport.documents import DocumentError, escaped, parse_json
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.files import read_file
 

@@ -1,1 +1,59 @@
 """Documents from an untrusted author: JSON read within limits, into values of a known type. Free of torch."""
+
+from .collection_pause import collection_paused
+from .document_error import DocumentError
+from .escaping import escaped
+from .json_text import memory_estimate, parse_json
+from .library_names import class_name, module_name, operator_name
+from .recipe import OPERATORS, Numbers, Recipe, Step
+from .typed_json import (
+    MAX_INTEGER,
+    boolean,
+    decimal,
+    entries,
+    field,
+    identifier,
+    integer,
+    items,
+    mapping,
+    matching,
+    named_items,
+    one_of,
+    optional,
+    record,
+    sequence,
+    text,
+    union,
+)
+
+__all__ = [
+    "MAX_INTEGER",
+    "OPERATORS",
+    "DocumentError",
+    "Numbers",
+    "Recipe",
+    "Step",
+    "boolean",
+    "class_name",
+    "collection_paused",
+    "decimal",
+    "entries",
+    "escaped",
+    "field",
+    "identifier",
+    "integer",
+    "items",
+    "mapping",
+    "matching",
+    "memory_estimate",
+    "module_name",
+    "named_items",
+    "one_of",
+    "operator_name",
+    "optional",
+    "parse_json",
+    "record",
+    "sequence",
+    "text",
+    "union",
+]

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from fakexport.devices import Topology, emulated_topology
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
+from fakexport.documents import DocumentError, parse_json
 from fakexport.error import InvalidValue
 from fakexport.files import read_file
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from io import BufferedWriter
 from pathlib import Path
 
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.error import FakexportError
 
 from .regular_file import kind_of

@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.devices import Topology
-from fakexport.documents.recipe import Recipe
+from fakexport.documents import Recipe
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.unbound_constant import UnboundConstant
 

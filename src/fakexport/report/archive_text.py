@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.report.archive_totals import WeightTotals
 from fakexport.report.device_sizes import device_sizes
 from fakexport.report.quantity import bytes_text, plural

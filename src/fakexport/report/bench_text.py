@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.report.bench_report import BenchFailure, BenchReport, BenchRow, BenchStep
 from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.spread import Spread, duration_text, range_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.report.quantity import plural
 from fakexport.report.table import layout, wrapped
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fakexport.diagnostics import Diagnostic, render_text
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.report.quantity import plural
 from fakexport.report.table import layout
 from fakexport.report.transfer_listing import place_text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fakexport import diagnostics
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.report.text import summary_line
 from fakexport.report.verdict import Report
 from fakexport.report.verdict_table import result_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 
 __all__ = ["layout", "wide_layout", "wrapped"]
 

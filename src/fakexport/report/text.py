@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fakexport.diagnostics import render_text
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.quantity import plural
 from fakexport.report.transfer_listing import transfer_listing

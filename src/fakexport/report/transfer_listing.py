@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fakexport.diagnostics import Span
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.report.quantity import bytes_text, device_names, plural
 from fakexport.report.table import layout
 from fakexport.report.verdict import Verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fakexport.diagnostics import Diagnostic
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.report.device_sizes import device_sizes, equal_rows
 from fakexport.report.quantity import bytes_text, device_names, elements_text, plural, seconds_text
 from fakexport.report.table import wide_layout, wrapped

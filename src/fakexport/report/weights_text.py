@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fakexport.diagnostics import render_text
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.report.quantity import bytes_text, plural
 
 if TYPE_CHECKING:

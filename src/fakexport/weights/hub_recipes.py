@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport.documents.recipe import Recipe
+from fakexport.documents import Recipe
 from fakexport.program.program_facts import facts_of
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import ConversionFailed, hub_layout, is_transformers_model

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fakexport.documents.recipe import Recipe
+from fakexport.documents import Recipe
 from fakexport.weights.checkpoint import Checkpoint, Entry
 from fakexport.weights.expectation import ExpectedWeights, Weight
 from fakexport.weights.layout import (

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fakexport._torch.kernel_observer import kernels_observed
-from fakexport.documents.recipe import Numbers, Recipe, Step
+from fakexport.documents import Numbers, Recipe, Step
 from fakexport.error import FakexportError
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed, Read

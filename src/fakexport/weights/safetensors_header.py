@@ -14,9 +14,7 @@ from typing import Any
 
 import torch
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
-from fakexport.documents.typed_json import mapping
+from fakexport.documents import DocumentError, mapping, parse_json
 from fakexport.files import RegularFile, open_regular
 from fakexport.weights.checkpoint import CheckpointError, Entry
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
-from fakexport.documents.typed_json import mapping
+from fakexport.documents import DocumentError, mapping, parse_json
 from fakexport.files import read_file
 from fakexport.weights.checkpoint import CheckpointError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fakexport.documents.recipe import Recipe
+from fakexport.documents import Recipe
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import (
     ExpectedWeights,

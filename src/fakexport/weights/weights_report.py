@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from fakexport.diagnostics import Diagnostic, Fix, Severity, render_text
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.rules import rule
 from fakexport.weights.likely_cause import Cause
 from fakexport.weights.name_folding import fold_names

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 
-from fakexport.documents.escaping import escaped
+from fakexport.documents import escaped
 from fakexport.weights.name_folding import fold_names
 from fakexport.weights.weights_report import WeightFinding
 

@@ -10,8 +10,8 @@ from torch.export.graph_signature import CustomObjArgument
 from torch.fx import Node
 
 from fakexport._torch.program_schema import LAYOUT_CODES, MEMORY_FORMAT_CODES
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import (
+from fakexport.documents import (
+    DocumentError,
     boolean,
     decimal,
     entries,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import field, identifier, items, mapping, optional, sequence, text
+from fakexport.documents import DocumentError, field, identifier, items, mapping, optional, sequence, text
 from fakexport.program import ValueSummary
 from fakexport.program.conditions import InputLeaf, UnreadableCondition, input_leaves, read_condition
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents import DocumentError
 
 __all__ = ["Binary", "Call", "Name", "Number", "Quoted", "Tokens", "Tree", "Unary", "parse_expression"]
 

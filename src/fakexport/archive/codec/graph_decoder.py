@@ -14,8 +14,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload, schema_arguments
 from fakexport._torch.program_assembly import new_subgraph
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import (
+from fakexport.documents import (
+    DocumentError,
     boolean,
     entries,
     field,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents import DocumentError
 
 from .expression_text import MAX_DEPTH, Tokens
 

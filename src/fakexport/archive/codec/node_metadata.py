@@ -10,9 +10,7 @@ from typing import Any
 from torch.fx import Node
 
 from fakexport._torch.operator_registry import operator_text
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import memory_estimate
-from fakexport.documents.typed_json import named_items, text
+from fakexport.documents import DocumentError, memory_estimate, named_items, text
 from fakexport.error import InvalidValue
 from fakexport.program.source_paths import SourcePaths
 

@@ -17,7 +17,7 @@ from fakexport._torch.operator_registry import (
     registered_overload,
 )
 from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents import DocumentError
 from fakexport.error import InvalidValue
 
 __all__ = ["Operators", "is_of_a_library", "reach_of", "readable_name", "refuse_unregistered"]

@@ -25,10 +25,10 @@ from torch.export.graph_signature import (
 from fakexport._torch.program_assembly import DIALECTS, as_parameter, assemble
 from fakexport._torch.program_schema import SCHEMA_VERSION
 from fakexport._torch.symbolic_numbers import SymbolTable, value_range
-from fakexport.documents.collection_pause import collection_paused
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import (
+from fakexport.documents import (
+    DocumentError,
     boolean,
+    collection_paused,
     decimal,
     entries,
     field,

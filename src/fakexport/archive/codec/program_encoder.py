@@ -25,8 +25,7 @@ from torch.export.graph_signature import (
 from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.program_schema import SCHEMA_VERSION, aten_version
 from fakexport._torch.symbolic_numbers import finite_bound
-from fakexport.documents.collection_pause import collection_paused
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents import DocumentError, collection_paused
 from fakexport.error import InvalidValue
 from fakexport.program.conditions import UnreadableCondition, conditions_of
 from fakexport.program.source_paths import SourcePaths

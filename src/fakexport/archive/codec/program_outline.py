@@ -10,8 +10,7 @@ from typing import Any
 
 from fakexport._torch.script_objects import class_of
 from fakexport._torch.symbolic_numbers import SymbolTable, finite_bound, value_range
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import entries, field, items, mapping, optional, sequence, text, union
+from fakexport.documents import DocumentError, entries, field, items, mapping, optional, sequence, text, union
 from fakexport.program import SymbolRange, ValueSummary
 from fakexport.program.output_names import leaf_names
 from fakexport.program.tensor_spec import Spelling

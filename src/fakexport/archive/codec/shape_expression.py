@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 
 from fakexport._torch.symbolic_numbers import infinite_integer, shape_functions
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents import DocumentError
 
 from .expression_text import Binary, Call, Name, Number, Quoted, Tree, Unary, parse_expression
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from fakexport._torch.program_assembly import leaf_spec, tree_spec, tree_spec_text
 from fakexport._torch.program_schema import TREESPEC_VERSION
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import field, items, mapping, text
+from fakexport.documents import DocumentError, field, items, mapping, text
 from fakexport.error import InvalidValue
 
 __all__ = ["tree_spec_from_text", "tree_spec_to_text"]

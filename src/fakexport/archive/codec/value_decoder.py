@@ -12,9 +12,9 @@ import torch
 from fakexport._torch.program_assembly import fake_of, plain_meta
 from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES
 from fakexport._torch.symbolic_numbers import SymbolTable
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import (
+from fakexport.documents import (
     MAX_INTEGER,
+    DocumentError,
     boolean,
     decimal,
     field,

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.escaping import escaped
+from fakexport.documents import DocumentError, escaped
 from fakexport.error import FakexportError
 
 __all__ = ["ArchiveError", "faults_named"]

@@ -23,8 +23,7 @@ from fakexport.archive.container.framing import ALIGNMENT, STORED, Entry
 from fakexport.archive.container.inflate import InflateError, inflate
 from fakexport.archive.container.limits import MIB, Limits
 from fakexport.archive.container.plain_zip import read_any_entries
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
+from fakexport.documents import DocumentError, parse_json
 from fakexport.files import RegularFile, open_regular
 
 __all__ = ["Container", "Limits", "read_container"]

@@ -7,10 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
-from fakexport.documents.library_names import class_name, module_name, operator_name
-from fakexport.documents.typed_json import entries, field, integer, items, mapping, one_of, text
+from fakexport.documents import (
+    DocumentError,
+    class_name,
+    entries,
+    field,
+    integer,
+    items,
+    mapping,
+    module_name,
+    one_of,
+    operator_name,
+    parse_json,
+    text,
+)
 
 from ..signature import Signature
 

@@ -11,8 +11,7 @@ from types import MappingProxyType
 from fakexport.archive import ArchiveError
 from fakexport.archive.container.reader import Container
 from fakexport.archive.container.writer import Content, Digest, FileSlice, write_container
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import entries, text
+from fakexport.documents import DocumentError, entries, text
 
 from ..artifact import DeployError
 from ..signature import EarlierSignature

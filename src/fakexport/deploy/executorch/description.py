@@ -14,9 +14,17 @@ import mmap
 from dataclasses import dataclass
 from typing import Any, BinaryIO, get_args
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
-from fakexport.documents.typed_json import entries, field, items, mapping, one_of, record, text
+from fakexport.documents import (
+    DocumentError,
+    entries,
+    field,
+    items,
+    mapping,
+    one_of,
+    parse_json,
+    record,
+    text,
+)
 from fakexport.files import RegularFile
 
 from ..artifact import DeployError

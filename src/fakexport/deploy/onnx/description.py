@@ -15,9 +15,17 @@ from fakexport._version import __version__
 from fakexport.archive.manifest import MethodManifest, TensorEntry
 from fakexport.archive.manifest_json import decode_manifest, method_to_json
 from fakexport.archive.payload import weights_payload
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
-from fakexport.documents.typed_json import field, items, mapping, matching, one_of, record, text
+from fakexport.documents import (
+    DocumentError,
+    field,
+    items,
+    mapping,
+    matching,
+    one_of,
+    parse_json,
+    record,
+    text,
+)
 from fakexport.program.weightless import has_value
 from fakexport.weights import recipes_of
 from fakexport.weights.expectation import ExpectedWeights, Weight

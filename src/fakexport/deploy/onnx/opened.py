@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fakexport.documents.document_error import DocumentError
+from fakexport.documents import DocumentError
 from fakexport.files import read_file
 from fakexport.weights import CheckpointSource, open_checkpoint
 from fakexport.weights.binding import fitting_weights

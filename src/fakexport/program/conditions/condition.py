@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.typed_json import field, integer, items, mapping, one_of, sequence, text
+from fakexport.documents import DocumentError, field, integer, items, mapping, one_of, sequence, text
 
 from .expression import ARITY, Expression, Kind, Operation, Question, evaluated, expression_text, questions_in
 
