@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake
 from fakexport.program import ProgramDifference, diff
-from fakexport.weights.finite import are_equal
+from fakexport.weights import are_equal
 
 from .loading import LoadedArchive, load_archive
 from .manifest import MethodManifest, TensorEntry

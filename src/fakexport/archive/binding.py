@@ -13,10 +13,17 @@ from torch.export import ExportedProgram
 from fakexport._renamed import renamed
 from fakexport.error import InvalidValue
 from fakexport.program.program_devices import devices_of_program
-from fakexport.weights import BindError, Checkpoint, CheckpointSource, open_checkpoint, warn_of
-from fakexport.weights.binding import bound_program, check_dtype
-from fakexport.weights.bound_devices import move_to_here
-from fakexport.weights.expectation import ModelSource
+from fakexport.weights import (
+    BindError,
+    Checkpoint,
+    CheckpointSource,
+    ModelSource,
+    bound_program,
+    check_dtype,
+    move_to_here,
+    open_checkpoint,
+    warn_of,
+)
 
 from .bundle import Bundle
 from .loading import load

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
 from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
-from fakexport.devices.presence import exists_here
+from fakexport.devices import exists_here
 from fakexport.documents import collection_paused, entries, field, mapping
 from fakexport.program import WeightlessProgram
 from fakexport.program.program_facts import keep_facts

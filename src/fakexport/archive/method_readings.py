@@ -10,11 +10,18 @@ import torch
 
 from fakexport.documents import Recipe
 from fakexport.program.program_facts import facts_of
-from fakexport.weights import Checkpoint, WeightFinding, WeightsReport
-from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_program
-from fakexport.weights.hub_recipes import model_of
-from fakexport.weights.opening import with_values
-from fakexport.weights.verification import Verified, verified
+from fakexport.weights import (
+    Checkpoint,
+    ExpectedWeights,
+    ModelSource,
+    Verified,
+    WeightFinding,
+    WeightsReport,
+    expected_of_program,
+    model_of,
+    verified,
+    with_values,
+)
 
 from .bundle import Bundle
 from .manifest import Prefix

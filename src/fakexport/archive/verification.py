@@ -16,10 +16,17 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.program.tensor_identity import tensor_identity
-from fakexport.weights import WeightFinding, WeightsReport, open_checkpoint, verify_model
-from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight
-from fakexport.weights.finite import is_finite
-from fakexport.weights.verification import CheckpointSource
+from fakexport.weights import (
+    CheckpointSource,
+    ExpectedWeights,
+    ModelSource,
+    Weight,
+    WeightFinding,
+    WeightsReport,
+    is_finite,
+    open_checkpoint,
+    verify_model,
+)
 
 from .bundle import Bundle
 from .description import ArchiveDescription, describe

@@ -1,17 +1,17 @@
 """From a module and its inputs to a program, or to a failure with all its facts."""
 
 from fakexport.capture.built_source import ModelNotBuilt, build_source
-from fakexport.capture.capture import Captured, capture
+from fakexport.capture.capture import Captured, capture, guard_span
 from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
 from fakexport.capture.constants import recover_constants
-from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, parse_dynamic
+from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, as_torch_shapes, parse_dynamic
 from fakexport.capture.exploration import Assumption, Exploration, Problem, capture_or_explore, explore
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, OperatorCall, user_spans
 from fakexport.capture.flattening import flattened
 from fakexport.capture.given_inputs import given_inputs
 from fakexport.capture.lost_transforms import TransformLost
-from fakexport.capture.plain_forward import bound_inputs
+from fakexport.capture.plain_forward import bound_inputs, plain, plain_forward
 from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConstant, UnboundConstants
 from fakexport.capture.traced_blocks import TracedBlocks
@@ -35,6 +35,7 @@ __all__ = [
     "TransformLost",
     "UnboundConstant",
     "UnboundConstants",
+    "as_torch_shapes",
     "bound_inputs",
     "build_source",
     "capture",
@@ -44,8 +45,11 @@ __all__ = [
     "facts_at_capture",
     "flattened",
     "given_inputs",
+    "guard_span",
     "loaded_libraries",
     "parse_dynamic",
+    "plain",
+    "plain_forward",
     "recover_constants",
     "user_spans",
 ]

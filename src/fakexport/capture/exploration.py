@@ -28,8 +28,7 @@ from fakexport._torch.numpy_reads import answered_numpy_reads
 from fakexport._torch.operator_faults import OperatorFault, operators_counted, traced_past_faults
 from fakexport._torch.trace_end import TraceFinished, ended_after_trace
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.diagnostics import Span, source_text
-from fakexport.diagnostics.statement import is_loop_test, is_negated
+from fakexport.diagnostics import Span, is_loop_test, is_negated, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program.program_facts import ProgramFacts
 

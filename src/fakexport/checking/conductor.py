@@ -33,8 +33,7 @@ from fakexport.checking.targets import (
     parse_target,
     parse_targets,
 )
-from fakexport.devices import check_emulation, emulate
-from fakexport.devices.host_memory import peak_bytes
+from fakexport.devices import check_emulation, emulate, peak_bytes
 from fakexport.diagnose import (
     diagnose_assumptions,
     diagnose_build,

@@ -15,7 +15,7 @@ from fakexport._version import __version__
 from fakexport.diagnostics import Diagnostic, Label, Span, render_text
 from fakexport.documents import escaped
 from fakexport.error import FakexportError
-from fakexport.report.missing_package import missing_package
+from fakexport.report import missing_package
 from fakexport.rules import rule
 
 __all__ = ["internal_fault", "usage_fault"]

@@ -23,9 +23,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake
 from fakexport.files import new_file
 from fakexport.history import value_of
-from fakexport.weights import CheckpointError, CheckpointSource, first_file, read_header
-from fakexport.weights.expectation import Weight
-from fakexport.weights.safetensors_header import DTYPES
+from fakexport.weights import DTYPES, CheckpointError, CheckpointSource, Weight, first_file, read_header
 
 from .artifact import DeployError
 

@@ -4,7 +4,7 @@ Profiles and topologies need no torch; `emulate` does, and is fetched on first u
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fakexport.devices.custom_profiles import ProfileError, device_profiles
 from fakexport.devices.profile import (
@@ -18,6 +18,8 @@ from fakexport.devices.topology import MAX_DEVICES, Topology, VirtualDevice
 
 if TYPE_CHECKING:
     from fakexport.devices.emulation import NoVirtualDevices, check_emulation, emulate, emulated_topology
+    from fakexport.devices.host_memory import peak_bytes, resident_bytes
+    from fakexport.devices.presence import exists_here
 
 __all__ = [
     "MAX_DEVICES",
@@ -32,12 +34,28 @@ __all__ = [
     "device_profiles",
     "emulate",
     "emulated_topology",
+    "exists_here",
     "load_profiles",
+    "peak_bytes",
     "profile_named",
+    "resident_bytes",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("NoVirtualDevices", "check_emulation", "emulate", "emulated_topology"):
-        return getattr(importlib.import_module("fakexport.devices.emulation"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_HOMES = {
+    "NoVirtualDevices": "emulation",
+    "check_emulation": "emulation",
+    "emulate": "emulation",
+    "emulated_topology": "emulation",
+    "exists_here": "presence",
+    "peak_bytes": "host_memory",
+    "resident_bytes": "host_memory",
+}
+
+
+if not TYPE_CHECKING:  # a type checker would take any misspelt name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -3,7 +3,7 @@
 from fakexport.diagnose.construction import diagnose_build
 from fakexport.diagnose.failure import diagnose_assumptions, diagnose_failure
 from fakexport.diagnose.internal_fault import diagnose_internal_fault
-from fakexport.diagnose.labels import headline
+from fakexport.diagnose.labels import headline, labels_at
 from fakexport.diagnose.left_out import diagnose_omitted_inputs, diagnose_quantization, unused_note
 from fakexport.diagnose.program import diagnose_program
 
@@ -16,5 +16,6 @@ __all__ = [
     "diagnose_program",
     "diagnose_quantization",
     "headline",
+    "labels_at",
     "unused_note",
 ]

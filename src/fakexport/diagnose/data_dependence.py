@@ -7,8 +7,7 @@ import re
 from fakexport.capture import CaptureFailure
 from fakexport.diagnose.labels import labels_of, torch_says
 from fakexport.diagnose.repairs import branch_repair, number_repair, size_repair
-from fakexport.diagnostics import Diagnostic, Fix, source_text
-from fakexport.diagnostics.statement import is_loop_test, is_test
+from fakexport.diagnostics import Diagnostic, Fix, is_loop_test, is_test, source_text
 from fakexport.rules import rule
 
 __all__ = [

@@ -8,8 +8,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fakexport._torch.guard_locations import Guard, guards_of_program
-from fakexport.capture import DynamicDim, DynamicDims
-from fakexport.capture.capture import guard_span
+from fakexport.capture import DynamicDim, DynamicDims, guard_span
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import ProgramSummary

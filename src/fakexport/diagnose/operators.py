@@ -9,8 +9,7 @@ from fakexport.capture import CaptureFailure, TransformLost
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.observed_results import observed_results
 from fakexport.diagnose.skeleton import fake_class_skeleton, fake_kernel_skeleton
-from fakexport.diagnostics import Diagnostic, Fix, source_text
-from fakexport.diagnostics.statement import attribute_span
+from fakexport.diagnostics import Diagnostic, Fix, attribute_span, source_text
 from fakexport.rules import rule
 
 __all__ = [

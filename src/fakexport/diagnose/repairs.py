@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 
-from fakexport.diagnostics import Span, source_text
-from fakexport.diagnostics.statement import condition_at
+from fakexport.diagnostics import Span, condition_at, source_text
 
 __all__ = ["branch_repair", "construction_repair", "forward_repair", "number_repair", "size_repair"]
 

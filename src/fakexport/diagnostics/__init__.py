@@ -1,10 +1,26 @@
 """Diagnostics as data, and their output formats. Standard library only."""
 
 from fakexport.diagnostics.as_json import to_dict
-from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Origin, Severity, Span
+from fakexport.diagnostics.diagnostic import (
+    Diagnostic,
+    Fault,
+    Fix,
+    Label,
+    Origin,
+    Severity,
+    Span,
+    check_headline,
+)
 from fakexport.diagnostics.folding import fold
 from fakexport.diagnostics.github import render_github
-from fakexport.diagnostics.statement import with_columns
+from fakexport.diagnostics.statement import (
+    attribute_span,
+    condition_at,
+    is_loop_test,
+    is_negated,
+    is_test,
+    with_columns,
+)
 from fakexport.diagnostics.text import render_text, source_line, source_text
 
 __all__ = [
@@ -15,7 +31,13 @@ __all__ = [
     "Origin",
     "Severity",
     "Span",
+    "attribute_span",
+    "check_headline",
+    "condition_at",
     "fold",
+    "is_loop_test",
+    "is_negated",
+    "is_test",
     "render_github",
     "render_text",
     "source_line",

@@ -8,7 +8,7 @@ from .deferred import deferred_init, is_deferred
 from .materialize import MaterializeError, materialize_module, materialize_tensor
 from .mode import fake_mode, is_fake, meta_like
 from .place import place
-from .placement import DeviceMap, Placement
+from .placement import DeviceMap, Placement, covering_entry
 from .subclasses import SubclassNotKept, check_input, unregistered_wrapper
 from .transfers import Transfers, install_transfers
 
@@ -22,6 +22,7 @@ __all__ = [
     "UnreplayableRead",
     "build",
     "check_input",
+    "covering_entry",
     "deferred_init",
     "fake_mode",
     "install_transfers",

@@ -17,7 +17,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from fakexport._torch.pytree import tree_unflatten
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.symbolic_numbers import hint_of
-from fakexport.devices.presence import exists_here
+from fakexport.devices import exists_here
 
 from .program_facts import facts_of, keep_facts
 from .weightless import unbound_names

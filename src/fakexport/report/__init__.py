@@ -18,6 +18,7 @@ from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
 from fakexport.report.device_literals import render_device_literals, render_diagnostics
 from fakexport.report.github import render_github
+from fakexport.report.missing_package import missing_package
 from fakexport.report.modules import render_modules
 from fakexport.report.progress import Progress, Step
 from fakexport.report.project_report import (
@@ -65,6 +66,7 @@ __all__ = [
     "duration_text",
     "failure_text",
     "latency_text",
+    "missing_package",
     "project_summary_line",
     "project_to_dict",
     "render_archive",

@@ -38,7 +38,7 @@ def render_archive_difference(found: ArchiveDifference, *, width: int = 100) -> 
 
 def _weights(item: WeightDifference) -> str:
     # Imported here because the room of weights imports torch, and this one does not.
-    from fakexport.weights.name_folding import fold_names
+    from fakexport.weights import fold_names
 
     names = fold_names(item.names)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
 
-from fakexport.diagnostics import Diagnostic, Fault, Fix, Label, Severity
-from fakexport.diagnostics.diagnostic import check_headline
+from fakexport.diagnostics import Diagnostic, Fault, Fix, Label, Severity, check_headline
 
 FailsOn = Literal["build", "capture", "weights", "retarget", "compile", "never"]
 

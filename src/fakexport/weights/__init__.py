@@ -1,33 +1,53 @@
 """Checkpoints: their headers, whether they fit a model, and binding them to a program."""
 
-from fakexport.weights.binding import BindError
+from fakexport.weights.binding import BindError, bound_program, check_dtype, fitting_weights
+from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
-from fakexport.weights.hub_recipes import recipes_of
+from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight, expected_of_program
+from fakexport.weights.finite import are_equal, is_finite
+from fakexport.weights.hub_recipes import model_of, recipes_of
 from fakexport.weights.mapped_file import MappedFile
-from fakexport.weights.opening import first_file, open_checkpoint
-from fakexport.weights.safetensors_header import read_header, read_header_of
-from fakexport.weights.verification import CheckpointSource, verify_model
+from fakexport.weights.name_folding import fold_names
+from fakexport.weights.opening import first_file, open_checkpoint, with_values
+from fakexport.weights.safetensors_header import DTYPES, read_header, read_header_of
+from fakexport.weights.verification import CheckpointSource, Verified, verified, verify_model
 from fakexport.weights.weights_report import WeightFinding, WeightsReport
 from fakexport.weights.weights_warning import WeightsWarning, caller_level, warn_of
 from fakexport.weights.windows import Windows
 
 __all__ = [
+    "DTYPES",
     "BindError",
     "Checkpoint",
     "CheckpointError",
     "CheckpointSource",
     "Entry",
+    "ExpectedWeights",
     "MappedFile",
+    "ModelSource",
+    "Verified",
+    "Weight",
     "WeightFinding",
     "WeightsReport",
     "WeightsWarning",
     "Windows",
+    "are_equal",
+    "bound_program",
     "caller_level",
+    "check_dtype",
+    "expected_of_program",
     "first_file",
+    "fitting_weights",
+    "fold_names",
+    "is_finite",
+    "model_of",
+    "move_to_here",
     "open_checkpoint",
     "read_header",
     "read_header_of",
     "recipes_of",
+    "verified",
     "verify_model",
     "warn_of",
+    "with_values",
 ]

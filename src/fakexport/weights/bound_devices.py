@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fakexport.devices.presence import exists_here
+from fakexport.devices import exists_here
 from fakexport.error import InvalidValue
 from fakexport.program.retargeting.device_move import DeviceMove
 

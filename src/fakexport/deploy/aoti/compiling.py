@@ -28,8 +28,7 @@ from fakexport.program import library_classes, library_modules, library_operator
 from fakexport.program.tensor_identity import names_by_tensor
 from fakexport.program.tensor_spec import plain_name
 from fakexport.program.weightless import UnboundProgram, unbound_names
-from fakexport.weights import CheckpointError
-from fakexport.weights.expectation import Weight
+from fakexport.weights import CheckpointError, Weight
 
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
 from ..signature import Signature

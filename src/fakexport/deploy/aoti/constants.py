@@ -16,9 +16,7 @@ from torch.export import ExportedProgram
 
 from fakexport.archive.container.reader import Container
 from fakexport.program.weightless import has_value
-from fakexport.weights import open_checkpoint
-from fakexport.weights.expectation import Weight
-from fakexport.weights.safetensors_header import DTYPES
+from fakexport.weights import DTYPES, Weight, open_checkpoint
 
 from ..weights_file import FileLayout
 from .package import CONSTANTS

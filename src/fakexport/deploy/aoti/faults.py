@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torch.fx import Node
 
 from fakexport._torch.inductor import failed_node, is_compiler_fault, root_cause
-from fakexport.diagnose.labels import labels_at
+from fakexport.diagnose import labels_at
 from fakexport.program import module_path, operator_name, source_span
 from fakexport.rules import rule
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.devices import Topology
-from fakexport.devices.presence import exists_here
+from fakexport.devices import Topology, exists_here
 from fakexport.program import retarget
 from fakexport.program.program_devices import devices_of_program
 

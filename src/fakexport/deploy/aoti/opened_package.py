@@ -16,7 +16,7 @@ from fakexport.archive import ArchiveError, bind, load
 from fakexport.archive.codec.operator_lookup import refuse_unregistered
 from fakexport.archive.container.reader import read_container
 from fakexport.archive.saved_object import refuse_unregistered_classes
-from fakexport.devices.presence import exists_here
+from fakexport.devices import exists_here
 from fakexport.documents import DocumentError
 from fakexport.weights import CheckpointSource
 

@@ -8,8 +8,7 @@ import torch
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.program.tensor_spec import plain_name
-from fakexport.weights import Checkpoint, WeightFinding, open_checkpoint, warn_of
-from fakexport.weights.finite import are_equal
+from fakexport.weights import Checkpoint, WeightFinding, are_equal, open_checkpoint, warn_of
 
 from ..artifact import DeployError
 from ..weights_file import file_beside

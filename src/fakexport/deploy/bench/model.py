@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport.capture import bound_inputs
-from fakexport.capture.plain_forward import plain
+from fakexport.capture import bound_inputs, plain
 from fakexport.sources import ExampleInputs, Source, parse_dtype, resolve
 
 from ..construction import SEED, constructed

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fakexport.error import FakexportError
-from fakexport.report import BenchFailure, BenchStep
-from fakexport.report.missing_package import missing_package
+from fakexport.report import BenchFailure, BenchStep, missing_package
 
 from ..artifact import CompileFailure
 

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport.capture import parse_dynamic
-from fakexport.capture.dynamic_dims import as_torch_shapes
+from fakexport.capture import as_torch_shapes, parse_dynamic
 from fakexport.error import InvalidValue
 from fakexport.program.tensor_spec import plain_name
 from fakexport.sources import SourceError, inputs_from_specs, parse_input_spec

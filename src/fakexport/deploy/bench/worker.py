@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fakexport.devices.host_memory import peak_bytes, resident_bytes
+from fakexport.devices import peak_bytes, resident_bytes
 from fakexport.error import InvalidValue
 from fakexport.report import Spread
 from fakexport.sources import load_operator_library

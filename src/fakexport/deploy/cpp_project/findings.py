@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch.export import ExportedProgram
 
-from fakexport.diagnose.labels import labels_at
+from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import library_operators, python_operators
 from fakexport.program.operator_name import target_name

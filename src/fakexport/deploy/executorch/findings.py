@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.symbolic_numbers import expression_of, finite_bound, has_unbacked_symbols
-from fakexport.diagnose.labels import labels_at
+from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix, Span
 from fakexport.program.module_path import module_path
 from fakexport.program.operator_name import target_name

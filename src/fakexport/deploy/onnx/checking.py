@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fakexport.diagnose.labels import labels_at
+from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program.source_paths import SourcePaths
 from fakexport.program.source_span import span_of_trace

@@ -27,8 +27,7 @@ from fakexport.documents import (
     text,
 )
 from fakexport.program.weightless import has_value
-from fakexport.weights import recipes_of
-from fakexport.weights.expectation import ExpectedWeights, Weight
+from fakexport.weights import ExpectedWeights, Weight, recipes_of
 
 from ..artifact import WeightsPlace
 from ..signature import Signature

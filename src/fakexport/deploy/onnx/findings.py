@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from fakexport._torch.onnx_translations import node_of_failure, prepared, untranslated_nodes
 from fakexport._torch.operator_registry import TORCH_NAMESPACES
-from fakexport.diagnose.labels import labels_at
+from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program.module_path import module_path
 from fakexport.program.operator_name import operator_name, target_name

@@ -11,10 +11,7 @@ import torch
 
 from fakexport.documents import DocumentError
 from fakexport.files import read_file
-from fakexport.weights import CheckpointSource, open_checkpoint
-from fakexport.weights.binding import fitting_weights
-from fakexport.weights.expectation import ExpectedWeights
-from fakexport.weights.verification import verified
+from fakexport.weights import CheckpointSource, ExpectedWeights, fitting_weights, open_checkpoint, verified
 
 from ..artifact import DeployError
 from ..signature import EarlierSignature, Signature

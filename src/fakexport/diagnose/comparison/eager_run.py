@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport.capture.plain_forward import plain_forward
+from fakexport.capture import plain_forward
 
 from .kernels import Kernel, KernelRecord, recorded
 

@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport.error import InvalidType, InvalidValue
-from fakexport.fake.placement import DeviceMap, covering_entry
+from fakexport.fake import DeviceMap, covering_entry
 from fakexport.program.devices import device_of_literal
 from fakexport.program.module_path import module_path
 from fakexport.program.program_devices import devices_of_program

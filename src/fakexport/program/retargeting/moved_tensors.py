@@ -11,7 +11,7 @@ from torch import nn
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere, real_to_fake
 from fakexport._torch.program_assembly import as_parameter
 from fakexport._torch.real_execution import real_execution
-from fakexport.devices.presence import exists_here
+from fakexport.devices import exists_here
 from fakexport.history import UnreplayableRead, hand_on_value, remember_value, value_of
 from fakexport.program.tensor_identity import tensor_identity
 

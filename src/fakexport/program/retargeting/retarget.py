@@ -19,8 +19,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsew
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.script_objects import fake_object
-from fakexport.devices import Topology, emulate, emulated_topology
-from fakexport.devices.presence import exists_here
+from fakexport.devices import Topology, emulate, emulated_topology, exists_here
 from fakexport.diagnostics import Diagnostic
 from fakexport.error import FakexportError, InvalidType
 from fakexport.fake import is_fake
