@@ -34,7 +34,7 @@ AS_BUILTIN = {
     ("src/fakexport/deploy/bench/outcome.py", "StepFailed"),
     ("src/fakexport/diagnose/made_up_inputs.py", "NotComparable"),
     ("src/fakexport/history/replay.py", "_Unreplayable"),
-    ("src/fakexport/program/conditions/reading.py", "_Unreadable"),
+    ("src/fakexport/conditions/reading.py", "_Unreadable"),
     ("src/fakexport/program/retargeting/operator_run.py", "_Clash"),
     ("src/fakexport/sources/input_request.py", "Underivable"),
 }

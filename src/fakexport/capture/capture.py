@@ -23,10 +23,10 @@ from fakexport._torch.trace_end import TraceFinished
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
+from fakexport.conditions import absence_guards
 from fakexport.diagnostics import Span
 from fakexport.fake import SubclassNotKept, unregistered_wrapper
 from fakexport.history import remember_value
-from fakexport.program.conditions import absence_guards
 from fakexport.program.program_facts import ProgramFacts, keep_facts
 from fakexport.program.source_span import is_library_code, is_model_code, is_user_code
 

@@ -13,18 +13,18 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
-from fakexport.documents import DocumentError, boolean, field, integer, items, mapping, optional, record, text
-from fakexport.error import FakexportError, InvalidValue
-from fakexport.program import SymbolRange
-from fakexport.program.conditions import (
+from fakexport.conditions import (
     Condition,
     Operation,
     Question,
     conditions_from_json,
     conditions_of,
     conditions_to_json,
+    linear_size,
 )
-from fakexport.program.linear_size import linear_size
+from fakexport.documents import DocumentError, boolean, field, integer, items, mapping, optional, record, text
+from fakexport.error import FakexportError, InvalidValue
+from fakexport.program import SymbolRange
 from fakexport.program.output_names import output_names
 from fakexport.program.symbol_range import symbol_ranges
 from fakexport.program.tensor_spec import Spelling, plain_name

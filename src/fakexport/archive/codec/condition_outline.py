@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fakexport.conditions import InputLeaf, UnreadableCondition, input_leaves, read_condition
 from fakexport.documents import DocumentError, field, identifier, items, mapping, optional, sequence, text
 from fakexport.program import ValueSummary
-from fakexport.program.conditions import InputLeaf, UnreadableCondition, input_leaves, read_condition
 
 from .program_decoder import MOST_GUARD_CHARACTERS, MOST_GUARDS
 from .tree_spec import tree_spec_from_text

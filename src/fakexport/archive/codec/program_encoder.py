@@ -25,9 +25,9 @@ from torch.export.graph_signature import (
 from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.program_schema import SCHEMA_VERSION, aten_version
 from fakexport._torch.symbolic_numbers import finite_bound
+from fakexport.conditions import UnreadableCondition, conditions_of
 from fakexport.documents import DocumentError, collection_paused
 from fakexport.error import InvalidValue
-from fakexport.program.conditions import UnreadableCondition, conditions_of
 from fakexport.program.source_paths import SourcePaths
 
 from .argument_encoder import ArgumentEncoder, object_json

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fakexport._torch.symbolic_numbers import expression_of, finite_bound
-from fakexport.program.conditions import UnreadableCondition, conditions_of, expression_text
+from fakexport.conditions import UnreadableCondition, conditions_of, expression_text
 
 from .literal_text import literal_text
 from .method_text import MethodText

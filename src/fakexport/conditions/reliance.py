@@ -12,11 +12,11 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.symbolic_numbers import expression_of, expression_python
-from fakexport.program.linear_size import linear_size
 
 from .condition import Condition
 from .expression import Expression, Operation, Question
 from .input_leaves import InputLeaf, input_leaves
+from .linear_size import linear_size
 from .reading import read_condition, read_expression
 
 __all__ = ["absence_guards", "conditions_of", "conditions_of_guards", "leaves_of"]

@@ -3,6 +3,7 @@
 from .condition import Condition, conditions_from_json, conditions_to_json
 from .expression import Expression, Operation, Question, expression_text
 from .input_leaves import InputLeaf, input_leaves
+from .linear_size import linear_size
 from .reading import UnreadableCondition, read_condition
 from .reliance import absence_guards, conditions_of, conditions_of_guards
 
@@ -20,5 +21,6 @@ __all__ = [
     "conditions_to_json",
     "expression_text",
     "input_leaves",
+    "linear_size",
     "read_condition",
 ]

@@ -8,9 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
-from fakexport.program.conditions import (
+from fakexport.conditions import (
     Condition,
     Operation,
     Question,
@@ -20,7 +18,9 @@ from fakexport.program.conditions import (
     conditions_to_json,
     read_condition,
 )
-from fakexport.program.conditions.input_leaves import InputLeaf
+from fakexport.conditions.input_leaves import InputLeaf
+from fakexport.documents.document_error import DocumentError
+from fakexport.documents.json_text import parse_json
 from tests.guarded_models import CASES
 
 LEAVES = (
