@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         compile,
         open_program,
         run,
-        write_source,
     )
     from fakexport.deploy.bench import bench
     from fakexport.devices import (
@@ -69,8 +68,6 @@ if TYPE_CHECKING:
         ModuleSummary,
         ProgramDifference,
         ProgramSummary,
-        PythonSource,
-        PythonSourceError,
         RetargetError,
         RetargetWarning,
         Transfer,
@@ -78,10 +75,10 @@ if TYPE_CHECKING:
         diff,
         inspect_devices,
         retarget,
-        source,
         transfers,
     )
     from fakexport.program import summary_of as summary
+    from fakexport.python_source import PythonSource, PythonSourceError, source, write_source
     from fakexport.report import BenchReport, Progress, Report, Verdict
     from fakexport.sources import SourceError
     from fakexport.weights import (
@@ -189,7 +186,7 @@ _ROOMS = {
     "checking": "check",
     "deploy": """
         Artifact CompileFailure CompiledFile DeployError LoadedProgram UnsuitableInputs compile
-        open_program run write_source
+        open_program run
     """,
     "deploy.bench": "bench",
     "devices": "DeviceProfile NoVirtualDevices ProfileError Topology device_profiles emulate",
@@ -202,10 +199,10 @@ _ROOMS = {
     """,
     "files": "FileWriteError",
     "program": """
-        DeviceListing ModuleSummary ProgramDifference ProgramSummary PythonSource PythonSourceError
-        RetargetError RetargetWarning Transfer UnboundProgram diff inspect_devices retarget source
-        transfers summary
+        DeviceListing ModuleSummary ProgramDifference ProgramSummary RetargetError RetargetWarning
+        Transfer UnboundProgram diff inspect_devices retarget transfers summary
     """,
+    "python_source": "PythonSource PythonSourceError source write_source",
     "report": "BenchReport Progress Report Verdict",
     "sources": "SourceError",
     "weights": """

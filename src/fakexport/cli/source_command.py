@@ -34,8 +34,7 @@ def source_command(
     """
     with quiet(is_debug=debug):
         from fakexport.archive import load
-        from fakexport.deploy import write_source
-        from fakexport.program import source
+        from fakexport.python_source import source, write_source
 
         load_libraries(library)
         program = load(archive, method=method, trust=trust)

@@ -1,4 +1,4 @@
-"""Run a bound program, compile it, write it as Python, or compare it with its model."""
+"""Run a bound program, or compile it."""
 
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
 from .compilation import OPTIONS_OF, Form, compile
@@ -6,7 +6,6 @@ from .inputs import read_inputs
 from .loaded_program import LoadedProgram, run
 from .opening import artifact_kind, open_artifact, open_program
 from .outputs import write_outputs
-from .python_file import write_source
 from .side_by_side import compare_source
 from .signature import Signature, UnsuitableInputs
 from .timing import run_timed
@@ -30,5 +29,4 @@ __all__ = [
     "run",
     "run_timed",
     "write_outputs",
-    "write_source",
 ]

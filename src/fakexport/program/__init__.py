@@ -23,7 +23,6 @@ from fakexport.program.library_operators import (
 from fakexport.program.module_path import module_path
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.operator_name import operator_name
-from fakexport.program.python_source import PythonSource, PythonSourceError, source
 from fakexport.program.retargeting.device_listing import Breakage, DeviceListing, inspect_devices
 from fakexport.program.retargeting.retarget import (
     Retargeted,
@@ -57,8 +56,6 @@ __all__ = [
     "OperatorDifference",
     "ProgramDifference",
     "ProgramSummary",
-    "PythonSource",
-    "PythonSourceError",
     "RangeDifference",
     "RetargetError",
     "RetargetWarning",
@@ -91,7 +88,6 @@ __all__ = [
     "retarget",
     "retargeted",
     "shared_outputs",
-    "source",
     "source_span",
     "summarise",
     "summary_of",

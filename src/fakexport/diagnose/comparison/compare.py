@@ -14,10 +14,9 @@ from fakexport._torch.pytree import tree_leaves
 from fakexport.error import InvalidValue
 from fakexport.program.operator_name import operator_name
 from fakexport.program.output_names import output_names
-from fakexport.program.python_source.regions import used_values
-from fakexport.program.python_source.values import Operation
 from fakexport.program.source_span import source_span
 from fakexport.program.stand_in_inputs import checked_module
+from fakexport.python_source import Operation, used_values
 
 from .comparison import Comparison, ModuleComparison, OutputComparison, Place
 from .eager_run import eager_run, reference_run

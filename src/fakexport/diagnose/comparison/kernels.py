@@ -11,7 +11,7 @@ import torch
 
 from fakexport._torch.kernel_observer import kernels_observed
 from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport.program.python_source.values import Operation
+from fakexport.python_source import Operation
 
 __all__ = ["Kernel", "KernelRecord", "recorded"]
 

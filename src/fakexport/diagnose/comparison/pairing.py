@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fakexport.program.differences.alignment import align
-from fakexport.program.python_source.regions import used_values
-from fakexport.program.python_source.values import Operation, Value
+from fakexport.python_source import Operation, Value, used_values
 
 from .error import TensorError, tensor_error
 from .kernels import Kernel

@@ -9,7 +9,8 @@ from torch.export import ExportedProgram
 
 from fakexport.error import InvalidValue
 from fakexport.files import new_file
-from fakexport.program.python_source import PythonSource, source
+
+from .source import PythonSource, source
 
 __all__ = ["write_source"]
 

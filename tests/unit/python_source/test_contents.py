@@ -13,7 +13,7 @@ from torch.export import Dim, export
 
 import fakexport as fe
 from fakexport.archive import load, save
-from fakexport.program import PythonSourceError, source
+from fakexport.python_source import PythonSourceError, source
 from tests.written_source import assert_gives_the_same, differences, written_module
 
 ROWS = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))

@@ -12,7 +12,7 @@ from torch import nn
 from torch.export import export
 from torch.nn import functional as F
 
-from fakexport.program import source
+from fakexport.python_source import source
 from tests.written_source import assert_gives_the_same, written_module
 
 

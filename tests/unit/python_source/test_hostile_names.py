@@ -10,8 +10,8 @@ from torch import nn
 from torch.export import export
 from torch.utils import _pytree as pytree
 
-from fakexport.program import PythonSourceError, source
-from fakexport.program.python_source.names import comment_text, identifier
+from fakexport.python_source import PythonSourceError, source
+from fakexport.python_source.names import comment_text, identifier
 
 ROWS = torch.ones(4, 8)
 PAYLOADS = [

@@ -1,6 +1,0 @@
-"""A program as a Python file: `source`. The steps are reading, regions, the tree of modules, and the text."""
-
-from .error import PythonSourceError
-from .source import PythonSource, source
-
-__all__ = ["PythonSource", "PythonSourceError", "source"]

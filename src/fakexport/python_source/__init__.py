@@ -1,0 +1,26 @@
+"""A program as a Python file: `source`. The steps are reading, regions, the tree of modules, and the text.
+
+The operations of the first step can also be run one by one, which `comparison` does.
+"""
+
+from .error import PythonSourceError
+from .python_file import write_source
+from .reading import read_program
+from .regions import used_values
+from .source import PythonSource, source
+from .values import Body, Context, Operation, Stored, Value, mapped
+
+__all__ = [
+    "Body",
+    "Context",
+    "Operation",
+    "PythonSource",
+    "PythonSourceError",
+    "Stored",
+    "Value",
+    "mapped",
+    "read_program",
+    "source",
+    "used_values",
+    "write_source",
+]
