@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from fakexport.capture import ModelNotBuilt, PartialProgram, TransformLost, UnboundConstants, export
     from fakexport.checking import check
+    from fakexport.comparison import compare
     from fakexport.deploy import (
         Artifact,
         CompiledFile,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
         device_profiles,
         emulate,
     )
-    from fakexport.diagnose.comparison import Comparison, compare
     from fakexport.diagnostics import Diagnostic
     from fakexport.error import FakexportError, InvalidType, InvalidValue
     from fakexport.fake import (
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     )
     from fakexport.program import summary_of as summary
     from fakexport.python_source import PythonSource, PythonSourceError, source, write_source
-    from fakexport.report import BenchReport, Progress, Report, Verdict
+    from fakexport.report import BenchReport, Comparison, Progress, Report, Verdict
     from fakexport.sources import SourceError
     from fakexport.weights import (
         BindError,
@@ -190,7 +190,7 @@ _ROOMS = {
     """,
     "deploy.bench": "bench",
     "devices": "DeviceProfile NoVirtualDevices ProfileError Topology device_profiles emulate",
-    "diagnose.comparison": "Comparison compare",
+    "comparison": "compare",
     "diagnostics": "Diagnostic",
     "error": "FakexportError InvalidType InvalidValue",
     "fake": """
@@ -203,7 +203,7 @@ _ROOMS = {
         Transfer UnboundProgram diff inspect_devices retarget transfers summary
     """,
     "python_source": "PythonSource PythonSourceError source write_source",
-    "report": "BenchReport Progress Report Verdict",
+    "report": "BenchReport Comparison Progress Report Verdict",
     "sources": "SourceError",
     "weights": """
         BindError Checkpoint CheckpointError WeightFinding WeightsReport WeightsWarning open_checkpoint

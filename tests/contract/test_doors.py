@@ -9,10 +9,9 @@ from tests.contract.source_tree import PACKAGE, ROOT, Module, imports, modules
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # From the top down. A package may import any package of a lower tier.
 TIERS = [set(line.split()) for line in re.findall(r"^```text\n(.*?)^```", PAGE, re.M | re.S)[0].splitlines()]
-# Within one tier: the conductor and the benchmark hand on to their reports, a capture returns a program,
-# weights are bound to what an archive holds, and a path in an error is escaped like the text of a document.
+# Within one tier: a timed run is reported as a spread, a capture returns a program, weights are bound to what
+# an archive holds, and a path in an error is escaped like the text of a document.
 SIDE_DOORS = {
-    ("checking", "report"),
     ("deploy", "report"),
     ("capture", "program"),
     ("rules", "diagnostics"),

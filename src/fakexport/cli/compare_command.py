@@ -56,7 +56,8 @@ def compare_command(
     devices = bound_devices(devices, device_map)
     with quiet(is_debug=debug):
         from fakexport.archive import load
-        from fakexport.deploy import compare_source, read_inputs
+        from fakexport.comparison import compare_source
+        from fakexport.deploy import read_inputs
 
         load_libraries(library)
         comparison = compare_source(

@@ -3,10 +3,9 @@
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
 from .compilation import OPTIONS_OF, Form, compile
 from .inputs import read_inputs
-from .loaded_program import LoadedProgram, run
+from .loaded_program import LoadedProgram, call_arguments, run
 from .opening import artifact_kind, open_artifact, open_program
 from .outputs import write_outputs
-from .side_by_side import compare_source
 from .signature import Signature, UnsuitableInputs
 from .timing import run_timed
 
@@ -21,7 +20,7 @@ __all__ = [
     "Signature",
     "UnsuitableInputs",
     "artifact_kind",
-    "compare_source",
+    "call_arguments",
     "compile",
     "open_artifact",
     "open_program",

@@ -13,6 +13,7 @@ from fakexport.report.bench_chart import ChartFormat, render_bench_chart
 from fakexport.report.bench_json import BENCH_SCHEMA, bench_to_dict, render_bench_json
 from fakexport.report.bench_report import BenchFailure, BenchMeasures, BenchReport, BenchRow, BenchStep
 from fakexport.report.bench_text import failure_text, render_bench
+from fakexport.report.comparison import Comparison, ModuleComparison, OutputComparison, Place, TensorError
 from fakexport.report.comparison_json import COMPARISON_SCHEMA, comparison_to_dict, render_comparison_json
 from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
@@ -49,6 +50,10 @@ __all__ = [
     "BenchRow",
     "BenchStep",
     "ChartFormat",
+    "Comparison",
+    "ModuleComparison",
+    "OutputComparison",
+    "Place",
     "Progress",
     "ProjectReport",
     "Report",
@@ -57,6 +62,7 @@ __all__ = [
     "Step",
     "TargetDifference",
     "TargetSpec",
+    "TensorError",
     "Timings",
     "Verdict",
     "archive_difference_to_dict",

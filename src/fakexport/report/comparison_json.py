@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fakexport.diagnose.comparison import Comparison, Place, TensorError
+    from fakexport.report.comparison import Comparison, Place, TensorError
 
 __all__ = ["COMPARISON_SCHEMA", "comparison_to_dict", "render_comparison_json"]
 

@@ -9,7 +9,7 @@ from fakexport.report.quantity import plural
 from fakexport.report.table import layout, wrapped
 
 if TYPE_CHECKING:
-    from fakexport.diagnose.comparison import Comparison, ModuleComparison, Place, TensorError
+    from fakexport.report.comparison import Comparison, ModuleComparison, Place, TensorError
 
 __all__ = ["render_comparison"]
 

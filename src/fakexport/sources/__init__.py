@@ -1,5 +1,6 @@
 """Where a model and its example inputs come from: a Python factory, transformers, timm."""
 
+from fakexport.sources.construction import SEED, constructed
 from fakexport.sources.dtype_text import dtype_text, parse_dtype
 from fakexport.sources.input_spec import InputSpec, parse_input_spec
 from fakexport.sources.inputs import inputs_from_specs
@@ -9,10 +10,12 @@ from fakexport.sources.source import ExampleInputs, Source, no_patches
 from fakexport.sources.source_error import SourceError, how_to_install
 
 __all__ = [
+    "SEED",
     "ExampleInputs",
     "InputSpec",
     "Source",
     "SourceError",
+    "constructed",
     "dtype_text",
     "how_to_install",
     "inputs_from_specs",

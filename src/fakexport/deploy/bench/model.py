@@ -12,9 +12,8 @@ from torch import nn
 
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.capture import bound_inputs, plain
-from fakexport.sources import ExampleInputs, Source, parse_dtype, resolve
+from fakexport.sources import SEED, ExampleInputs, Source, constructed, parse_dtype, resolve
 
-from ..construction import SEED, constructed
 from .request import Request
 
 __all__ = ["Call", "Inputs", "Model", "call_of", "copied", "tensors_of"]

@@ -13,10 +13,9 @@ from torch.export import ExportedProgram
 from fakexport.archive import load, save
 from fakexport.capture import capture, parse_dynamic
 from fakexport.diagnose import diagnose_failure
-from fakexport.sources import ExampleInputs
+from fakexport.sources import SEED, ExampleInputs
 
 from ..artifact import Artifact, CompileFailure, DeployError
-from ..construction import SEED
 from ..loaded_program import LoadedProgram
 from .model import Call, Inputs, Model, call_of
 from .request import Request

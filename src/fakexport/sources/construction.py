@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fakexport.error import InvalidValue
-from fakexport.sources import ExampleInputs, Source
+from fakexport.sources.source import ExampleInputs, Source
 
 __all__ = ["SEED", "constructed"]
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from fakexport.program.differences.alignment import align
 from fakexport.python_source import Operation, Value, used_values
+from fakexport.report import TensorError
 
-from .error import TensorError, tensor_error
+from .error import tensor_error
 from .kernels import Kernel
 
 __all__ = ["Gap", "Pair", "paired"]

@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
-__all__ = ["ALLOWED_RATIO", "TensorError", "tensor_error"]
+from fakexport.report import TensorError
+
+__all__ = ["tensor_error"]
 
 ALLOWED_RATIO = 4.0
 """A program may be this many times further from the exact value than eager is, or than rounding explains."""
-
-
-@dataclass(frozen=True)
-class TensorError:
-    """Eager's and the program's version of one tensor, compared with each other and with the exact one.
-
-    Args:
-        is_equal: Whether they are the same, bit for bit.
-        difference: Largest distance between them; infinite if they differ in kind.
-        eager, program: Largest distance of each from the float64 reference; None where there is none.
-        tolerance: How far the program may be from the reference; without one, from eager.
-    """
-
-    is_equal: bool
-    difference: float
-    eager: float | None
-    program: float | None
-    tolerance: float
-
-    @property
-    def is_close(self) -> bool:
-        """Whether rounding explains the difference."""
-        distance = self.difference if self.program is None else self.program
-        return self.is_equal or distance <= self.tolerance
 
 
 def tensor_error(eager: object, program: object, exact: object = None) -> TensorError:

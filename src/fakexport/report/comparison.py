@@ -6,9 +6,31 @@ from dataclasses import dataclass
 
 from fakexport.diagnostics import Span
 
-from .error import TensorError
+__all__ = ["Comparison", "ModuleComparison", "OutputComparison", "Place", "TensorError"]
 
-__all__ = ["Comparison", "ModuleComparison", "OutputComparison", "Place"]
+
+@dataclass(frozen=True)
+class TensorError:
+    """Eager's and the program's version of one tensor, compared with each other and with the exact one.
+
+    Args:
+        is_equal: Whether they are the same, bit for bit.
+        difference: Largest distance between them; infinite if they differ in kind.
+        eager, program: Largest distance of each from the float64 reference; None where there is none.
+        tolerance: How far the program may be from the reference; without one, from eager.
+    """
+
+    is_equal: bool
+    difference: float
+    eager: float | None
+    program: float | None
+    tolerance: float
+
+    @property
+    def is_close(self) -> bool:
+        """Whether rounding explains the difference."""
+        distance = self.difference if self.program is None else self.program
+        return self.is_equal or distance <= self.tolerance
 
 
 @dataclass(frozen=True)

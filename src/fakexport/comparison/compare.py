@@ -17,10 +17,10 @@ from fakexport.program.output_names import output_names
 from fakexport.program.source_span import source_span
 from fakexport.program.stand_in_inputs import checked_module
 from fakexport.python_source import Operation, used_values
+from fakexport.report import Comparison, ModuleComparison, OutputComparison, Place, TensorError
 
-from .comparison import Comparison, ModuleComparison, OutputComparison, Place
 from .eager_run import eager_run, reference_run
-from .error import TensorError, tensor_error
+from .error import tensor_error
 from .kernels import Kernel
 from .pairing import Gap, Pair, paired
 from .program_run import program_run

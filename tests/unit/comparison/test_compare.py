@@ -15,8 +15,8 @@ from torch import nn
 from torch.export import ExportedProgram, export
 from torch.fx import Node
 
-from fakexport.diagnose.comparison import compare
-from fakexport.diagnose.comparison.error import tensor_error
+from fakexport.comparison import compare
+from fakexport.comparison.error import tensor_error
 from fakexport.program import source_span
 from fakexport.report import render_comparison, render_comparison_json
 from tests.real_constants import tiny_source
