@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fresh_process import ROOT
-from fakexport.deploy.bench import MODES, bench
+from fakexport.benchmark import MODES, bench
 from fakexport.report import bench_to_dict
 from fakexport.report.quantity import bytes_text
 from fakexport.report.spread import duration_text

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         save_bundle,
         verify_weights,
     )
+    from fakexport.benchmark import bench
     from fakexport.capture import ModelNotBuilt, PartialProgram, TransformLost, UnboundConstants, export
     from fakexport.checking import check
     from fakexport.comparison import compare
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         open_program,
         run,
     )
-    from fakexport.deploy.bench import bench
     from fakexport.devices import (
         DeviceProfile,
         NoVirtualDevices,
@@ -182,15 +182,15 @@ _ROOMS = {
         ArchiveError Bundle Manifest WeightsLeftBehind bind load load_bundle save save_bundle
         verify_weights
     """,
+    "benchmark": "bench",
     "capture": "ModelNotBuilt PartialProgram TransformLost UnboundConstants export",
     "checking": "check",
+    "comparison": "compare",
     "deploy": """
         Artifact CompileFailure CompiledFile DeployError LoadedProgram UnsuitableInputs compile
         open_program run
     """,
-    "deploy.bench": "bench",
     "devices": "DeviceProfile NoVirtualDevices ProfileError Topology device_profiles emulate",
-    "comparison": "compare",
     "diagnostics": "Diagnostic",
     "error": "FakexportError InvalidType InvalidValue",
     "fake": """

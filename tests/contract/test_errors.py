@@ -30,8 +30,8 @@ AS_BUILTIN = {
     # Signals, caught by fakexport.
     ("src/fakexport/capture/exploration.py", "_Limited"),
     ("src/fakexport/cli/entry.py", "_Terminated"),
-    ("src/fakexport/deploy/bench/agreement.py", "OtherOutputs"),
-    ("src/fakexport/deploy/bench/outcome.py", "StepFailed"),
+    ("src/fakexport/benchmark/agreement.py", "OtherOutputs"),
+    ("src/fakexport/benchmark/outcome.py", "StepFailed"),
     ("src/fakexport/diagnose/made_up_inputs.py", "NotComparable"),
     ("src/fakexport/history/replay.py", "_Unreplayable"),
     ("src/fakexport/conditions/reading.py", "_Unreadable"),

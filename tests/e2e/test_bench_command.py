@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fakexport.benchmark import MODES
 from fakexport.cli import main
-from fakexport.deploy.bench import MODES
 from tests.command_line import fakexport
 from tests.contract.source_tree import ROOT
 
-MODELS = ROOT / "tests" / "unit" / "deploy" / "bench_models.py"
+MODELS = ROOT / "tests" / "unit" / "benchmark" / "bench_models.py"
 
 
 @pytest.mark.slow

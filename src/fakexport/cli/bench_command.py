@@ -70,7 +70,7 @@ def bench_command(
     """
     chart_format = None if chart is None else _chart_format(chart)
     with lines_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
-        from fakexport.deploy.bench import bench
+        from fakexport.benchmark import bench
 
         load_libraries(library)  # Says at once what is wrong with them.
         report = bench(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deploy_table import CASES, PAGE, merged, page
-from fakexport.deploy.bench import MODES
+from fakexport.benchmark import MODES
 from fakexport.report import bench_to_dict
 from tests.unit.report.sample_bench import sample_bench
 

@@ -16,7 +16,7 @@ from .outcome import Outcome
 
 __all__ = ["end_with_parent", "run_part"]
 
-_MODULE = "fakexport.deploy.bench.worker"
+_MODULE = "fakexport.benchmark.worker"
 
 
 def run_part(

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakexport.deploy.bench import MODES, worker
-from fakexport.deploy.bench.outcome import Outcome
-from fakexport.deploy.bench.reference import Facts
-from fakexport.deploy.bench.request import Request
+from fakexport.benchmark import MODES, worker
+from fakexport.benchmark.outcome import Outcome
+from fakexport.benchmark.reference import Facts
+from fakexport.benchmark.request import Request
 
 MODELS = Path(__file__).with_name("bench_models.py")
 IN_PYTHON = ("eager", "weights", "torchscript-trace", "torchscript-script", "export")

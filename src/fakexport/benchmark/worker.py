@@ -1,4 +1,4 @@
-"""A process of the benchmark: `python -m fakexport.deploy.bench.worker ALIVE FOLDER PART MODE`."""
+"""A process of the benchmark: `python -m fakexport.benchmark.worker ALIVE FOLDER PART MODE`."""
 
 from __future__ import annotations
 

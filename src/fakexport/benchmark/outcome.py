@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fakexport.deploy import CompileFailure
 from fakexport.error import FakexportError
 from fakexport.report import BenchFailure, BenchStep, missing_package
-
-from ..artifact import CompileFailure
 
 __all__ = ["Outcome", "StepFailed"]
 

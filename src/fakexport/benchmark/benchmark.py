@@ -12,11 +12,11 @@ from typing import Any
 
 from fakexport._version import __version__
 from fakexport.capture import parse_dynamic
+from fakexport.deploy import DeployError
 from fakexport.error import InvalidValue
 from fakexport.report import BenchFailure, BenchMeasures, BenchReport, BenchRow, Spread
 from fakexport.sources import parse_input_spec
 
-from ..artifact import DeployError
 from .modes import MODES
 from .outcome import Outcome
 from .process import run_part

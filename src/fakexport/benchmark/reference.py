@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from fakexport.capture import as_torch_shapes, parse_dynamic
+from fakexport.deploy import DeployError
 from fakexport.error import InvalidValue
 from fakexport.program.tensor_spec import plain_name
 from fakexport.sources import SourceError, inputs_from_specs, parse_input_spec
 
-from ..artifact import DeployError
 from .input_values import drawn_values
 from .model import Inputs, Model, call_of, copied
 from .other_sizes import in_other_sizes

@@ -12,11 +12,10 @@ from torch.export import ExportedProgram
 
 from fakexport.archive import load, save
 from fakexport.capture import capture, parse_dynamic
+from fakexport.deploy import Artifact, CompileFailure, DeployError, LoadedProgram
 from fakexport.diagnose import diagnose_failure
 from fakexport.sources import SEED, ExampleInputs
 
-from ..artifact import Artifact, CompileFailure, DeployError
-from ..loaded_program import LoadedProgram
 from .model import Call, Inputs, Model, call_of
 from .request import Request
 
