@@ -29,7 +29,7 @@ test-all: $(VENV)/.with-test
 # make test-torch TORCH=2.15. The results are in docs/support.md.
 TORCH ?= 2.13
 CORE := tests/torch_facts tests/contract tests/unit/rules tests/unit/devices tests/unit/capture tests/unit/diagnose tests/unit/comparison \
-	tests/unit/program tests/unit/python_source tests/unit/conditions tests/unit/archive tests/unit/weights tests/unit/sources tests/features
+	tests/unit/program tests/unit/python_source tests/unit/conditions tests/unit/container tests/unit/archive tests/unit/weights tests/unit/sources tests/features
 test-torch:
 	$(MAKE) VENV=.venv-torch-$(TORCH) ONLY_TORCH=$(TORCH) .venv-torch-$(TORCH)/.with-test-core
 	.venv-torch-$(TORCH)/bin/python -m pytest -n 2 $(CORE)

@@ -10,7 +10,6 @@ from fakexport._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fakexport.archive import (
-        ArchiveError,
         Bundle,
         Manifest,
         WeightsLeftBehind,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from fakexport.capture import ModelNotBuilt, PartialProgram, TransformLost, UnboundConstants, export
     from fakexport.checking import check
     from fakexport.comparison import compare
+    from fakexport.container import ArchiveError
     from fakexport.deploy import (
         Artifact,
         CompiledFile,
@@ -179,13 +179,13 @@ __all__ = [
 # The names that each room has; a test compares them with the imports above.
 _ROOMS = {
     "archive": """
-        ArchiveError Bundle Manifest WeightsLeftBehind bind load load_bundle save save_bundle
-        verify_weights
+        Bundle Manifest WeightsLeftBehind bind load load_bundle save save_bundle verify_weights
     """,
     "benchmark": "bench",
     "capture": "ModelNotBuilt PartialProgram TransformLost UnboundConstants export",
     "checking": "check",
     "comparison": "compare",
+    "container": "ArchiveError",
     "deploy": """
         Artifact CompileFailure CompiledFile DeployError LoadedProgram UnsuitableInputs compile
         open_program run

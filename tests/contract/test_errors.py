@@ -20,7 +20,7 @@ AS_BUILTIN = {
     ("src/fakexport/files/regular_file.py", "OSError"),
     ("src/fakexport/files/new_file.py", "OSError"),
     ("src/fakexport/files/new_file.py", "IsADirectoryError"),
-    ("src/fakexport/archive/container/writer.py", "OSError"),
+    ("src/fakexport/container/writer.py", "OSError"),
     ("src/fakexport/cli/streams.py", "OSError"),
     # A value of our own that contradicts itself is a fault of our own.
     ("src/fakexport/diagnostics/diagnostic.py", "ValueError"),

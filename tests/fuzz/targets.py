@@ -14,13 +14,13 @@ import torch
 
 from fakexport.archive.codec.program_decoder import program_from_json
 from fakexport.archive.codec.program_outline import outline
-from fakexport.archive.container.error import ArchiveError
-from fakexport.archive.container.reader import Limits, read_container
 from fakexport.archive.described_container import MANIFEST, verify_records
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
 from fakexport.archive.methods import read_methods
 from fakexport.archive.pickled_state import read_pickled_state
 from fakexport.archive.saved_object import with_tensors
+from fakexport.container.error import ArchiveError
+from fakexport.container.reader import Limits, read_container
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 from fakexport.weights import CheckpointError

@@ -10,11 +10,11 @@ import zipfile
 import pytest
 import torch
 
-from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.framing import NO_DATE, SATURATED, Entry, local_header
-from fakexport.archive.container.reader import read_container
-from fakexport.archive.container.writer import write_container
-from tests.unit.archive.forged_zip import Forged, Part
+from fakexport.container.contents import FRAME_RECORDS
+from fakexport.container.framing import NO_DATE, SATURATED, Entry, local_header
+from fakexport.container.reader import read_container
+from fakexport.container.writer import write_container
+from tests.unit.container.forged_zip import Forged, Part
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Read and write `.pt2` archives; every file is treated as untrusted input.
 
-Importing this package does not import torch, which reading containers does not need. Names are resolved on
-first use.
+Importing this package does not import torch, which describing an archive does not need. Names are resolved
+on first use.
 """
 
 import importlib
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .archive_difference import ArchiveDifference, FactDifference, WeightDifference, diff_archives
     from .binding import bind
     from .bundle import Bundle
-    from .container.error import ArchiveError
     from .description import ArchiveDescription, MethodDescription, StoredConstant, describe
     from .loading import LoadedArchive, load, load_archive, load_bundle
     from .manifest import Manifest, MethodManifest
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ArchiveDescription",
     "ArchiveDifference",
-    "ArchiveError",
     "Bundle",
     "FactDifference",
     "LoadedArchive",
@@ -57,7 +55,6 @@ _HOMES = {
     "FactDifference": "archive_difference",
     "WeightDifference": "archive_difference",
     "diff_archives": "archive_difference",
-    "ArchiveError": "container.error",
     "LoadedArchive": "loading",
     "Manifest": "manifest",
     "MethodDescription": "description",

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from torch.export import ExportedProgram
 
 from fakexport.capture import flattened
+from fakexport.container import fault_of_name
 from fakexport.error import InvalidType, InvalidValue
 from fakexport.fake import is_fake
 from fakexport.program.program_facts import facts_of
 
-from .container.record_name import fault_of_name
 from .manifest import ALONE, METHOD_NAME, MOST_METHODS, Prefix
 from .method_records import MethodRecords
 from .sharing import SharedWeight, shared_weights

@@ -6,11 +6,9 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from fakexport.archive.container.error import ArchiveError
-from fakexport.archive.container.reader import Container
-from fakexport.archive.container.writer import Content, Digest, write_container
 from fakexport.archive.manifest import Manifest
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.container import ArchiveError, Container, Content, Digest, write_container
 from fakexport.documents import DocumentError
 
 __all__ = ["MANIFEST", "read_manifest", "verify_records", "write_described"]

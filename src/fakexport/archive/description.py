@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fakexport.container import Container, faults_named, read_container
 from fakexport.documents import collection_paused, entries, field, mapping
 
 from .codec.program_outline import ProgramOutline, outline
-from .container.error import faults_named
-from .container.reader import Container, read_container
 from .manifest import Manifest, MethodManifest
 from .method_records import MethodRecords
 from .methods import read_methods

@@ -12,11 +12,10 @@ from pathlib import Path
 import torch
 
 from fakexport._torch.real_execution import real_execution
+from fakexport.container import ArchiveError, Limits
 from fakexport.files import open_below
 from fakexport.weights import CheckpointError, Entry, MappedFile, read_header_of
 
-from .container.error import ArchiveError
-from .container.limits import Limits
 from .manifest import Location, TensorEntry
 
 __all__ = ["linked_tensors"]

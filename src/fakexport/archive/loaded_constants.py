@@ -10,13 +10,11 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.script_objects import class_of, is_class_of_torch, qualified_name
+from fakexport.container import UNTRUSTED, ArchiveError, Container, faults_named
 from fakexport.documents import DocumentError, field
 from fakexport.history import remember_value, withhold_value
 
 from .codec.program_decoder import MissingObject
-from .container.contents import UNTRUSTED
-from .container.error import ArchiveError, faults_named
-from .container.reader import Container
 from .manifest import MethodManifest
 from .saved_object import read_saved_object, refuse_unregistered_classes
 from .stored_tensor import StoredObject, StoredTensor, read_constant

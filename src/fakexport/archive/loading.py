@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
 from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
+from fakexport.container import ArchiveError, Container, faults_named, read_container
 from fakexport.devices import exists_here
 from fakexport.documents import collection_paused, entries, field, mapping
 from fakexport.program import WeightlessProgram
@@ -22,8 +23,6 @@ from fakexport.program.stand_in_inputs import give_stand_in_inputs
 from .bundle import Bundle
 from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
-from .container.error import ArchiveError, faults_named
-from .container.reader import Container, read_container
 from .described_container import MANIFEST, verify_records
 from .described_facts import described_facts
 from .linked_files import linked_tensors

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
-from fakexport.archive.container.record_name import fault_of_name
-from fakexport.archive.container.writer import Digest
 from fakexport.archive.extent import extent
+from fakexport.container import Digest, fault_of_name
 from fakexport.documents import Recipe
 from fakexport.error import InvalidValue
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from fakexport.archive.container.limits import Limits
-from fakexport.archive.container.writer import Digest
 from fakexport.archive.manifest import (
     ALONE,
     DTYPE_BYTES,
@@ -22,6 +20,7 @@ from fakexport.archive.manifest import (
     TensorEntry,
     UnboundName,
 )
+from fakexport.container import Digest, Limits
 from fakexport.documents import (
     OPERATORS,
     DocumentError,

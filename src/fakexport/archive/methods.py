@@ -6,11 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fakexport.container import ArchiveError, Container, is_sample_inputs, read_container
 from fakexport.documents import collection_paused
 
-from .container.contents import is_sample_inputs
-from .container.error import ArchiveError
-from .container.reader import Container, read_container
 from .described_container import MANIFEST, read_manifest
 from .manifest import ALONE, METHOD_NAME, MOST_METHODS, Manifest, MethodManifest, Prefix
 from .method_records import MethodRecords

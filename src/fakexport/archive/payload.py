@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.export import ExportedProgram
 
+from fakexport.container import Content, Streamed
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
@@ -15,7 +16,6 @@ from fakexport.program.tensor_identity import names_by_tensor
 from fakexport.program.unbound_constant import UnboundConstant
 
 from .codec.value_encoder import Json, ValueEncoder
-from .container.writer import Content, Streamed
 from .extent import extent
 from .links import Links
 from .manifest import Location, TensorEntry, UnboundName

@@ -16,13 +16,10 @@ from fakexport._torch.script_objects import (
     object_of_state,
     pickled_object,
 )
+from fakexport.container import STORED, ArchiveError, Limits, read_entries
 from fakexport.documents import DocumentError
 from fakexport.error import InvalidValue
 
-from .container.central_directory import read_entries
-from .container.error import ArchiveError
-from .container.framing import STORED
-from .container.limits import Limits
 from .extent import extent
 from .pickled_state import Storage, StoredView, read_pickled_state
 

@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._version import __version__
+from fakexport.container import Content
 from fakexport.devices import Topology
 from fakexport.documents import collection_paused
 from fakexport.error import InvalidType, InvalidValue
@@ -20,7 +21,6 @@ from fakexport.weights import Checkpoint, recipes_of
 
 from .bundle import Bundle
 from .codec.program_encoder import program_to_json
-from .container.writer import Content
 from .described_container import write_described
 from .links import Links
 from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind

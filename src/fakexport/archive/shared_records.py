@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .container.writer import Content, Streamed
+from fakexport.container import Content, Streamed
+
 from .manifest import TensorEntry
 from .payload import Payload
 from .sharing import SharedWeight

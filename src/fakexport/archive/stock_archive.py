@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fakexport.container import ArchiveError, Container, faults_named
 from fakexport.documents import DocumentError, entries, field, mapping
 
-from .container.error import ArchiveError, faults_named
-from .container.reader import Container
 from .manifest import Location, MethodManifest, TensorEntry, UnboundName
 from .method_records import MethodRecords
 from .stored_tensor import StoredObject, StoredTensor, read_constant

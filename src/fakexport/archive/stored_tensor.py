@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from fakexport.container import is_object_record
 from fakexport.documents import DocumentError, boolean, field, items, mapping, text
 
 from .codec.value_decoder import read_device, read_dtype
-from .container.contents import is_object_record
 from .extent import extent
 
 __all__ = ["StoredObject", "StoredTensor", "read_constant"]

@@ -10,8 +10,8 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.stock_reading import programs_of, reading_fault, unregistered_class
+from fakexport.container import ArchiveError
 
-from .container.error import ArchiveError
 from .manifest import MethodManifest
 from .payload import weights_payload
 from .saved_object import unregistered

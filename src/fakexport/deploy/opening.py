@@ -9,8 +9,8 @@ from typing import Literal
 
 from torch.export import ExportedProgram
 
-from fakexport.archive import ArchiveError, bind, load
-from fakexport.archive.container.reader import read_container
+from fakexport.archive import bind, load
+from fakexport.container import ArchiveError, read_container
 from fakexport.error import InvalidValue
 from fakexport.files import open_regular
 from fakexport.weights import CheckpointSource

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fakexport.archive.container.reader import read_container
-from fakexport.archive.container.writer import Digest
 from fakexport.archive.described_container import read_manifest, verify_records, write_described
 from fakexport.archive.manifest import ALONE, Manifest, MethodManifest, TensorEntry, UnboundName
+from fakexport.container.reader import read_container
+from fakexport.container.writer import Digest
 from fakexport.documents.recipe import Recipe, Step
 
 RECORDS = {

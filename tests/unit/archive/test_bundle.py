@@ -14,7 +14,8 @@ from torch import nn
 from torch.export import ExportedProgram
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, describe, load_archive, methods_of
+from fakexport.archive import describe, load_archive, methods_of
+from fakexport.container import ArchiveError
 from fakexport.program import UnboundProgram
 from fakexport.weights import BindError, WeightsWarning, open_checkpoint
 from tests.known_facts import with_facts

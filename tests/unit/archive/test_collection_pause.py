@@ -15,10 +15,10 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.archive import describe, load_archive
-from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.reader import read_container
-from fakexport.archive.container.writer import write_container
 from fakexport.archive.method_records import WEIGHTS_CONFIG
+from fakexport.container.contents import FRAME_RECORDS
+from fakexport.container.reader import read_container
+from fakexport.container.writer import write_container
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakexport.archive.container.error import ArchiveError
+from fakexport.container.error import ArchiveError
 from tests.unit.archive.described import RECORDS, read_all, write_sample
 
 

@@ -12,14 +12,15 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, describe, load_archive, methods_of
-from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.reader import Limits, read_container
-from fakexport.archive.container.writer import write_container
+from fakexport.archive import describe, load_archive, methods_of
 from fakexport.archive.described_container import MANIFEST, read_manifest
 from fakexport.archive.manifest import MOST_METHODS, Manifest
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
 from fakexport.archive.methods import read_methods
+from fakexport.container import ArchiveError
+from fakexport.container.contents import FRAME_RECORDS
+from fakexport.container.reader import Limits, read_container
+from fakexport.container.writer import write_container
 from fakexport.documents.document_error import DocumentError
 from tests.unit.archive.bundles import IMAGE, PREFIXES, fakes, live, speller
 from tests.unit.archive.described import about, tensor

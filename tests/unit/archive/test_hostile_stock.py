@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport.archive import ArchiveError, describe, load_archive
-from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.reader import read_container
-from fakexport.archive.container.writer import write_container
+from fakexport.archive import describe, load_archive
 from fakexport.archive.method_records import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
+from fakexport.container import ArchiveError
+from fakexport.container.contents import FRAME_RECORDS
+from fakexport.container.reader import read_container
+from fakexport.container.writer import write_container
 from tests.unit.archive.test_hostile_documents import OTHER_VALUES, bent, places
 
 TRIES = 60

@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, load_archive, save
-from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.reader import Limits, read_container
+from fakexport.archive import load_archive, save
 from fakexport.archive.described_container import MANIFEST, read_manifest, write_described
 from fakexport.archive.linked_files import _LinkedFile, linked_tensors
 from fakexport.archive.manifest import ALONE, Manifest, MethodManifest
+from fakexport.container import ArchiveError
+from fakexport.container.contents import FRAME_RECORDS
+from fakexport.container.reader import Limits, read_container
 from fakexport.weights import open_checkpoint
 
 

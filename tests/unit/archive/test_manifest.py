@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakexport.archive.container.error import ArchiveError
-from fakexport.archive.container.reader import read_container
-from fakexport.archive.container.writer import Digest, write_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, verify_records, write_described
 from fakexport.archive.manifest import Location, MethodManifest, UnboundName
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest, method_to_json
 from fakexport.capture.recovered import UnboundConstant
+from fakexport.container.error import ArchiveError
+from fakexport.container.reader import read_container
+from fakexport.container.writer import Digest, write_container
 from fakexport.diagnostics import Span
 from fakexport.documents.document_error import DocumentError
 from tests.unit.archive.described import RECORDS, manifest, read_all, tensor, write_sample

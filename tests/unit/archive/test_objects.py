@@ -15,15 +15,16 @@ import pytest
 import torch
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, describe
+from fakexport.archive import describe
 from fakexport.archive.codec.program_encoder import program_to_json
-from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.limits import Limits
-from fakexport.archive.container.reader import read_container
 from fakexport.archive.described_container import MANIFEST, read_manifest, write_described
 from fakexport.archive.manifest import UnboundName
 from fakexport.archive.methods import read_methods
 from fakexport.archive.saved_object import object_record, read_saved_object
+from fakexport.container import ArchiveError
+from fakexport.container.contents import FRAME_RECORDS
+from fakexport.container.limits import Limits
+from fakexport.container.reader import read_container
 from fakexport.documents.document_error import DocumentError
 from fakexport.program import RetargetError
 from tests.forked import run_python
@@ -138,7 +139,8 @@ def test_an_archive_of_torch_is_read_without_trust_if_nothing_else_is_pickled(tm
 
 def test_a_description_needs_no_library(archive: Path) -> None:
     code = f"""
-from fakexport.archive import describe, load, ArchiveError
+from fakexport import ArchiveError
+from fakexport.archive import describe, load
 found = describe({str(archive)!r}).only
 print(found.manifest.library_classes, found.program.library_classes, found.constants)
 try:

@@ -14,12 +14,13 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, load_archive, save
-from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.reader import read_container
+from fakexport.archive import load_archive, save
 from fakexport.archive.described_container import MANIFEST, write_described
 from fakexport.archive.manifest import Manifest
 from fakexport.archive.method_records import CONSTANTS_CONFIG, WEIGHTS_CONFIG
+from fakexport.container import ArchiveError
+from fakexport.container.contents import FRAME_RECORDS
+from fakexport.container.reader import read_container
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.program import UnboundProgram

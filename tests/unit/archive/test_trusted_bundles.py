@@ -12,15 +12,11 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import package_pt2
 
 import fakexport as fe
-from fakexport.archive import (
-    ArchiveError,
-    load_archive,
-    methods_of,
-    verify_archived_weights,
-)
-from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.reader import read_container
-from fakexport.archive.container.writer import write_container
+from fakexport.archive import load_archive, methods_of, verify_archived_weights
+from fakexport.container import ArchiveError
+from fakexport.container.contents import FRAME_RECORDS
+from fakexport.container.reader import read_container
+from fakexport.container.writer import write_container
 from tests.unit.archive.bundles import IMAGE, PREFIXES, STATE, assert_gives, live, speller
 from tests.unit.archive.test_stock_archives import legacy, pickle_a_weight
 

@@ -11,8 +11,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ArchiveError, describe, load_bundle, save_bundle
+from fakexport.archive import describe, load_bundle, save_bundle
 from fakexport.cli import main
+from fakexport.container import ArchiveError
 
 REASON = "calls aten.from_file.default, which opens or writes a file named by the program"
 

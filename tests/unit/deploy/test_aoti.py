@@ -19,9 +19,9 @@ from torch._inductor.package import package_aoti
 from torch.export import ExportedProgram
 
 import fakexport as fe
-from fakexport.archive import ArchiveError
-from fakexport.archive.container.reader import read_container
-from fakexport.archive.container.writer import write_container
+from fakexport.container import ArchiveError
+from fakexport.container.reader import read_container
+from fakexport.container.writer import write_container
 from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind, open_artifact, run
 from fakexport.deploy.aoti import compile_aoti, open_aoti
 from fakexport.deploy.aoti.metadata import PackageMetadata

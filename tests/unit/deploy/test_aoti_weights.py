@@ -11,7 +11,7 @@ from torch import nn
 
 import fakexport as fe
 from fakexport._torch.inductor import AotiPackage
-from fakexport.archive.container.reader import read_container
+from fakexport.container.reader import read_container
 from fakexport.deploy import DeployError
 from fakexport.deploy.aoti import compile_aoti, open_aoti
 from fakexport.deploy.aoti.constants import read_constants

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ArchiveError
+from fakexport.container import ArchiveError
 from fakexport.deploy import artifact_kind
 
 

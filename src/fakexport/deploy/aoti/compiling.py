@@ -20,8 +20,7 @@ from torch.fx import GraphModule
 
 from fakexport._torch.inductor import AotiPackage, compile_graph
 from fakexport._torch.pytree import tree_unflatten
-from fakexport.archive.container.limits import MIB
-from fakexport.archive.container.reader import read_container
+from fakexport.container import MIB, read_container
 from fakexport.error import InvalidValue
 from fakexport.files import new_file
 from fakexport.program import library_classes, library_modules, library_operators

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.archive.container.reader import Container
+from fakexport.container import Container
 from fakexport.program.weightless import has_value
 from fakexport.weights import DTYPES, Weight, open_checkpoint
 

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from fakexport.archive import ArchiveError
-from fakexport.archive.container.reader import Container
-from fakexport.archive.container.writer import Content, Digest, FileSlice, write_container
+from fakexport.container import ArchiveError, Container, Content, Digest, FileSlice, write_container
 from fakexport.documents import DocumentError, entries, text
 
 from ..artifact import DeployError

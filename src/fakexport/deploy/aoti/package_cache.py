@@ -10,9 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fakexport.archive import ArchiveError
-from fakexport.archive.container.limits import MIB
-from fakexport.archive.container.reader import read_container
+from fakexport.container import MIB, ArchiveError, read_container
 from fakexport.files import (
     PrivateFolderError,
     fault_of_owner,

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ArchiveError
-from fakexport.archive.container.reader import read_container
+from fakexport.container import ArchiveError
+from fakexport.container.reader import read_container
 from fakexport.program import nodes_equal
 
 

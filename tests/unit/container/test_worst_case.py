@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from fakexport.archive.container.limits import Limits
+from fakexport.container.limits import Limits
 from fakexport.documents.json_text import memory_estimate
-from tests.unit.archive.forged_zip import Forged, Part
+from tests.unit.container.forged_zip import Forged, Part
 
 CONFIG = b"model/data/weights/model_weights_config.json"
 MEASURE = """
 import pathlib, re, sys, time
-from fakexport.archive.container.reader import read_container
+from fakexport.container.reader import read_container
 from fakexport.archive.described_container import read_manifest
 started = time.monotonic()
 try:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedWriter
 
-from fakexport.archive.container.contents import FRAME_RECORDS
-from fakexport.archive.container.framing import (
+from fakexport.container.contents import FRAME_RECORDS
+from fakexport.container.framing import (
     DEFLATED,
     FIRST_OF_1980,
     STORED,
@@ -21,7 +21,7 @@ from fakexport.archive.container.framing import (
     end_records,
     local_header,
 )
-from fakexport.archive.container.record_name import fault_of_name, fault_of_names
+from fakexport.container.record_name import fault_of_name, fault_of_names
 from fakexport.error import InvalidValue
 from fakexport.files import new_file, open_regular
 

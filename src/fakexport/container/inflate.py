@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 
-from fakexport.archive.container.limits import MIB
+from fakexport.container.limits import MIB
 from fakexport.error import FakexportError
 
 __all__ = ["InflateError", "inflate"]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakexport.archive.container.error import ArchiveError
-from fakexport.archive.container.reader import Limits, read_container
-from tests.unit.archive.forged_zip import Forged, Part
+from fakexport.container.error import ArchiveError
+from fakexport.container.reader import Limits, read_container
+from tests.unit.container.forged_zip import Forged, Part
 
 GOOD = Part(b"model/models/model.json", b'{"graph": 1}' * 20, method=8)
 TENSOR = Part(b"model/data/weights/weight_0", bytes(range(200)))

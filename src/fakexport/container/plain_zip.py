@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import replace
 
-from fakexport.archive.container.central_directory import (
+from fakexport.container.central_directory import (
     RawEntry,
     check_names,
     check_sizes,
@@ -21,8 +21,8 @@ from fakexport.archive.container.central_directory import (
     parse_entry,
     read_entries,
 )
-from fakexport.archive.container.error import ArchiveError
-from fakexport.archive.container.framing import (
+from fakexport.container.error import ArchiveError
+from fakexport.container.framing import (
     CENTRAL,
     DEFLATED,
     END,
@@ -33,8 +33,8 @@ from fakexport.archive.container.framing import (
     STORED,
     Entry,
 )
-from fakexport.archive.container.limits import Limits
-from fakexport.archive.container.record_name import fault_of_name
+from fakexport.container.limits import Limits
+from fakexport.container.record_name import fault_of_name
 
 __all__ = ["read_any_entries"]
 

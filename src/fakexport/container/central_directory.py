@@ -11,9 +11,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fakexport.archive.container.contents import LEGACY, UNTRUSTED
-from fakexport.archive.container.error import ArchiveError
-from fakexport.archive.container.framing import (
+from fakexport.container.contents import LEGACY, UNTRUSTED
+from fakexport.container.error import ArchiveError
+from fakexport.container.framing import (
     ALIGNMENT,
     CENTRAL,
     DEFLATED,
@@ -34,8 +34,8 @@ from fakexport.archive.container.framing import (
     end_records,
     local_header,
 )
-from fakexport.archive.container.limits import MIB, Limits
-from fakexport.archive.container.record_name import fault_of_name, fault_of_names
+from fakexport.container.limits import MIB, Limits
+from fakexport.container.record_name import fault_of_name, fault_of_names
 
 __all__ = ["RawEntry", "check_names", "check_sizes", "legacy_name", "parse_entry", "read_entries"]
 

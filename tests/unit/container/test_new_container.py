@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakexport.archive.container.reader import read_container
-from fakexport.archive.container.writer import FileSlice, Streamed, write_container
+from fakexport.container.reader import read_container
+from fakexport.container.writer import FileSlice, Streamed, write_container
 from fakexport.files import FileWriteError
 
 RECORDS = {
@@ -192,7 +192,7 @@ def test_a_folder_at_the_path_stays(tmp_path):
 WRITE = """
 import sys
 from fakexport.files import FileWriteError
-from fakexport.archive.container.writer import Streamed, write_container
+from fakexport.container.writer import Streamed, write_container
 try:
     write_container(PATH, {"extra/x": Streamed(BYTES, (b"x" * 65536 for _ in range(BYTES // 65536)))})
 except FileWriteError as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from fakexport.archive.container.contents import (
+from fakexport.container.contents import (
     FRAME_RECORDS,
     UNTRUSTED,
     is_object_record,
@@ -18,11 +18,11 @@ from fakexport.archive.container.contents import (
     legacy_layout,
     refused_names,
 )
-from fakexport.archive.container.error import ArchiveError
-from fakexport.archive.container.framing import ALIGNMENT, STORED, Entry
-from fakexport.archive.container.inflate import InflateError, inflate
-from fakexport.archive.container.limits import MIB, Limits
-from fakexport.archive.container.plain_zip import read_any_entries
+from fakexport.container.error import ArchiveError
+from fakexport.container.framing import ALIGNMENT, STORED, Entry
+from fakexport.container.inflate import InflateError, inflate
+from fakexport.container.limits import MIB, Limits
+from fakexport.container.plain_zip import read_any_entries
 from fakexport.documents import DocumentError, parse_json
 from fakexport.files import RegularFile, open_regular
 
