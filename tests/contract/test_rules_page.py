@@ -2,8 +2,8 @@
 
 import re
 
+from fakexport.report import explain_all
 from fakexport.rules import all_rules
-from fakexport.rules.explain import explain_all
 from tests.contract.source_tree import ROOT
 
 PAGE = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")

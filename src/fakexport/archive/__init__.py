@@ -11,15 +11,21 @@ if TYPE_CHECKING:
     from .archive_difference import ArchiveDifference, FactDifference, WeightDifference, diff_archives
     from .binding import bind
     from .bundle import Bundle
+    from .codec.operator_lookup import refuse_unregistered
     from .description import ArchiveDescription, MethodDescription, StoredConstant, describe
     from .loading import LoadedArchive, load, load_archive, load_bundle
-    from .manifest import Manifest, MethodManifest
+    from .manifest import DTYPE_BYTES, Manifest, MethodManifest, TensorEntry
+    from .manifest_json import decode_manifest, method_to_json
     from .methods import methods_of
+    from .payload import weights_payload
+    from .saved_object import refuse_unregistered_classes
     from .saving import save, save_bundle
+    from .sharing import name_in_checkpoint
     from .verification import is_archive, verify_archived_weights, verify_weights
     from .weights_left import WeightsLeftBehind
 
 __all__ = [
+    "DTYPE_BYTES",
     "ArchiveDescription",
     "ArchiveDifference",
     "Bundle",
@@ -29,46 +35,61 @@ __all__ = [
     "MethodDescription",
     "MethodManifest",
     "StoredConstant",
+    "TensorEntry",
     "WeightDifference",
     "WeightsLeftBehind",
     "bind",
+    "decode_manifest",
     "describe",
     "diff_archives",
     "is_archive",
     "load",
     "load_archive",
     "load_bundle",
+    "method_to_json",
     "methods_of",
+    "name_in_checkpoint",
+    "refuse_unregistered",
+    "refuse_unregistered_classes",
     "save",
     "save_bundle",
     "verify_archived_weights",
     "verify_weights",
+    "weights_payload",
 ]
 
 _HOMES = {
-    "save_bundle": "saving",
-    "methods_of": "methods",
-    "load_bundle": "loading",
-    "Bundle": "bundle",
     "ArchiveDescription": "description",
     "ArchiveDifference": "archive_difference",
+    "Bundle": "bundle",
+    "DTYPE_BYTES": "manifest",
     "FactDifference": "archive_difference",
-    "WeightDifference": "archive_difference",
-    "diff_archives": "archive_difference",
     "LoadedArchive": "loading",
     "Manifest": "manifest",
     "MethodDescription": "description",
     "MethodManifest": "manifest",
     "StoredConstant": "description",
+    "TensorEntry": "manifest",
+    "WeightDifference": "archive_difference",
+    "WeightsLeftBehind": "weights_left",
     "bind": "binding",
+    "decode_manifest": "manifest_json",
     "describe": "description",
+    "diff_archives": "archive_difference",
+    "is_archive": "verification",
     "load": "loading",
     "load_archive": "loading",
-    "is_archive": "verification",
+    "load_bundle": "loading",
+    "method_to_json": "manifest_json",
+    "methods_of": "methods",
+    "name_in_checkpoint": "sharing",
+    "refuse_unregistered": "codec.operator_lookup",
+    "refuse_unregistered_classes": "saved_object",
     "save": "saving",
+    "save_bundle": "saving",
     "verify_archived_weights": "verification",
     "verify_weights": "verification",
-    "WeightsLeftBehind": "weights_left",
+    "weights_payload": "payload",
 }
 
 

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from fakexport._renamed import renamed
 from fakexport.error import InvalidValue
-from fakexport.program.program_devices import devices_of_program
+from fakexport.program import devices_of_program
 from fakexport.weights import (
     BindError,
     Checkpoint,

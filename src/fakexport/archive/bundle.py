@@ -11,7 +11,7 @@ from fakexport.capture import flattened
 from fakexport.container import fault_of_name
 from fakexport.error import InvalidType, InvalidValue
 from fakexport.fake import is_fake
-from fakexport.program.program_facts import facts_of
+from fakexport.program import facts_of
 
 from .manifest import ALONE, METHOD_NAME, MOST_METHODS, Prefix
 from .method_records import MethodRecords

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from fakexport.program.program_facts import ProgramFacts
-from fakexport.program.unbound_constant import UnboundConstant
+from fakexport.program import ProgramFacts, UnboundConstant
 
 from .manifest import MethodManifest
 

@@ -16,9 +16,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.container import ArchiveError, Container, faults_named, read_container
 from fakexport.devices import exists_here
 from fakexport.documents import collection_paused, entries, field, mapping
-from fakexport.program import WeightlessProgram
-from fakexport.program.program_facts import keep_facts
-from fakexport.program.stand_in_inputs import give_stand_in_inputs
+from fakexport.program import WeightlessProgram, give_stand_in_inputs, keep_facts
 
 from .bundle import Bundle
 from .codec.operator_lookup import refuse_unregistered

@@ -13,7 +13,7 @@ from fakexport.documents import Recipe
 from fakexport.error import InvalidValue
 
 if TYPE_CHECKING:
-    from fakexport.program.unbound_constant import UnboundConstant
+    from fakexport.program import UnboundConstant
 
 __all__ = [
     "ALONE",

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import torch
 
 from fakexport.documents import Recipe
-from fakexport.program.program_facts import facts_of
+from fakexport.program import facts_of
 from fakexport.weights import (
     Checkpoint,
     ExpectedWeights,

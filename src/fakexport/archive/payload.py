@@ -12,8 +12,7 @@ from fakexport.container import Content, Streamed
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
-from fakexport.program.tensor_identity import names_by_tensor
-from fakexport.program.unbound_constant import UnboundConstant
+from fakexport.program import UnboundConstant, names_by_tensor
 
 from .codec.value_encoder import Json, ValueEncoder
 from .extent import extent

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from fakexport.program.source_paths import SourcePaths
+from fakexport.program import SourcePaths
 
 __all__ = ["portable"]
 

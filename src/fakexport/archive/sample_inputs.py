@@ -7,8 +7,7 @@ import io
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.program.stand_in_inputs import stand_in_inputs
-from fakexport.program.weightless import unbound_names
+from fakexport.program import stand_in_inputs, unbound_names
 
 __all__ = ["sample_inputs_record"]
 

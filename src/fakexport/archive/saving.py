@@ -15,8 +15,7 @@ from fakexport.container import Content
 from fakexport.devices import Topology
 from fakexport.documents import collection_paused
 from fakexport.error import InvalidType, InvalidValue
-from fakexport.program import library_classes, library_modules, library_operators
-from fakexport.program.program_facts import facts_of
+from fakexport.program import facts_of, library_classes, library_modules, library_operators
 from fakexport.weights import Checkpoint, recipes_of
 
 from .bundle import Bundle

@@ -12,7 +12,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
-from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
+from fakexport.program import names_by_tensor, tensor_identity
 from fakexport.weights import are_equal
 
 __all__ = ["SharedWeight", "name_in_checkpoint", "shared_weights", "unify"]

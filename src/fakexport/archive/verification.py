@@ -15,7 +15,7 @@ from fakexport._renamed import renamed
 from fakexport._torch.real_execution import real_execution
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
-from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program import tensor_identity
 from fakexport.weights import (
     CheckpointSource,
     ExpectedWeights,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fakexport.program.tensor_spec import plain_name
+from fakexport.program import plain_name
 
 __all__ = ["Agreement", "OtherOutputs", "agreement"]
 

@@ -15,7 +15,7 @@ from torch import nn
 from fakexport.capture import as_torch_shapes, parse_dynamic
 from fakexport.deploy import DeployError
 from fakexport.error import InvalidValue
-from fakexport.program.tensor_spec import plain_name
+from fakexport.program import plain_name
 from fakexport.sources import SourceError, inputs_from_specs, parse_input_spec
 
 from .input_values import drawn_values

@@ -12,10 +12,7 @@ from fakexport._torch.absent_devices import ALWAYS_THERE, AbsentDevice
 from fakexport.capture.failure import CaptureFailure
 from fakexport.devices import Topology, emulated_topology
 from fakexport.diagnostics import Span
-from fakexport.program import devices, source_span, walk
-from fakexport.program.devices import device_of_literal
-from fakexport.program.program_copy import graph_modules
-from fakexport.program.tensor_spec import tensors_in
+from fakexport.program import device_of_literal, devices, graph_modules, source_span, tensors_in, walk
 
 __all__ = ["drop_refused_nodes", "failure_of_absent_device"]
 

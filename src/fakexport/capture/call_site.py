@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from fakexport.diagnostics import Span, with_columns
-from fakexport.program.source_span import is_user_code
+from fakexport.program import is_user_code
 
 from .failure import span_at
 

@@ -27,8 +27,7 @@ from fakexport.conditions import absence_guards
 from fakexport.diagnostics import Span
 from fakexport.fake import SubclassNotKept, unregistered_wrapper
 from fakexport.history import remember_value
-from fakexport.program.program_facts import ProgramFacts, keep_facts
-from fakexport.program.source_span import is_library_code, is_model_code, is_user_code
+from fakexport.program import ProgramFacts, is_library_code, is_model_code, is_user_code, keep_facts
 
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
 from .constant_answers import ConstantAnswers

@@ -11,7 +11,7 @@ from torch import nn
 from fakexport._libraries import PACKAGES
 from fakexport.devices import Topology
 from fakexport.fake import Built
-from fakexport.program.program_facts import ProgramFacts
+from fakexport.program import ProgramFacts
 from fakexport.sources import ExampleInputs, Source, dtype_text
 
 __all__ = ["facts_at_capture", "loaded_libraries"]

@@ -30,7 +30,7 @@ from fakexport._torch.trace_end import TraceFinished, ended_after_trace
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.diagnostics import Span, is_loop_test, is_negated, source_text
 from fakexport.fake import SubclassNotKept
-from fakexport.program.program_facts import ProgramFacts
+from fakexport.program import ProgramFacts
 
 from .call_site import running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced

@@ -13,7 +13,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from fakexport.diagnostics import Span, with_columns
-from fakexport.program.source_span import is_own_code, is_user_code
+from fakexport.program import is_own_code, is_user_code
 
 __all__ = ["CaptureFailure", "GuardFact", "OperatorCall", "span_at", "user_spans"]
 

@@ -26,9 +26,7 @@ from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.wrapper_subclasses import inner_name, inner_tensors, is_wrapper, rewrapped
 from fakexport.fake import SubclassNotKept, is_fake
 from fakexport.history import hand_on_value
-from fakexport.program import source_span
-from fakexport.program.derived_program import derived_program
-from fakexport.program.program_copy import copied_graph
+from fakexport.program import copied_graph, derived_program, source_span
 
 __all__ = ["flattened"]
 

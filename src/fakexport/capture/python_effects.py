@@ -20,7 +20,7 @@ from torch import nn
 
 from fakexport.capture.failure import span_at
 from fakexport.diagnostics import Span
-from fakexport.program.source_span import is_user_code
+from fakexport.program import is_user_code
 
 __all__ = ["EffectKind", "PythonEffect", "PythonEffects", "watch_forward"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fakexport.program.unbound_constant import UnboundConstant, UnboundReason
+from fakexport.program import UnboundConstant, UnboundReason
 
 __all__ = ["Recovered", "UnboundConstant", "UnboundConstants", "UnboundReason"]
 

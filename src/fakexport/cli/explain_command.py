@@ -25,9 +25,8 @@ def explain_command(
     """Explain a diagnostic: what it means, a model that triggers it, and how to fix it. Without a code:
     list all.
     """
-    from fakexport.report import render_rules
+    from fakexport.report import explain, explain_all, render_rules
     from fakexport.rules import all_rules
-    from fakexport.rules.explain import explain, explain_all
 
     if is_all:
         if code is not None:

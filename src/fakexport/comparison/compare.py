@@ -12,10 +12,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.program_assembly import check_guards
 from fakexport._torch.pytree import tree_leaves
 from fakexport.error import InvalidValue
-from fakexport.program.operator_name import operator_name
-from fakexport.program.output_names import output_names
-from fakexport.program.source_span import source_span
-from fakexport.program.stand_in_inputs import checked_module
+from fakexport.program import checked_module, operator_name, output_names, source_span
 from fakexport.python_source import Operation, used_values
 from fakexport.report import Comparison, ModuleComparison, OutputComparison, Place, TensorError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fakexport.program.differences.alignment import align
+from fakexport.program import align
 from fakexport.python_source import Operation, Value, used_values
 from fakexport.report import TensorError
 

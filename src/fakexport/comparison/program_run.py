@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from fakexport._torch.kernel_observer import unobserved
 from fakexport._torch.operator_registry import HigherOrderOperator
 from fakexport._torch.pytree import tree_leaves
-from fakexport.program.operator_name import target_name
+from fakexport.program import target_name
 from fakexport.python_source import Body, Context, Operation, Stored, Value, mapped, read_program
 
 from .kernels import Kernel, KernelRecord, recorded

@@ -12,13 +12,12 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.pytree import tree_leaves, tree_map, tree_unflatten
 from fakexport._torch.wrapper_subclasses import flat_tensors
-from fakexport.archive import bind
-from fakexport.archive.sharing import name_in_checkpoint
+from fakexport.archive import bind, name_in_checkpoint
 from fakexport.deploy import call_arguments
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
-from fakexport.program.program_facts import facts_of
+from fakexport.program import facts_of
 from fakexport.report import Comparison
 from fakexport.sources import SEED, ExampleInputs, constructed, parse_dtype, resolve
 

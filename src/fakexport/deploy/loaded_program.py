@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
 
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
-from fakexport.program.stand_in_inputs import checked_module
+from fakexport.program import checked_module
 
 from .artifact import DeployError
 from .signature import Signature

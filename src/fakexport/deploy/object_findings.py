@@ -10,8 +10,7 @@ from torch.export.graph_signature import CustomObjArgument
 from fakexport._torch.script_objects import class_of
 from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program.module_path import module_path
-from fakexport.program.source_span import source_span
+from fakexport.program import module_path, source_span
 from fakexport.rules import rule
 
 __all__ = ["findings_of_objects"]

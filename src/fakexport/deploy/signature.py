@@ -24,10 +24,7 @@ from fakexport.conditions import (
 )
 from fakexport.documents import DocumentError, boolean, field, integer, items, mapping, optional, record, text
 from fakexport.error import FakexportError, InvalidValue
-from fakexport.program import SymbolRange
-from fakexport.program.output_names import output_names
-from fakexport.program.symbol_range import symbol_ranges
-from fakexport.program.tensor_spec import Spelling, plain_name
+from fakexport.program import Spelling, SymbolRange, output_names, plain_name, symbol_ranges
 
 __all__ = [
     "Dimension",

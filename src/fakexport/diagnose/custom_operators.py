@@ -16,8 +16,7 @@ from fakexport._torch.pytree import tree_map
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program.operator_name import operator_name
-from fakexport.program.walk import Visit, walk
+from fakexport.program import Visit, operator_name, walk
 from fakexport.rules import rule
 
 __all__ = ["ComparedOperators", "compare_custom_operators"]

@@ -1,7 +1,9 @@
 """Reads programs and puts them on other devices: what is in them, what moves, where two of them differ."""
 
 from fakexport.program.canonical import canonical_lines
-from fakexport.program.devices import DeviceLiteral, devices
+from fakexport.program.derived_program import derived_program, handed_on
+from fakexport.program.devices import DeviceLiteral, device_of_literal, devices
+from fakexport.program.differences.alignment import align
 from fakexport.program.differences.difference import diff
 from fakexport.program.differences.program_difference import (
     ConstantDifference,
@@ -20,10 +22,15 @@ from fakexport.program.library_operators import (
     library_operators,
     python_operators,
 )
-from fakexport.program.module_path import module_path
+from fakexport.program.module_path import NO_PATH, module_path, plain_path, star
 from fakexport.program.module_summary import ModuleSummary, inspect_module
-from fakexport.program.operator_name import operator_name
+from fakexport.program.operator_name import operator_name, target_name
+from fakexport.program.output_names import leaf_names, output_names
+from fakexport.program.program_copy import copied_graph, graph_modules
+from fakexport.program.program_devices import devices_of_program
+from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
 from fakexport.program.retargeting.device_listing import Breakage, DeviceListing, inspect_devices
+from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.retargeting.retarget import (
     Retargeted,
     RetargetError,
@@ -32,29 +39,55 @@ from fakexport.program.retargeting.retarget import (
     retargeted,
 )
 from fakexport.program.shared_memory import SharedOutput, WrittenInput, shared_outputs, written_inputs
-from fakexport.program.source_span import source_span
+from fakexport.program.source_paths import SourcePaths
+from fakexport.program.source_span import (
+    is_library_code,
+    is_model_code,
+    is_own_code,
+    is_user_code,
+    source_span,
+    span_of_trace,
+)
+from fakexport.program.stand_in_inputs import (
+    checked_module,
+    give_stand_in_inputs,
+    has_stand_in_inputs,
+    stand_in_inputs,
+)
 from fakexport.program.summary import ProgramSummary, TensorTotals, ValueSummary, summarise
 from fakexport.program.summary_of import summary_of
-from fakexport.program.symbol_range import SymbolRange
-from fakexport.program.tensor_spec import TensorSpec
+from fakexport.program.symbol_range import SymbolRange, symbol_ranges
+from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
+from fakexport.program.tensor_spec import Spelling, TensorSpec, plain_name, tensors_in
 from fakexport.program.training_mode import TrainingOperator, training_operators
 from fakexport.program.transfers import Transfer, transfers
+from fakexport.program.unbound_constant import UnboundConstant, UnboundReason
 from fakexport.program.unused_parameters import UnusedParameters, unused_parameters
-from fakexport.program.walk import Visit, walk
-from fakexport.program.weightless import UnboundProgram, WeightlessProgram
+from fakexport.program.walk import Visit, attribute, walk
+from fakexport.program.weightless import (
+    UnboundProgram,
+    WeightlessProgram,
+    example_inputs_of,
+    has_value,
+    unbound_names,
+)
+from fakexport.program.written_state import written_state
 
 __all__ = [
+    "NO_PATH",
     "Breakage",
     "ConstantDifference",
     "DeviceChange",
     "DeviceListing",
     "DeviceLiteral",
+    "DeviceMove",
     "Mismatch",
     "ModuleSummary",
     "NodeChange",
     "NodeGroup",
     "OperatorDifference",
     "ProgramDifference",
+    "ProgramFacts",
     "ProgramSummary",
     "RangeDifference",
     "RetargetError",
@@ -62,38 +95,75 @@ __all__ = [
     "Retargeted",
     "SharedOutput",
     "SignatureDifference",
+    "SourcePaths",
+    "Spelling",
     "SymbolRange",
     "TensorSpec",
     "TensorTotals",
     "TrainingOperator",
     "Transfer",
+    "UnboundConstant",
     "UnboundProgram",
+    "UnboundReason",
     "UnusedParameters",
     "ValueSummary",
     "Visit",
     "WeightlessProgram",
     "WrittenInput",
+    "align",
+    "attribute",
     "canonical_lines",
+    "checked_module",
+    "copied_graph",
+    "derived_program",
+    "device_of_literal",
     "devices",
+    "devices_of_program",
     "diff",
+    "example_inputs_of",
+    "facts_of",
+    "give_stand_in_inputs",
+    "graph_modules",
+    "handed_on",
+    "has_stand_in_inputs",
+    "has_value",
     "inspect_devices",
     "inspect_module",
+    "is_library_code",
+    "is_model_code",
+    "is_own_code",
+    "is_user_code",
+    "keep_facts",
+    "leaf_names",
     "library_classes",
     "library_modules",
     "library_operators",
     "module_path",
+    "names_by_tensor",
     "nodes_equal",
     "operator_name",
+    "output_names",
+    "plain_name",
+    "plain_path",
     "python_operators",
     "retarget",
     "retargeted",
     "shared_outputs",
     "source_span",
+    "span_of_trace",
+    "stand_in_inputs",
+    "star",
     "summarise",
     "summary_of",
+    "symbol_ranges",
+    "target_name",
+    "tensor_identity",
+    "tensors_in",
     "training_operators",
     "transfers",
+    "unbound_names",
     "unused_parameters",
     "walk",
     "written_inputs",
+    "written_state",
 ]

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fakexport.program.module_path import star
-from fakexport.program.source_paths import SourcePaths
+from fakexport.program import SourcePaths, star
 
 from .literal_text import Devices, quoted, usual_device
 from .method_text import INDENT, Callee, MethodText, Scope, wrapped

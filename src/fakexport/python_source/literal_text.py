@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fakexport.program.devices import device_of_literal
+from fakexport.program import device_of_literal
 
 from .error import PythonSourceError
 from .names import Names, identifier

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fakexport.program.operator_name import target_name
-from fakexport.program.source_paths import SourcePaths
+from fakexport.program import SourcePaths, target_name
 
 from .literal_text import Devices
 from .module_tree import ModuleNode, ModuleTree

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fakexport.history import UnreplayableRead, value_of
-from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program import tensor_identity
 
 from .error import PythonSourceError
 from .literal_text import quoted

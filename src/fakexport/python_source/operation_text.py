@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload
-from fakexport.program.operator_name import target_name
+from fakexport.program import target_name
 
 from .error import PythonSourceError
 from .literal_text import Devices, literal_text, quoted

@@ -11,9 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx import GraphModule, Node
 
-from fakexport.program.module_path import NO_PATH, plain_path
-from fakexport.program.operator_name import target_name
-from fakexport.program.walk import attribute
+from fakexport.program import NO_PATH, attribute, plain_path, target_name
 
 from .error import PythonSourceError
 from .values import Argument, Body, Call, Context, Operation, Stored, Value, mapped

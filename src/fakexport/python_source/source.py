@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.program.devices import devices
-from fakexport.program.library_operators import library_operators
-from fakexport.program.walk import walk
+from fakexport.program import devices, library_operators, walk
 
 from .class_text import ClassWriter
 from .constants_file import LOADER, constants_file

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from fakexport.program.source_paths import SourcePaths
-from fakexport.program.source_span import source_span
+from fakexport.program import SourcePaths, source_span
 
 from .names import comment_text
 

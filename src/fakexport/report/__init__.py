@@ -30,6 +30,7 @@ from fakexport.report.project_report import (
     render_project_json,
 )
 from fakexport.report.rule_listing import render_rules
+from fakexport.report.rule_page import explain, explain_all
 from fakexport.report.spread import Spread, duration_text, latency_text
 from fakexport.report.text import render_report
 from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
@@ -70,6 +71,8 @@ __all__ = [
     "bench_to_dict",
     "comparison_to_dict",
     "duration_text",
+    "explain",
+    "explain_all",
     "failure_text",
     "latency_text",
     "missing_package",

@@ -9,8 +9,7 @@ from fakexport.report.archive_totals import WeightTotals, weight_bytes
 from fakexport.report.as_json import plain
 
 if TYPE_CHECKING:
-    from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest
-    from fakexport.archive.manifest import TensorEntry
+    from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest, TensorEntry
 
 __all__ = ["INSPECT_SCHEMA", "archive_to_dict", "render_archive_json"]
 

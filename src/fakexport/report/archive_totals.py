@@ -7,12 +7,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fakexport.archive.manifest import DTYPE_BYTES
+from fakexport.archive import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fakexport.archive.manifest import TensorEntry
+    from fakexport.archive import TensorEntry
 
 __all__ = ["WeightTotals", "weight_bytes"]
 

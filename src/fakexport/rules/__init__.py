@@ -12,13 +12,11 @@ from fakexport.rules.rule import FailsOn, Rule
 
 __all__ = ["FailsOn", "Rule", "all_rules", "rule"]
 
-_NO_RULES = {"explain", "rule"}
-
 
 @functools.cache
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule, in the order of the codes: the `RULE` of each file of this package."""
-    names = {found.name for found in pkgutil.iter_modules(__path__)} - _NO_RULES
+    names = {found.name for found in pkgutil.iter_modules(__path__)} - {"rule"}
     rules: list[Rule] = [importlib.import_module(f"{__name__}.{name}").RULE for name in names]
     return tuple(sorted(rules, key=lambda known: known.code))
 

@@ -15,14 +15,17 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import value_of
-from fakexport.program.derived_program import derived_program
-from fakexport.program.program_devices import devices_of_program
-from fakexport.program.program_facts import ProgramFacts, facts_of
-from fakexport.program.retargeting.retarget import retarget
-from fakexport.program.stand_in_inputs import give_stand_in_inputs
-from fakexport.program.tensor_identity import tensor_identity
-from fakexport.program.weightless import example_inputs_of
-from fakexport.program.written_state import written_state
+from fakexport.program import (
+    ProgramFacts,
+    derived_program,
+    devices_of_program,
+    example_inputs_of,
+    facts_of,
+    give_stand_in_inputs,
+    retarget,
+    tensor_identity,
+    written_state,
+)
 from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint

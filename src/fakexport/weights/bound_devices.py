@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fakexport.devices import exists_here
 from fakexport.error import InvalidValue
-from fakexport.program.retargeting.device_move import DeviceMove
+from fakexport.program import DeviceMove
 
 __all__ = ["move_to_here"]
 

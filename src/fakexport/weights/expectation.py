@@ -13,8 +13,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.capture import build_source
 from fakexport.devices import emulate
-from fakexport.program.tensor_identity import names_by_tensor
-from fakexport.program.weightless import has_value
+from fakexport.program import has_value, names_by_tensor
 from fakexport.sources import resolve
 
 __all__ = [

@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.documents import Recipe
-from fakexport.program.program_facts import facts_of
+from fakexport.program import facts_of
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import ConversionFailed, hub_layout, is_transformers_model
 from fakexport.weights.recipe import NotRecordable, recipe_of

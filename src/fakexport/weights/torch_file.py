@@ -12,7 +12,7 @@ import torch
 
 from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.files import open_regular
-from fakexport.program.tensor_identity import tensor_identity
+from fakexport.program import tensor_identity
 from fakexport.weights.checkpoint import CheckpointError, Entry
 
 __all__ = ["entries_of", "load_torch_file", "shared_names"]

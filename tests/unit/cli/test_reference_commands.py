@@ -11,9 +11,8 @@ import pytest
 import fakexport
 from fakexport.cli import main
 from fakexport.devices import load_profiles, profile_named
-from fakexport.report import render_device, render_devices, render_modules
+from fakexport.report import explain, explain_all, render_device, render_devices, render_modules
 from fakexport.rules import all_rules
-from fakexport.rules.explain import explain, explain_all
 from tests.unit.cli.checked import install_check
 from tests.unit.report.test_render_modules import ROOT
 

@@ -12,8 +12,8 @@ import pytest
 
 import fakexport.rules
 from fakexport.diagnostics import Fix, Label, Span
+from fakexport.report import explain
 from fakexport.rules import Rule, all_rules, rule
-from fakexport.rules.explain import explain
 
 every_rule = pytest.mark.parametrize("known", all_rules(), ids=lambda known: known.code)
 with_models = [known for known in all_rules() if known.failing_model is not None]
@@ -172,7 +172,7 @@ def test_golden_of_a_page() -> None:
 
 
 def test_rules_and_diagnostics_load_without_torch() -> None:
-    code = "import sys, fakexport.rules.explain, fakexport.diagnostics; print('torch' in sys.modules)"
+    code = "import sys, fakexport.report, fakexport.diagnostics; print('torch' in sys.modules)"
     path = str(Path(fakexport.rules.__file__).parents[2])
 
     run = subprocess.run(

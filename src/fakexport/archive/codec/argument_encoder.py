@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload
 from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES, MEMORY_FORMAT_CODES
 from fakexport.error import InvalidValue
-from fakexport.program.walk import attribute
+from fakexport.program import attribute
 
 from .operator_lookup import readable_name
 from .value_encoder import Json, device_json, float_json

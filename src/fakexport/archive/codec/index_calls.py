@@ -14,8 +14,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from fakexport.program.operator_name import operator_name
-from fakexport.program.program_copy import copied_graph, graph_modules
+from fakexport.program import copied_graph, graph_modules, operator_name
 
 __all__ = ["with_plain_indexing"]
 

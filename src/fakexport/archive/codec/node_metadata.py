@@ -12,7 +12,7 @@ from torch.fx import Node
 from fakexport._torch.operator_registry import operator_text
 from fakexport.documents import DocumentError, memory_estimate, named_items, text
 from fakexport.error import InvalidValue
-from fakexport.program.source_paths import SourcePaths
+from fakexport.program import SourcePaths
 
 __all__ = ["GRAPH_NAMES", "MetadataDecoder", "MetadataEncoder", "custom_json"]
 

@@ -28,7 +28,7 @@ from fakexport._torch.symbolic_numbers import finite_bound
 from fakexport.conditions import UnreadableCondition, conditions_of
 from fakexport.documents import DocumentError, collection_paused
 from fakexport.error import InvalidValue
-from fakexport.program.source_paths import SourcePaths
+from fakexport.program import SourcePaths
 
 from .argument_encoder import ArgumentEncoder, object_json
 from .graph_encoder import GraphEncoder

@@ -11,9 +11,7 @@ from typing import Any
 from fakexport._torch.script_objects import class_of
 from fakexport._torch.symbolic_numbers import SymbolTable, finite_bound, value_range
 from fakexport.documents import DocumentError, entries, field, items, mapping, optional, sequence, text, union
-from fakexport.program import SymbolRange, ValueSummary
-from fakexport.program.output_names import leaf_names
-from fakexport.program.tensor_spec import Spelling
+from fakexport.program import Spelling, SymbolRange, ValueSummary, leaf_names
 
 from .argument_decoder import read_object
 from .condition_outline import stated_conditions

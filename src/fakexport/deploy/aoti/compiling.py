@@ -23,10 +23,15 @@ from fakexport._torch.pytree import tree_unflatten
 from fakexport.container import MIB, read_container
 from fakexport.error import InvalidValue
 from fakexport.files import new_file
-from fakexport.program import library_classes, library_modules, library_operators
-from fakexport.program.tensor_identity import names_by_tensor
-from fakexport.program.tensor_spec import plain_name
-from fakexport.program.weightless import UnboundProgram, unbound_names
+from fakexport.program import (
+    UnboundProgram,
+    library_classes,
+    library_modules,
+    library_operators,
+    names_by_tensor,
+    plain_name,
+    unbound_names,
+)
 from fakexport.weights import CheckpointError, Weight
 
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace

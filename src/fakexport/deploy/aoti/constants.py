@@ -15,7 +15,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport.container import Container
-from fakexport.program.weightless import has_value
+from fakexport.program import has_value
 from fakexport.weights import DTYPES, Weight, open_checkpoint
 
 from ..weights_file import FileLayout

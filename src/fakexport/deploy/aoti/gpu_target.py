@@ -6,8 +6,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport.devices import Topology, exists_here
-from fakexport.program import retarget
-from fakexport.program.program_devices import devices_of_program
+from fakexport.program import devices_of_program, retarget
 
 from ..artifact import DeployError
 

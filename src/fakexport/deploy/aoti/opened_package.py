@@ -12,9 +12,7 @@ from torch import nn
 
 from fakexport._torch.inductor import AotiPackage
 from fakexport._torch.real_execution import real_execution
-from fakexport.archive import bind, load
-from fakexport.archive.codec.operator_lookup import refuse_unregistered
-from fakexport.archive.saved_object import refuse_unregistered_classes
+from fakexport.archive import bind, load, refuse_unregistered, refuse_unregistered_classes
 from fakexport.container import ArchiveError, read_container
 from fakexport.devices import exists_here
 from fakexport.documents import DocumentError

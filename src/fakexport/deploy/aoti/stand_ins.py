@@ -19,10 +19,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.archive import save
 from fakexport.fake import is_fake
 from fakexport.history import value_of
-from fakexport.program.derived_program import derived_program, handed_on
-from fakexport.program.program_facts import facts_of
-from fakexport.program.tensor_identity import tensor_identity
-from fakexport.program.weightless import unbound_names
+from fakexport.program import derived_program, facts_of, handed_on, tensor_identity, unbound_names
 
 __all__ = ["held_tensors", "weightless_archive", "with_own_weights", "with_stand_ins"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fakexport._torch.real_execution import real_execution
-from fakexport.program.tensor_spec import plain_name
+from fakexport.program import plain_name
 from fakexport.weights import Checkpoint, WeightFinding, are_equal, open_checkpoint, warn_of
 
 from ..artifact import DeployError

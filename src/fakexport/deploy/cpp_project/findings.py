@@ -8,9 +8,7 @@ from torch.export import ExportedProgram
 
 from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program import library_operators, python_operators
-from fakexport.program.operator_name import target_name
-from fakexport.program.walk import Visit, walk
+from fakexport.program import Visit, library_operators, python_operators, target_name, walk
 from fakexport.rules import rule
 
 from ..way_around import way_around

@@ -17,9 +17,7 @@ from fakexport._torch.attention_layout import functional_program
 from fakexport._torch.symbolic_numbers import keep_ranges, pending_symbols_dropped
 from fakexport.diagnostics import Diagnostic
 from fakexport.files import new_file
-from fakexport.program.derived_program import handed_on
-from fakexport.program.program_devices import devices_of_program
-from fakexport.program.weightless import UnboundProgram, unbound_names
+from fakexport.program import UnboundProgram, devices_of_program, handed_on, unbound_names
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
 from ..object_findings import findings_of_objects

@@ -16,9 +16,7 @@ from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.symbolic_numbers import expression_of, finite_bound, has_unbacked_symbols
 from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix, Span
-from fakexport.program.module_path import module_path
-from fakexport.program.operator_name import target_name
-from fakexport.program.source_span import source_span, span_of_trace
+from fakexport.program import module_path, source_span, span_of_trace, target_name
 from fakexport.rules import rule
 
 from ..signature import InputTensor

@@ -16,9 +16,7 @@ from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import expression_of, hint_of
 from fakexport.diagnostics import Diagnostic
 from fakexport.fake import is_fake
-from fakexport.program.operator_name import target_name
-from fakexport.program.stand_in_inputs import has_stand_in_inputs
-from fakexport.program.weightless import example_inputs_of
+from fakexport.program import example_inputs_of, has_stand_in_inputs, target_name
 
 from .backend import Backend
 from .findings import unrun_operators

@@ -8,8 +8,7 @@ from typing import Any
 
 from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program.source_paths import SourcePaths
-from fakexport.program.source_span import span_of_trace
+from fakexport.program import SourcePaths, span_of_trace
 from fakexport.rules import rule
 
 from ..artifact import CompileFailure, DeployError

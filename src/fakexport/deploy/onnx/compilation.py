@@ -13,9 +13,7 @@ from torch.export import ExportedProgram
 
 from fakexport.error import InvalidValue
 from fakexport.files import new_file
-from fakexport.program.program_devices import devices_of_program
-from fakexport.program.retargeting.retarget import retarget
-from fakexport.program.weightless import unbound_names
+from fakexport.program import devices_of_program, retarget, unbound_names
 
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
 from ..signature import Signature

@@ -13,12 +13,14 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 
 from fakexport.fake import is_fake
 from fakexport.history import value_of
-from fakexport.program.derived_program import derived_program
-from fakexport.program.operator_name import operator_name
-from fakexport.program.program_copy import graph_modules
-from fakexport.program.source_paths import SourcePaths
-from fakexport.program.source_span import source_span
-from fakexport.program.weightless import has_value
+from fakexport.program import (
+    SourcePaths,
+    derived_program,
+    graph_modules,
+    has_value,
+    operator_name,
+    source_span,
+)
 
 from ..artifact import CompileFailure, DeployError
 from ..object_findings import findings_of_objects

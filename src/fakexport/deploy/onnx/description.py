@@ -12,9 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._version import __version__
-from fakexport.archive.manifest import MethodManifest, TensorEntry
-from fakexport.archive.manifest_json import decode_manifest, method_to_json
-from fakexport.archive.payload import weights_payload
+from fakexport.archive import MethodManifest, TensorEntry, decode_manifest, method_to_json, weights_payload
 from fakexport.documents import (
     DocumentError,
     field,
@@ -26,7 +24,7 @@ from fakexport.documents import (
     record,
     text,
 )
-from fakexport.program.weightless import has_value
+from fakexport.program import has_value
 from fakexport.weights import ExpectedWeights, Weight, recipes_of
 
 from ..artifact import WeightsPlace

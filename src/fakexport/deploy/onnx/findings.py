@@ -14,9 +14,7 @@ from fakexport._torch.onnx_translations import node_of_failure, prepared, untran
 from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program.module_path import module_path
-from fakexport.program.operator_name import operator_name, target_name
-from fakexport.program.source_span import source_span
+from fakexport.program import module_path, operator_name, source_span, target_name
 from fakexport.rules import rule
 
 from ..signature import Signature
