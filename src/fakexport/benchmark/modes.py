@@ -87,37 +87,37 @@ def _open_compiled(request: Request, folder: Path) -> Call:
 
 
 def _write_aoti(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
-    from ..aoti import compile_aoti
+    from fakexport.deploy.aoti import compile_aoti
 
     compile_aoti(_program(request, model, inputs), folder / "model.aoti.pt2")
 
 
 def _open_aoti(request: Request, folder: Path) -> Call:
-    from ..aoti import open_aoti
+    from fakexport.deploy.aoti import open_aoti
 
     return _named(open_aoti(folder / "model.aoti.pt2"))
 
 
 def _write_onnx(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
-    from ..onnx import compile_onnx
+    from fakexport.deploy.onnx import compile_onnx
 
     compile_onnx(_program(request, model, inputs), folder / "model.onnx")
 
 
 def _open_onnx(request: Request, folder: Path) -> Call:
-    from ..onnx import open_onnx
+    from fakexport.deploy.onnx import open_onnx
 
     return _named(open_onnx(folder / "model.onnx"))
 
 
 def _write_executorch(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
-    from ..executorch import compile_executorch
+    from fakexport.deploy.executorch import compile_executorch
 
     compile_executorch(_program(request, model, inputs), folder / "model.pte", backend="xnnpack")
 
 
 def _open_executorch(request: Request, folder: Path) -> Call:
-    from ..executorch import open_executorch
+    from fakexport.deploy.executorch import open_executorch
 
     return _named(open_executorch(folder / "model.pte"))
 
