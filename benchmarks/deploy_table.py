@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fresh_process import ROOT
-from fakexport.benchmark import MODES, bench
-from fakexport.report import bench_to_dict
+from fakexport.benchmark import bench
+from fakexport.benchmark.modes import MODES
+from fakexport.report.bench_json import bench_to_dict
 from fakexport.report.quantity import bytes_text
 from fakexport.report.spread import duration_text
 

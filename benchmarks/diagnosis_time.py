@@ -30,8 +30,9 @@ def main() -> int:
     import torch
 
     from fakexport._torch.trace_end import TraceFinished, ended_after_trace
-    from fakexport.capture import capture, explore, parse_dynamic
+    from fakexport.capture import capture, parse_dynamic
     from fakexport.capture.capture import torch_shapes, traced
+    from fakexport.capture.exploration import explore
     from fakexport.devices import Topology, emulate
     from fakexport.diagnose import diagnose_failure, diagnose_program
     from fakexport.fake import build, install_transfers

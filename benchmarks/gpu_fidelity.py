@@ -85,7 +85,7 @@ def export_lines(case: Case, profile: str | None) -> tuple[str, ...]:
     from fakexport.capture import capture, parse_dynamic
     from fakexport.devices import emulate
     from fakexport.fake import build
-    from fakexport.program import canonical_lines
+    from fakexport.program.canonical import canonical_lines
     from fakexport.sources import resolve
 
     source = resolve(case.source)

@@ -12,7 +12,9 @@ from torch.export import ExportedProgram
 from fakexport.capture import capture
 from fakexport.devices import emulate
 from fakexport.fake import build
-from fakexport.program import Retargeted, RetargetError, diff, nodes_equal, retargeted
+from fakexport.program import RetargetError, diff, retargeted
+from fakexport.program.equality import nodes_equal
+from fakexport.program.retargeting.retarget import Retargeted
 from fakexport.sources import Source, resolve
 from tests.architectures import Architecture
 

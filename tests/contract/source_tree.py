@@ -49,15 +49,21 @@ def imports(module: Module) -> Iterator[tuple[int, str]]:
 
     `from a.b import c` gives `a.b.c`, whether `c` is a module or a name in one.
     """
+    for line, origin, name in imported_names(module):
+        yield line, f"{origin}.{name}" if name else origin
+
+
+def imported_names(module: Module) -> Iterator[tuple[int, str, str]]:
+    """Line, dotted origin and name of every import; "" is the name if the module itself is imported."""
     for node in ast.walk(module.tree):
         match node:
             case ast.Import():
-                yield from ((node.lineno, alias.name) for alias in node.names)
+                yield from ((node.lineno, alias.name, "") for alias in node.names)
             case ast.ImportFrom():
                 origin = _origin(node, module)
-                yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+                yield from ((node.lineno, origin, alias.name) for alias in node.names)
             case ast.Call(args=[ast.Constant(value=str(target)), *_]) if _is_import_call(node.func):
-                yield node.lineno, target
+                yield node.lineno, target, ""
 
 
 def _origin(node: ast.ImportFrom, module: Module) -> str:

@@ -10,21 +10,13 @@ import referencing
 import torch
 
 from fakexport.archive import describe, diff_archives, save, save_bundle
-from fakexport.report import (
-    BENCH_SCHEMA,
-    DIFF_SCHEMA,
-    INSPECT_SCHEMA,
-    PROJECT_SCHEMA,
-    SCHEMA,
-    WEIGHTS_SCHEMA,
-    ProjectReport,
-    archive_difference_to_dict,
-    archive_to_dict,
-    bench_to_dict,
-    project_to_dict,
-    to_dict,
-    weights_to_dict,
-)
+from fakexport.report import ProjectReport
+from fakexport.report.archive_difference_json import DIFF_SCHEMA, archive_difference_to_dict
+from fakexport.report.archive_json import INSPECT_SCHEMA, archive_to_dict
+from fakexport.report.as_json import SCHEMA, to_dict
+from fakexport.report.bench_json import BENCH_SCHEMA, bench_to_dict
+from fakexport.report.project_report import PROJECT_SCHEMA, project_to_dict
+from fakexport.report.weights_json import WEIGHTS_SCHEMA, weights_to_dict
 from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
 from tests.known_facts import with_facts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fakexport.benchmark import MODES
+from fakexport.benchmark.modes import MODES
 from fakexport.cli import main
 from tests.command_line import fakexport
 from tests.contract.source_tree import ROOT

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import fakexport as fe
-from fakexport.deploy import Signature, UnsuitableInputs
+from fakexport.deploy import UnsuitableInputs
+from fakexport.deploy.signature import Signature
 from fakexport.deploy.weights_file import OWNER
 from tests.command_line import fakexport
 from tests.contract.source_tree import ROOT

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 
 import fakexport as fe
 from fakexport.archive import describe
-from fakexport.deploy import DeployError, open_artifact
+from fakexport.deploy import DeployError
+from fakexport.deploy.opening import open_artifact
 from tests.earlier_archives import model
 from tests.earlier_archives.write import FOLDER
 

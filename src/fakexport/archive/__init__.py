@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from .binding import bind
     from .bundle import Bundle
     from .codec.operator_lookup import refuse_unregistered
-    from .description import ArchiveDescription, MethodDescription, StoredConstant, describe
-    from .loading import LoadedArchive, load, load_archive, load_bundle
+    from .description import ArchiveDescription, MethodDescription, describe
+    from .loading import load, load_bundle
     from .manifest import DTYPE_BYTES, Manifest, MethodManifest, TensorEntry
     from .manifest_json import decode_manifest, method_to_json
-    from .methods import methods_of
     from .payload import weights_payload
     from .saved_object import refuse_unregistered_classes
     from .saving import save, save_bundle
@@ -30,11 +29,9 @@ __all__ = [
     "ArchiveDifference",
     "Bundle",
     "FactDifference",
-    "LoadedArchive",
     "Manifest",
     "MethodDescription",
     "MethodManifest",
-    "StoredConstant",
     "TensorEntry",
     "WeightDifference",
     "WeightsLeftBehind",
@@ -44,10 +41,8 @@ __all__ = [
     "diff_archives",
     "is_archive",
     "load",
-    "load_archive",
     "load_bundle",
     "method_to_json",
-    "methods_of",
     "name_in_checkpoint",
     "refuse_unregistered",
     "refuse_unregistered_classes",
@@ -64,11 +59,9 @@ _HOMES = {
     "Bundle": "bundle",
     "DTYPE_BYTES": "manifest",
     "FactDifference": "archive_difference",
-    "LoadedArchive": "loading",
     "Manifest": "manifest",
     "MethodDescription": "description",
     "MethodManifest": "manifest",
-    "StoredConstant": "description",
     "TensorEntry": "manifest",
     "WeightDifference": "archive_difference",
     "WeightsLeftBehind": "weights_left",
@@ -78,10 +71,8 @@ _HOMES = {
     "diff_archives": "archive_difference",
     "is_archive": "verification",
     "load": "loading",
-    "load_archive": "loading",
     "load_bundle": "loading",
     "method_to_json": "manifest_json",
-    "methods_of": "methods",
     "name_in_checkpoint": "sharing",
     "refuse_unregistered": "codec.operator_lookup",
     "refuse_unregistered_classes": "saved_object",

@@ -3,9 +3,8 @@
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import Captured, capture, guard_span
 from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
-from fakexport.capture.constants import recover_constants
-from fakexport.capture.dynamic_dims import AUTO, DynamicDim, DynamicDims, as_torch_shapes, parse_dynamic
-from fakexport.capture.exploration import Assumption, Exploration, Problem, capture_or_explore, explore
+from fakexport.capture.dynamic_dims import DynamicDim, DynamicDims, as_torch_shapes, parse_dynamic
+from fakexport.capture.exploration import Exploration, Problem, capture_or_explore
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, OperatorCall, user_spans
 from fakexport.capture.flattening import flattened
@@ -17,8 +16,6 @@ from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConsta
 from fakexport.capture.traced_blocks import TracedBlocks
 
 __all__ = [
-    "AUTO",
-    "Assumption",
     "CaptureFailure",
     "Captured",
     "DynamicDim",
@@ -40,7 +37,6 @@ __all__ = [
     "build_source",
     "capture",
     "capture_or_explore",
-    "explore",
     "export",
     "facts_at_capture",
     "flattened",
@@ -50,6 +46,5 @@ __all__ = [
     "parse_dynamic",
     "plain",
     "plain_forward",
-    "recover_constants",
     "user_spans",
 ]

@@ -1,15 +1,14 @@
 """What the trace of a program took for granted about its inputs, as values that every path checks."""
 
 from .condition import Condition, conditions_from_json, conditions_to_json
-from .expression import Expression, Operation, Question, expression_text
+from .expression import Operation, Question, expression_text
 from .input_leaves import InputLeaf, input_leaves
 from .linear_size import linear_size
 from .reading import UnreadableCondition, read_condition
-from .reliance import absence_guards, conditions_of, conditions_of_guards
+from .reliance import absence_guards, conditions_of
 
 __all__ = [
     "Condition",
-    "Expression",
     "InputLeaf",
     "Operation",
     "Question",
@@ -17,7 +16,6 @@ __all__ = [
     "absence_guards",
     "conditions_from_json",
     "conditions_of",
-    "conditions_of_guards",
     "conditions_to_json",
     "expression_text",
     "input_leaves",

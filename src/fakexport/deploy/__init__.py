@@ -1,12 +1,12 @@
 """Run a bound program, or compile it."""
 
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
-from .compilation import OPTIONS_OF, Form, compile
+from .compilation import OPTIONS_OF, compile
 from .inputs import read_inputs
 from .loaded_program import LoadedProgram, call_arguments, run
-from .opening import artifact_kind, open_artifact, open_program
+from .opening import artifact_kind, open_program
 from .outputs import write_outputs
-from .signature import Signature, UnsuitableInputs
+from .signature import UnsuitableInputs
 from .timing import run_timed
 
 __all__ = [
@@ -15,14 +15,11 @@ __all__ = [
     "CompileFailure",
     "CompiledFile",
     "DeployError",
-    "Form",
     "LoadedProgram",
-    "Signature",
     "UnsuitableInputs",
     "artifact_kind",
     "call_arguments",
     "compile",
-    "open_artifact",
     "open_program",
     "read_inputs",
     "run",

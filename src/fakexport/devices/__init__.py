@@ -7,14 +7,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from fakexport.devices.custom_profiles import ProfileError, device_profiles
-from fakexport.devices.profile import (
-    PEAK_DTYPES,
-    DeviceProfile,
-    default_profiles,
-    load_profiles,
-    profile_named,
-)
-from fakexport.devices.topology import MAX_DEVICES, Topology, VirtualDevice
+from fakexport.devices.profile import DeviceProfile, default_profiles, load_profiles, profile_named
+from fakexport.devices.topology import MAX_DEVICES, Topology
 
 if TYPE_CHECKING:
     from fakexport.devices.emulation import NoVirtualDevices, check_emulation, emulate, emulated_topology
@@ -23,12 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_DEVICES",
-    "PEAK_DTYPES",
     "DeviceProfile",
     "NoVirtualDevices",
     "ProfileError",
     "Topology",
-    "VirtualDevice",
     "check_emulation",
     "default_profiles",
     "device_profiles",

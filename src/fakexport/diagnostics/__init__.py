@@ -1,16 +1,7 @@
 """Diagnostics as data, and their output formats. Standard library only."""
 
 from fakexport.diagnostics.as_json import to_dict
-from fakexport.diagnostics.diagnostic import (
-    Diagnostic,
-    Fault,
-    Fix,
-    Label,
-    Origin,
-    Severity,
-    Span,
-    check_headline,
-)
+from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Severity, Span, check_headline
 from fakexport.diagnostics.folding import fold
 from fakexport.diagnostics.github import render_github
 from fakexport.diagnostics.statement import (
@@ -21,14 +12,13 @@ from fakexport.diagnostics.statement import (
     is_test,
     with_columns,
 )
-from fakexport.diagnostics.text import render_text, source_line, source_text
+from fakexport.diagnostics.text import render_text, source_text
 
 __all__ = [
     "Diagnostic",
     "Fault",
     "Fix",
     "Label",
-    "Origin",
     "Severity",
     "Span",
     "attribute_span",
@@ -40,7 +30,6 @@ __all__ = [
     "is_test",
     "render_github",
     "render_text",
-    "source_line",
     "source_text",
     "to_dict",
     "with_columns",

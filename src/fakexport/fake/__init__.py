@@ -7,18 +7,15 @@ from .build import Built, build
 from .deferred import deferred_init, is_deferred
 from .materialize import MaterializeError, materialize_module, materialize_tensor
 from .mode import fake_mode, is_fake, meta_like
-from .place import place
-from .placement import DeviceMap, Placement, covering_entry
+from .placement import DeviceMap, covering_entry
 from .subclasses import SubclassNotKept, check_input, unregistered_wrapper
-from .transfers import Transfers, install_transfers
+from .transfers import install_transfers
 
 __all__ = [
     "Built",
     "DeviceMap",
     "MaterializeError",
-    "Placement",
     "SubclassNotKept",
-    "Transfers",
     "UnreplayableRead",
     "build",
     "check_input",
@@ -31,7 +28,6 @@ __all__ = [
     "materialize_module",
     "materialize_tensor",
     "meta_like",
-    "place",
     "remember_value",
     "unregistered_wrapper",
     "value_of",

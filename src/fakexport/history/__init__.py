@@ -4,7 +4,7 @@ It knows tensors and no modules: building models and placing them is the subject
 """
 
 from .edits import edit_of, note_edit
-from .provenance import Dependence, DependenceKind, Provenance
+from .provenance import Provenance
 from .recording import Recording, recording
 from .records import Operation, Output, TensorRecord
 from .references import record_of
@@ -12,8 +12,6 @@ from .replay import UnreplayableRead, replay, why_unreplayable
 from .values import hand_on_value, remember_value, value_of, withhold_value
 
 __all__ = [
-    "Dependence",
-    "DependenceKind",
     "Operation",
     "Output",
     "Provenance",

@@ -1,13 +1,11 @@
 """Reads programs and puts them on other devices: what is in them, what moves, where two of them differ."""
 
-from fakexport.program.canonical import canonical_lines
 from fakexport.program.derived_program import derived_program, handed_on
 from fakexport.program.devices import DeviceLiteral, device_of_literal, devices
 from fakexport.program.differences.alignment import align
 from fakexport.program.differences.difference import diff
 from fakexport.program.differences.program_difference import (
     ConstantDifference,
-    DeviceChange,
     NodeChange,
     NodeGroup,
     OperatorDifference,
@@ -15,7 +13,6 @@ from fakexport.program.differences.program_difference import (
     RangeDifference,
     SignatureDifference,
 )
-from fakexport.program.equality import Mismatch, nodes_equal
 from fakexport.program.library_operators import (
     library_classes,
     library_modules,
@@ -29,16 +26,10 @@ from fakexport.program.output_names import leaf_names, output_names
 from fakexport.program.program_copy import copied_graph, graph_modules
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
-from fakexport.program.retargeting.device_listing import Breakage, DeviceListing, inspect_devices
+from fakexport.program.retargeting.device_listing import DeviceListing, inspect_devices
 from fakexport.program.retargeting.device_move import DeviceMove
-from fakexport.program.retargeting.retarget import (
-    Retargeted,
-    RetargetError,
-    RetargetWarning,
-    retarget,
-    retargeted,
-)
-from fakexport.program.shared_memory import SharedOutput, WrittenInput, shared_outputs, written_inputs
+from fakexport.program.retargeting.retarget import RetargetError, RetargetWarning, retarget, retargeted
+from fakexport.program.shared_memory import shared_outputs, written_inputs
 from fakexport.program.source_paths import SourcePaths
 from fakexport.program.source_span import (
     is_library_code,
@@ -54,12 +45,12 @@ from fakexport.program.stand_in_inputs import (
     has_stand_in_inputs,
     stand_in_inputs,
 )
-from fakexport.program.summary import ProgramSummary, TensorTotals, ValueSummary, summarise
+from fakexport.program.summary import ProgramSummary, ValueSummary, summarise
 from fakexport.program.summary_of import summary_of
 from fakexport.program.symbol_range import SymbolRange, symbol_ranges
 from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
-from fakexport.program.tensor_spec import Spelling, TensorSpec, plain_name, tensors_in
-from fakexport.program.training_mode import TrainingOperator, training_operators
+from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
+from fakexport.program.training_mode import training_operators
 from fakexport.program.transfers import Transfer, transfers
 from fakexport.program.unbound_constant import UnboundConstant, UnboundReason
 from fakexport.program.unused_parameters import UnusedParameters, unused_parameters
@@ -75,13 +66,10 @@ from fakexport.program.written_state import written_state
 
 __all__ = [
     "NO_PATH",
-    "Breakage",
     "ConstantDifference",
-    "DeviceChange",
     "DeviceListing",
     "DeviceLiteral",
     "DeviceMove",
-    "Mismatch",
     "ModuleSummary",
     "NodeChange",
     "NodeGroup",
@@ -92,15 +80,10 @@ __all__ = [
     "RangeDifference",
     "RetargetError",
     "RetargetWarning",
-    "Retargeted",
-    "SharedOutput",
     "SignatureDifference",
     "SourcePaths",
     "Spelling",
     "SymbolRange",
-    "TensorSpec",
-    "TensorTotals",
-    "TrainingOperator",
     "Transfer",
     "UnboundConstant",
     "UnboundProgram",
@@ -109,10 +92,8 @@ __all__ = [
     "ValueSummary",
     "Visit",
     "WeightlessProgram",
-    "WrittenInput",
     "align",
     "attribute",
-    "canonical_lines",
     "checked_module",
     "copied_graph",
     "derived_program",
@@ -140,7 +121,6 @@ __all__ = [
     "library_operators",
     "module_path",
     "names_by_tensor",
-    "nodes_equal",
     "operator_name",
     "output_names",
     "plain_name",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from fakexport import diagnostics
+from fakexport.diagnostics import to_dict as diagnostic_to_dict
 from fakexport.report.verdict import Report, TargetDifference, Verdict
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "versions": dict(report.versions),
         "targets": [_target(verdict) for verdict in report.verdicts],
         "differences": [_difference(difference) for difference in report.differences],
-        "diagnostics": [diagnostics.to_dict(diagnostic) for diagnostic in report.diagnostics],
+        "diagnostics": [diagnostic_to_dict(diagnostic) for diagnostic in report.diagnostics],
         "measured": [{"target": v.target.name, **plain(v.timings)} for v in report.verdicts],
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fakexport import diagnostics
+from fakexport.diagnostics import render_github as annotation
 from fakexport.documents import escaped
 from fakexport.report.text import summary_line
 from fakexport.report.verdict import Report
@@ -24,6 +24,6 @@ def render_github(report: Report) -> str:
         Text that ends in one line end.
     """
     by_severity = sorted(report.diagnostics, key=lambda diagnostic: _ORDER.index(diagnostic.severity))
-    lines = [diagnostics.render_github(diagnostic) for diagnostic in by_severity]
+    lines = [annotation(diagnostic) for diagnostic in by_severity]
     lines += [escaped(f"target {v.target.name}: {result_text(v)}") for v in report.verdicts]
     return "\n".join([*lines, summary_line(report)]) + "\n"

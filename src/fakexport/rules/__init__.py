@@ -8,9 +8,9 @@ import pkgutil
 from difflib import get_close_matches
 
 from fakexport.error import InvalidValue
-from fakexport.rules.rule import FailsOn, Rule
+from fakexport.rules.rule import Rule
 
-__all__ = ["FailsOn", "Rule", "all_rules", "rule"]
+__all__ = ["Rule", "all_rules", "rule"]
 
 
 @functools.cache

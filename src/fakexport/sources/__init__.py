@@ -6,7 +6,7 @@ from fakexport.sources.input_spec import InputSpec, parse_input_spec
 from fakexport.sources.inputs import inputs_from_specs
 from fakexport.sources.operator_library import load_operator_library
 from fakexport.sources.resolve import resolve
-from fakexport.sources.source import ExampleInputs, Source, no_patches
+from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, how_to_install
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "how_to_install",
     "inputs_from_specs",
     "load_operator_library",
-    "no_patches",
     "parse_dtype",
     "parse_input_spec",
     "resolve",

@@ -14,7 +14,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 import fakexport as fe
-from fakexport.archive import describe, load_archive, methods_of
+from fakexport.archive import describe
+from fakexport.archive.loading import load_archive
+from fakexport.archive.methods import methods_of
 from fakexport.container import ArchiveError
 from fakexport.program import UnboundProgram
 from fakexport.weights import BindError, WeightsWarning, open_checkpoint

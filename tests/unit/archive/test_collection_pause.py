@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import describe, load_archive
+from fakexport.archive import describe
+from fakexport.archive.loading import load_archive
 from fakexport.archive.method_records import WEIGHTS_CONFIG
 from fakexport.container.contents import FRAME_RECORDS
 from fakexport.container.reader import read_container

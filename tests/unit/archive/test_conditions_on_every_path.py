@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 import fakexport as fe
-from fakexport.archive import load_archive, save_bundle
+from fakexport.archive import save_bundle
+from fakexport.archive.loading import load_archive
 from fakexport.cli import main
 from fakexport.deploy import UnsuitableInputs
 from fakexport.deploy import run as run_program

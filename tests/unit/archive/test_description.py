@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import describe, load_archive, save
+from fakexport.archive import describe, save
+from fakexport.archive.loading import load_archive
 from fakexport.container import ArchiveError
 from fakexport.program import summarise
 from fakexport.report import render_archive

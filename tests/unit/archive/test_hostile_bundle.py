@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import describe, load_archive, methods_of
+from fakexport.archive import describe
 from fakexport.archive.described_container import MANIFEST, read_manifest
+from fakexport.archive.loading import load_archive
 from fakexport.archive.manifest import MOST_METHODS, Manifest
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
-from fakexport.archive.methods import read_methods
+from fakexport.archive.methods import methods_of, read_methods
 from fakexport.container import ArchiveError
 from fakexport.container.contents import FRAME_RECORDS
 from fakexport.container.reader import Limits, read_container

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport.archive import describe, load_archive
+from fakexport.archive import describe
+from fakexport.archive.loading import load_archive
 from fakexport.archive.method_records import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
 from fakexport.container import ArchiveError
 from fakexport.container.contents import FRAME_RECORDS

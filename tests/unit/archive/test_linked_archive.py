@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import load_archive, save
+from fakexport.archive import save
 from fakexport.archive.described_container import MANIFEST, read_manifest, write_described
 from fakexport.archive.linked_files import _LinkedFile, linked_tensors
+from fakexport.archive.loading import load_archive
 from fakexport.archive.manifest import ALONE, Manifest, MethodManifest
 from fakexport.container import ArchiveError
 from fakexport.container.contents import FRAME_RECORDS

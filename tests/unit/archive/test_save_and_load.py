@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import load_archive, save
+from fakexport.archive import save
 from fakexport.archive.described_container import MANIFEST, write_described
+from fakexport.archive.loading import load_archive
 from fakexport.archive.manifest import Manifest
 from fakexport.archive.method_records import CONSTANTS_CONFIG, WEIGHTS_CONFIG
 from fakexport.container import ArchiveError

@@ -16,14 +16,17 @@ from torch._export.serde import serialize as stock
 from torch.export import Dim, ExportedProgram
 
 import fakexport as fe
-from fakexport.archive import describe, load_archive, methods_of
+from fakexport.archive import describe
+from fakexport.archive.loading import load_archive
 from fakexport.archive.method_records import WEIGHTS_CONFIG, MethodRecords
+from fakexport.archive.methods import methods_of
 from fakexport.archive.stock_archive import NO_MANIFEST
 from fakexport.container import ArchiveError
 from fakexport.container.contents import FRAME_RECORDS
 from fakexport.container.reader import read_container
 from fakexport.container.writer import write_container
-from fakexport.program import UnboundProgram, nodes_equal
+from fakexport.program import UnboundProgram
+from fakexport.program.equality import nodes_equal
 from tests.unit.archive.test_save_and_load import Tied
 
 

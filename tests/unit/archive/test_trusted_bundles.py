@@ -12,7 +12,9 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import package_pt2
 
 import fakexport as fe
-from fakexport.archive import load_archive, methods_of, verify_archived_weights
+from fakexport.archive import verify_archived_weights
+from fakexport.archive.loading import load_archive
+from fakexport.archive.methods import methods_of
 from fakexport.container import ArchiveError
 from fakexport.container.contents import FRAME_RECORDS
 from fakexport.container.reader import read_container

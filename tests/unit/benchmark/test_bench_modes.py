@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakexport.benchmark import MODES, worker
+from fakexport.benchmark import worker
+from fakexport.benchmark.modes import MODES
 from fakexport.benchmark.outcome import Outcome
 from fakexport.benchmark.reference import Facts
 from fakexport.benchmark.request import Request

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deploy_table import CASES, PAGE, merged, page
-from fakexport.benchmark import MODES
-from fakexport.report import bench_to_dict
+from fakexport.benchmark.modes import MODES
+from fakexport.report.bench_json import bench_to_dict
 from tests.unit.report.sample_bench import sample_bench
 
 

@@ -14,13 +14,14 @@ from torch.export import ExportedProgram
 
 import fakexport as fe
 from fakexport._torch.fake_tensors import mode_of
-from fakexport.capture import Captured, Recovered, UnboundConstants, capture, constants, recover_constants
+from fakexport.capture import Captured, Recovered, UnboundConstants, capture, constants
+from fakexport.capture.constants import recover_constants
 from fakexport.devices import emulate
 from fakexport.fake import build, deferred_init, materialize_module
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.history.records import history_of
 from fakexport.history.references import record_of
-from fakexport.program import nodes_equal
+from fakexport.program.equality import nodes_equal
 from tests.real_constants import same_bits
 
 X = torch.arange(8.0).view(2, 4)

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_bundle_keeps_what_the_archives_said(folder: Path) -> None:
-    from fakexport.archive import load_archive
+    from fakexport.archive.loading import load_archive
 
     loaded = load_archive(folder / "bundle.pt2", is_whole=True)
 

@@ -8,7 +8,8 @@ import pytest
 
 from fakexport.cli import main
 from fakexport.diagnostics import Diagnostic
-from fakexport.report import render_github, render_report, to_dict
+from fakexport.report import render_github, render_report
+from fakexport.report.as_json import to_dict
 from fakexport.sources import SourceError
 from tests.unit.cli.checked import install_check
 from tests.unit.report.sample_reports import report

@@ -22,12 +22,13 @@ import fakexport as fe
 from fakexport.container import ArchiveError
 from fakexport.container.reader import read_container
 from fakexport.container.writer import write_container
-from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind, open_artifact, run
+from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind, run
 from fakexport.deploy.aoti import compile_aoti, open_aoti
 from fakexport.deploy.aoti.metadata import PackageMetadata
 from fakexport.deploy.aoti.package import read_metadata
 from fakexport.deploy.aoti.package_cache import PackageCache, cache_key
 from fakexport.deploy.artifact import CompiledFile
+from fakexport.deploy.opening import open_artifact
 from fakexport.program import UnboundProgram
 from fakexport.weights import BindError
 

@@ -8,9 +8,10 @@ import torch
 
 import fakexport.deploy.cpp_project as cpp_project
 from fakexport.capture import export
-from fakexport.deploy import DeployError, Signature
+from fakexport.deploy import DeployError
 from fakexport.deploy.cpp_project import write_cpp_project
 from fakexport.deploy.cpp_project.readme import readme
+from fakexport.deploy.signature import Signature
 
 TEMPLATE = Path(cpp_project.__file__).parent / "template"
 SOURCES = {path.name for path in (TEMPLATE / "src").iterdir()}

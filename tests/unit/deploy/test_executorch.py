@@ -9,7 +9,8 @@ from torch.export import Dim
 
 from fakexport.archive import bind, load, save
 from fakexport.capture import export
-from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind, open_artifact
+from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind
+from fakexport.deploy.opening import open_artifact
 from fakexport.program.weightless import UnboundProgram
 
 pytest.importorskip("executorch")

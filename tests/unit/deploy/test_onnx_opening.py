@@ -18,9 +18,10 @@ pytest.importorskip("onnxruntime")
 
 import fakexport as fe  # noqa: E402
 from fakexport.archive import load  # noqa: E402
-from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind, open_artifact  # noqa: E402
+from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind  # noqa: E402
 from fakexport.deploy.onnx import compile_onnx, open_onnx  # noqa: E402
 from fakexport.deploy.onnx.description import KEY, Description  # noqa: E402
+from fakexport.deploy.opening import open_artifact  # noqa: E402
 from fakexport.weights import BindError, CheckpointError  # noqa: E402
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fakexport.diagnostics import Diagnostic, Fix, Label, Span, render_text, source_line
+from fakexport.diagnostics import Diagnostic, Fix, Label, Span, render_text
+from fakexport.diagnostics.text import source_line
 
 
 def reader(sources: dict[tuple[str, int], str]) -> Callable[[str, int], str | None]:

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from fakexport.devices import Topology, emulate
-from fakexport.fake import fake_mode, place, value_of
+from fakexport.fake import fake_mode, value_of
+from fakexport.fake.place import place
 from fakexport.history import UnreplayableRead
 from fakexport.history.recording import recording
 

@@ -15,7 +15,8 @@ from torch.nn.utils import parametrize
 
 import fakexport as fe
 from fakexport.devices import emulate
-from fakexport.fake import SubclassNotKept, build, place
+from fakexport.fake import SubclassNotKept, build
+from fakexport.fake.place import place
 from fakexport.history import value_of
 from fakexport.program import inspect_module
 from tests.subclasses import Holder, Scaled, quantized, twice_quantized

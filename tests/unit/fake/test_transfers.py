@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from fakexport.devices import emulate
-from fakexport.fake import build, fake_mode, install_transfers, place
+from fakexport.fake import build, fake_mode, install_transfers
+from fakexport.fake.place import place
 
 Pair = namedtuple("Pair", "left right")
 

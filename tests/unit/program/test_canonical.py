@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from fakexport.program import canonical_lines, walk
+from fakexport.program import walk
+from fakexport.program.canonical import canonical_lines
 from tests.unit.program.small_models import BATCH, MLP, export_many_kinds
 
 ROOT = Path(__file__).parents[3]
@@ -66,7 +67,7 @@ def test_devices_are_written_with_their_index(two_devices: ExportedProgram) -> N
 def test_another_process_writes_the_same(many_kinds: ExportedProgram) -> None:
     script = (
         "from tests.unit.program.small_models import export_many_kinds\n"
-        "from fakexport.program import canonical_lines\n"
+        "from fakexport.program.canonical import canonical_lines\n"
         "print('\\n'.join(canonical_lines(export_many_kinds())))"
     )
 

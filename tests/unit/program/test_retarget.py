@@ -10,7 +10,8 @@ import fakexport as fe
 from fakexport._torch.fake_tensors import fake_elsewhere
 from fakexport.fake import is_fake
 from fakexport.history import value_of
-from fakexport.program import RetargetError, devices, diff, nodes_equal, retargeted, transfers
+from fakexport.program import RetargetError, devices, diff, retargeted, transfers
+from fakexport.program.equality import nodes_equal
 from tests.unit.program.small_models import MLP, Blocks, Branching, ManyKinds, TwoDevices
 
 

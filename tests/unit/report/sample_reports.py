@@ -8,7 +8,6 @@ from fakexport.capture import Recovered, UnboundConstant
 from fakexport.diagnostics import Diagnostic, Fix, Label, Span
 from fakexport.program import (
     ConstantDifference,
-    DeviceChange,
     NodeChange,
     NodeGroup,
     OperatorDifference,
@@ -17,10 +16,11 @@ from fakexport.program import (
     RangeDifference,
     SignatureDifference,
     SymbolRange,
-    TensorTotals,
     Transfer,
     ValueSummary,
 )
+from fakexport.program.differences.program_difference import DeviceChange
+from fakexport.program.summary import TensorTotals
 from fakexport.report import Report, TargetDifference, TargetSpec, Timings, Verdict
 
 VERSIONS = {"fakexport": "0.1.0", "python": "3.11.7", "torch": "2.13.0"}

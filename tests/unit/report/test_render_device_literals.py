@@ -1,7 +1,8 @@
 """Where a program names devices, as text."""
 
 from fakexport.diagnostics import Span
-from fakexport.program import Breakage, DeviceListing, DeviceLiteral
+from fakexport.program import DeviceListing, DeviceLiteral
+from fakexport.program.retargeting.device_listing import Breakage
 from fakexport.report import render_device_literals, render_diagnostics
 from fakexport.rules import rule
 

@@ -8,7 +8,8 @@ import pytest
 
 from fakexport.capture import Recovered
 from fakexport.diagnostics import Diagnostic
-from fakexport.program import OperatorDifference, TensorTotals
+from fakexport.program import OperatorDifference
+from fakexport.program.summary import TensorTotals
 from fakexport.report import TargetDifference, TargetSpec, render_report
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.transfer_listing import transfer_listing

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from fakexport.report import render_json, to_dict
+from fakexport.report import render_json
+from fakexport.report.as_json import to_dict
 from tests.unit.report.sample_reports import TIMINGS, full_report, report, verdict
 
 
