@@ -26,6 +26,7 @@ from fakexport.sources.transformers_config import (
     set_use_cache,
 )
 from fakexport.sources.transformers_inputs import derive_inputs
+from fakexport.sources.vision_heads import normalized_heads
 
 __all__ = ["HUB_ID", "how_to_download", "transformers_source"]
 
@@ -142,5 +143,5 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
     register_cache_pytrees_for_model(module)
     attention = functional.scaled_dot_product_attention
     torchs_own = patch_attribute(functional, "scaled_dot_product_attention", lambda patched: attention)
-    with apply_patches("dynamo"), torchs_own, reset_model_state(module):
+    with apply_patches("dynamo"), torchs_own, reset_model_state(module), normalized_heads(module):
         yield
