@@ -30,9 +30,9 @@ def normalized_heads(module: nn.Module) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for attention in module.modules() if _are_forgotten() else ():
-            if _is_replaced(attention) and hasattr(attention, "qkv") and hasattr(attention, "q_norm"):
-                handle = attention.qkv.register_forward_hook(_normalizing(attention))
-                stack.callback(handle.remove)
+            projection = getattr(attention, "qkv", None)
+            if _is_replaced(attention) and isinstance(projection, nn.Module) and hasattr(attention, "q_norm"):
+                stack.callback(projection.register_forward_hook(_normalizing(attention)).remove)
         yield
 
 
