@@ -6,19 +6,17 @@ arithmetic, comparisons, and a few functions of `math` and `torch`.
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
 
 from fakexport.documents import DocumentError
 
-from .expression_text import MAX_DEPTH, Tokens
+from .expression_text import parse_expression
 
 __all__ = ["checked_guard"]
 
-_OPERATORS = frozenset(
-    ["+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "&", "|", "^", "<<", ">>"]
-)
-_WORD_OPERATORS = frozenset(("and", "or"))
+_COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _FUNCTIONS = frozenset(("max", "min", "abs", "round", "IsNonOverlappingAndDenseIndicator"))
 _FUNCTIONS_OF = {
     "math": frozenset(
@@ -46,9 +44,8 @@ _FUNCTIONS_OF = {
     "torch": frozenset(("sym_float", "sym_int", "_sym_sqrt", "sym_max", "sym_min", "sym_not", "sym_ite")),
 }
 _QUESTIONS = frozenset(("size", "stride", "storage_offset", "item"))
-_ATTRIBUTES = frozenset(("shape",))
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_LARGEST_POWER = 16
+_MOST_POWERS, _LARGEST_POWER = 4, 16
 # A key is copied into a string literal of the code that torch generates.
 _KEY = re.compile(r"[A-Za-z0-9_.:/ -]*", re.ASCII)
 
@@ -59,105 +56,73 @@ def checked_guard(text: str) -> str:
     Raises:
         DocumentError: it is not; running it might do anything.
     """
-    tokens = Tokens(text)
-    _Reader(tokens).condition(0)
-    tokens.finish()
+    tree = parse_expression(text)
+    try:
+        powers = _condition(tree)
+    except RecursionError:
+        raise DocumentError("a condition with too many levels") from None
+    if powers > _MOST_POWERS:
+        raise DocumentError("a condition with large powers")
     return text
 
 
-class _Reader:
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
-        self._powers = 0
+def _condition(node: ast.expr) -> int:
+    """Refuse what is not part of a condition; return how many powers it has."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() | None):
+            return 0
+        case ast.UnaryOp(operand=operand):
+            return _condition(operand)
+        case ast.BinOp(left=left, op=ast.Pow() | ast.LShift(), right=right):
+            _power(right)
+            return 1 + _condition(left)
+        case ast.BinOp(left=left, right=right) if not isinstance(node.op, ast.MatMult):
+            return _condition(left) + _condition(right)
+        case ast.BoolOp(values=values):
+            return sum(map(_condition, values))
+        case ast.Compare() if all(isinstance(sign, _COMPARISONS) for sign in node.ops):
+            return sum(map(_condition, (node.left, *node.comparators)))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
+            return sum(map(_condition, args))
+        case ast.Attribute(value=ast.Name(id=module), attr=name) if name in _FUNCTIONS_OF.get(module, ()):
+            return 0
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=module)) as called, args=args, keywords=[]) if (
+            module in _FUNCTIONS_OF
+        ):
+            return sum(map(_condition, (called, *args)))
+    _question(node)
+    return 0
 
-    def condition(self, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            raise DocumentError(f"a condition more than {MAX_DEPTH} levels deep")
-        tokens = self._tokens
-        was_power = False
-        while True:
-            while tokens.peek() in (("name", "not"), ("sign", "-"), ("sign", "+"), ("sign", "~")):
-                tokens.take()
-            self._atom(depth)
-            kind, text = tokens.peek()
-            is_operator = text in (_OPERATORS if kind == "sign" else _WORD_OPERATORS)
-            if kind not in ("sign", "name") or not is_operator:
-                return
-            tokens.take()
-            is_power = text in ("**", "<<")
-            if is_power:
-                self._power(is_tower=was_power)
-            was_power = is_power
 
-    def _power(self, *, is_tower: bool) -> None:
-        """`9**9**9` would keep the first call of the program busy for ever; a root, `** 0.5`, is harmless."""
-        self._powers += 1
-        self._tokens.accept("-")
-        kind, text = self._tokens.peek()
-        if is_tower or self._powers > 4 or kind != "number" or not float(text[:40]) <= _LARGEST_POWER:
-            raise DocumentError("a condition with large powers")
+def _power(exponent: ast.expr) -> None:
+    """`9**9**9` would keep the first call of the program busy for ever; a root, `** 0.5`, is harmless."""
+    if isinstance(exponent, ast.UnaryOp) and isinstance(exponent.op, ast.USub):
+        exponent = exponent.operand
+    match exponent:
+        case ast.Constant(value=int() | float() as number) if number is not True and number <= _LARGEST_POWER:
+            return
+    raise DocumentError("a condition with large powers")
 
-    def _atom(self, depth: int) -> None:
-        tokens = self._tokens
-        if tokens.peek()[0] == "number":
-            tokens.take()
-        elif tokens.accept("("):
-            self.condition(depth + 1)
-            tokens.take(text=")")
-        else:
-            self._named(tokens.take("name"), depth)
 
-    def _named(self, name: str, depth: int) -> None:
-        tokens = self._tokens
-        if name == "L":
-            self._input()
-        elif name in _FUNCTIONS:
-            tokens.take(text="(")
-            self._arguments(depth)
-        elif name in _FUNCTIONS_OF:
-            tokens.take(text=".")
-            function = tokens.take("name")
-            if function not in _FUNCTIONS_OF[name]:
-                raise DocumentError(f"a condition with {name}.{function[:40]}")
-            if tokens.accept("("):
-                self._arguments(depth)
-        elif name not in ("True", "False", "None"):
-            raise DocumentError(f"a condition with {name[:40]!r}")
-
-    def _arguments(self, depth: int) -> None:
-        while not self._tokens.accept(")"):
-            self.condition(depth + 1)
-            if self._tokens.peek() != ("sign", ")"):
-                self._tokens.take(text=",")
-
-    def _input(self) -> None:
-        """`L['x'][0]['key']`, then `.size()[0]` or `.shape[0]`."""
-        tokens = self._tokens
-        tokens.take(text="[")
-        argument = tokens.take("quoted")
-        if not _ARGUMENT.fullmatch(argument) or keyword.iskeyword(argument):
-            raise DocumentError(f"a condition on {argument[:40]!r}, which is not an argument")
-        tokens.take(text="]")
-        while tokens.peek()[1] in ("[", "."):
-            if tokens.accept("["):
-                self._subscript()
-            else:
-                tokens.take(text=".")
-                attribute = tokens.take("name")
-                if attribute in _QUESTIONS:
-                    tokens.take(text="(")
-                    tokens.take(text=")")
-                elif attribute not in _ATTRIBUTES:
-                    raise DocumentError(f"a condition on the attribute {attribute[:40]!r}")
-
-    def _subscript(self) -> None:
-        kind, text = self._tokens.peek()
-        if kind == "quoted" and not _KEY.fullmatch(text):
-            raise DocumentError(f"a condition on the key {text[:40]!r}")
-        if kind != "quoted":
-            self._tokens.accept("-")
-            kind, text = self._tokens.peek()
-            if kind != "number" or not text.isdecimal():
+def _question(node: ast.expr) -> None:
+    """`L['x'][0]['key']`, then `.size()[0]` or `.shape[0]`."""
+    match node:
+        case ast.Subscript(value=ast.Name(id="L"), slice=ast.Constant(value=str(argument))):
+            if not _ARGUMENT.fullmatch(argument) or keyword.iskeyword(argument):
+                raise DocumentError(f"a condition on {argument[:40]!r}, which is not an argument")
+        case ast.Subscript(value=owner, slice=ast.Constant(value=str(key))):
+            if not _KEY.fullmatch(key):
+                raise DocumentError(f"a condition on the key {key[:40]!r}")
+            _question(owner)
+        case ast.Subscript(value=owner, slice=index):
+            if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub):
+                index = index.operand
+            if not isinstance(index, ast.Constant) or type(index.value) is not int:
                 raise DocumentError("a condition with a subscript that is not a number or key")
-        self._tokens.take()
-        self._tokens.take(text="]")
+            _question(owner)
+        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[], keywords=[]) if name in _QUESTIONS:
+            _question(owner)
+        case ast.Attribute(value=owner, attr="shape"):
+            _question(owner)
+        case _:
+            raise DocumentError(f"a condition with {ast.unparse(node)[:40]!r}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -12,7 +14,7 @@ import sympy
 from fakexport._torch.symbolic_numbers import infinite_integer, shape_functions
 from fakexport.documents import DocumentError
 
-from .expression_text import Binary, Call, Name, Number, Quoted, Tree, Unary, parse_expression
+from .expression_text import parse_expression
 
 __all__ = ["ShapeExpressions"]
 
@@ -44,6 +46,7 @@ _ASSUMPTIONS = frozenset(
         "hermitian",
     ]
 )
+_DECIMAL = re.compile(r"-?[\d.]+(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _LITERALS = ("Integer", "Float", "Rational", "Symbol", "str")
 _POWERS = frozenset(("Pow", "PowByNatural", "FloatPow", "LShift", "RShift"))
 
@@ -82,20 +85,19 @@ def _functions() -> dict[str, Callable[..., Any]]:
     return {**own, **shape_functions()}
 
 
-@cache
-def _operators() -> dict[str, str]:
-    return {"+": "Add", "*": "Mul", "**": "Pow", "//": "FloorDiv", "%": "Mod", "/": "IntTrueDiv"} | {
-        "<": "StrictLessThan", "<=": "LessThan", ">": "StrictGreaterThan", ">=": "GreaterThan",
-        "==": "Equality", "!=": "Unequality", "or": "Or", "|": "Or", "and": "And", "&": "And",
-        "<<": "LShift", ">>": "RShift",
-    }  # fmt: skip
+_OPERATORS: Mapping[type[ast.AST], str] = {
+    ast.Add: "Add", ast.Mult: "Mul", ast.Pow: "Pow", ast.FloorDiv: "FloorDiv", ast.Mod: "Mod",
+    ast.Div: "IntTrueDiv", ast.LShift: "LShift", ast.RShift: "RShift",
+    ast.Lt: "StrictLessThan", ast.LtE: "LessThan", ast.Gt: "StrictGreaterThan", ast.GtE: "GreaterThan",
+    ast.Eq: "Equality", ast.NotEq: "Unequality",
+    ast.Or: "Or", ast.BitOr: "Or", ast.And: "And", ast.BitAnd: "And",
+}  # fmt: skip
 
 
 @cache
 def _constants() -> dict[str, Any]:
     return {
-        "true": sympy.true, "false": sympy.false, "True": sympy.true, "False": sympy.false,
-        "oo": sympy.oo, "int_oo": infinite_integer(),
+        "true": sympy.true, "false": sympy.false, "oo": sympy.oo, "int_oo": infinite_integer(),
     }  # fmt: skip
 
 
@@ -130,40 +132,49 @@ class ShapeExpressions:
             self._known[text] = expression
         return expression
 
-    def _build(self, tree: Tree) -> Any:
-        match tree:
-            case Number(text):
-                return _number(text)
-            case Name(name):
+    def _build(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=bool() as value):
+                return sympy.true if value else sympy.false
+            case ast.Constant(value=int() | float() as value):
+                return _number(value)
+            case ast.Name(id=name):
                 constant = _constants().get(name)
                 return self._bare_symbol(name) if constant is None else constant
-            case Call(function, args, options) if function in _LITERALS:
-                return self._literal(function, args, options)
-            case Call(function, args, ()):
-                return _applied(function, [self._build(argument) for argument in args])
-            case Unary("-", operand):
-                return _applied("Mul", [sympy.Integer(-1), self._build(operand)])
-            case Unary("not" | "~", operand):
-                return _applied("Not", [self._build(operand)])
-            case Unary("+", operand):
+            case ast.Call(func=ast.Name(id=function), args=args) if function in _LITERALS:
+                return self._literal(function, args, node.keywords)
+            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]):
+                return self._call(function, *args)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return self._call("Mul", ast.Constant(-1), operand)
+            case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
+                return self._call("Not", operand)
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return self._build(operand)
-            case Binary("-", left, right):
-                return _applied("Add", [self._build(left), self._build(Unary("-", right))])
-            case Binary(sign, left, right) if sign in _operators():
-                return _applied(_operators()[sign], [self._build(left), self._build(right)])
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                return self._call("Add", left, ast.UnaryOp(ast.USub(), right))
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+                return self._call(_OPERATORS[type(sign)], left, right)
+            case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _OPERATORS:
+                return self._call(_OPERATORS[type(sign)], left, right)
+            case ast.BoolOp(op=sign, values=values):
+                return self._call(_OPERATORS[type(sign)], *values)
         raise DocumentError("not a shape expression")
 
-    def _literal(self, kind: str, args: tuple[Tree, ...], options: tuple[tuple[str, Tree], ...]) -> Any:
+    def _call(self, function: str, *args: ast.expr) -> Any:
+        return _applied(function, [self._build(argument) for argument in args])
+
+    def _literal(self, kind: str, args: list[ast.expr], options: list[ast.keyword]) -> Any:
         match kind, args:
-            case "Symbol", (Quoted(name),):
-                return self._symbol(name, {option: _truth(option, value) for option, value in options})
-            case "Float", (Quoted(text) | Number(text),) if all(
-                name in ("precision", "dps") for name, _ in options
+            case "Symbol", [ast.Constant(value=str(name))]:
+                return self._symbol(name, dict(map(_assumption, options)))
+            case "Float", [ast.Constant(value=str() | int() | float() as value)] if all(
+                option.arg in ("precision", "dps") for option in options
             ):
-                return sympy.Float(_decimal(text), precision=53)
-            case "Integer", (value,) if not options:
+                return sympy.Float(_decimal(value), precision=53)
+            case "Integer", [value] if not options:
                 return _number(_signed(value))
-            case "Rational", (over, under) if not options:
+            case "Rational", [over, under] if not options:
                 return _limited(sympy.Rational(_number(_signed(over)), _number(_signed(under))))
         raise DocumentError(f"not a {kind} of a shape expression")
 
@@ -214,28 +225,29 @@ def _limited(expression: Any) -> Any:
     return expression
 
 
-def _truth(option: str, value: Tree) -> bool:
-    if option not in _ASSUMPTIONS or value not in (Name("True"), Name("False")):
-        raise DocumentError(f"{option[:40]!r} is not an assumption about a symbol")
-    return value == Name("True")
+def _assumption(option: ast.keyword) -> tuple[str, bool]:
+    match option:
+        case ast.keyword(arg=str(name), value=ast.Constant(value=bool() as value)) if name in _ASSUMPTIONS:
+            return name, value
+    raise DocumentError(f"{str(option.arg)[:40]!r} is not an assumption about a symbol")
 
 
-def _signed(value: Tree) -> str:
-    match value:
-        case Number(text):
-            return text
-        case Unary("-", Number(text)):
-            return f"-{text}"
+def _signed(node: ast.expr) -> int | float:
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.Constant(value=int() | float() as value):
+            return value
     raise DocumentError("expected a number in a shape expression")
 
 
-def _number(text: str) -> Any:
-    if len(text) > 100:
-        raise DocumentError("a number larger than any size in a shape expression")
-    return sympy.Integer(int(text)) if text.lstrip("-").isdecimal() else sympy.Float(_decimal(text))
+def _number(value: float) -> Any:
+    return _limited(sympy.Integer(value)) if isinstance(value, int) else sympy.Float(_decimal(value))
 
 
-def _decimal(text: str) -> float:
-    if len(text) > 400 or not re.fullmatch(r"-?[\d.]+(?:[eE][+-]?\d{1,4})?", text, re.ASCII):
+def _decimal(value: float | str) -> float:
+    if isinstance(value, str) and (len(value) > 400 or not _DECIMAL.fullmatch(value)):
         raise DocumentError("not a number of a shape expression")
-    return float(text)
+    if not math.isfinite(number := float(value)):
+        raise DocumentError("a number larger than any size in a shape expression")
+    return number
