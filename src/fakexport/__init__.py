@@ -9,172 +9,90 @@ from typing import TYPE_CHECKING
 from fakexport._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fakexport.archive import (
-        Bundle,
-        Manifest,
-        WeightsLeftBehind,
-        bind,
-        load,
-        load_bundle,
-        save,
-        save_bundle,
-        verify_weights,
-    )
-    from fakexport.benchmark import bench
-    from fakexport.capture import ModelNotBuilt, PartialProgram, TransformLost, UnboundConstants, export
-    from fakexport.checking import check
-    from fakexport.comparison import compare
-    from fakexport.container import ArchiveError
-    from fakexport.deploy import (
-        Artifact,
-        CompiledFile,
-        CompileFailure,
-        DeployError,
-        LoadedProgram,
-        UnsuitableInputs,
-        compile,
-        open_program,
-        run,
-    )
-    from fakexport.devices import (
-        DeviceProfile,
-        NoVirtualDevices,
-        ProfileError,
-        Topology,
-        device_profiles,
-        emulate,
-    )
-    from fakexport.diagnostics import Diagnostic
-    from fakexport.error import FakexportError, InvalidType, InvalidValue
-    from fakexport.fake import (
-        Built,
-        MaterializeError,
-        SubclassNotKept,
-        UnreplayableRead,
-        build,
-        deferred_init,
-        fake_mode,
-        is_deferred,
-        is_fake,
-        materialize_module,
-        materialize_tensor,
-        meta_like,
-        remember_value,
-        value_of,
-    )
-    from fakexport.files import FileWriteError
-    from fakexport.program import (
-        DeviceListing,
-        ModuleSummary,
-        ProgramDifference,
-        ProgramSummary,
-        RetargetError,
-        RetargetWarning,
-        Transfer,
-        UnboundProgram,
-        diff,
-        inspect_devices,
-        retarget,
-        transfers,
-    )
-    from fakexport.program import summary_of as summary
-    from fakexport.python_source import PythonSource, PythonSourceError, source, write_source
-    from fakexport.report import BenchReport, Comparison, Progress, Report, Verdict
-    from fakexport.sources import SourceError
-    from fakexport.weights import (
-        BindError,
-        Checkpoint,
-        CheckpointError,
-        WeightFinding,
-        WeightsReport,
-        WeightsWarning,
-        open_checkpoint,
-    )
+    from fakexport.archive import Bundle as Bundle
+    from fakexport.archive import Manifest as Manifest
+    from fakexport.archive import WeightsLeftBehind as WeightsLeftBehind
+    from fakexport.archive import bind as bind
+    from fakexport.archive import load as load
+    from fakexport.archive import load_bundle as load_bundle
+    from fakexport.archive import save as save
+    from fakexport.archive import save_bundle as save_bundle
+    from fakexport.archive import verify_weights as verify_weights
+    from fakexport.benchmark import bench as bench
+    from fakexport.capture import ModelNotBuilt as ModelNotBuilt
+    from fakexport.capture import PartialProgram as PartialProgram
+    from fakexport.capture import TransformLost as TransformLost
+    from fakexport.capture import UnboundConstants as UnboundConstants
+    from fakexport.capture import export as export
+    from fakexport.checking import check as check
+    from fakexport.comparison import compare as compare
+    from fakexport.container import ArchiveError as ArchiveError
+    from fakexport.deploy import Artifact as Artifact
+    from fakexport.deploy import CompiledFile as CompiledFile
+    from fakexport.deploy import CompileFailure as CompileFailure
+    from fakexport.deploy import DeployError as DeployError
+    from fakexport.deploy import LoadedProgram as LoadedProgram
+    from fakexport.deploy import UnsuitableInputs as UnsuitableInputs
+    from fakexport.deploy import compile as compile
+    from fakexport.deploy import open_program as open_program
+    from fakexport.deploy import run as run
+    from fakexport.devices import DeviceProfile as DeviceProfile
+    from fakexport.devices import NoVirtualDevices as NoVirtualDevices
+    from fakexport.devices import ProfileError as ProfileError
+    from fakexport.devices import Topology as Topology
+    from fakexport.devices import device_profiles as device_profiles
+    from fakexport.devices import emulate as emulate
+    from fakexport.diagnostics import Diagnostic as Diagnostic
+    from fakexport.error import FakexportError as FakexportError
+    from fakexport.error import InvalidType as InvalidType
+    from fakexport.error import InvalidValue as InvalidValue
+    from fakexport.fake import Built as Built
+    from fakexport.fake import MaterializeError as MaterializeError
+    from fakexport.fake import SubclassNotKept as SubclassNotKept
+    from fakexport.fake import UnreplayableRead as UnreplayableRead
+    from fakexport.fake import build as build
+    from fakexport.fake import deferred_init as deferred_init
+    from fakexport.fake import fake_mode as fake_mode
+    from fakexport.fake import is_deferred as is_deferred
+    from fakexport.fake import is_fake as is_fake
+    from fakexport.fake import materialize_module as materialize_module
+    from fakexport.fake import materialize_tensor as materialize_tensor
+    from fakexport.fake import meta_like as meta_like
+    from fakexport.fake import remember_value as remember_value
+    from fakexport.fake import value_of as value_of
+    from fakexport.files import FileWriteError as FileWriteError
+    from fakexport.program import DeviceListing as DeviceListing
+    from fakexport.program import ModuleSummary as ModuleSummary
+    from fakexport.program import ProgramDifference as ProgramDifference
+    from fakexport.program import ProgramSummary as ProgramSummary
+    from fakexport.program import RetargetError as RetargetError
+    from fakexport.program import RetargetWarning as RetargetWarning
+    from fakexport.program import Transfer as Transfer
+    from fakexport.program import UnboundProgram as UnboundProgram
+    from fakexport.program import diff as diff
+    from fakexport.program import inspect_devices as inspect_devices
+    from fakexport.program import retarget as retarget
+    from fakexport.program import summary_of
+    from fakexport.program import transfers as transfers
+    from fakexport.python_source import PythonSource as PythonSource
+    from fakexport.python_source import PythonSourceError as PythonSourceError
+    from fakexport.python_source import source as source
+    from fakexport.python_source import write_source as write_source
+    from fakexport.report import BenchReport as BenchReport
+    from fakexport.report import Comparison as Comparison
+    from fakexport.report import Progress as Progress
+    from fakexport.report import Report as Report
+    from fakexport.report import Verdict as Verdict
+    from fakexport.sources import SourceError as SourceError
+    from fakexport.weights import BindError as BindError
+    from fakexport.weights import Checkpoint as Checkpoint
+    from fakexport.weights import CheckpointError as CheckpointError
+    from fakexport.weights import WeightFinding as WeightFinding
+    from fakexport.weights import WeightsReport as WeightsReport
+    from fakexport.weights import WeightsWarning as WeightsWarning
+    from fakexport.weights import open_checkpoint as open_checkpoint
 
-__all__ = [
-    "ArchiveError",
-    "Artifact",
-    "BenchReport",
-    "BindError",
-    "Built",
-    "Bundle",
-    "Checkpoint",
-    "CheckpointError",
-    "Comparison",
-    "CompileFailure",
-    "CompiledFile",
-    "DeployError",
-    "DeviceListing",
-    "DeviceProfile",
-    "Diagnostic",
-    "FakexportError",
-    "FileWriteError",
-    "InvalidType",
-    "InvalidValue",
-    "LoadedProgram",
-    "Manifest",
-    "MaterializeError",
-    "ModelNotBuilt",
-    "ModuleSummary",
-    "NoVirtualDevices",
-    "PartialProgram",
-    "ProfileError",
-    "ProgramDifference",
-    "ProgramSummary",
-    "Progress",
-    "PythonSource",
-    "PythonSourceError",
-    "Report",
-    "RetargetError",
-    "RetargetWarning",
-    "SourceError",
-    "SubclassNotKept",
-    "Topology",
-    "Transfer",
-    "TransformLost",
-    "UnboundConstants",
-    "UnboundProgram",
-    "UnreplayableRead",
-    "UnsuitableInputs",
-    "Verdict",
-    "WeightFinding",
-    "WeightsLeftBehind",
-    "WeightsReport",
-    "WeightsWarning",
-    "bench",
-    "bind",
-    "build",
-    "check",
-    "compare",
-    "compile",
-    "deferred_init",
-    "device_profiles",
-    "diff",
-    "emulate",
-    "export",
-    "fake_mode",
-    "inspect_devices",
-    "is_deferred",
-    "is_fake",
-    "load",
-    "load_bundle",
-    "materialize_module",
-    "materialize_tensor",
-    "meta_like",
-    "open_checkpoint",
-    "open_program",
-    "remember_value",
-    "retarget",
-    "run",
-    "save",
-    "save_bundle",
-    "source",
-    "summary",
-    "transfers",
-    "value_of",
-    "verify_weights",
-    "write_source",
-]
+    summary = summary_of
 
 # The names that each room has; a test compares them with the imports above.
 _ROOMS = {
@@ -210,6 +128,7 @@ _ROOMS = {
     """,
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 _RENAMED = {"summary": "summary_of"}
 
 

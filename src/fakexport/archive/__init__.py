@@ -53,35 +53,23 @@ __all__ = [
     "weights_payload",
 ]
 
-_HOMES = {
-    "ArchiveDescription": "description",
-    "ArchiveDifference": "archive_difference",
-    "Bundle": "bundle",
-    "DTYPE_BYTES": "manifest",
-    "FactDifference": "archive_difference",
-    "Manifest": "manifest",
-    "MethodDescription": "description",
-    "MethodManifest": "manifest",
-    "TensorEntry": "manifest",
-    "WeightDifference": "archive_difference",
-    "WeightsLeftBehind": "weights_left",
-    "bind": "binding",
-    "decode_manifest": "manifest_json",
-    "describe": "description",
-    "diff_archives": "archive_difference",
-    "is_archive": "verification",
-    "load": "loading",
-    "load_bundle": "loading",
-    "method_to_json": "manifest_json",
-    "name_in_checkpoint": "sharing",
-    "refuse_unregistered": "codec.operator_lookup",
-    "refuse_unregistered_classes": "saved_object",
-    "save": "saving",
-    "save_bundle": "saving",
-    "verify_archived_weights": "verification",
-    "verify_weights": "verification",
-    "weights_payload": "payload",
+_ROOMS = {
+    "archive_difference": "ArchiveDifference FactDifference WeightDifference diff_archives",
+    "binding": "bind",
+    "bundle": "Bundle",
+    "codec.operator_lookup": "refuse_unregistered",
+    "description": "ArchiveDescription MethodDescription describe",
+    "loading": "load load_bundle",
+    "manifest": "DTYPE_BYTES Manifest MethodManifest TensorEntry",
+    "manifest_json": "decode_manifest method_to_json",
+    "payload": "weights_payload",
+    "saved_object": "refuse_unregistered_classes",
+    "saving": "save save_bundle",
+    "sharing": "name_in_checkpoint",
+    "verification": "is_archive verify_archived_weights verify_weights",
+    "weights_left": "WeightsLeftBehind",
 }
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 
 if not TYPE_CHECKING:  # a type checker would take any misspelt name for one of these
