@@ -86,10 +86,10 @@ def bench_command(
             timeout_s=timeout,
             on_progress=on_progress,
         )
-    from fakexport.report import render_bench, render_bench_json
+    from fakexport.report import bench_to_dict, json_text, render_bench
 
     is_text = format_ == "text"
-    write_output(render_bench(report, width=output_width()) if is_text else render_bench_json(report))
+    write_output(render_bench(report, width=output_width()) if is_text else json_text(bench_to_dict(report)))
     if chart is not None and chart_format is not None:
         from fakexport.files import new_file
         from fakexport.report import render_bench_chart

@@ -118,8 +118,8 @@ def _check(source: str, options: CheckOptions, on_progress: Callable[[Progress],
 
 
 def _rendered(report: Report, output_format: OutputFormat) -> str:
-    from fakexport.report import render_github, render_json, render_report
+    from fakexport.report import json_text, render_github, render_report, to_dict
 
     if output_format == "json":
-        return render_json(report)
+        return json_text(to_dict(report))
     return render_github(report) if output_format == "github" else render_report(report, width=output_width())

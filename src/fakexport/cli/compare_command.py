@@ -69,11 +69,10 @@ def compare_command(
             dtype=dtype,
             use_cache=bool(use_cache),
         )
-    from fakexport.report import render_comparison, render_comparison_json
+    from fakexport.report import comparison_to_dict, json_text, render_comparison
 
     is_text = format_ == "text"
-    write_output(
-        render_comparison(comparison, width=output_width()) if is_text else render_comparison_json(comparison)
-    )
+    found = comparison_to_dict(comparison)
+    write_output(render_comparison(comparison, width=output_width()) if is_text else json_text(found))
     if not comparison.is_equal:
         raise typer.Exit(1)

@@ -30,16 +30,13 @@ def diff_command(
     """
     with quiet(is_debug=debug):
         from fakexport.archive import diff_archives
-        from fakexport.report import render_archive_difference, render_archive_difference_json
+        from fakexport.report import archive_difference_to_dict, json_text, render_archive_difference
 
         load_libraries(library)
         found = diff_archives(first, second, method=method, trust=trust)
-        is_json = format_ == "json"
-        text = (
-            render_archive_difference_json(found)
-            if is_json
-            else render_archive_difference(found, width=output_width())
-        )
+        is_text = format_ == "text"
+        data = archive_difference_to_dict(found)
+        text = render_archive_difference(found, width=output_width()) if is_text else json_text(data)
     write_output(text)
     if not found.is_same:
         raise typer.Exit(1)

@@ -99,10 +99,10 @@ def _inspect_archive(
 
 def _description(path: str, method: str | None, *, trust: bool, is_json: bool) -> str:
     from fakexport.archive import describe
-    from fakexport.report import render_archive, render_archive_json
+    from fakexport.report import archive_to_dict, json_text, render_archive
 
     found = describe(path, method=method, trust=trust)
-    return render_archive_json(found) if is_json else render_archive(found, width=output_width())
+    return json_text(archive_to_dict(found)) if is_json else render_archive(found, width=output_width())
 
 
 def _device_literals(path: str, method: str | None, *, trust: bool) -> str:

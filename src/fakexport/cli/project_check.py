@@ -45,7 +45,7 @@ def check_project(
             "no SOURCE given, and no pyproject.toml from here up has `sources` in [tool.fakexport]; "
             "see `fakexport check --help`"
         )
-    from fakexport.report import ProjectReport, project_summary_line, render_project_json
+    from fakexport.report import ProjectReport, json_text, project_summary_line, project_to_dict
 
     reports: list[Report] = []
     refused: dict[str, str] = {}
@@ -61,7 +61,8 @@ def check_project(
                 write_formatted(f"{render(report)}\n" if is_text else render(report), output_format)
             reports.append(report)
     found = ProjectReport(tuple(reports), refused)
-    last = render_project_json(found) if output_format == "json" else f"{project_summary_line(found)}\n"
+    is_json = output_format == "json"
+    last = json_text(project_to_dict(found)) if is_json else f"{project_summary_line(found)}\n"
     write_formatted(last, output_format)
     return found.exit_code
 

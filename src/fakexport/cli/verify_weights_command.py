@@ -58,8 +58,8 @@ def verify_weights_command(
             report = verify_archived_weights(subject, trust=trust)
         else:
             raise typer.BadParameter("a model has no weights of its own: pass a checkpoint to verify")
-    from fakexport.report import render_weights, render_weights_json
+    from fakexport.report import json_text, render_weights, weights_to_dict
 
-    write_output(render_weights_json(report) if format_ == "json" else render_weights(report))
+    write_output(json_text(weights_to_dict(report)) if format_ == "json" else render_weights(report))
     if not report.is_bindable:
         raise typer.Exit(1)

@@ -1,6 +1,5 @@
 """Diagnostics as data, and their output formats. Standard library only."""
 
-from fakexport.diagnostics.as_json import to_dict
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Severity, Span, check_headline
 from fakexport.diagnostics.folding import fold
 from fakexport.diagnostics.github import render_github
@@ -31,6 +30,5 @@ __all__ = [
     "render_github",
     "render_text",
     "source_text",
-    "to_dict",
     "with_columns",
 ]

@@ -1,16 +1,16 @@
 """What a check found, as values, as text, as JSON and as GitHub annotations. Does not import torch."""
 
-from fakexport.report.archive_difference_json import render_archive_difference_json
+from fakexport.report.archive_difference_json import archive_difference_to_dict
 from fakexport.report.archive_difference_text import render_archive_difference
-from fakexport.report.archive_json import render_archive_json
+from fakexport.report.archive_json import archive_to_dict
 from fakexport.report.archive_text import render_archive
-from fakexport.report.as_json import render_json
+from fakexport.report.as_json import json_text, to_dict
 from fakexport.report.bench_chart import ChartFormat, render_bench_chart
-from fakexport.report.bench_json import render_bench_json
+from fakexport.report.bench_json import bench_to_dict
 from fakexport.report.bench_report import BenchFailure, BenchMeasures, BenchReport, BenchRow, BenchStep
 from fakexport.report.bench_text import render_bench
 from fakexport.report.comparison import Comparison, ModuleComparison, OutputComparison, Place, TensorError
-from fakexport.report.comparison_json import render_comparison_json
+from fakexport.report.comparison_json import comparison_to_dict
 from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
 from fakexport.report.device_literals import render_device_literals, render_diagnostics
@@ -18,13 +18,13 @@ from fakexport.report.github import render_github
 from fakexport.report.missing_package import missing_package
 from fakexport.report.modules import render_modules
 from fakexport.report.progress import Progress, Step
-from fakexport.report.project_report import ProjectReport, project_summary_line, render_project_json
+from fakexport.report.project_report import ProjectReport, project_summary_line, project_to_dict
 from fakexport.report.rule_listing import render_rules
 from fakexport.report.rule_page import explain, explain_all
 from fakexport.report.spread import Spread, duration_text, latency_text
 from fakexport.report.text import render_report
 from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
-from fakexport.report.weights_json import render_weights_json
+from fakexport.report.weights_json import weights_to_dict
 from fakexport.report.weights_text import render_weights
 
 __all__ = [
@@ -49,31 +49,32 @@ __all__ = [
     "TensorError",
     "Timings",
     "Verdict",
+    "archive_difference_to_dict",
+    "archive_to_dict",
+    "bench_to_dict",
+    "comparison_to_dict",
     "duration_text",
     "explain",
     "explain_all",
+    "json_text",
     "latency_text",
     "missing_package",
     "project_summary_line",
+    "project_to_dict",
     "render_archive",
     "render_archive_difference",
-    "render_archive_difference_json",
-    "render_archive_json",
     "render_bench",
     "render_bench_chart",
-    "render_bench_json",
     "render_comparison",
-    "render_comparison_json",
     "render_device",
     "render_device_literals",
     "render_devices",
     "render_diagnostics",
     "render_github",
-    "render_json",
     "render_modules",
-    "render_project_json",
     "render_report",
     "render_rules",
     "render_weights",
-    "render_weights_json",
+    "to_dict",
+    "weights_to_dict",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from fakexport.report.as_json import plain
@@ -10,15 +9,10 @@ from fakexport.report.as_json import plain
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDifference
 
-__all__ = ["DIFF_SCHEMA", "archive_difference_to_dict", "render_archive_difference_json"]
+__all__ = ["DIFF_SCHEMA", "archive_difference_to_dict"]
 
 DIFF_SCHEMA = "fakexport.diff/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
-
-
-def render_archive_difference_json(found: ArchiveDifference) -> str:
-    """Return the comparison as JSON text in ASCII, indented by two, ending in one line end."""
-    return json.dumps(archive_difference_to_dict(found), indent=2) + "\n"
 
 
 def archive_difference_to_dict(found: ArchiveDifference) -> dict[str, Any]:

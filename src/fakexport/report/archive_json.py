@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from fakexport.report.archive_totals import WeightTotals, weight_bytes
@@ -11,15 +10,10 @@ from fakexport.report.as_json import plain
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest, TensorEntry
 
-__all__ = ["INSPECT_SCHEMA", "archive_to_dict", "render_archive_json"]
+__all__ = ["INSPECT_SCHEMA", "archive_to_dict"]
 
 INSPECT_SCHEMA = "fakexport.inspect/2"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
-
-
-def render_archive_json(found: ArchiveDescription) -> str:
-    """Return the description as JSON text in ASCII, indented by two, ending in one line end."""
-    return json.dumps(archive_to_dict(found), indent=2) + "\n"
 
 
 def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
     """Return one paragraph per thing that the archive says; what it does not say is left out.
 
     For a bundle: what the methods have in common, then a section for each. Plain text without colors; the
-    same archive returns the same text. Lists are cut after 12 items, `render_archive_json` has all of them.
+    same archive returns the same text. Lists are cut after 12 items, `archive_to_dict` has all of them.
 
     Args:
         found: From `archive.describe`.

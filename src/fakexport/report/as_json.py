@@ -7,27 +7,26 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from fakexport.diagnostics import to_dict as diagnostic_to_dict
 from fakexport.report.verdict import Report, TargetDifference, Verdict
 
 if TYPE_CHECKING:
     from fakexport.capture import Recovered
 
-__all__ = ["SCHEMA", "plain", "render_json", "to_dict"]
+__all__ = ["SCHEMA", "json_text", "plain", "to_dict"]
 
 SCHEMA = "fakexport.check/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 
 
-def render_json(report: Report) -> str:
-    """Return the report as JSON text in ASCII, indented by two, ending in one line end.
+def json_text(data: Mapping[str, Any]) -> str:
+    """Return plain data as JSON text in ASCII, indented by two, ending in one line end.
 
     Args:
-        report: What the check found.
-    Returns:
-        The same bytes for the same model and targets, but for `measured`, which comes last.
+        data: What `to_dict` or another function of its kind returned.
+    Raises:
+        ValueError: a number has no JSON: infinity, NaN.
     """
-    return json.dumps(to_dict(report), indent=2) + "\n"
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "versions": dict(report.versions),
         "targets": [_target(verdict) for verdict in report.verdicts],
         "differences": [_difference(difference) for difference in report.differences],
-        "diagnostics": [diagnostic_to_dict(diagnostic) for diagnostic in report.diagnostics],
+        "diagnostics": plain(report.diagnostics),
         "measured": [{"target": v.target.name, **plain(v.timings)} for v in report.verdicts],
     }
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 from fakexport.report.as_json import plain
 from fakexport.report.bench_report import BenchMeasures, BenchReport, BenchRow
 
-__all__ = ["BENCH_SCHEMA", "bench_to_dict", "render_bench_json"]
+__all__ = ["BENCH_SCHEMA", "bench_to_dict"]
 
 BENCH_SCHEMA = "fakexport.bench/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
-
-
-def render_bench_json(report: BenchReport) -> str:
-    """Return the report as JSON text in ASCII, indented by two, ending in one line end."""
-    return json.dumps(bench_to_dict(report), indent=2, allow_nan=False) + "\n"
 
 
 def bench_to_dict(report: BenchReport) -> dict[str, Any]:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fakexport.report.comparison import Comparison, Place, TensorError
 
-__all__ = ["COMPARISON_SCHEMA", "comparison_to_dict", "render_comparison_json"]
+__all__ = ["COMPARISON_SCHEMA", "comparison_to_dict"]
 
 COMPARISON_SCHEMA = "fakexport.compare/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
-
-
-def render_comparison_json(comparison: Comparison) -> str:
-    """Return the comparison as JSON text in ASCII, indented by two, ending in one line end."""
-    return json.dumps(comparison_to_dict(comparison), indent=2, allow_nan=False) + "\n"
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:

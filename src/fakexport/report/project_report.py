@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ __all__ = [
     "ProjectReport",
     "project_summary_line",
     "project_to_dict",
-    "render_project_json",
 ]
 
 PROJECT_SCHEMA = "fakexport.check-project/1"
@@ -53,11 +51,6 @@ def project_summary_line(report: ProjectReport) -> str:
     }
     said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     return f"{plural(sum(counts.values()), 'source')}: {said}"
-
-
-def render_project_json(report: ProjectReport) -> str:
-    """Return the reports as JSON text in ASCII, indented by two, ending in one line end."""
-    return json.dumps(project_to_dict(report), indent=2) + "\n"
 
 
 def project_to_dict(report: ProjectReport) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def render_report(report: Report, *, width: int = 100) -> str:
     """Return the verdict table, the differences, the transfers, the diagnostics and a summary line.
 
     Plain text without colors. Deterministic except for the columns of times and memory. Parts that say
-    nothing are left out; long lists are cut with a count, `render_json` has all of them.
+    nothing are left out; long lists are cut with a count, `to_dict` has all of them.
 
     Args:
         report: What the check found.

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fakexport.weights import WeightFinding, WeightsReport
 
-__all__ = ["WEIGHTS_SCHEMA", "render_weights_json", "weights_to_dict"]
+__all__ = ["WEIGHTS_SCHEMA", "weights_to_dict"]
 
 WEIGHTS_SCHEMA = "fakexport.verify-weights/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
-
-
-def render_weights_json(report: WeightsReport) -> str:
-    """Return the report as JSON text in ASCII, indented by two, ending in one line end."""
-    return json.dumps(weights_to_dict(report), indent=2) + "\n"
 
 
 def weights_to_dict(report: WeightsReport) -> dict[str, Any]:

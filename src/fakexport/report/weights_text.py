@@ -18,7 +18,7 @@ def render_weights(report: WeightsReport) -> str:
     """Return what was compared, the diagnostics, and one line of summary.
 
     Plain text without colors; the same report returns the same text. Names of repeated layers are folded,
-    `render_weights_json` has all of them.
+    `weights_to_dict` has all of them.
 
     Args:
         report: What the verification found.

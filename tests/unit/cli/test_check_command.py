@@ -14,7 +14,7 @@ import pytest
 
 from fakexport.cli import main, progress_display
 from fakexport.diagnostics import Diagnostic
-from fakexport.report import Progress, render_github, render_json, render_report
+from fakexport.report import Progress, json_text, render_github, render_report, to_dict
 from tests.unit.cli.checked import install_check
 from tests.unit.report.sample_reports import full_report, report
 
@@ -96,7 +96,7 @@ def test_the_exit_code_tells_clean_from_findings(monkeypatch, found, code):
     [
         ([], render_report),
         (["--format", "text"], render_report),
-        (["--format", "json"], render_json),
+        (["--format", "json"], lambda report: json_text(to_dict(report))),
         (["--format", "github"], render_github),
     ],
 )

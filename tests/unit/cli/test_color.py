@@ -10,7 +10,7 @@ import pytest
 
 from fakexport.cli import main
 from fakexport.diagnostics import Diagnostic
-from fakexport.report import render_json, render_report
+from fakexport.report import json_text, render_report, to_dict
 from tests.unit.cli.checked import install_check
 from tests.unit.report.sample_reports import full_report
 
@@ -74,7 +74,7 @@ def test_what_programs_read_is_never_colored(output_format, checked, capsys):
 
     assert "\x1b" not in text
     if output_format == "json":
-        assert text == render_json(full_report())
+        assert text == json_text(to_dict(full_report()))
 
 
 def test_the_line_of_an_error_is_colored_as_the_report_is(checked, capsys):

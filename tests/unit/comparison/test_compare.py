@@ -18,7 +18,7 @@ from torch.fx import Node
 from fakexport.comparison import compare
 from fakexport.comparison.error import tensor_error
 from fakexport.program import source_span
-from fakexport.report import render_comparison, render_comparison_json
+from fakexport.report import comparison_to_dict, json_text, render_comparison
 from tests.real_constants import tiny_source
 from tests.unit.sources.tiny_configs import TINY
 from tests.written_source import real_program
@@ -278,7 +278,7 @@ def test_the_text_says_where_and_the_json_has_everything(subjects):
     found = compare(model, wrong, args, kwargs)
 
     text = render_comparison(found, width=100)
-    data = json.loads(render_comparison_json(found))
+    data = json.loads(json_text(comparison_to_dict(found)))
 
     assert f"  node    {node.name} = aten.layer_norm.default\n" in text
     assert "  module  norm\n" in text

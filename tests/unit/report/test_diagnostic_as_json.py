@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from fakexport.diagnostics import Diagnostic, Fix, Label, Span, to_dict
+from fakexport.diagnostics import Diagnostic, Fix, Label, Span
+from fakexport.report.as_json import plain
 
 
 def full() -> Diagnostic:
@@ -25,7 +26,7 @@ def full() -> Diagnostic:
 
 
 def test_golden() -> None:
-    assert json.dumps(to_dict(full())) == (
+    assert json.dumps(plain(full())) == (
         '{"code": "FE201", "severity": "error", "message": "headline", '
         '"labels": [{"span": {"path": "m.py", "line": 7, "column": 5, "end_column": 9, '
         '"function": "forward", "origin": "traceback"}, "message": "here", "is_primary": true}], '
@@ -36,14 +37,14 @@ def test_golden() -> None:
 
 
 def test_empty_fields_are_written_too() -> None:
-    plain = to_dict(Diagnostic("FE201", "error", "headline"))
+    data = plain(Diagnostic("FE201", "error", "headline"))
 
-    assert list(plain) == [field.name for field in dataclasses.fields(Diagnostic)]
-    assert plain["fix"] is None
-    assert plain["labels"] == []
+    assert list(data) == [field.name for field in dataclasses.fields(Diagnostic)]
+    assert data["fix"] is None
+    assert data["labels"] == []
 
 
 def test_what_json_gives_back_is_what_was_given() -> None:
-    plain = to_dict(full())
+    data = plain(full())
 
-    assert json.loads(json.dumps(plain)) == plain
+    assert json.loads(json.dumps(data)) == data

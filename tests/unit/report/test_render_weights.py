@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fakexport.archive import verify_weights
-from fakexport.report import render_weights, render_weights_json
+from fakexport.report import json_text, render_weights, weights_to_dict
 
 
 def report():
@@ -43,7 +43,7 @@ def test_golden_of_the_text():
 
 
 def test_json_has_every_name():
-    data = json.loads(render_weights_json(report()))
+    data = json.loads(json_text(weights_to_dict(report())))
 
     assert data["findings"][0]["names"] == ["0.weight", "1.weight", "1.bias", "2.weight", "2.bias"]
     assert data["is_bindable"] is False

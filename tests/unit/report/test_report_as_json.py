@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from fakexport.report import render_json
-from fakexport.report.as_json import to_dict
+from fakexport.report import json_text, to_dict
 from tests.unit.report.sample_reports import TIMINGS, full_report, report, verdict
 
 
 def test_the_text_is_the_data():
-    text = render_json(full_report())
+    text = json_text(to_dict(full_report()))
 
     assert json.loads(text) == to_dict(full_report())
     assert text.isascii()
