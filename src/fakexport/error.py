@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FakexportError", "InvalidType", "InvalidValue"]
+__all__ = ["FakexportError", "InvalidType", "InvalidValue", "first_line", "type_and_line"]
 
 
 class FakexportError(Exception):
@@ -27,3 +27,13 @@ class InvalidValue(FakexportError, ValueError):
 
 class InvalidType(FakexportError, TypeError):
     """An argument, or something that it returns, is not of a type that fakexport takes."""
+
+
+def first_line(error: object) -> str:
+    """Return the first line of an exception's text; empty without a text."""
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def type_and_line(error: BaseException) -> str:
+    """Return `ValueError: the first line`, or the type alone without a text."""
+    return f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")

@@ -16,6 +16,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.container import ArchiveError, Container, faults_named, read_container
 from fakexport.devices import exists_here
 from fakexport.documents import collection_paused, entries, field, mapping
+from fakexport.error import first_line
 from fakexport.program import WeightlessProgram, give_stand_in_inputs, keep_facts
 
 from .bundle import Bundle
@@ -272,7 +273,7 @@ def _put_weights(
         try:
             tensor = _tensor(container, entry, linked.get(entry.name), taken, mode)
         except RuntimeError as error:  # a device or a combination of properties that torch does not know
-            reason = f"torch cannot create such a tensor: {str(error).splitlines()[0]}"
+            reason = f"torch cannot create such a tensor: {first_line(error)}"
             raise ArchiveError(container.path, reason, entry.name) from error
         state.update(dict.fromkeys(names, tensor))
     if state.keys() != config.keys() or not program.state_dict.keys() <= state.keys():

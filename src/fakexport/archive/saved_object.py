@@ -18,7 +18,7 @@ from fakexport._torch.script_objects import (
 )
 from fakexport.container import STORED, ArchiveError, Limits, read_entries
 from fakexport.documents import DocumentError
-from fakexport.error import InvalidValue
+from fakexport.error import InvalidValue, first_line
 
 from .extent import extent
 from .pickled_state import Storage, StoredView, read_pickled_state
@@ -189,9 +189,7 @@ class _Tensors:
                     tensor = flat.as_strided(view.shape, view.stride, view.offset)
                 return tensor.requires_grad_() if view.requires_grad else tensor
         except RuntimeError as error:  # Sizes that overflow, gradients of integers.
-            raise DocumentError(
-                f"has a tensor that torch cannot create: {str(error).splitlines()[0]}"
-            ) from None
+            raise DocumentError(f"has a tensor that torch cannot create: {first_line(error)}") from None
 
     def _content(self, storage: Storage) -> bytearray:
         name = f"data/{storage.record}"

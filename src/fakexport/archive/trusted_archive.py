@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.stock_reading import programs_of, reading_fault, unregistered_class
 from fakexport.container import ArchiveError
+from fakexport.error import type_and_line
 
 from .manifest import MethodManifest
 from .payload import weights_payload
@@ -65,5 +66,4 @@ def _reason(fault: Exception, reader: str) -> str:
     name = unregistered_class(fault)
     if name is not None:
         return unregistered(name)
-    first = (str(fault).splitlines() or [""])[0]
-    return f"{reader} cannot read it: {type(fault).__name__}: {first}"
+    return f"{reader} cannot read it: {type_and_line(fault)}"

@@ -14,7 +14,7 @@ from torch import nn
 
 from fakexport.capture import as_torch_shapes, parse_dynamic
 from fakexport.deploy import DeployError
-from fakexport.error import InvalidValue
+from fakexport.error import InvalidValue, type_and_line
 from fakexport.program import plain_name
 from fakexport.sources import SourceError, inputs_from_specs, parse_input_spec
 
@@ -127,8 +127,7 @@ def _inputs(request: Request, model: Model) -> tuple[Inputs, tuple[str, ...]]:
     try:
         call_of(model.module)(copied(inputs))
     except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise DeployError(f"{request.source} does not run here: {type(error).__name__}: {first}") from error
+        raise DeployError(f"{request.source} does not run here: {type_and_line(error)}") from error
     return inputs, assumptions
 
 

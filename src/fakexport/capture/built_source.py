@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fakexport.devices import Topology
-from fakexport.error import FakexportError
+from fakexport.error import FakexportError, type_and_line
 from fakexport.fake import Built, DeviceMap, build
 from fakexport.sources import Source, SourceError
 
@@ -47,8 +47,7 @@ def build_source(
         except SourceError:
             raise
         except Exception as error:
-            first = (str(error).splitlines() or [""])[0]
-            reason = f"{type(error).__name__}: {first}; run `fakexport check {source.spec}` for details"
+            reason = f"{type_and_line(error)}; run `fakexport check {source.spec}` for details"
             raise ModelNotBuilt(f"{source.spec} cannot be built: {reason}") from error
 
     usual = devices.default_device

@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fakexport._torch.operator_registry import HigherOrderOperator
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.wrapper_subclasses import inner_name, inner_tensors, is_wrapper, rewrapped
+from fakexport.error import type_and_line
 from fakexport.fake import SubclassNotKept, is_fake
 from fakexport.history import hand_on_value
 from fakexport.program import copied_graph, derived_program, source_span
@@ -186,7 +187,7 @@ class _Flattening:
             with torch.no_grad():
                 traced = make_fx(call)(*[n.meta["val"] for n in inputs])
         except Exception as error:
-            raise self._refusal(node, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+            raise self._refusal(node, type_and_line(error)) from error
         outputs = iter(self._inlined(node, traced.graph, inputs))
 
         def stand_in(leaf: Any) -> Any:

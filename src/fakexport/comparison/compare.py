@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.program_assembly import check_guards
 from fakexport._torch.pytree import tree_leaves
-from fakexport.error import InvalidValue
+from fakexport.error import InvalidValue, type_and_line
 from fakexport.program import checked_module, operator_name, output_names, source_span
 from fakexport.python_source import Operation, used_values
 from fakexport.report import Comparison, ModuleComparison, OutputComparison, Place, TensorError
@@ -99,11 +99,10 @@ def _reference(
     try:
         return (*reference_run(module, args, kwargs), ())
     except Exception as error:
-        first = str(error).strip().partition("\n")[0]
         return (
             [],
             [],
-            (f"reference: none, the model does not run in float64: {type(error).__name__}: {first}",),
+            (f"reference: none, the model does not run in float64: {type_and_line(error)}",),
         )
 
 

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
 
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
+from fakexport.error import type_and_line
 from fakexport.program import checked_module
 
 from .artifact import DeployError
@@ -78,8 +79,7 @@ class LoadedProgram:
         except Exception as error:
             if not self._is_compiled:
                 raise
-            first = str(error).strip().partition("\n")[0]
-            raise DeployError(f"torch.compile failed: {type(error).__name__}: {first}") from error
+            raise DeployError(f"torch.compile failed: {type_and_line(error)}") from error
         return named_outputs(self.signature, tree_leaves(result))
 
 

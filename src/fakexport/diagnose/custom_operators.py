@@ -16,6 +16,7 @@ from fakexport._torch.pytree import tree_map
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs
 from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.error import type_and_line
 from fakexport.program import Visit, operator_name, walk
 from fakexport.rules import rule
 
@@ -95,7 +96,7 @@ def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
             module_path=visit.module_path or None,
         )
     elif mutated != "SUCCESS":
-        raise NotComparable(f"on synthetic data it raised {type(mutated).__name__}: {_first_line(mutated)}")
+        raise NotComparable(f"on synthetic data it raised {type_and_line(mutated)}")
     if type(mismatch).__name__ == "MetadataMismatchError":
         yield rule("FE402").diagnostic(
             labels=labels_at(visit.span, f"the kernels of {name} disagree"),
@@ -103,7 +104,3 @@ def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
             fix=Fix("make the fake kernel return what the real kernel returns"),
             module_path=visit.module_path or None,
         )
-
-
-def _first_line(error: object) -> str:
-    return next(iter(str(error).splitlines()), "")

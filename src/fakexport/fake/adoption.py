@@ -20,7 +20,7 @@ from fakexport._torch.fake_tensors import (
 from fakexport._torch.parameter_classes import fake_parameter, own_class
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import held_bytes, is_wrapper
-from fakexport.error import InvalidType
+from fakexport.error import InvalidType, first_line
 from fakexport.history import Recording, edit_of, remember_value, withhold_value
 
 from .module_tensors import held_tensors, plain_tensors, slots
@@ -60,10 +60,9 @@ def adopt(module: nn.Module, recording: Recording, device: torch.device | None) 
         with real_execution():
             return copy.deepcopy(module, adopted.by_id)
     except Exception as error:
-        text = str(error).partition("\n")[0]
         raise InvalidType(
             f"a module built outside of the factory has to be copied, and {type(module).__name__} cannot "
-            f"be: {text}; pass a function that builds it"
+            f"be: {first_line(error)}; pass a function that builds it"
         ) from error
 
 

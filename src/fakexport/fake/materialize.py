@@ -13,7 +13,7 @@ from fakexport._torch.fake_tensors import FakeTensor, hand_on_hooks, is_fake_ten
 from fakexport._torch.parameter_classes import own_class, real_parameter
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
-from fakexport.error import FakexportError
+from fakexport.error import FakexportError, first_line
 from fakexport.history import (
     Operation,
     Output,
@@ -152,8 +152,9 @@ def _check(fake: torch.Tensor, name: str, device: torch.device | None) -> None:
         with real_execution():
             torch.empty(0, device=target)
     except (RuntimeError, AssertionError) as error:
-        text = str(error).partition("\n")[0]
-        raise MaterializeError(name, f"this machine has no {target} ({text}); pass another device") from error
+        raise MaterializeError(
+            name, f"this machine has no {target} ({first_line(error)}); pass another device"
+        ) from error
 
 
 def _real(fake: torch.Tensor, name: str, device: torch.device | None) -> torch.Tensor:

@@ -14,7 +14,7 @@ from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.parameter_classes import own_class
 from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper, rewrapped
 from fakexport.diagnostics import Span
-from fakexport.error import FakexportError
+from fakexport.error import FakexportError, type_and_line
 
 from .module_tensors import held_tensors, slots
 
@@ -88,8 +88,7 @@ def changed_inside(
     try:
         made = rewrapped(tensor, change)
     except Exception as error:
-        text = str(error).partition("\n")[0]
-        reason = f"`__tensor_unflatten__` raised {type(error).__name__}: {text}"
+        reason = f"`__tensor_unflatten__` raised {type_and_line(error)}"
         raise SubclassNotKept.of(name, tensor, reason) from error
     if (type(made), made.shape, made.dtype) != (type(tensor), tensor.shape, tensor.dtype):
         reason = f"its inner tensors make a {type(made).__name__} of {made.dtype} {tuple(made.shape)}"

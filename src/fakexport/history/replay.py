@@ -16,7 +16,7 @@ import torch
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.diagnostics import Span
-from fakexport.error import FakexportError
+from fakexport.error import FakexportError, first_line
 
 from .randomness import Origin, RandomOperation
 from .records import (
@@ -254,8 +254,7 @@ def _run(operation: Operation, value: Any) -> list[Any]:
         with _default_dtype(operation.default_dtype):
             result = call() if draw is None else draw.run(call)
     except Exception as error:
-        text = str(error).strip().partition("\n")[0]
-        raise _Unreplayable(f"{operation.name} fails on the CPU: {text}") from error
+        raise _Unreplayable(f"{operation.name} fails on the CPU: {first_line(error)}") from error
     return list(leaves(result))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport.error import InvalidValue
+from fakexport.error import InvalidValue, type_and_line
 from fakexport.sources.source import ExampleInputs, Source
 
 __all__ = ["SEED", "constructed"]
@@ -53,5 +53,4 @@ def _called(spec: str, factory: Callable[[], Any]) -> Any:
     try:
         return factory()
     except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise InvalidValue(f"{spec} does not run on this machine: {type(error).__name__}: {first}") from error
+        raise InvalidValue(f"{spec} does not run on this machine: {type_and_line(error)}") from error

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport.error import FakexportError
+from fakexport.error import FakexportError, first_line
 
 __all__ = ["Conversion", "ConversionFailed", "as_it_is", "hub_layout", "is_transformers_model"]
 
@@ -123,9 +123,8 @@ class _Converter:
             with torch.no_grad():
                 made = step.convert(self.target, model=self.model, config=self.model.config)
         except Exception as error:
-            first = (str(error).splitlines() or [""])[0]
             operations = ", ".join(map(repr, self.step.operations))
-            raise ConversionFailed(f"{operations} of transformers failed: {first}") from error
+            raise ConversionFailed(f"{operations} of transformers failed: {first_line(error)}") from error
         return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
 
 

@@ -14,7 +14,7 @@ import torch
 
 from fakexport._torch.kernel_observer import kernels_observed
 from fakexport.documents import Numbers, Recipe, Step
-from fakexport.error import FakexportError
+from fakexport.error import FakexportError, first_line
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed, Read
 
@@ -75,7 +75,7 @@ def _made(recipe: Recipe, read: Read) -> dict[str, torch.Tensor]:
             values.extend(made)
         return {name: values[index] for name, index in recipe.weights}
     except (IndexError, RuntimeError, TypeError) as error:
-        first = (str(error).splitlines() or [""])[0]
+        first = first_line(error)
         raise ConversionFailed(f"the archive's recipe does not fit these entries: {first}") from error
 
 

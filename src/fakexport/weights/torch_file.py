@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fakexport._torch.wrapper_subclasses import flat_tensors
+from fakexport.error import type_and_line
 from fakexport.files import open_regular
 from fakexport.program import tensor_identity
 from fakexport.weights.checkpoint import CheckpointError, Entry
@@ -35,8 +36,7 @@ def load_torch_file(path: Path) -> dict[str, torch.Tensor]:
     except pickle.UnpicklingError as error:
         raise CheckpointError(f"{path.name} is refused: {_reason(str(error))}") from error
     except Exception as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise CheckpointError(f"{path.name} cannot be loaded: {type(error).__name__}: {first}") from error
+        raise CheckpointError(f"{path.name} cannot be loaded: {type_and_line(error)}") from error
     tensors = _tensors(loaded)
     if not tensors and isinstance(loaded, Mapping):
         nested = [found for key in _NESTED if (found := _tensors(loaded.get(key)))]

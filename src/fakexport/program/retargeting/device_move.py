@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.error import InvalidType, InvalidValue
+from fakexport.error import InvalidType, InvalidValue, first_line
 from fakexport.fake import DeviceMap, covering_entry
 from fakexport.program.devices import device_of_literal
 from fakexport.program.module_path import module_path
@@ -217,7 +217,7 @@ def full_name(device: torch.device | str) -> str:
     try:
         found = torch.device(device)
     except RuntimeError as error:
-        raise InvalidValue(f"unknown device {str(device)!r}: {str(error).splitlines()[0]}") from None
+        raise InvalidValue(f"unknown device {str(device)!r}: {first_line(error)}") from None
     if found.type not in ("cpu", "meta") and found.index is None:
         found = torch.device(found.type, 0)
     return found.type if found.type in ("cpu", "meta") else str(found)

@@ -18,6 +18,7 @@ from fakexport._torch.python_kernels import python_kernels
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import without_new_guards
 from fakexport._torch.vmap_steps import want_gradient
+from fakexport.error import type_and_line
 from fakexport.program.retargeting.strict_devices import DeviceClash, device_clash
 from fakexport.program.retargeting.value_key import NO_KEY, ValueKeys, value_difference
 
@@ -97,9 +98,9 @@ class OperatorRuns:
             try:
                 value = self._call(node, self.now, _common_device(inputs))
             except Exception as error:
-                return Outcome(None, clash, _one_line(error))
+                return Outcome(None, clash, type_and_line(error))
         except Exception as error:
-            return Outcome(None, None, _one_line(error), is_refused=self._again(node) is not None)
+            return Outcome(None, None, type_and_line(error), is_refused=self._again(node) is not None)
         return Outcome(value if clash else self._without_other_causes(node, value), clash)
 
     def _without_other_causes(self, node: Node, value: Any) -> Any:
@@ -206,7 +207,3 @@ def _common_device(leaves: Sequence[Any]) -> torch.device:
     """Return where a healed call runs: on the first accelerator of its tensors."""
     devices = [leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), devices[0])
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
