@@ -55,9 +55,7 @@ def bench_command(
     format_: TextOrJson = "text",
     chart: Annotated[
         Path | None,
-        typer.Option(
-            "--chart", metavar="FILE", show_default=False, help=("Also draw a bar chart, as .png or .svg.")
-        ),
+        typer.Option("--chart", metavar="FILE", help="Also draw a bar chart, as .png or .svg."),
     ] = None,
     no_progress: NoProgress = False,
     library: Libraries = None,

@@ -29,7 +29,7 @@ def bind_command(
     checkpoint: Checkpoint,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help=("Archive (.pt2) to write.")),
+        typer.Option("--output", "-o", metavar="FILE", help="Archive (.pt2) to write."),
     ],
     link: Annotated[
         bool, typer.Option("--link", help="Reference the checkpoint's files instead of copying them.")

@@ -19,24 +19,23 @@ def bundle_command(
     programs: Annotated[
         list[str],
         typer.Argument(
-            metavar="METHOD=ARCHIVE...",
-            show_default=False,
-            help=("Programs to store, such as encode=a.pt2 decode=b.pt2."),
+            metavar="METHOD=ARCHIVE...", help="Programs to store, such as encode=a.pt2 decode=b.pt2."
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help=("Archive (.pt2) to write.")),
+        typer.Option("--output", "-o", metavar="FILE", help="Archive (.pt2) to write."),
     ],
     prefix: Annotated[
         list[str] | None,
         typer.Option(
             "--prefix",
             metavar="METHOD=OUT[:IN]",
-            show_default=False,
-            help="Map weight names that begin with IN in a method to names that begin with OUT in "
-            "the checkpoint. Repeatable. Default: the prefixes of the bundle that a program was "
-            "loaded from.",
+            help=(
+                "Map weight names that begin with IN in a method to names that begin with OUT in "
+                "the checkpoint. Repeatable. Default: the prefixes of the bundle that a program was "
+                "loaded from."
+            ),
         ),
     ] = None,
     trust: Trust = False,

@@ -33,9 +33,7 @@ def compare_command(
     archive: Archive,
     checkpoint: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[CHECKPOINT]", show_default=False, help=("Weights for both the model and the program.")
-        ),
+        typer.Argument(metavar="[CHECKPOINT]", help="Weights for both the model and the program."),
     ] = None,
     inputs: Inputs = None,
     method: Method = None,

@@ -17,6 +17,7 @@ from fakexport.cli.options import (
     Libraries,
     Method,
     OldBoundDevices,
+    OptionalCheckpoint,
     Profiles,
     Trust,
     bound_devices,
@@ -31,42 +32,29 @@ _Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
 
 def compile_command(
     archive: Archive,
-    checkpoint: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CHECKPOINT]",
-            show_default=False,
-            help=("Checkpoint to bind, if ARCHIVE has no weights."),
-        ),
-    ] = None,
-    to: Annotated[_Form, typer.Option("--to", show_default=False, help="Format to compile to.")] = ...,  # type: ignore[assignment]
+    checkpoint: OptionalCheckpoint = None,
+    to: Annotated[_Form, typer.Option("--to", help="Format to compile to.")] = ...,  # type: ignore[assignment]
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", metavar="OUT", show_default=False, help=("File or project folder to write.")
-        ),
+        typer.Option("--output", "-o", metavar="OUT", help="File or project folder to write."),
     ] = ...,  # type: ignore[assignment]
     weights: Annotated[
         Literal["inside", "beside"] | None,
         typer.Option(
-            "--weights",
-            show_default=False,
-            help=("Store weights inside the file, or in a .safetensors file next to it."),
+            "--weights", help="Store weights inside the file, or in a .safetensors file next to it."
         ),
     ] = None,
     backend: Annotated[
         Literal["portable", "xnnpack"] | None,
-        typer.Option(
-            "--backend", show_default=False, help=("ExecuTorch backend: portable (default) or xnnpack.")
-        ),
+        typer.Option("--backend", help="ExecuTorch backend: portable (default) or xnnpack."),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="TARGET", show_default=False, help="Devices to compile for."),
+        typer.Option("--target", metavar="TARGET", help="Devices to compile for."),
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option("--cache", metavar="DIR", show_default=False, help="Folder that caches compiled code."),
+        typer.Option("--cache", metavar="DIR", help="Folder that caches compiled code."),
     ] = None,
     method: Method = None,
     devices: BoundDevices = None,

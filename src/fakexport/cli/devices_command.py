@@ -15,7 +15,7 @@ __all__ = ["devices_command"]
 def devices_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", show_default=False, help="Name or alias of a device, such as H100."),
+        typer.Argument(metavar="NAME", help="Name or alias of a device, such as H100."),
     ] = None,
     profiles: Profiles = None,
 ) -> None:

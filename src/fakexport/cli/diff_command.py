@@ -15,8 +15,8 @@ __all__ = ["diff_command"]
 
 
 def diff_command(
-    first: Annotated[str, typer.Argument(metavar="A.pt2", show_default=False, help="First archive.")],
-    second: Annotated[str, typer.Argument(metavar="B.pt2", show_default=False, help="Second archive.")],
+    first: Annotated[str, typer.Argument(metavar="A.pt2", help="First archive.")],
+    second: Annotated[str, typer.Argument(metavar="B.pt2", help="Second archive.")],
     method: Method = None,
     trust: Trust = False,
     format_: TextOrJson = "text",

@@ -14,17 +14,12 @@ __all__ = ["emulate_command"]
 def emulate_command(
     topology: Annotated[
         str,
-        typer.Argument(
-            metavar="TOPOLOGY",
-            show_default=False,
-            help="The devices, such as H100, 8xH100 or cpu+2xA100-40GB.",
-        ),
+        typer.Argument(metavar="TOPOLOGY", help="The devices, such as H100, 8xH100 or cpu+2xA100-40GB."),
     ],
     script: Annotated[
         list[str],
         typer.Argument(
             metavar="SCRIPT|-m MODULE [ARGUMENTS]",
-            show_default=False,
             help="Python file to run, or -m and a module, followed by its arguments.",
         ),
     ],

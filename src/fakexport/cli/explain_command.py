@@ -14,9 +14,7 @@ __all__ = ["explain_command"]
 def explain_command(
     code: Annotated[
         str | None,
-        typer.Argument(
-            metavar="CODE", show_default=False, help="Code or name of a diagnostic, such as FE201."
-        ),
+        typer.Argument(metavar="CODE", help="Code or name of a diagnostic, such as FE201."),
     ] = None,
     is_all: Annotated[
         bool, typer.Option("--all", help="Print the pages of all rules, as in docs/rules.md.")

@@ -32,7 +32,7 @@ def export_command(
     source: Source,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help=("Archive (.pt2) to write.")),
+        typer.Option("--output", "-o", metavar="FILE", help="Archive (.pt2) to write."),
     ],
     target: Annotated[
         str, typer.Option(metavar="TOPOLOGY", help="Devices of the target, such as cpu, H100 or 8xH100.")

@@ -18,9 +18,7 @@ __all__ = ["inspect_command"]
 def inspect_command(
     subject: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE|SOURCE", show_default=False, help="Archive (.pt2), or a model as for `check`."
-        ),
+        typer.Argument(metavar="FILE|SOURCE", help="Archive (.pt2), or a model as for `check`."),
     ],
     target: Annotated[
         str,

@@ -26,6 +26,7 @@ __all__ = [
     "Method",
     "NoProgress",
     "OldBoundDevices",
+    "OptionalCheckpoint",
     "OptionalSource",
     "OutputFormat",
     "Profiles",
@@ -46,24 +47,17 @@ TextOrJson = Annotated[
 ]
 Inputs = Annotated[
     Path | None,
-    typer.Option(
-        "--inputs", metavar="FILE", show_default=False, help=("Inputs by name, as a .safetensors file.")
-    ),
+    typer.Option("--inputs", metavar="FILE", help="Inputs by name, as a .safetensors file."),
 ]
 
 Source = Annotated[
     str,
-    typer.Argument(
-        metavar="SOURCE",
-        show_default=False,
-        help=f"Model: {', '.join(FORMS[:-1])} or {FORMS[-1]}.",
-    ),
+    typer.Argument(metavar="SOURCE", help=f"Model: {', '.join(FORMS[:-1])} or {FORMS[-1]}."),
 ]
 OptionalSource = Annotated[
     str | None,
     typer.Argument(
         metavar="[SOURCE]",
-        show_default=False,
         help=f"The model: {', '.join(FORMS[:-1])} or {FORMS[-1]}. Default: the sources of [tool.fakexport].",
     ),
 ]
@@ -72,7 +66,6 @@ DeviceMap = Annotated[
     typer.Option(
         "--device-map",
         metavar="MAP",
-        show_default=False,
         help="Placement of the modules: a device, 'balanced', 'fc1=cpu,fc2=cuda:0', or a JSON file.",
     ),
 ]
@@ -81,7 +74,6 @@ Dtype = Annotated[
     typer.Option(
         "--dtype",
         metavar="DTYPE",
-        show_default=False,
         help="Default floating-point dtype while the model is constructed, such as bfloat16.",
     ),
 ]
@@ -90,7 +82,6 @@ ExampleInputs = Annotated[
     typer.Option(
         "--input",
         metavar="NAME=DTYPE[DIMS]",
-        show_default=False,
         help="Override an example input, such as pixel_values=float32[1,3,224,224]. Repeatable.",
     ),
 ]
@@ -99,25 +90,20 @@ DynamicDims = Annotated[
     typer.Option(
         "--dynamic",
         metavar="NAME.DIM=MIN..MAX",
-        show_default=False,
-        help="Mark a dimension of an input as dynamic, such as input_ids.1=2..4096; or 'auto' for "
-        "every dimension that the model lets vary. Repeatable.",
+        help=(
+            "Mark a dimension of an input as dynamic, such as input_ids.1=2..4096; or 'auto' for "
+            "every dimension that the model lets vary. Repeatable."
+        ),
     ),
 ]
 Strict = Annotated[
     bool | None,
-    typer.Option(
-        "--strict/--no-strict",
-        show_default=False,
-        help="Trace with TorchDynamo instead of running the Python code.",
-    ),
+    typer.Option("--strict/--no-strict", help="Trace with TorchDynamo instead of running the Python code."),
 ]
 UseCache = Annotated[
     bool | None,
     typer.Option(
-        "--use-cache/--no-use-cache",
-        show_default=False,
-        help="Let a language model return its KV cache (it takes none).",
+        "--use-cache/--no-use-cache", help="Let a language model return its KV cache (it takes none)."
     ),
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]
@@ -126,7 +112,6 @@ Libraries = Annotated[
     typer.Option(
         "--library",
         metavar="LIBRARY",
-        show_default=False,
         help="Load operators first: a native library for torch, a .py file, or a module. Repeatable.",
     ),
 ]
@@ -135,7 +120,6 @@ Profiles = Annotated[
     typer.Option(
         "--profiles",
         metavar="FILE",
-        show_default=False,
         callback=know_profiles,
         help="Device profiles of your own, as .toml or .json, to name in a topology.",
     ),
@@ -146,15 +130,11 @@ Debug = Annotated[
 ]
 Archive = Annotated[
     str,
-    typer.Argument(
-        metavar="ARCHIVE",
-        show_default=False,
-        help=("Archive (.pt2) written by fakexport or torch.export.save."),
-    ),
+    typer.Argument(metavar="ARCHIVE", help="Archive (.pt2) written by fakexport or torch.export.save."),
 ]
 Method = Annotated[
     str | None,
-    typer.Option("--method", metavar="NAME", show_default=False, help="Program to use from a bundle."),
+    typer.Option("--method", metavar="NAME", help="Program to use from a bundle."),
 ]
 Trust = Annotated[
     bool,
@@ -168,16 +148,18 @@ Checkpoint = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        show_default=False,
         help="Checkpoint: a .safetensors, .pt or .bin file, an index, or a folder that contains one.",
     ),
+]
+OptionalCheckpoint = Annotated[
+    str | None,
+    typer.Argument(metavar="[CHECKPOINT]", help="Checkpoint to bind, if ARCHIVE has no weights."),
 ]
 BoundDevices = Annotated[
     str | None,
     typer.Option(
         "--devices",
         metavar="FROM=TO",
-        show_default=False,
         help="Override the program's devices: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
     ),
 ]

@@ -21,7 +21,6 @@ def retarget_command(
         str,
         typer.Option(
             metavar="FROM=TO",
-            show_default=False,
             help=(
                 "Device to device, cpu=cuda:0; module to device, fc1=cuda:0,fc2=cuda:1; or one "
                 "device for all."
@@ -30,14 +29,12 @@ def retarget_command(
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help=("Archive (.pt2) to write.")),
+        typer.Option("--output", "-o", metavar="FILE", help="Archive (.pt2) to write."),
     ],
     target: Annotated[
         str | None,
         typer.Option(
-            metavar="TOPOLOGY",
-            show_default=False,
-            help="Devices to move to, such as H100. Default: a common model of each kind.",
+            metavar="TOPOLOGY", help="Devices to move to, such as H100. Default: a common model of each kind."
         ),
     ] = None,
     method: Method = None,

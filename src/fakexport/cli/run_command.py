@@ -16,6 +16,7 @@ from fakexport.cli.options import (
     Libraries,
     Method,
     OldBoundDevices,
+    OptionalCheckpoint,
     Trust,
     bound_devices,
 )
@@ -30,24 +31,11 @@ _WARMUP = 3
 
 def run_command(
     archive: Archive,
-    checkpoint: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CHECKPOINT]",
-            show_default=False,
-            help=("Checkpoint to bind, if ARCHIVE has no weights."),
-        ),
-    ] = None,
+    checkpoint: OptionalCheckpoint = None,
     inputs: Inputs = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            show_default=False,
-            help=("Write the outputs to this .safetensors file."),
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="Write the outputs to this .safetensors file."),
     ] = None,
     method: Method = None,
     compile_: Annotated[

@@ -19,9 +19,7 @@ def source_command(
     archive: Archive,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", show_default=False, help=("Python file (.py) to write.")
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="Python file (.py) to write."),
     ] = None,
     method: Method = None,
     trust: Trust = False,

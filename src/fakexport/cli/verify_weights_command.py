@@ -17,17 +17,16 @@ __all__ = ["verify_weights_command"]
 def verify_weights_command(
     subject: Annotated[
         str,
-        typer.Argument(
-            metavar="SOURCE|ARCHIVE", show_default=False, help="Model, as for `check`, or a .pt2 archive."
-        ),
+        typer.Argument(metavar="SOURCE|ARCHIVE", help="Model, as for `check`, or a .pt2 archive."),
     ],
     checkpoint: Annotated[
         str | None,
         typer.Argument(
             metavar="[CHECKPOINT]",
-            show_default=False,
-            help="Checkpoint: a .safetensors, .pt or .bin file, an index, or a folder that contains "
-            "one. Without it, verify the weights in ARCHIVE.",
+            help=(
+                "Checkpoint: a .safetensors, .pt or .bin file, an index, or a folder that contains "
+                "one. Without it, verify the weights in ARCHIVE."
+            ),
         ),
     ] = None,
     target: Annotated[
