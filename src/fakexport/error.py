@@ -34,6 +34,6 @@ def first_line(error: object) -> str:
     return next(iter(str(error).strip().splitlines()), "")
 
 
-def type_and_line(error: BaseException) -> str:
+def type_and_line(error: object) -> str:
     """Return `ValueError: the first line`, or the type alone without a text."""
     return f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")

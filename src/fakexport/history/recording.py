@@ -50,10 +50,6 @@ class Recording:
         """Return the real value of a tensor made in the block, as `values.value_of` returns it."""
         return value_of(tensor)
 
-    def knows(self, tensor: torch.Tensor) -> bool:
-        """Return whether the tensor's history was recorded. Its replay may fail all the same."""
-        return isinstance(record_of(tensor).output, Output)
-
     def is_from_legacy_constructor(self, tensor: torch.Tensor) -> bool:
         """Return whether `torch.Tensor(n)` or `torch.FloatTensor(n)` made it, which ignore the default
         device.
