@@ -15,6 +15,10 @@ __all__ = ["INSPECT_SCHEMA", "archive_to_dict"]
 INSPECT_SCHEMA = "fakexport.inspect/2"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 
+_FACTS = ("versions", "source", "topology", "profiles", "device_map", "dtype", "dynamic_shapes")
+_FACTS += ("library_modules", "skipped_checks")
+_OF_TENSORS = ("name", "aliases", "is_parameter", "dtype", "shape", "device")
+
 
 def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:
     """Return every field as plain data; `inspect.schema.json` is its JSON Schema."""
@@ -45,15 +49,7 @@ def _method(method: str, found: MethodDescription) -> dict[str, Any]:
     manifest = found.manifest
     return {
         "method": method,
-        "versions": dict(manifest.versions),
-        "source": manifest.source,
-        "topology": manifest.topology,
-        "profiles": list(manifest.profiles),
-        "device_map": dict(manifest.device_map),
-        "dtype": manifest.dtype,
-        "dynamic_shapes": manifest.dynamic_shapes,
-        "library_modules": dict(manifest.library_modules),
-        "skipped_checks": list(manifest.skipped_checks),
+        **{name: plain(getattr(manifest, name)) for name in _FACTS},
         "program": plain(found.program),
         "weights": _weights(manifest),
         "constants": plain(found.constants),
@@ -76,12 +72,7 @@ def _prefix(prefix: tuple[str, str] | None) -> dict[str, str] | None:
 
 def _weight(tensor: TensorEntry) -> dict[str, Any]:
     return {
-        "name": tensor.name,
-        "aliases": list(tensor.aliases),
-        "is_parameter": tensor.is_parameter,
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-        "device": tensor.device,
+        **{name: plain(getattr(tensor, name)) for name in _OF_TENSORS},
         "bytes": weight_bytes(tensor),
         "file": tensor.location.file if tensor.location else None,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,11 +80,14 @@ def _difference(difference: TargetDifference) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return dataclasses as dicts of their fields, in their order; mappings and sequences likewise."""
+    """Return dataclasses as dicts of their fields, in their order; mappings and sequences likewise.
+
+    An infinite distance, which JSON has no number for, is "inf".
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    return value
+    return "inf" if value == math.inf else value

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from fakexport.report.as_json import plain
-from fakexport.report.bench_report import BenchMeasures, BenchReport, BenchRow
+from fakexport.report.bench_report import BenchReport
 
 __all__ = ["BENCH_SCHEMA", "bench_to_dict"]
 
@@ -19,6 +18,8 @@ def bench_to_dict(report: BenchReport) -> dict[str, Any]:
 
     What depends on the machine and the run is under `measured` alone. An infinite difference is "inf".
     """
+    rows = plain(report.rows)
+    measured = [{"mode": row["mode"], **row.pop("measures")} for row in rows]
     return {
         "schema": BENCH_SCHEMA,
         "source": report.source,
@@ -26,24 +27,10 @@ def bench_to_dict(report: BenchReport) -> dict[str, Any]:
         "other_inputs": list(report.other_inputs),
         "assumptions": list(report.assumptions),
         "versions": dict(report.versions),
-        "modes": [_mode(row) for row in report.rows],
+        "modes": rows,
         "measured": {
             "processor": report.processor,
             "threads": report.threads,
-            "modes": [{"mode": row.mode, **_measures(row.measures)} for row in report.rows],
+            "modes": measured,
         },
     }
-
-
-def _mode(row: BenchRow) -> dict[str, Any]:
-    fields = plain(row)
-    del fields["measures"]
-    found: dict[str, Any] = fields
-    return found
-
-
-def _measures(measures: BenchMeasures) -> dict[str, Any]:
-    found: dict[str, Any] = plain(measures)
-    if measures.difference is not None and math.isinf(measures.difference):
-        found["difference"] = "inf"
-    return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
+
+from fakexport.report.as_json import plain
 
 if TYPE_CHECKING:
     from fakexport.report.comparison import Comparison, Place, TensorError
@@ -25,17 +26,7 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
         "first_difference": _place(comparison.first_difference),
         "first_divergence": _place(comparison.first_divergence),
         "outputs": [{"name": output.name, **_error(output.error)} for output in comparison.outputs],
-        "modules": [
-            {
-                "path": module.path,
-                "kernels": module.kernels,
-                "differing": module.differing,
-                "diverging": module.diverging,
-                "error": _number(module.error),
-                "eager_error": _number(module.eager_error),
-            }
-            for module in comparison.modules
-        ],
+        "modules": plain(comparison.modules),
         "assumptions": list(comparison.assumptions),
     }
 
@@ -59,12 +50,8 @@ def _error(error: TensorError) -> dict[str, Any]:
     return {
         "is_equal": error.is_equal,
         "is_close": error.is_close,
-        "difference": _number(error.difference),
-        "error": _number(error.program),
-        "eager_error": _number(error.eager),
-        "tolerance": _number(error.tolerance),
+        "difference": plain(error.difference),
+        "error": plain(error.program),
+        "eager_error": plain(error.eager),
+        "tolerance": plain(error.tolerance),
     }
-
-
-def _number(value: float | None) -> float | str | None:
-    return "inf" if value is not None and math.isinf(value) else value
