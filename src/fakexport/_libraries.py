@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["FORMS", "LIBRARIES", "PACKAGES", "Library"]
-
 
 @dataclass(frozen=True)
 class Library:

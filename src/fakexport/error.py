@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["FakexportError", "InvalidType", "InvalidValue", "first_line", "type_and_line"]
-
 
 class FakexportError(Exception):
     """The base of every error that fakexport raises: its text is one line that says what to change.

@@ -10,8 +10,6 @@ import torch
 
 from fakexport.error import FakexportError
 
-__all__ = ["ALWAYS_THERE", "AbsentDevice", "absence"]
-
 ALWAYS_THERE = ("cpu", "meta")
 """Device types that every machine has."""
 

@@ -18,8 +18,6 @@ from .context_stack import ContextStack
 from .device_guard import library_path
 from .method_table import MethodTable, method_of, method_positions, table_of
 
-__all__ = ["AcceleratorHooks", "accelerator_hooks", "only_accelerator"]
-
 _HOOKS = {
     "cuda": ("_ZN2at6detail12getCUDAHooksEv", "ATen/detail/CUDAHooksInterface.h"),
     "xpu": ("_ZN2at6detail11getXPUHooksEv", "ATen/detail/XPUHooksInterface.h"),

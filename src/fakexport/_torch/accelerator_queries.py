@@ -14,9 +14,6 @@ import torch
 from .device_queries import Backend
 from .virtual_streams import VirtualStream
 
-__all__ = ["AcceleratorQueries"]
-
-
 # What torch's own default names: `c10/core/DeviceCapability.h`, all bits set.
 _DTYPES = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-__all__ = ["active_fake_mode"]
-
 
 def active_fake_mode() -> FakeTensorMode | None:
     """Return the innermost active `FakeTensorMode`, or None. Asked of the dispatcher, as torch's C++ asks."""

@@ -20,8 +20,6 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
-__all__ = ["Attention", "AttentionDevice", "Backend", "choose_backend"]
-
 Backend = Literal["cudnn", "flash", "efficient", "overrideable", "math"]
 
 _HALVES = (torch.float16, torch.bfloat16)

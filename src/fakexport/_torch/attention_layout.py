@@ -11,8 +11,6 @@ from typing import cast
 import torch
 from torch.export import ExportedProgram, default_decompositions
 
-__all__ = ["functional_program"]
-
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -25,8 +25,6 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from .patching import Patches
 
-__all__ = ["constants_stay_on_cpu"]
-
 _REAL_DEVICE_TYPES = ("cpu", "meta")
 
 

@@ -24,8 +24,6 @@ from .operator_effects import effects_of
 from .patching import Patches, in_force
 from .real_execution import real_execution
 
-__all__ = ["ConstantGraph", "constant_questions"]
-
 _QUESTIONS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
 _UNCHANGING_WRITES = frozenset({"aten::detach_"})
 _MOST_NODES = 1_000

@@ -25,8 +25,6 @@ from . import patching
 from .patching import Patches, in_force
 from .symbolic_numbers import expression_of
 
-__all__ = ["DecidedBranches"]
-
 _SMALL = (0, 1)
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _ASKING = frozenset(

@@ -23,8 +23,6 @@ import torch
 from .patching import original_of
 from .virtual_guard import DEVICE_TYPE_INDEX, VirtualGuard
 
-__all__ = ["VirtualGuards", "guard_address", "library_path", "missing_guards", "real_device_count"]
-
 _REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 
 

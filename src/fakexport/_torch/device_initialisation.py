@@ -13,8 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .patching import Patches
 
-__all__ = ["avoid_device_init"]
-
 
 def avoid_device_init() -> Patches:
     """Return a context in which every `FakeTensorMode` avoids touching a device."""

@@ -28,8 +28,6 @@ from .active_modes import active_fake_mode
 from .patching import Patches
 from .virtual_streams import VirtualEvent, VirtualStream
 
-__all__ = ["Backend", "DeviceAnswers", "MpsBackend"]
-
 
 @dataclass(frozen=True)
 class DeviceAnswers:

@@ -11,8 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .patching import Patches
 
-__all__ = ["own_dispatch_cache"]
-
 
 def own_dispatch_cache() -> Patches:
     """Return a context in which fake modes start with an empty memory, and leave the outer one as it was."""

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-__all__ = ["Observer", "observe", "observed"]
-
 
 class Observer(Protocol):
     """Called once per operator that the user's code dispatches, not for operators inside of those."""

@@ -22,8 +22,6 @@ from .fake_repr import describe_fake
 from .patching import Patches, in_force
 from .real_execution import real_execution
 
-__all__ = ["fake_methods"]
-
 _METHODS = ("__repr__", "__deepcopy__", "numpy", "tolist", "cuda", "data")
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["describe_fake"]
-
 
 def describe_fake(fake: torch.Tensor) -> str:
     """Return the text of one fake tensor, with what torch itself shows of a tensor: nothing that is the

@@ -20,8 +20,6 @@ from torch.utils._pytree import tree_map, tree_unflatten
 
 from .patching import Patches
 
-__all__ = ["LARGEST_FALLBACK_BYTES", "fallback_kernels_on_cpu"]
-
 # Running a kernel for real needs real memory; beyond this the operator counts as having no fake kernel.
 LARGEST_FALLBACK_BYTES = 256 * 2**20
 

@@ -18,8 +18,6 @@ from torch.fx.experimental import proxy_tensor
 from .active_modes import active_fake_mode
 from .patching import Patches
 
-__all__ = ["foreign_fakes_join_the_trace"]
-
 _stock_snapshot = proxy_tensor.snapshot_fake
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["fused_optimizers"]
-
 _FUSED = ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr")
 
 

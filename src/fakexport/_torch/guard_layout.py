@@ -21,8 +21,6 @@ import torch
 
 from .method_table import method_of, table_of
 
-__all__ = ["DEVICE_TYPE_INDEX", "call_methods", "check_layout", "packed_device"]
-
 DEVICE_TYPE_INDEX = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13, "meta": 14}
 """`c10::DeviceType` values; they are serialized in checkpoints, so torch cannot renumber them."""
 

@@ -13,15 +13,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-__all__ = [
-    "AotiPackage",
-    "compile_graph",
-    "compiler_command",
-    "failed_node",
-    "is_compiler_fault",
-    "root_cause",
-]
-
 # Else the code depends on values of weights that are bound later: `GraphLowering.get_attr` writes small
 # constants into it.
 _WITHOUT_VALUES = {

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-__all__ = ["KernelObserver", "kernels_observed", "unobserved"]
-
 
 class KernelObserver(Protocol):
     """Called for every kernel."""

@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager
 
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-__all__ = ["lazy_graph_modules"]
-
 
 def lazy_graph_modules() -> AbstractContextManager[None]:
     """Return a context in which new graph modules put off generating code."""

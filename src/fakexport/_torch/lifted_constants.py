@@ -15,8 +15,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-__all__ = ["fold_lifted_moves", "note_lifted_value"]
-
 _LIFT = torch.ops.aten.lift_fresh_copy.default
 _DETACH = torch.ops.aten.detach_.default
 _ASSERT = torch.ops.aten._assert_tensor_metadata.default

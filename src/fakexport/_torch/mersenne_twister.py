@@ -22,20 +22,6 @@ from functools import cache
 
 import torch
 
-__all__ = [
-    "STATE_BYTES",
-    "MarkedState",
-    "advanced",
-    "cached_normal",
-    "drawn_since_seeded",
-    "is_as_far",
-    "mark_of",
-    "marked",
-    "raw_mark",
-    "seed_of",
-    "with_cached_normal",
-]
-
 STATE_BYTES = 5056
 """Length of a state: a uint8 tensor of this shape."""
 

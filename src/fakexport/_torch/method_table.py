@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["MethodTable", "method_of", "method_positions", "table_of"]
-
 _POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 _BEFORE_FIRST = 2
 _DECLARATION = re.compile(r"^\s*virtual\s+(?:[^;{(]*?[\s*&])?(~?\w+)\s*\(", re.MULTILINE)

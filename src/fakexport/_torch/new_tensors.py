@@ -15,8 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .patching import Patches
 
-__all__ = ["new_tensors_stay"]
-
 
 def new_tensors_stay() -> Patches:
     """Return a context in which `x.new_tensor(data)` is on the device of `x`."""

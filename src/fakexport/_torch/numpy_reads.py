@@ -14,8 +14,6 @@ import torch
 
 from .patching import Patches, in_force
 
-__all__ = ["answered_numpy_reads"]
-
 
 def answered_numpy_reads(may_go_on: Callable[[Exception], bool]) -> Patches:
     """Return a context in which a refused `numpy()` gives ones of the right shape, if `may_go_on` says so."""

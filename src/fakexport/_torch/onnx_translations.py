@@ -13,8 +13,6 @@ from typing import Any
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-__all__ = ["node_of_failure", "prepared", "untranslated_nodes"]
-
 
 def prepared(program: ExportedProgram, translations: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
     """Return the program as the exporter translates it: decomposed, without anything that writes in place.

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-__all__ = ["Effects", "effects_of"]
-
 # Read data and return a Python value, but lack the tag that says so.
 _UNTAGGED_READS = frozenset({"aten::equal", "aten::is_nonzero", "aten::allclose", "aten::item"})
 # Share memory with their argument although the schema does not say so.

@@ -13,17 +13,6 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS
 
-__all__ = [
-    "OperatorSchema",
-    "argument_names",
-    "argument_values",
-    "defining_module",
-    "is_changing_views",
-    "is_mutating",
-    "is_python_operator",
-    "operator_schema",
-]
-
 
 @dataclass(frozen=True)
 class OperatorSchema:

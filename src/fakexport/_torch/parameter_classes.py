@@ -22,8 +22,6 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from .active_modes import active_fake_mode
 from .patching import Patches, in_force
 
-__all__ = ["fake_parameter", "own_class", "parameters_keep_their_class", "real_parameter"]
-
 _UninitializedTensorMixin: Any = vars(parameter)["UninitializedTensorMixin"]  # Not in torch's stubs.
 _OWN_CLASS = "_fakexport_own_class"
 

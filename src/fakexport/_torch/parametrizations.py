@@ -21,8 +21,6 @@ from .patching import Patches, in_force
 from .real_execution import real_execution
 from .wrapper_subclasses import is_wrapper, rewrapped
 
-__all__ = ["wrappers_can_be_unwrapped"]
-
 
 def wrappers_can_be_unwrapped(mode: FakeTensorMode) -> Patches:
     """Return a context in which a parametrization may take a wrapper of fakes apart.

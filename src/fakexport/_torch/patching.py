@@ -20,8 +20,6 @@ from torch._dynamo import trace_rules
 
 from .context_stack import ContextStack, Entry
 
-__all__ = ["Patches", "in_force", "original_of", "traced_here"]
-
 _ABSENT: Any = object()
 _lock = threading.RLock()
 

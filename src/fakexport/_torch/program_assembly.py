@@ -21,22 +21,6 @@ from torch.utils import _pytree
 
 from .patching import Patches
 
-__all__ = [
-    "DIALECTS",
-    "add_guards",
-    "as_parameter",
-    "assemble",
-    "check_guards",
-    "fake_of",
-    "guards_code",
-    "leaf_spec",
-    "new_subgraph",
-    "plain_meta",
-    "reassemble",
-    "tree_spec",
-    "tree_spec_text",
-]
-
 DIALECTS = ("ATEN", "TRAINING")
 """Names of the checks that a program may ask for."""
 

@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager
 
 from torch._dispatch.python import enable_python_dispatcher
 
-__all__ = ["python_kernels"]
-
 
 def python_kernels() -> AbstractContextManager[None]:
     """Return a context in which operators on fakes return what they returns during an export."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from torch.utils import _pytree
 
-__all__ = ["container_children", "tree_leaves", "tree_map", "tree_unflatten"]
-
 
 def tree_leaves(tree: Any) -> list[Any]:
     """Return the leaves of a nested container, in export's order."""

@@ -23,8 +23,6 @@ from .accelerator_queries import AcceleratorQueries
 from .device_queries import Backend, DeviceAnswers, MpsBackend
 from .patching import Patches, original_of
 
-__all__ = ["query_patches"]
-
 # What a wheel of the field's default build says of itself; a CPU-only wheel says None.
 _CUDA_VERSION = "13.0"
 _HIP_VERSION = "7.0"

@@ -23,8 +23,6 @@ from torch.export import _trace
 
 from .patching import Patches
 
-__all__ = ["torch_logs_allowed", "torch_logs_silenced"]
-
 _LIBRARIES = ("torch", "torchao", "transformers")
 _is_silent: ContextVar[bool] = ContextVar("fakexport_is_silent", default=False)
 _is_allowed: ContextVar[bool] = ContextVar("fakexport_is_allowed", default=False)

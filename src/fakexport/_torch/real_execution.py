@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["real_execution"]
-
 
 @contextmanager
 def real_execution() -> Iterator[None]:

@@ -22,23 +22,6 @@ from torch.export.graph_signature import InputKind
 
 from .fake_tensors import FakeTensorMode
 
-__all__ = [
-    "TORCH_CLASS_NAMESPACES",
-    "HeldObject",
-    "class_name",
-    "class_of",
-    "fake_object",
-    "held_script_object",
-    "hold_real_objects",
-    "is_class_of_torch",
-    "is_class_registered",
-    "is_fake_object",
-    "object_of_state",
-    "pickled_object",
-    "qualified_name",
-    "state_text",
-]
-
 TORCH_CLASS_NAMESPACES = frozenset(
     (
         "_nnapi",

@@ -11,8 +11,6 @@ import re
 from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
-__all__ = ["programs_of", "reading_fault", "unregistered_class"]
-
 _UNKNOWN_CLASS = re.compile(r"Couldn't resolve type .*__torch__\.torch\.classes\.(\w+)\.(\w+)")
 
 

@@ -26,23 +26,6 @@ from torch.utils._traceback import CapturedTraceback
 
 from .pytree import tree_leaves
 
-__all__ = [
-    "SymbolTable",
-    "expression_of",
-    "expression_python",
-    "finite_bound",
-    "has_unbacked_symbols",
-    "hint_of",
-    "infinite_integer",
-    "keep_ranges",
-    "noted_expression_of",
-    "pending_symbols_dropped",
-    "shape_functions",
-    "unbacked_index",
-    "value_range",
-    "without_new_guards",
-]
-
 _NAMES = [
     "BitwiseFn_bitwise_and",
     "BitwiseFn_bitwise_or",

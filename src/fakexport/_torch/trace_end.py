@@ -14,8 +14,6 @@ from torch.export import _trace
 
 from .patching import Patches, in_force
 
-__all__ = ["TraceFinished", "ended_after_trace"]
-
 
 class TraceFinished(BaseException):
     """The trace is complete. Not an `Exception`: nothing between here and the caller may keep it."""

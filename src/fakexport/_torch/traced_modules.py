@@ -16,8 +16,6 @@ from torch.fx.experimental.proxy_tensor import _AttrProxy, _ModuleStackTracer
 
 from .patching import Patches, in_force
 
-__all__ = ["traced_modules"]
-
 
 def traced_modules(on_traced: Callable[[nn.Module], None]) -> Patches:
     """The context in which a module is announced each time that a non-strict export has traced it.

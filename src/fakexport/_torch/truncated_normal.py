@@ -21,8 +21,6 @@ from .patching import Patches, in_force
 from .random_words import Drawn, drawn_by
 from .real_execution import real_execution
 
-__all__ = ["truncated_normal_as_one_step"]
-
 
 def truncated_normal_as_one_step(
     mode: FakeTensorMode,

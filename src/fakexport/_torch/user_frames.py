@@ -24,8 +24,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from .patching import Patches, in_force
 
-__all__ = ["name_user_frames"]
-
 
 @contextmanager
 def name_user_frames(is_user_code: Callable[[str], bool]) -> Iterator[None]:

@@ -15,8 +15,6 @@ import torch
 from .accelerator_hooks import only_accelerator
 from .virtual_guard import has_streams
 
-__all__ = ["virtual_accelerator"]
-
 
 def virtual_accelerator(device_type: str) -> AbstractContextManager[None]:
     """Return a context in which an integer is a device of this type. Where guards have no streams: no

@@ -19,8 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .attention_backend import Attention, AttentionDevice, choose_backend
 
-__all__ = ["virtual_attention"]
-
 _aten = torch.ops.aten
 _OPERATOR = _aten.scaled_dot_product_attention.default
 # Fake tensors have no backend key of their own, so in inference mode, where autograd's is left out, the

@@ -19,8 +19,6 @@ from .accelerator_hooks import only_accelerator
 from .patching import Patches, original_of
 from .virtual_guard import missing_streams
 
-__all__ = ["virtual_backward"]
-
 
 def virtual_backward(device_type: str) -> Patches:
     """Return a context in which `torch.autograd` runs backward passes over fakes of this device type.

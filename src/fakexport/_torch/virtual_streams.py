@@ -9,8 +9,6 @@ import torch
 
 from .virtual_guard import DEVICE_TYPE_INDEX
 
-__all__ = ["VirtualEvent", "VirtualStream"]
-
 
 class VirtualStream:
     """Stands for `torch.cuda.Stream` on a device that runs nothing.

@@ -15,15 +15,6 @@ from contextlib import contextmanager
 import torch
 from torch._functorch import predispatch
 
-__all__ = [
-    "VMAP_LEVEL_STEPS",
-    "is_transformed",
-    "transform_levels_closed",
-    "want_gradient",
-    "with_other_memory",
-    "without_levels",
-]
-
 _functorch = torch._C._functorch
 
 VMAP_LEVEL_STEPS = frozenset(

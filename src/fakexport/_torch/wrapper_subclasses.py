@@ -15,8 +15,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-__all__ = ["flat_tensors", "held_bytes", "inner_name", "inner_tensors", "is_wrapper", "rewrapped"]
-
 
 def is_wrapper(value: object) -> bool:
     """Return whether `value` is a tensor that holds others and says which: it has `__tensor_flatten__`."""

@@ -15,8 +15,6 @@ from .loading import LoadedArchive, load_archive
 from .manifest import MethodManifest, TensorEntry
 from .methods import methods_of
 
-__all__ = ["ArchiveDifference", "FactDifference", "WeightDifference", "diff_archives"]
-
 _FACTS = ("source", "topology", "dtype", "dynamic_shapes")
 
 

@@ -31,8 +31,6 @@ from .manifest import ALONE
 from .method_readings import MethodReading, MethodWants, readings, report_of
 from .sharing import unify
 
-__all__ = ["bind"]
-
 
 @overload
 def bind(

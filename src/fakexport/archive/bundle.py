@@ -17,8 +17,6 @@ from .manifest import ALONE, METHOD_NAME, MOST_METHODS, Prefix
 from .method_records import MethodRecords
 from .sharing import SharedWeight, shared_weights
 
-__all__ = ["Bundle"]
-
 
 class Bundle(Mapping[str, ExportedProgram]):
     """Programs by the name of their method; each is a plain `ExportedProgram`. Immutable.

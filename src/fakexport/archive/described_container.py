@@ -11,8 +11,6 @@ from fakexport.archive.manifest_json import decode_manifest, encode_manifest
 from fakexport.container import ArchiveError, Container, Content, Digest, write_container
 from fakexport.documents import DocumentError
 
-__all__ = ["MANIFEST", "read_manifest", "verify_records", "write_described"]
-
 MANIFEST = "extra/fakexport/manifest.json"
 "The manifest's record. torch's loader returns the records below `extra/` as texts, unread."
 

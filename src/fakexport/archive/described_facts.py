@@ -8,8 +8,6 @@ from fakexport.program import ProgramFacts, UnboundConstant
 
 from .manifest import MethodManifest
 
-__all__ = ["described_facts"]
-
 
 def described_facts(manifest: MethodManifest) -> ProgramFacts:
     """Return the facts of a program loaded from an archive, to be written into the next one."""

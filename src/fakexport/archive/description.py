@@ -15,8 +15,6 @@ from .method_records import MethodRecords
 from .methods import read_methods
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
-__all__ = ["ArchiveDescription", "MethodDescription", "StoredConstant", "describe"]
-
 
 @dataclass(frozen=True)
 class StoredConstant:

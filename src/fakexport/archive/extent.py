@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["extent"]
-
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Return the number of elements from the first to the last, both included; 0 if there are none."""

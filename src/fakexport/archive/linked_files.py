@@ -18,8 +18,6 @@ from fakexport.weights import CheckpointError, Entry, MappedFile, read_header_of
 
 from .manifest import Location, TensorEntry
 
-__all__ = ["linked_tensors"]
-
 
 def linked_tensors(
     archive: str, entries: Iterable[TensorEntry], *, limits: Limits, check_weights: bool

@@ -14,8 +14,6 @@ from fakexport.weights import Checkpoint, Windows
 
 from .manifest import Location
 
-__all__ = ["Links"]
-
 
 class Links:
     """Finds the places of tensors in the files of a checkpoint, relative to the folder of an archive.

@@ -19,8 +19,6 @@ from .manifest import MethodManifest
 from .saved_object import read_saved_object, refuse_unregistered_classes
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
-__all__ = ["put_constants"]
-
 
 def put_constants(
     container: Container,

@@ -34,8 +34,6 @@ from .sharing import unify
 from .stock_archive import is_left_to_torch
 from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch, load_with_torch
 
-__all__ = ["LoadedArchive", "load", "load_archive", "load_bundle"]
-
 
 @dataclass(frozen=True)
 class LoadedArchive:

@@ -27,8 +27,6 @@ from .bundle import Bundle
 from .manifest import Prefix
 from .sharing import name_in_checkpoint
 
-__all__ = ["MethodReading", "MethodWants", "readings", "report_of"]
-
 
 @dataclass(frozen=True)
 class MethodWants:

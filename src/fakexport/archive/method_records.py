@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CONSTANTS_CONFIG", "MODEL", "WEIGHTS_CONFIG", "MethodRecords"]
-
 
 @dataclass(frozen=True)
 class MethodRecords:

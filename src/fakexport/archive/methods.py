@@ -14,16 +14,6 @@ from .manifest import ALONE, METHOD_NAME, MOST_METHODS, Manifest, MethodManifest
 from .method_records import MethodRecords
 from .stock_archive import stock_manifest
 
-__all__ = [
-    "UNREAD_INPUTS",
-    "Methods",
-    "check_method",
-    "made_up_prefixes",
-    "methods_of",
-    "read_methods",
-    "stored_methods",
-]
-
 UNREAD_INPUTS = "the example inputs are pickled and were not read"
 
 

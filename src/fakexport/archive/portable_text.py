@@ -8,8 +8,6 @@ from pathlib import Path
 
 from fakexport.program import SourcePaths
 
-__all__ = ["portable"]
-
 _SOURCE = re.compile(
     r"(?P<kind>(?:[a-z]+:)?)(?P<path>(?:~|[A-Za-z]:)?[/\\].*?\.(?:json|py))(?P<rest>(?::.*)?)"
 )

@@ -9,8 +9,6 @@ from torch.export import ExportedProgram
 
 from fakexport.program import stand_in_inputs, unbound_names
 
-__all__ = ["sample_inputs_record"]
-
 
 def sample_inputs_record(program: ExportedProgram) -> bytes:
     """Return the record of a program with weights: zeros of one element each, in plain containers.

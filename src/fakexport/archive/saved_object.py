@@ -23,15 +23,6 @@ from fakexport.error import InvalidValue, first_line
 from .extent import extent
 from .pickled_state import Storage, StoredView, read_pickled_state
 
-__all__ = [
-    "SavedObject",
-    "object_record",
-    "read_saved_object",
-    "refuse_unregistered_classes",
-    "unregistered",
-    "with_tensors",
-]
-
 _STORAGES = {
     "BFloat16Storage": torch.bfloat16,
     "BoolStorage": torch.bool,

@@ -30,8 +30,6 @@ from .sample_inputs import sample_inputs_record
 from .shared_records import share_equal, share_weights
 from .weights_left import warn_of_weights
 
-__all__ = ["save", "save_bundle"]
-
 
 def save(
     program: ExportedProgram | Bundle,

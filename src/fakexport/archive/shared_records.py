@@ -14,8 +14,6 @@ from .manifest import TensorEntry
 from .payload import Payload
 from .sharing import SharedWeight
 
-__all__ = ["share_equal", "share_weights"]
-
 
 def share_weights(weights: dict[str, Payload], shared: Iterable[SharedWeight]) -> None:
     """Replace the other methods' records of a shared weight with the first method's."""

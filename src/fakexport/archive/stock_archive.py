@@ -12,8 +12,6 @@ from .manifest import Location, MethodManifest, TensorEntry, UnboundName
 from .method_records import MethodRecords
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
-__all__ = ["NO_MANIFEST", "is_left_to_torch", "stock_manifest"]
-
 NO_MANIFEST = "no manifest: records are checked against their CRC-32; there are no hashes to check"
 _NO_DATA = "torch saved it from a fake program, without its data"
 

@@ -14,8 +14,6 @@ from fakexport.documents import DocumentError, boolean, field, items, mapping, t
 from .codec.value_decoder import read_device, read_dtype
 from .extent import extent
 
-__all__ = ["StoredObject", "StoredTensor", "read_constant"]
-
 _DIMENSIONS = 64
 
 

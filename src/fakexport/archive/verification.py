@@ -35,8 +35,6 @@ from .manifest import ALONE
 from .method_readings import MethodWants, readings, report_of
 from .methods import made_up_prefixes
 
-__all__ = ["is_archive", "verify_archived_weights", "verify_weights"]
-
 
 def is_archive(subject: object) -> TypeGuard[str | os.PathLike[str]]:
     """Return whether a text or path names an archive, `model.pt2`, rather than a model."""

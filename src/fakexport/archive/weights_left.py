@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from fakexport.weights import caller_level
 
-__all__ = ["WeightsLeftBehind", "warn_of_weights"]
-
 
 class WeightsLeftBehind(UserWarning):
     """An archive is written without the weights that its program had before it was retargeted."""

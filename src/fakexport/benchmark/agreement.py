@@ -10,8 +10,6 @@ import torch
 
 from fakexport.program import plain_name
 
-__all__ = ["Agreement", "OtherOutputs", "agreement"]
-
 
 class OtherOutputs(Exception):
     """The outputs cannot be compared: they differ in number, dtype or shape."""

@@ -23,8 +23,6 @@ from .process import run_part
 from .reference import Facts
 from .request import Request
 
-__all__ = ["bench"]
-
 # Packages whose version says something about a mode.
 _PACKAGES_OF = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "executorch": ("executorch",)}
 

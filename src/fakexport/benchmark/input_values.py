@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["drawn_values"]
-
 _FIRST_TOKEN = 3  # After those that mean padding, start and end in most vocabularies.
 
 

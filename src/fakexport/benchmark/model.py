@@ -16,8 +16,6 @@ from fakexport.sources import SEED, ExampleInputs, Source, constructed, parse_dt
 
 from .request import Request
 
-__all__ = ["Call", "Inputs", "Model", "call_of", "copied", "tensors_of"]
-
 
 @dataclass(frozen=True)
 class Inputs:

@@ -19,8 +19,6 @@ from fakexport.sources import SEED, ExampleInputs
 from .model import Call, Inputs, Model, call_of
 from .request import Request
 
-__all__ = ["MODES", "Mode"]
-
 
 @dataclass(frozen=True)
 class Mode:

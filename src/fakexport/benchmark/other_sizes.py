@@ -9,8 +9,6 @@ import torch
 
 from fakexport.capture import DynamicDims
 
-__all__ = ["in_other_sizes"]
-
 _Place = tuple[str, int]
 
 

@@ -14,8 +14,6 @@ from fakexport.report import BenchFailure
 
 from .outcome import Outcome
 
-__all__ = ["end_with_parent", "run_part"]
-
 _MODULE = "fakexport.benchmark.worker"
 
 

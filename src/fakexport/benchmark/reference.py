@@ -23,8 +23,6 @@ from .model import Inputs, Model, call_of, copied
 from .other_sizes import in_other_sizes
 from .request import Request
 
-__all__ = ["Facts", "expected_outputs", "first_inputs", "other_inputs", "write_reference"]
-
 _SEED = 1
 
 

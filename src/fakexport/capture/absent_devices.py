@@ -14,8 +14,6 @@ from fakexport.devices import Topology, emulated_topology
 from fakexport.diagnostics import Span
 from fakexport.program import device_of_literal, devices, graph_modules, source_span, tensors_in, walk
 
-__all__ = ["drop_refused_nodes", "failure_of_absent_device"]
-
 
 def drop_refused_nodes(program: ExportedProgram) -> None:
     """Remove the operators that raised because of an absent device, in a model that caught the error.

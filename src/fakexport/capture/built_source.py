@@ -12,8 +12,6 @@ from fakexport.error import FakexportError, type_and_line
 from fakexport.fake import Built, DeviceMap, build
 from fakexport.sources import Source, SourceError
 
-__all__ = ["ModelNotBuilt", "build_source"]
-
 
 class ModelNotBuilt(FakexportError, ValueError):
     """The model's own constructor raised; `__cause__` is the error."""

@@ -11,8 +11,6 @@ from fakexport.program import is_user_code
 
 from .failure import span_at
 
-__all__ = ["running_user_frames"]
-
 
 def running_user_frames(until: CodeType) -> list[tuple[FrameType, Span]]:
     """Return frames of user code on the stack of this thread, outermost first, with columns.

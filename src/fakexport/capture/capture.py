@@ -40,8 +40,6 @@ from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
 from .recovered import Recovered
 
-__all__ = ["Captured", "capture", "failure_of", "guard_span", "torch_shapes", "traced"]
-
 
 @dataclass(frozen=True)
 class Captured:

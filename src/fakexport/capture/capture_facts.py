@@ -14,8 +14,6 @@ from fakexport.fake import Built
 from fakexport.program import ProgramFacts
 from fakexport.sources import ExampleInputs, Source, dtype_text
 
-__all__ = ["facts_at_capture", "loaded_libraries"]
-
 _NOT_STRICT = "traced by running the Python code, not checked by TorchDynamo (--strict)"
 
 

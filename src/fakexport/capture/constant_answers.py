@@ -18,8 +18,6 @@ from fakexport.history import Provenance
 
 from .constants import value_or_reason
 
-__all__ = ["ConstantAnswers"]
-
 
 @dataclass(frozen=True)
 class _Held:

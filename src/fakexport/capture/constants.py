@@ -20,8 +20,6 @@ from fakexport.diagnostics import Span
 from fakexport.history import Provenance, UnreplayableRead, remember_value, value_of, withhold_value
 from fakexport.program import source_span
 
-__all__ = ["LARGEST_CONSTANT_BYTES", "recover_constants", "value_or_reason"]
-
 LARGEST_CONSTANT_BYTES = 2**30
 """A constant that takes more memory than this is not computed."""
 

@@ -14,8 +14,6 @@ from torch.export import Dim, ShapesCollection
 from fakexport._torch.pytree import tree_leaves
 from fakexport.error import InvalidValue
 
-__all__ = ["AUTO", "DynamicDim", "DynamicDims", "as_torch_shapes", "parse_dynamic"]
-
 AUTO = "auto"
 
 _FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)\.(?P<dim>\d+)(?:=(?P<min>\d+)?\.\.(?P<max>\d+)?)?")

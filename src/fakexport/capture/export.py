@@ -24,8 +24,6 @@ from fakexport.fake import Built, DeviceMap, install_transfers
 from fakexport.program import unused_parameters
 from fakexport.sources import ExampleInputs, Source, resolve
 
-__all__ = ["export"]
-
 
 @renamed(topology="target")
 def export(

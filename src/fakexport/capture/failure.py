@@ -15,8 +15,6 @@ from typing import Any
 from fakexport.diagnostics import Span, with_columns
 from fakexport.program import is_own_code, is_user_code
 
-__all__ = ["CaptureFailure", "GuardFact", "OperatorCall", "span_at", "user_spans"]
-
 
 @dataclass(frozen=True)
 class GuardFact:

@@ -29,8 +29,6 @@ from fakexport.fake import SubclassNotKept, is_fake
 from fakexport.history import hand_on_value
 from fakexport.program import copied_graph, derived_program, source_span
 
-__all__ = ["flattened"]
-
 _access = torch.ops.export.access_subclass_inner_tensor.default
 _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 

@@ -14,8 +14,6 @@ from fakexport.error import InvalidType
 from fakexport.fake import Built, check_input, is_fake
 from fakexport.sources import ExampleInputs
 
-__all__ = ["given_inputs"]
-
 
 def given_inputs(
     built: Built, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None

@@ -11,8 +11,6 @@ from fakexport.diagnostics import Span
 from fakexport.error import FakexportError
 from fakexport.program import source_span
 
-__all__ = ["TransformLost", "refuse_lost_transforms"]
-
 
 class TransformLost(FakexportError, RuntimeError):
     """A transform's input became a constant of the program: it would compute the same whatever it is given.

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from fakexport._torch.pytree import container_children
 from fakexport.error import InvalidType
 
-__all__ = ["bound_inputs", "plain", "plain_forward"]
-
 
 @contextmanager
 def plain_forward(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:

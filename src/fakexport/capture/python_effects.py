@@ -22,8 +22,6 @@ from fakexport.capture.failure import span_at
 from fakexport.diagnostics import Span
 from fakexport.program import is_user_code
 
-__all__ = ["EffectKind", "PythonEffect", "PythonEffects", "watch_forward"]
-
 EffectKind = Literal["print", "random", "attribute"]
 
 _NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"})

@@ -9,8 +9,6 @@ from torch import nn
 
 from fakexport._torch.traced_modules import traced_modules
 
-__all__ = ["TracedBlocks"]
-
 # With fewer blocks than this, the blocks inside of them are counted.
 _ENOUGH = 8
 

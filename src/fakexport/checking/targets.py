@@ -14,8 +14,6 @@ from fakexport.fake import DeviceMap
 from fakexport.report import TargetSpec
 from fakexport.sources import Source, dtype_text, parse_dtype
 
-__all__ = ["DeviceMapText", "OneTarget", "Target", "parse_target", "parse_targets"]
-
 DeviceMapText = str | Mapping[str, str]
 OneTarget = str | Mapping[str, Any]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fakexport.error import FakexportError
 
-__all__ = ["LittleMemoryError", "check_address_space"]
-
 _MIB = 1 << 20
 # torch and transformers map some 750 MiB, and each further processor some more.
 _NEEDED_MIB = 1024

@@ -26,8 +26,6 @@ from fakexport.cli.source_command import source_command
 from fakexport.cli.streams import write_error_line, write_output
 from fakexport.cli.verify_weights_command import verify_weights_command
 
-__all__ = ["app"]
-
 # rich would cost more than the rest of `--help`, and so would what the commands import when they are called.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 

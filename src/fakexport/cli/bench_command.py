@@ -26,8 +26,6 @@ from fakexport.cli.streams import output_width, write_output
 if TYPE_CHECKING:
     from fakexport.report import ChartFormat
 
-__all__ = ["bench_command"]
-
 _ALL = "eager,weights,torchscript-trace,torchscript-script,export,export+compile,aoti,onnx,executorch"
 
 

@@ -21,8 +21,6 @@ from fakexport.cli.options import (
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
-__all__ = ["bind_command"]
-
 
 def bind_command(
     archive: Archive,

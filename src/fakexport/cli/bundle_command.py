@@ -12,8 +12,6 @@ from fakexport.cli.options import Debug, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
-__all__ = ["bundle_command"]
-
 
 def bundle_command(
     programs: Annotated[

@@ -31,8 +31,6 @@ from fakexport.cli.streams import output_width, write_formatted
 if TYPE_CHECKING:
     from fakexport.report import Progress, Report
 
-__all__ = ["check_command"]
-
 
 def check_command(
     source: OptionalSource = None,

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, TextIO
 
-__all__ = ["ColorChoice", "automatic_color", "choose_color", "highlighted", "is_colored"]
-
 ColorChoice = Literal["auto", "always", "never"]
 
 _choice: ContextVar[ColorChoice] = ContextVar("fakexport_color", default="auto")

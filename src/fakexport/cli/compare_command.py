@@ -25,8 +25,6 @@ from fakexport.cli.options import (
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
-__all__ = ["compare_command"]
-
 
 def compare_command(
     source: Source,

@@ -25,8 +25,6 @@ from fakexport.cli.options import (
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_note, write_output, write_report
 
-__all__ = ["compile_command"]
-
 _Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
 
 

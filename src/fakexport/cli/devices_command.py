@@ -9,8 +9,6 @@ import typer
 from fakexport.cli.options import Profiles
 from fakexport.cli.streams import output_width, write_output
 
-__all__ = ["devices_command"]
-
 
 def devices_command(
     name: Annotated[

@@ -11,8 +11,6 @@ from fakexport.cli.options import Debug, Libraries, Method, TextOrJson, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
-__all__ = ["diff_command"]
-
 
 def diff_command(
     first: Annotated[str, typer.Argument(metavar="A.pt2", help="First archive.")],

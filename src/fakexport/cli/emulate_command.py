@@ -8,8 +8,6 @@ import typer
 
 from fakexport.cli.options import Profiles
 
-__all__ = ["emulate_command"]
-
 
 def emulate_command(
     topology: Annotated[

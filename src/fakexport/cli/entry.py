@@ -17,8 +17,6 @@ from fakexport.cli.color import automatic_color
 from fakexport.cli.options import DEBUG
 from fakexport.cli.streams import flush_output, standard_streams, write_error_line
 
-__all__ = ["main"]
-
 _USAGE, _INTERRUPTED, _READER_GONE, _TERMINATED = 2, 130, 141, 143
 
 

@@ -8,8 +8,6 @@ import typer
 
 from fakexport.cli.streams import write_output
 
-__all__ = ["explain_command"]
-
 
 def explain_command(
     code: Annotated[

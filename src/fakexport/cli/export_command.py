@@ -25,8 +25,6 @@ from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_error_line, write_report
 
-__all__ = ["export_command"]
-
 
 def export_command(
     source: Source,

@@ -18,8 +18,6 @@ from fakexport.error import FakexportError
 from fakexport.report import missing_package
 from fakexport.rules import rule
 
-__all__ = ["internal_fault", "usage_fault"]
-
 # Typer has carried its own copy of click since 0.22, and names this class only as a base.
 _CLICK_EXCEPTION = typer.BadParameter.__mro__[2]
 # Which the system may say at any time, also of a file without a name.

@@ -12,8 +12,6 @@ from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, Pr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
-__all__ = ["inspect_command"]
-
 
 def inspect_command(
     subject: Annotated[

@@ -8,8 +8,6 @@ import typer
 
 from fakexport.cli.project_file import find_project_file
 
-__all__ = ["know_profiles"]
-
 
 def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
     """Register the profiles of a file until the command ends; by default those of [tool.fakexport].

@@ -17,8 +17,6 @@ from typing import Any
 
 from fakexport.error import FakexportError
 
-__all__ = ["MainModuleError", "run_as_main"]
-
 
 class MainModuleError(FakexportError, ValueError):
     """There is no such module, or it cannot be run. One line."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 import typer
 
-__all__ = ["load_libraries"]
-
 
 def load_libraries(libraries: Iterable[str] | None) -> None:
     """Load what registers operators, in the given order: Python files, modules and native torch libraries.

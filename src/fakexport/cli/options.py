@@ -11,33 +11,6 @@ from fakexport._libraries import FORMS
 from fakexport.cli.known_profiles import know_profiles
 from fakexport.cli.streams import write_note
 
-__all__ = [
-    "DEBUG",
-    "Archive",
-    "BoundDevices",
-    "Checkpoint",
-    "Debug",
-    "DeviceMap",
-    "Dtype",
-    "DynamicDims",
-    "ExampleInputs",
-    "Inputs",
-    "Libraries",
-    "Method",
-    "NoProgress",
-    "OldBoundDevices",
-    "OptionalCheckpoint",
-    "OptionalSource",
-    "OutputFormat",
-    "Profiles",
-    "Source",
-    "Strict",
-    "TextOrJson",
-    "Trust",
-    "UseCache",
-    "bound_devices",
-]
-
 DEBUG = "--debug"
 
 OutputFormat = Literal["text", "json", "github"]

@@ -16,8 +16,6 @@ from fakexport.documents import escaped
 if TYPE_CHECKING:
     from fakexport.report import Progress
 
-__all__ = ["lines_on_stderr", "progress_on_stderr"]
-
 _BACK_AND_CLEAR = "\r\x1b[K"
 _TICK_S = 0.2
 

@@ -14,8 +14,6 @@ from fakexport.cli.streams import write_error_line, write_formatted
 if TYPE_CHECKING:
     from fakexport.report import Report
 
-__all__ = ["check_project"]
-
 
 def check_project(
     project: ProjectFile | None,

@@ -14,8 +14,6 @@ from fakexport.documents import DocumentError, boolean, field, items, mapping, t
 from fakexport.error import FakexportError
 from fakexport.files import read_file
 
-__all__ = ["CheckOptions", "ConfiguredSource", "ProjectFile", "ProjectFileError", "find_project_file"]
-
 _FILE, _TABLE = "pyproject.toml", "tool.fakexport"
 _MOST_BYTES = 16 << 20
 

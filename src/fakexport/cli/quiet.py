@@ -16,8 +16,6 @@ from fakexport.cli.address_space import check_address_space
 from fakexport.cli.streams import write_error_line, write_leniently
 from fakexport.documents import escaped
 
-__all__ = ["quiet"]
-
 _LIBRARIES = frozenset({"torch", *PACKAGES})
 
 

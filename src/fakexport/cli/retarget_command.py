@@ -12,8 +12,6 @@ from fakexport.cli.options import Archive, Debug, Libraries, Method, Profiles, T
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_note, write_output, write_report
 
-__all__ = ["retarget_command"]
-
 
 def retarget_command(
     archive: Archive,

@@ -24,8 +24,6 @@ from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 from fakexport.documents import escaped
 
-__all__ = ["run_command"]
-
 _WARMUP = 3
 
 

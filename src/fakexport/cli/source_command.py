@@ -12,8 +12,6 @@ from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
-__all__ = ["source_command"]
-
 
 def source_command(
     archive: Archive,

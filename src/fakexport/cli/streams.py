@@ -16,19 +16,6 @@ from fakexport.cli.color import highlighted
 from fakexport.documents import escaped
 from fakexport.error import FakexportError
 
-__all__ = [
-    "OutputError",
-    "flush_output",
-    "output_width",
-    "standard_streams",
-    "write_error_line",
-    "write_formatted",
-    "write_leniently",
-    "write_note",
-    "write_output",
-    "write_report",
-]
-
 _WIDTH_OF_A_FILE = 100
 
 

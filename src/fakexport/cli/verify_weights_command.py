@@ -11,8 +11,6 @@ from fakexport.cli.options import Debug, Dtype, Libraries, Profiles, TextOrJson,
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
-__all__ = ["verify_weights_command"]
-
 
 def verify_weights_command(
     subject: Annotated[

@@ -22,8 +22,6 @@ from .kernels import Kernel
 from .pairing import Gap, Pair, paired
 from .program_run import program_run
 
-__all__ = ["compare"]
-
 
 def compare(
     module: nn.Module,

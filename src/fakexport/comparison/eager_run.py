@@ -15,8 +15,6 @@ from fakexport.capture import plain_forward
 
 from .kernels import Kernel, KernelRecord, recorded
 
-__all__ = ["EagerRun", "eager_run", "reference_run"]
-
 EagerRun = tuple[list[Kernel], list[Any]]
 """The kernels that ran, and the leaves of the output."""
 

@@ -13,8 +13,6 @@ from fakexport._torch.kernel_observer import kernels_observed
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.python_source import Operation
 
-__all__ = ["Kernel", "KernelRecord", "recorded"]
-
 # They return no tensor, or only another look at the one that they take, whose values are compared already.
 _NOT_COMPARED = frozenset(("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default"))
 

@@ -12,8 +12,6 @@ from fakexport.report import TensorError
 from .error import tensor_error
 from .kernels import Kernel
 
-__all__ = ["Gap", "Pair", "paired"]
-
 
 @dataclass(frozen=True)
 class Gap:

@@ -21,8 +21,6 @@ from fakexport.python_source import Body, Context, Operation, Stored, Value, map
 
 from .kernels import Kernel, KernelRecord, recorded
 
-__all__ = ["ProgramRun", "program_run"]
-
 
 @dataclass(frozen=True)
 class ProgramRun:

@@ -23,8 +23,6 @@ from fakexport.sources import SEED, ExampleInputs, constructed, parse_dtype, res
 
 from .compare import compare
 
-__all__ = ["compare_source"]
-
 
 def compare_source(
     source: str,

@@ -10,8 +10,6 @@ from fakexport.documents import DocumentError, field, integer, items, mapping, o
 
 from .expression import ARITY, Expression, Kind, Operation, Question, evaluated, expression_text, questions_in
 
-__all__ = ["MAX_DEPTH", "Condition", "conditions_from_json", "conditions_to_json", "depth_of"]
-
 MAX_DEPTH = 52
 """Levels of one condition: the C++ program reads JSON of 64 levels at most."""
 

@@ -14,17 +14,6 @@ from typing import Any, Literal, TypeAlias
 
 from fakexport.error import InvalidValue
 
-__all__ = [
-    "ARITY",
-    "Expression",
-    "Kind",
-    "Operation",
-    "Question",
-    "evaluated",
-    "expression_text",
-    "questions_in",
-]
-
 Kind: TypeAlias = Literal["size", "stride", "offset", "value"]
 """What is asked of an input: a size or stride of one dimension, the storage offset, the number that it is."""
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["InputLeaf", "Path", "input_leaves", "leaf_at"]
-
 Path = tuple[str | int, ...]
 """Name of an argument, then indices and keys: `("d", "a", 0)` for `d["a"][0]`."""
 

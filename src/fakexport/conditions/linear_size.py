@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["linear_size"]
-
 
 def linear_size(expression: Any) -> tuple[str, int, int] | None:
     """Return the symbol, factor and summand of a size such as `2*s17 + 1`; None for anything else.

@@ -15,8 +15,6 @@ from .condition import MAX_DEPTH, Condition, depth_of
 from .expression import Expression, Kind, Operation, Question, evaluated, questions_in
 from .input_leaves import InputLeaf, Path, leaf_at
 
-__all__ = ["UnreadableCondition", "read_condition", "read_expression"]
-
 _MAX_LENGTH = 20_000
 _LARGEST = 2**63 - 1
 _BINARY: Mapping[type[ast.AST], str] = {

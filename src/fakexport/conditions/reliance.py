@@ -19,8 +19,6 @@ from .input_leaves import InputLeaf, input_leaves
 from .linear_size import linear_size
 from .reading import read_condition, read_expression
 
-__all__ = ["absence_guards", "conditions_of", "conditions_of_guards", "leaves_of"]
-
 
 def conditions_of(program: ExportedProgram) -> tuple[Condition, ...]:
     """Return the conditions on the inputs of a program, each once, in the order of the trace.

@@ -6,18 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = [
-    "FRAME_RECORDS",
-    "LEGACY",
-    "UNTRUSTED",
-    "Refused",
-    "is_object_record",
-    "is_payload_config",
-    "is_sample_inputs",
-    "legacy_layout",
-    "refused_names",
-]
-
 FRAME_RECORDS = {
     ".data/version": b"6\n",
     "archive_format": b"pt2",

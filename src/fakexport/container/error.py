@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from fakexport.documents import DocumentError, escaped
 from fakexport.error import FakexportError
 
-__all__ = ["ArchiveError", "faults_named"]
-
 
 class ArchiveError(FakexportError, ValueError):
     """A file is refused. The text is one line: the path, what is wrong, and where in the file.

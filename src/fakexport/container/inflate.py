@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from fakexport.container.limits import MIB
 from fakexport.error import FakexportError
 
-__all__ = ["InflateError", "inflate"]
-
 
 class InflateError(FakexportError, ValueError):
     """The packed bytes are not one deflate stream of the declared size."""

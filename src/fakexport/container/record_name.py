@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["comparable", "fault_of_name", "fault_of_names"]
-
 _MOST_FOLDERS = 16
 _DRIVE = re.compile(r"[A-Za-z]:")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)

@@ -25,8 +25,6 @@ from fakexport.container.record_name import fault_of_name, fault_of_names
 from fakexport.error import InvalidValue
 from fakexport.files import new_file, open_regular
 
-__all__ = ["Content", "Digest", "FileSlice", "Streamed", "write_container"]
-
 _LEVEL = 6
 _WORTH_DEFLATING = 0.9
 

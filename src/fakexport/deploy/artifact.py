@@ -14,8 +14,6 @@ from fakexport.error import FakexportError
 
 from .signature import Signature
 
-__all__ = ["Artifact", "CompileFailure", "CompiledFile", "DeployError", "Report", "WeightsPlace"]
-
 WeightsPlace = Literal["inside", "beside"]
 "Whether the weights are in the compiled file or in a .safetensors file next to it."
 

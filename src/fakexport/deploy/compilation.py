@@ -16,8 +16,6 @@ from fakexport.weights import CheckpointSource
 from .artifact import CompiledFile, Report, WeightsPlace
 from .opening import with_weights
 
-__all__ = ["OPTIONS_OF", "Form", "compile"]
-
 Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
 OPTIONS_OF: Mapping[Form, frozenset[str]] = {
     "aoti": frozenset(("weights", "target", "cache")),

@@ -8,8 +8,6 @@ import torch
 
 from fakexport.weights import open_checkpoint
 
-__all__ = ["read_inputs"]
-
 
 def read_inputs(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of a file by name, in memory of their own: a program may write into its inputs.

@@ -17,8 +17,6 @@ from fakexport.program import checked_module
 from .artifact import DeployError
 from .signature import Signature
 
-__all__ = ["LoadedProgram", "call_arguments", "named_outputs", "run"]
-
 
 def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Run a bound program on named inputs, without gradients.

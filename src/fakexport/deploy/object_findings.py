@@ -13,8 +13,6 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import module_path, source_span
 from fakexport.rules import rule
 
-__all__ = ["findings_of_objects"]
-
 
 def findings_of_objects(program: ExportedProgram, code: str, runtime: str) -> Iterator[Diagnostic]:
     """Yield a finding for each object that the program holds, at its first use.

@@ -18,8 +18,6 @@ from fakexport.weights import CheckpointSource
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
 
-__all__ = ["ArtifactKind", "artifact_kind", "open_artifact", "open_program", "with_weights"]
-
 ArtifactKind = Literal["program", "aoti", "executorch", "onnx"]
 _EXECUTORCH_MARK = b"ET12"
 _AOTI_FOLDER = "data/aotinductor/"

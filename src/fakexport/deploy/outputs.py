@@ -9,8 +9,6 @@ import torch
 
 from fakexport.files import new_file
 
-__all__ = ["write_outputs"]
-
 
 def write_outputs(path: str | os.PathLike[str], outputs: Mapping[str, torch.Tensor]) -> None:
     """Write tensors as a safetensors file, atomically.

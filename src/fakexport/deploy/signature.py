@@ -26,15 +26,6 @@ from fakexport.documents import DocumentError, boolean, field, integer, items, m
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.program import Spelling, SymbolRange, output_names, plain_name, symbol_ranges
 
-__all__ = [
-    "Dimension",
-    "EarlierSignature",
-    "InputTensor",
-    "OutputTensor",
-    "Signature",
-    "UnsuitableInputs",
-]
-
 
 class EarlierSignature(DocumentError):
     """A signature from an earlier version, without the conditions that inputs are checked against."""

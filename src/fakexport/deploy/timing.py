@@ -12,8 +12,6 @@ from fakexport.report import Spread
 
 from .artifact import Artifact
 
-__all__ = ["Timed", "run_timed"]
-
 
 @dataclass(frozen=True)
 class Timed:

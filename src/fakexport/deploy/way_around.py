@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["way_around"]
-
 _SETTINGS = {
     # transformers/integrations/moe.py: this variant of `ExpertsInterface` copies the matrices of each token's
     # experts, and multiplies them as one batch with operators of torch alone.

@@ -27,8 +27,6 @@ from fakexport.weights import DTYPES, CheckpointError, CheckpointSource, Weight,
 
 from .artifact import DeployError
 
-__all__ = ["OWNER", "FileLayout", "check_owner", "file_beside", "raw_chunks"]
-
 OWNER = "fakexport.program"
 "Metadata key of a file that was written with a compiled program: the program's id, which both have."
 

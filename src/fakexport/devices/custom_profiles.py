@@ -27,8 +27,6 @@ from fakexport.documents import DocumentError, escaped, parse_json
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.files import read_file
 
-__all__ = ["ProfileError", "device_profiles"]
-
 _MOST_BYTES = 1 << 20
 _MOST_PROFILES = 1000
 _MOST_TEXT = 1000

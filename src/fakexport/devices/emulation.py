@@ -31,8 +31,6 @@ from .profile import DeviceProfile
 from .tested_torch import warn_if_untested
 from .topology import Topology
 
-__all__ = ["NoVirtualDevices", "check_emulation", "emulate", "emulated_topology"]
-
 _VIRTUAL_TYPES = ("cuda", "xpu", "mps")
 
 _topologies: ContextStack[Topology | None] = ContextStack("fakexport topology")

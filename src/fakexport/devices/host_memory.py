@@ -6,8 +6,6 @@ import ctypes
 import sys
 from pathlib import Path
 
-__all__ = ["peak_bytes", "resident_bytes"]
-
 _STATUS = Path("/proc/self/status")
 
 

@@ -6,8 +6,6 @@ import torch
 
 from fakexport.devices.emulation import emulated_topology
 
-__all__ = ["exists_here"]
-
 
 def exists_here(device: str | torch.device) -> bool:
     """Return whether this process can put data on a device; an emulated device takes none."""

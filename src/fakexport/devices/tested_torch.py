@@ -10,8 +10,6 @@ import torch
 
 from fakexport._version import NEWEST_TORCH, OLDEST_TORCH, __version__
 
-__all__ = ["UntestedTorch", "warn_if_untested"]
-
 
 class UntestedTorch(UserWarning):
     """The torch of this process is older or newer than those that fakexport expects."""

@@ -13,8 +13,6 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
 from fakexport.rules import rule
 
-__all__ = ["diagnose_behaviour"]
-
 _CODES = {"attribute": "FE903", "print": "FE906", "random": "FE907"}
 
 

@@ -9,8 +9,6 @@ from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
-__all__ = ["diagnose_constants"]
-
 _FIXES = {
     "FE601": "compute it in `forward`, or make it a persistent buffer, so that the checkpoint contains it",
     "FE602": "draw it with `generator=torch.Generator().manual_seed(...)`, or make it a persistent buffer",

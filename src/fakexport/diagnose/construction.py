@@ -15,8 +15,6 @@ from fakexport.history import UnreplayableRead
 from fakexport.rules import rule
 from fakexport.sources import how_to_install
 
-__all__ = ["diagnose_build", "subclass_not_kept"]
-
 
 def diagnose_build(error: BaseException, *, topology: Topology | None = None) -> Diagnostic:
     """Return the diagnostic of a constructor that raised.

@@ -20,8 +20,6 @@ from fakexport.error import type_and_line
 from fakexport.program import Visit, operator_name, walk
 from fakexport.rules import rule
 
-__all__ = ["ComparedOperators", "compare_custom_operators"]
-
 _NOT_CUSTOM = TORCH_NAMESPACES | {"torchvision"}  # Its kernels come from torch's own project.
 _MUTATED = "not defined as mutable but was mutated"
 

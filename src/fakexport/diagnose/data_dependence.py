@@ -10,13 +10,6 @@ from fakexport.diagnose.repairs import branch_repair, number_repair, size_repair
 from fakexport.diagnostics import Diagnostic, Fix, is_loop_test, is_test, source_text
 from fakexport.rules import rule
 
-__all__ = [
-    "data_dependent_branch",
-    "data_dependent_shape",
-    "data_dependent_value",
-    "tensor_leaves_torch",
-]
-
 _GUARD = re.compile(
     r"Could not guard on data-dependent expression (?P<expression>.+?) \(unhinted.*?"
     r"\(Size-like symbols: (?P<sizes>[^)]*)\)",

@@ -14,8 +14,6 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import ProgramSummary
 from fakexport.rules import rule
 
-__all__ = ["diagnose_declared_dims", "diagnose_numbers", "unproven_sizes"]
-
 # Sizes of a declared range that are tried: all small ones, powers of two, and the ends.
 _SMALL = 64
 _LARGEST = 2**20

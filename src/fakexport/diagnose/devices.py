@@ -11,8 +11,6 @@ from fakexport.diagnose.labels import labels_at, labels_of
 from fakexport.diagnostics import Diagnostic, Fix, Label, Span
 from fakexport.rules import rule
 
-__all__ = ["absent_device", "absent_device_in_constructor"]
-
 _ABSENT = re.compile(
     r"device (?P<device>[\w:]+) does not exist on this target: it has (?P<present>[\w:., ]+\w)"
 )

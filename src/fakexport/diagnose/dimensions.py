@@ -10,8 +10,6 @@ from fakexport.diagnose.labels import labels_at, torch_says
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
-__all__ = ["dims_must_be_equal", "dynamic_dims_specialised", "zero_or_one_examples"]
-
 _MARKS = (
     re.compile(r"specialized it to be a constant \((?P<size>\d+)\)"),
     re.compile(r"Not all values of .* satisfy the generated guard (?P<guard>.+)"),

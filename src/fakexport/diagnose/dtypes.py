@@ -22,8 +22,6 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import Visit, operator_name, walk
 from fakexport.rules import rule
 
-__all__ = ["diagnose_dtypes"]
-
 _LAYER = ("input", "weight")
 _CELL = ("input", "hx", "w_ih", "w_hh")
 _LAYERS = ("input", "hx", "params")

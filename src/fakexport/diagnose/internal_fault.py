@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
-__all__ = ["diagnose_internal_fault"]
-
 
 def diagnose_internal_fault(error: BaseException, *, versions: Mapping[str, str]) -> Diagnostic:
     """Return what to report when fakexport itself raised.

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 
 import torch
 
-__all__ = ["kind_of", "refused_kinds"]
-
 _ANYWHERE = {
     "C": """
         amax.default amin.default aminmax.default argsort.default argsort.stable atan2.default

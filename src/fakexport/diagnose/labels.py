@@ -8,8 +8,6 @@ from pathlib import PurePath
 from fakexport.capture import CaptureFailure
 from fakexport.diagnostics import Diagnostic, Label, Span, with_columns
 
-__all__ = ["headline", "labels_at", "labels_of", "place_text", "torch_says"]
-
 # What torch appends for its own developers; the user's next step is our fix.
 _FOR_DEVELOPERS = re.compile(
     r"\n+(?:The error above occurred when calling torch\.export|Caused by: |For more information, run with|"

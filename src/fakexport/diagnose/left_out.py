@@ -10,8 +10,6 @@ from fakexport.program import UnusedParameters, unused_parameters
 from fakexport.rules import rule
 from fakexport.sources import ExampleInputs, InputSpec, Source
 
-__all__ = ["diagnose_omitted_inputs", "diagnose_quantization", "unused_note"]
-
 _MOST_MODULES = 4
 
 

@@ -10,8 +10,6 @@ import torch
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import hint_of
 
-__all__ = ["LARGEST_INPUT_BYTES", "NotComparable", "made_up_inputs"]
-
 LARGEST_INPUT_BYTES = 64 * 2**20
 
 

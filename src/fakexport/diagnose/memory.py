@@ -9,8 +9,6 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import ProgramSummary
 from fakexport.rules import rule
 
-__all__ = ["diagnose_memory"]
-
 
 def diagnose_memory(summary: ProgramSummary, topology: Topology) -> Diagnostic | None:
     """Return whether some device has less memory than the parameters and buffers placed on it.

@@ -13,8 +13,6 @@ from fakexport._torch.pytree import tree_leaves
 from fakexport.capture import OperatorCall
 from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs
 
-__all__ = ["observed_results"]
-
 
 def observed_results(call: OperatorCall) -> str | None:
     """Return the expression of a fake kernel's results, `torch.empty_like(x)`, where one run leaves no other

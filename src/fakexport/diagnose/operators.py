@@ -12,15 +12,6 @@ from fakexport.diagnose.skeleton import fake_class_skeleton, fake_kernel_skeleto
 from fakexport.diagnostics import Diagnostic, Fix, attribute_span, source_text
 from fakexport.rules import rule
 
-__all__ = [
-    "missing_fake_class",
-    "missing_fake_kernel",
-    "module_moved",
-    "tensors_on_different_devices",
-    "transform_lost",
-    "unsupported_python",
-]
-
 _NO_FAKE_KERNEL = (
     re.compile(r"There was no fake impl registered for <CustomOpDef\((?P<op>[\w:.]+)\)>"),
     re.compile(r"(?P<op>[\w]+[:.]+[\w.]+): attempted to run this operator with Meta tensors"),

@@ -16,8 +16,6 @@ from fakexport.diagnose.memory import diagnose_memory
 from fakexport.diagnostics import Diagnostic
 from fakexport.program import ProgramSummary
 
-__all__ = ["ProgramFindings", "diagnose_program"]
-
 _MOST_NAMES = 5
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from fakexport.diagnostics import Span, condition_at, source_text
 
-__all__ = ["branch_repair", "construction_repair", "forward_repair", "number_repair", "size_repair"]
-
 _EXPERTS = 'or, for the experts of transformers, set `"experts_implementation": "batched_mm"` in the config'
 _ITEM = (
     "read it with `.item()` and not with `int()`, and state its bounds: `n = {0}.item()`, "

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from fakexport._torch.operator_schema import OperatorSchema, operator_schema
 
-__all__ = ["fake_class_skeleton", "fake_kernel_skeleton"]
-
 _IN_CPP = {
     "Tensor": "const at::Tensor&",
     "Optional[Tensor]": "const std::optional<at::Tensor>&",

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from fakexport.diagnostics.diagnostic import Span
 
-__all__ = ["attribute_span", "condition_at", "is_loop_test", "is_negated", "is_test", "with_columns"]
-
 
 def with_columns(span: Span) -> Span:
     """Return the span of what is computed, where it has no columns or those of a whole statement.

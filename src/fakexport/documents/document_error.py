@@ -5,8 +5,6 @@ from __future__ import annotations
 from fakexport.documents.escaping import escaped
 from fakexport.error import FakexportError
 
-__all__ = ["DocumentError"]
-
 
 class DocumentError(FakexportError, ValueError):
     """A document, or a part of it, that cannot be read; the text is one line.

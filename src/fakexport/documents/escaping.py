@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["escaped"]
-
 
 def escaped(text: str) -> str:
     """Return the text as one line of printable characters: no name can steer a terminal or break a line.

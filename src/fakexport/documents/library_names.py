@@ -6,8 +6,6 @@ import re
 
 from fakexport.documents.typed_json import matching
 
-__all__ = ["class_name", "module_name", "operator_name"]
-
 _LENGTH = 4096
 _WORD = r"[A-Za-z_]\w*"
 

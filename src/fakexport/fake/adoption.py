@@ -26,8 +26,6 @@ from fakexport.history import Recording, edit_of, remember_value, withhold_value
 from .module_tensors import held_tensors, plain_tensors, slots
 from .subclasses import changed_inside, check_class
 
-__all__ = ["LARGE_REAL_BYTES", "adopt", "foreign_tensors"]
-
 LARGE_REAL_BYTES = 2**20
 """A real parameter above this size is reported, as the model was not built without data, and not kept."""
 

@@ -18,8 +18,6 @@ from fakexport.devices import Topology
 
 from .module_tensors import slots, tensor_slots
 
-__all__ = ["balanced_map"]
-
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 

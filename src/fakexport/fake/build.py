@@ -27,8 +27,6 @@ from .placement import DeviceMap, Placement, check_device
 from .pretrained_models import register_caches
 from .subclasses import check_class, check_input
 
-__all__ = ["Built", "build"]
-
 
 @dataclass(frozen=True)
 class Built:

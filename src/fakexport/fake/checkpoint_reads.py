@@ -15,8 +15,6 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.error import InvalidType
 from fakexport.history import withhold_value
 
-__all__ = ["headers_alone"]
-
 _NAME = "safe_open"
 _DTYPES = {
     "BOOL": "bool",

@@ -17,8 +17,6 @@ from fakexport.history import note_edit, recording
 from .checkpoint_reads import headers_alone
 from .pretrained_models import pretrained_models
 
-__all__ = ["fake_mode", "is_fake", "meta_like"]
-
 
 @contextmanager
 def fake_mode(topology: str | Topology | None = None, *, fake_cuda: bool = False) -> Iterator[FakeTensorMode]:

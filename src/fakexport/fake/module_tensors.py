@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Held", "Slot", "held_tensors", "plain_tensors", "slots", "tensor_slots"]
-
 
 @dataclass(frozen=True)
 class Slot:

@@ -18,8 +18,6 @@ from .module_tensors import Held, Slot, held_tensors, slots
 from .placement import DeviceMap, Placement, covering_entry, resolve
 from .subclasses import SubclassNotKept, changed_inside
 
-__all__ = ["place", "placement_as_made"]
-
 
 def place(
     module: nn.Module, device_map: str | Mapping[str, Any] | DeviceMap, *, topology: Topology | None = None

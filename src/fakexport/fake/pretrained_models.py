@@ -18,8 +18,6 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.devices import emulated_topology
 from fakexport.error import InvalidValue
 
-__all__ = ["pretrained_models", "register_caches"]
-
 _LOADER = "transformers.modeling_utils"
 
 

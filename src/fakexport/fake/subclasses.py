@@ -18,8 +18,6 @@ from fakexport.error import FakexportError, type_and_line
 
 from .module_tensors import held_tensors, slots
 
-__all__ = ["SubclassNotKept", "changed_inside", "check_class", "check_input", "unregistered_wrapper"]
-
 
 class SubclassNotKept(FakexportError, RuntimeError):
     """A tensor subclass that would be another tensor in the program. Nothing is exported in its place.

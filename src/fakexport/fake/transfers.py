@@ -17,8 +17,6 @@ from torch.utils.hooks import RemovableHandle
 from .module_tensors import slots
 from .placement import Placement
 
-__all__ = ["Transfers", "install_transfers"]
-
 
 class Transfers:
     """The installed hooks. A context manager, or `remove()` them."""

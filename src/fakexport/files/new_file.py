@@ -15,8 +15,6 @@ from fakexport.error import FakexportError
 
 from .regular_file import kind_of
 
-__all__ = ["FileWriteError", "new_file"]
-
 _DESCRIPTORS = Path("/proc/self/fd")
 
 

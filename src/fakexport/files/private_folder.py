@@ -12,8 +12,6 @@ from pathlib import Path
 
 from fakexport.error import FakexportError
 
-__all__ = ["PrivateFolderError", "fault_of_owner", "make_private_folder", "private_folder"]
-
 
 class PrivateFolderError(FakexportError):
     """Other users could write to a folder whose content is trusted. One line, with the fix."""

@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["RegularFile", "kind_of", "open_below", "open_regular", "read_file"]
-
 _PIECE_BYTES = 1 << 20
 # Python's `mmap` names it from 3.12 on. Without it, Linux refuses a private mapping larger than its memory.
 _LINUX_NORESERVE = 0x4000

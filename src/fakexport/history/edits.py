@@ -14,8 +14,6 @@ from .records import TensorRecord, Unknown, leaves
 from .references import has_other_memory, has_record, record_of, set_record
 from .replay import reading_span
 
-__all__ = ["edit_of", "note_edit"]
-
 
 def note_edit(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Observer of a mode outside of its recording: marks the memory that an operator writes into."""

@@ -17,8 +17,6 @@ from .randomness import RandomOperation
 from .records import Constant, Operation, Output, Unknown, leaves
 from .references import has_record, record_of
 
-__all__ = ["Dependence", "DependenceKind", "Provenance"]
-
 DependenceKind = Literal["memory", "parameter", "random", "unknown", "uninitialised"]
 
 _copy = torch.ops.aten.copy_.default

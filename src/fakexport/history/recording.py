@@ -24,8 +24,6 @@ from .references import Inputs, has_record, record_of, set_record
 from .replay import Replay, resolve_if_cheap, resolve_origin
 from .values import value_of
 
-__all__ = ["Recording", "recording"]
-
 _RECORDING = "_fakexport_recording"
 _clone = torch.ops.aten.clone.default
 _copy = torch.ops.aten.copy_.default

@@ -15,18 +15,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "Constant",
-    "Operation",
-    "Output",
-    "StorageRecord",
-    "TensorRecord",
-    "Unknown",
-    "history_of",
-    "history_up_to",
-    "leaves",
-]
-
 _sequence = itertools.count()
 
 

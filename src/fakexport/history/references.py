@@ -20,16 +20,6 @@ from fakexport._torch.wrapper_subclasses import held_bytes
 
 from .records import Constant, Operation, Output, TensorRecord, Unknown
 
-__all__ = [
-    "Inputs",
-    "constant_of",
-    "has_other_memory",
-    "has_record",
-    "made_from",
-    "record_of",
-    "set_record",
-]
-
 _RECORD = "_fakexport_record"
 _MEMORY = "_fakexport_memory"
 _PLAIN = frozenset(

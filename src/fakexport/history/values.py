@@ -13,8 +13,6 @@ from .records import TensorRecord, Unknown
 from .references import made_from, record_of, set_record
 from .replay import UnreplayableRead, replay
 
-__all__ = ["hand_on_value", "remember_value", "value_of", "withhold_value"]
-
 
 def value_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the real value of a tensor: a new CPU tensor without autograd; a real tensor comes back as it

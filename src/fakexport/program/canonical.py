@@ -20,9 +20,6 @@ from fakexport.program.symbol_range import symbol_ranges
 from fakexport.program.tensor_spec import Spelling, TensorSpec
 from fakexport.program.walk import Visit, attribute, walk
 
-__all__ = ["CanonicalNode", "CanonicalProgram", "Port", "canonical_lines", "canonicalise"]
-
-
 # Their messages quote node names and torch's symbols; what they assert is another argument.
 _WITH_MESSAGE = frozenset({"aten._assert_scalar.default", "aten._assert_async.msg"})
 

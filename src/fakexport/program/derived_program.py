@@ -14,8 +14,6 @@ from fakexport._torch.program_assembly import reassemble
 from .program_copy import copied_graph
 from .program_facts import ProgramFacts, facts_of, keep_facts
 
-__all__ = ["derived_program", "handed_on"]
-
 
 def derived_program(
     program: ExportedProgram,

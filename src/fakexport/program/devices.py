@@ -18,8 +18,6 @@ from fakexport.program.operator_name import is_factory, operator_name
 from fakexport.program.source_span import source_span
 from fakexport.program.walk import Visit, walk
 
-__all__ = ["DeviceLiteral", "LiteralKind", "device_of_literal", "devices"]
-
 _DEVICE_NAME = re.compile(r"(cpu|cuda|xpu|mps|hpu|xla|mtia|npu|hip|vulkan|meta)(:\d+)?")
 
 

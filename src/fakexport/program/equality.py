@@ -10,8 +10,6 @@ from torch.export import ExportedProgram
 
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram, canonicalise
 
-__all__ = ["Mismatch", "nodes_equal"]
-
 
 @dataclass(frozen=True)
 class Mismatch:

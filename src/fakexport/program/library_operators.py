@@ -12,8 +12,6 @@ from fakexport._torch.operator_schema import defining_module, is_python_operator
 from fakexport._torch.script_objects import class_name, is_class_of_torch
 from fakexport.program.walk import walk
 
-__all__ = ["library_classes", "library_modules", "library_operators", "python_operators"]
-
 _NO_PLACE_TO_IMPORT = ("__main__", "fakexport_source_")
 """Modules that no import elsewhere finds: scripts, and files that `sources.python_file` imported."""
 

@@ -14,8 +14,6 @@ from fakexport.program.devices import device_of_literal
 from fakexport.program.operator_name import target_name
 from fakexport.program.tensor_spec import Spelling, TensorSpec
 
-__all__ = ["DEVICE_MARK", "NODE_MARK", "MarkedText", "fill", "plain_repr"]
-
 # Stand for a node and for a device; `repr` escapes them in strings, so no literal contains them.
 NODE_MARK, DEVICE_MARK = "\x01", "\x02"
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from torch.fx import Node
 
-__all__ = ["NO_PATH", "module_path", "plain_path", "star", "star_common"]
-
 # Prefixes of the tracers: strict export wraps the module, and names it as a local of the traced frame.
 _ROOT = re.compile(r"^(L\['self'\]|L__self__|self|_export_root)(\.|$)")
 _INDEXED = re.compile(r"(?:\.?_modules)?\[['\"]?(\w+)['\"]?\]")

@@ -14,8 +14,6 @@ from fakexport._torch.wrapper_subclasses import inner_tensors
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.tensor_spec import plain_name
 
-__all__ = ["ModuleSummary", "inspect_module"]
-
 
 @dataclass(frozen=True)
 class ModuleSummary:

@@ -7,8 +7,6 @@ from typing import Any
 
 from torch.fx import Node
 
-__all__ = ["is_factory", "operator_name", "target_name"]
-
 _FACTORY = re.compile(r"aten\.(new_\w+|\w+_like)\.\w+")
 
 

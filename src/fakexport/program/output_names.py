@@ -6,8 +6,6 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-__all__ = ["leaf_names", "output_names"]
-
 
 def output_names(program: ExportedProgram) -> tuple[str, ...]:
     """Return the path of each returned leaf: `logits`, `past_key_values.0.1`.

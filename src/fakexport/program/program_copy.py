@@ -10,8 +10,6 @@ from torch.fx import GraphModule
 
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 
-__all__ = ["copied_graph", "graph_modules"]
-
 
 def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
     """Return the graph and its subgraphs, each once."""

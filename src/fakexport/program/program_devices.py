@@ -8,8 +8,6 @@ from torch.export import ExportedProgram
 from fakexport._torch.pytree import tree_leaves
 from fakexport.program.program_copy import graph_modules
 
-__all__ = ["devices_of_program"]
-
 
 def devices_of_program(program: ExportedProgram) -> tuple[str, ...]:
     """Return the devices of weights, constants and values, sorted."""

@@ -17,8 +17,6 @@ from fakexport.documents import Recipe
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.unbound_constant import UnboundConstant
 
-__all__ = ["ProgramFacts", "facts_of", "keep_facts"]
-
 _ATTRIBUTE = "_fakexport_facts"
 
 

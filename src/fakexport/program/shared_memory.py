@@ -22,8 +22,6 @@ from fakexport.program.output_names import output_names
 from fakexport.program.source_span import source_span
 from fakexport.program.walk import walk
 
-__all__ = ["SharedOutput", "WrittenInput", "shared_outputs", "written_inputs"]
-
 
 @dataclass(frozen=True)
 class WrittenInput:

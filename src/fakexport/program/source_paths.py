@@ -7,8 +7,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-__all__ = ["SourcePaths"]
-
 _FILE = re.compile(r'(?m)^( *File )"([^"\n]*)"')
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _NUMBERED = re.compile(r"<([^<>\d]*)[\d.]*>(?:\.\d+)?")

@@ -22,8 +22,6 @@ from fakexport.devices import exists_here
 from .program_facts import facts_of, keep_facts
 from .weightless import unbound_names
 
-__all__ = ["checked_module", "give_stand_in_inputs", "has_stand_in_inputs", "stand_in_inputs"]
-
 _SMALLEST = 2
 
 

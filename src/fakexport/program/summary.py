@@ -19,8 +19,6 @@ from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
 from fakexport.program.walk import Visit, walk
 
-__all__ = ["ProgramSummary", "TensorTotals", "ValueSummary", "summarise"]
-
 
 @dataclass(frozen=True)
 class TensorTotals:

@@ -11,8 +11,6 @@ from fakexport.error import InvalidType
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.summary import ProgramSummary, summarise
 
-__all__ = ["summary_of"]
-
 
 @overload
 def summary_of(module_or_program: nn.Module) -> ModuleSummary: ...

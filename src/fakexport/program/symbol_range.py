@@ -9,8 +9,6 @@ from torch.export import ExportedProgram
 
 from fakexport.program.tensor_spec import Spelling
 
-__all__ = ["SymbolRange", "symbol_ranges"]
-
 
 @dataclass(frozen=True)
 class SymbolRange:

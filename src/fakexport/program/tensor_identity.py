@@ -9,8 +9,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
 
-__all__ = ["names_by_tensor", "tensor_identity"]
-
 
 def tensor_identity(tensor: torch.Tensor) -> Hashable:
     """Return a key that is equal for tied tensors: the same object, or another view of exactly the same

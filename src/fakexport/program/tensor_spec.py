@@ -10,8 +10,6 @@ from typing import Any
 import sympy
 import torch
 
-__all__ = ["Spelling", "TensorSpec", "plain_name", "tensors_in"]
-
 _LETTERS = re.compile(r"[A-Za-z_]*")
 
 

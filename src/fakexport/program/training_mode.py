@@ -13,8 +13,6 @@ from fakexport.diagnostics import Span
 from fakexport.program.operator_name import operator_name
 from fakexport.program.walk import walk
 
-__all__ = ["TrainingOperator", "training_operators"]
-
 _MODES = frozenset({"train", "training"})
 _PROBABILITIES = ("p", "dropout_p", "dropout")
 _STATISTICS = "running_mean"

@@ -14,8 +14,6 @@ from fakexport.program.operator_name import is_factory, operator_name
 from fakexport.program.tensor_spec import Spelling, tensors_in
 from fakexport.program.walk import Visit, walk
 
-__all__ = ["Transfer", "transfers"]
-
 # Which tensor input moves, where there are several.
 _MOVED_INPUT = {"aten.copy_.default": 1, "aten.copy.default": 1, "aten.to.other": 0}
 

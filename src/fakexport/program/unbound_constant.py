@@ -7,8 +7,6 @@ from typing import Literal
 
 from fakexport.diagnostics import Span
 
-__all__ = ["UnboundConstant", "UnboundReason"]
-
 UnboundReason = Literal["parameter", "random", "unknown"]
 
 _CODES: dict[UnboundReason, str] = {"parameter": "FE601", "random": "FE602", "unknown": "FE603"}

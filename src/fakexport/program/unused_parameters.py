@@ -12,8 +12,6 @@ from torch.export.graph_signature import InputKind
 
 from fakexport.program.tensor_identity import tensor_identity
 
-__all__ = ["UnusedParameters", "unused_parameters"]
-
 
 @dataclass(frozen=True)
 class UnusedParameters:

@@ -11,8 +11,6 @@ from fakexport.error import FakexportError
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 
-__all__ = ["UnboundProgram", "WeightlessProgram", "example_inputs_of", "has_value", "unbound_names"]
-
 _SHOWN = 5
 
 

@@ -16,8 +16,6 @@ from fakexport._torch.operator_schema import argument_values
 from fakexport._torch.pytree import tree_leaves
 from fakexport.program.walk import attribute
 
-__all__ = ["written_state"]
-
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 # They update the running statistics, which their schema does not say, where this argument is true.

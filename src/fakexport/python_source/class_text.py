@@ -16,8 +16,6 @@ from .regions import Region
 from .tensor_text import empty_text, small_text
 from .values import Value
 
-__all__ = ["ClassWriter", "Constructor", "bodies", "defined", "held_names", "is_from_torch"]
-
 _BASES = {"attributes": "nn.Module", "list": "nn.ModuleList", "dict": "nn.ModuleDict"}
 _SHOWN = 4
 

@@ -9,8 +9,6 @@ import torch
 
 from .module_tree import Entry, held_at
 
-__all__ = ["LOADER", "constants_file"]
-
 LOADER = '''
 def load_constants(module):
     """Read the constants from the .safetensors file next to this one."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fakexport.error import FakexportError
 
-__all__ = ["PythonSourceError"]
-
 
 class PythonSourceError(FakexportError, ValueError):
     """A program holds something that a Python file cannot; the text is one line."""

@@ -20,8 +20,6 @@ from .method_text import MethodText
 from .names import MODULE_NAMES, Names, base_name, comment_text, identifier
 from .values import Value
 
-__all__ = ["InputText", "input_text"]
-
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 
 

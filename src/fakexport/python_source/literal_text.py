@@ -13,8 +13,6 @@ from fakexport.program import device_of_literal
 from .error import PythonSourceError
 from .names import Names, identifier
 
-__all__ = ["Devices", "literal_text", "quoted", "usual_device"]
-
 _MINUS_INFINITY = "-inf"
 
 

@@ -15,8 +15,6 @@ from .regions import Region, used_values
 from .source_line import source_line
 from .values import Body, Context, Operation, Stored, Value, leaves
 
-__all__ = ["INDENT", "Callee", "MethodText", "Scope", "wrapped"]
-
 _WIDTH = 110
 INDENT = "    "
 

@@ -9,16 +9,6 @@ from collections.abc import Iterable
 
 from torch import nn
 
-__all__ = [
-    "MODULE_NAMES",
-    "Names",
-    "base_name",
-    "comment_text",
-    "identifier",
-    "is_free_on_module",
-    "is_plain_attribute",
-]
-
 # What a generated file has at its top: no local and no class takes one of these.
 MODULE_NAMES = frozenset(
     (

@@ -21,8 +21,6 @@ from .literal_text import Devices, literal_text, quoted
 from .names import is_plain_attribute
 from .values import Body, Context, Operation, Value
 
-__all__ = ["OperationText", "torch_module"]
-
 _INFIX = {
     operator.add: "+",
     operator.sub: "-",

@@ -12,8 +12,6 @@ from fakexport.files import new_file
 
 from .source import PythonSource, source
 
-__all__ = ["write_source"]
-
 
 def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> PythonSource:
     """Write a program as a Python file, and the constants that are too large for the text next to it.

@@ -16,8 +16,6 @@ from fakexport.program import NO_PATH, attribute, plain_path, target_name
 from .error import PythonSourceError
 from .values import Argument, Body, Call, Context, Operation, Stored, Value, mapped
 
-__all__ = ["Reading", "read_program"]
-
 _STORED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _CONTEXTS = {
     "higher_order.wrap_with_set_grad_enabled": ("set_grad_enabled", 1),

@@ -8,8 +8,6 @@ from typing import Any
 
 from .values import Body, Call, Operation, Stored, Value, leaves
 
-__all__ = ["Region", "regions_of", "used_values"]
-
 
 @dataclass(eq=False, slots=True)
 class Region:

@@ -19,8 +19,6 @@ from .names import Names, base_name, comment_text, identifier, is_plain_attribut
 from .reading import Reading
 from .values import Value
 
-__all__ = ["RootText", "root_text"]
-
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 _ORDINARY = {tuple, list, dict, OrderedDict}
 

@@ -23,8 +23,6 @@ from .reading import read_program
 from .regions import regions_of
 from .root_text import RootText, root_text
 
-__all__ = ["PythonSource", "source"]
-
 
 @dataclass(frozen=True)
 class PythonSource:

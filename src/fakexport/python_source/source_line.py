@@ -8,8 +8,6 @@ from fakexport.program import SourcePaths, source_span
 
 from .names import comment_text
 
-__all__ = ["source_line"]
-
 
 def source_line(node: Node, paths: SourcePaths) -> str:
     """Return `model.py:571  position_ids = ...`, its path as in an archive.

@@ -9,8 +9,6 @@ import torch
 from .error import PythonSourceError
 from .literal_text import literal_text
 
-__all__ = ["empty_text", "small_text"]
-
 _FEW = 16
 
 

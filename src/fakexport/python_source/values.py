@@ -12,8 +12,6 @@ from typing import Any
 
 from torch.fx import Node
 
-__all__ = ["Argument", "Body", "Call", "Context", "Operation", "Stored", "Value", "leaves", "mapped"]
-
 
 @dataclass(eq=False, slots=True)
 class Value:

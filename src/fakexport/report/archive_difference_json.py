@@ -9,8 +9,6 @@ from fakexport.report.as_json import plain
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDifference
 
-__all__ = ["DIFF_SCHEMA", "archive_difference_to_dict"]
-
 DIFF_SCHEMA = "fakexport.diff/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 

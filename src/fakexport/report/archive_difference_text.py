@@ -12,8 +12,6 @@ from fakexport.report.verdict import TargetDifference
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDifference, FactDifference, WeightDifference
 
-__all__ = ["render_archive_difference"]
-
 _MOST_NAMES = 4
 
 

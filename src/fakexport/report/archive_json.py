@@ -10,8 +10,6 @@ from fakexport.report.as_json import plain
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest, TensorEntry
 
-__all__ = ["INSPECT_SCHEMA", "archive_to_dict"]
-
 INSPECT_SCHEMA = "fakexport.inspect/2"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest
     from fakexport.program import SymbolRange, ValueSummary
 
-__all__ = ["render_archive"]
-
 _MARGIN = 14
 _MOST_ITEMS = 12
 _WEIGHTS = {

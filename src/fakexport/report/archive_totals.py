@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from fakexport.archive import TensorEntry
 
-__all__ = ["WeightTotals", "weight_bytes"]
-
 
 @dataclass(frozen=True)
 class WeightTotals:

@@ -13,8 +13,6 @@ from fakexport.report.verdict import Report, TargetDifference, Verdict
 if TYPE_CHECKING:
     from fakexport.capture import Recovered
 
-__all__ = ["SCHEMA", "json_text", "plain", "to_dict"]
-
 SCHEMA = "fakexport.check/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 

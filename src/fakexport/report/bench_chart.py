@@ -13,8 +13,6 @@ from fakexport.report.spread import Spread, duration_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ChartFormat", "render_bench_chart"]
-
 ChartFormat = Literal["png", "svg"]
 _BAR, _QUARTILES, _MISSING = "#4477aa", "#222222", "#aa3377"
 # Without these an SVG would have other names and the hour in it each time.

@@ -7,8 +7,6 @@ from typing import Any
 from fakexport.report.as_json import plain
 from fakexport.report.bench_report import BenchReport
 
-__all__ = ["BENCH_SCHEMA", "bench_to_dict"]
-
 BENCH_SCHEMA = "fakexport.bench/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 

@@ -8,8 +8,6 @@ from typing import Literal
 
 from fakexport.report.spread import Spread
 
-__all__ = ["BenchFailure", "BenchMeasures", "BenchReport", "BenchRow", "BenchStep"]
-
 BenchStep = Literal["make", "load", "run", "compare", "resize", "time"]
 
 

@@ -10,8 +10,6 @@ from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.spread import Spread, duration_text, range_text
 from fakexport.report.table import layout, wide_layout, wrapped
 
-__all__ = ["failure_text", "render_bench"]
-
 _NONE = "-"
 _HEAD = (
     *("mode", "captures", "as eager", "dynamic", "needs code", "difference", "size"),

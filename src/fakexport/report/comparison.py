@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from fakexport.diagnostics import Span
 
-__all__ = ["Comparison", "ModuleComparison", "OutputComparison", "Place", "TensorError"]
-
 
 @dataclass(frozen=True)
 class TensorError:

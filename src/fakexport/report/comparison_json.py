@@ -9,8 +9,6 @@ from fakexport.report.as_json import plain
 if TYPE_CHECKING:
     from fakexport.report.comparison import Comparison, Place, TensorError
 
-__all__ = ["COMPARISON_SCHEMA", "comparison_to_dict"]
-
 COMPARISON_SCHEMA = "fakexport.compare/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 

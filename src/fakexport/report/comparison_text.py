@@ -11,8 +11,6 @@ from fakexport.report.table import layout, wrapped
 if TYPE_CHECKING:
     from fakexport.report.comparison import Comparison, ModuleComparison, Place, TensorError
 
-__all__ = ["render_comparison"]
-
 _ROWS = 20
 
 

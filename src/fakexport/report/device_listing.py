@@ -9,8 +9,6 @@ from fakexport.devices import DeviceProfile
 from fakexport.report.quantity import bytes_text, rate_text
 from fakexport.report.table import wide_layout
 
-__all__ = ["render_device", "render_devices"]
-
 _HEAD = ("name", "aliases", "type", "capability", "memory", "SMs", "bf16 peak", "bandwidth")
 _RIGHT = (4, 5, 6, 7)
 _UNSHOWN = frozenset({"name", "aliases", "sources", "peak_flops"})

@@ -14,8 +14,6 @@ from fakexport.report.transfer_listing import place_text
 if TYPE_CHECKING:
     from fakexport.program import DeviceListing, DeviceLiteral
 
-__all__ = ["render_device_literals", "render_diagnostics"]
-
 _INDENT = "    "
 
 

@@ -7,8 +7,6 @@ from itertools import groupby
 
 from fakexport.report.quantity import bytes_text, device_names
 
-__all__ = ["device_sizes", "equal_rows"]
-
 
 def device_sizes(sizes: Mapping[str, int]) -> str:
     """Return every size with its devices: `cpu 480 B, cuda:0 93.0 GiB, cuda:1..6 95.0 GiB`.

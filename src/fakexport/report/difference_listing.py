@@ -23,8 +23,6 @@ if TYPE_CHECKING:
         Transfer,
     )
 
-__all__ = ["difference_listing", "paragraph"]
-
 _MOST_ITEMS = 12
 _TITLE_WIDTH = 13
 

@@ -8,8 +8,6 @@ from fakexport.report.text import summary_line
 from fakexport.report.verdict import Report
 from fakexport.report.verdict_table import result_text
 
-__all__ = ["render_github"]
-
 _ORDER = ("error", "warning", "note")
 
 

@@ -6,8 +6,6 @@ import sys
 
 from fakexport._libraries import PACKAGES
 
-__all__ = ["missing_package"]
-
 # What installs a package that some commands need, by the name under which it is imported.
 _REQUIREMENTS = {
     **{name: name for name in ("torch", "safetensors", *PACKAGES)},

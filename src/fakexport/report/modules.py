@@ -13,8 +13,6 @@ from fakexport.report.table import wide_layout, wrapped
 if TYPE_CHECKING:
     from fakexport.program import ModuleSummary
 
-__all__ = ["render_modules"]
-
 _HEAD = ("module", "class", "params", "bytes", "dtype", "device", "tied to")
 _RIGHT = (2, 3)
 _IF_THEY_DIFFER = (4, 5)

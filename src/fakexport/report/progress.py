@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 if TYPE_CHECKING:
     from fakexport.capture import TracedBlocks
 
-__all__ = ["Progress", "Step"]
-
 Step = Literal["build", "trace", "explore", "analyse", "compare"]
 
 

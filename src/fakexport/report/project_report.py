@@ -10,13 +10,6 @@ from fakexport.report.as_json import to_dict
 from fakexport.report.quantity import plural
 from fakexport.report.verdict import Report
 
-__all__ = [
-    "PROJECT_SCHEMA",
-    "ProjectReport",
-    "project_summary_line",
-    "project_to_dict",
-]
-
 PROJECT_SCHEMA = "fakexport.check-project/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-__all__ = ["bytes_text", "device_names", "elements_text", "plural", "rate_text", "seconds_text"]
-
 _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _ELEMENT_UNITS = ("K", "M", "B", "T")
 _RATE_PREFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}

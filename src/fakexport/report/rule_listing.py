@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from fakexport.report.table import layout
 from fakexport.rules import Rule
 
-__all__ = ["render_rules"]
-
 
 def render_rules(rules: Iterable[Rule]) -> str:
     """Return one line per rule: code, severity, name, headline.

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from fakexport.report.quantity import plural
 
-__all__ = ["Spread", "duration_text", "latency_text", "range_text"]
-
 
 @dataclass(frozen=True)
 class Spread:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from fakexport.documents import escaped
 
-__all__ = ["layout", "wide_layout", "wrapped"]
-
 _GAP = "  "
 
 

@@ -15,8 +15,6 @@ from fakexport.report.verdict import Verdict
 if TYPE_CHECKING:
     from fakexport.program import Transfer
 
-__all__ = ["place_text", "route_text", "transfer_listing", "transferred_text"]
-
 _MOST_SINGLE_LINES = 20
 _MOST_LINES = 40
 _INDENT = "    "

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from fakexport.capture import Recovered
     from fakexport.program import ProgramDifference, ProgramSummary, Transfer
 
-__all__ = ["Report", "Stage", "TargetDifference", "TargetSpec", "Timings", "Verdict"]
-
 Stage = Literal["build", "capture", "analyse"]
 
 # Warnings after which a program is not that of the model which was asked for.

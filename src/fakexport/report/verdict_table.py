@@ -16,8 +16,6 @@ from fakexport.report.verdict import Report, Verdict
 if TYPE_CHECKING:
     from fakexport.program import ProgramSummary
 
-__all__ = ["remarks", "result_text", "verdict_table"]
-
 _HEAD = ("target", "verdict", "devices", "nodes", "parameters", "weights per device", "transfers")
 _MEASURED_HEAD = ("target", "build", "capture", "analyse", "peak memory", "growth")
 _RIGHT = (3, 4)

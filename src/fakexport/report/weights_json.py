@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fakexport.weights import WeightFinding, WeightsReport
 
-__all__ = ["WEIGHTS_SCHEMA", "weights_to_dict"]
-
 WEIGHTS_SCHEMA = "fakexport.verify-weights/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 

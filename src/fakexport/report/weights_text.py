@@ -11,8 +11,6 @@ from fakexport.report.quantity import bytes_text, plural
 if TYPE_CHECKING:
     from fakexport.weights import WeightsReport
 
-__all__ = ["render_weights"]
-
 
 def render_weights(report: WeightsReport) -> str:
     """Return what was compared, the diagnostics, and one line of summary.

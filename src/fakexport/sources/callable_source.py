@@ -11,8 +11,6 @@ from fakexport.error import InvalidType
 from fakexport.sources.python_factory import check_arguments, checked, no_inputs
 from fakexport.sources.source import Source
 
-__all__ = ["callable_source"]
-
 
 def callable_source(factory: Callable[[], Any] | nn.Module) -> Source:
     """Return the source of a factory, or of a module whose weights are not read.

@@ -11,8 +11,6 @@ from torch import nn
 from fakexport.error import InvalidValue, type_and_line
 from fakexport.sources.source import ExampleInputs, Source
 
-__all__ = ["SEED", "constructed"]
-
 SEED = 0
 
 

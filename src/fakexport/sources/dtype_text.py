@@ -6,8 +6,6 @@ import torch
 
 from fakexport.error import InvalidValue
 
-__all__ = ["dtype_text", "parse_dtype"]
-
 
 def parse_dtype(text: str) -> torch.dtype:
     """Return the floating dtype of a name, `bfloat16` or `torch.bfloat16`.

@@ -13,8 +13,6 @@ from fakexport.sources.image_inputs import height_and_width
 from fakexport.sources.input_request import InputRequest, Underivable
 from fakexport.sources.source_error import first_line
 
-__all__ = ["GRID", "image_grid_inputs"]
-
 GRID = "image_grid_thw"
 
 

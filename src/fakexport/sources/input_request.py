@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["InputRequest", "Underivable"]
-
 # Configs inside a config. The text part is last: sizes of images and sounds are asked for by name.
 _PARTS = (
     "vision_config",

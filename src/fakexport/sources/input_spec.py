@@ -9,8 +9,6 @@ import torch
 
 from fakexport.sources.source_error import SourceError, did_you_mean
 
-__all__ = ["InputSpec", "parse_input_spec"]
-
 _FORM = re.compile(r"\s*(\w+)\s*=\s*(\w+)\s*\[([^\[\]]*)\]\s*")
 _EXAMPLE = "pixel_values=float32[1,3,224,224]"
 

@@ -15,8 +15,6 @@ from fakexport.sources.input_spec import InputSpec
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError, did_you_mean
 
-__all__ = ["inputs_from_specs"]
-
 
 def inputs_from_specs(
     specs: Sequence[InputSpec], module: nn.Module, device: str, *, expected: ExampleInputs | None = None

@@ -11,8 +11,6 @@ from fakexport.files import open_regular
 from fakexport.sources.python_file import import_file, import_module, importable
 from fakexport.sources.source_error import SourceError
 
-__all__ = ["load_operator_library"]
-
 _FILES = (".py", ".so", ".dylib", ".dll", ".pyd")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

@@ -17,8 +17,6 @@ from fakexport.sources.input_request import InputRequest, Underivable
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import first_line
 
-__all__ = ["with_other_modalities"]
-
 
 @dataclass(frozen=True)
 class _Modality:

@@ -16,8 +16,6 @@ from fakexport.sources.python_file import import_file, import_module, importable
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, did_you_mean
 
-__all__ = ["check_arguments", "checked", "no_inputs", "python_source"]
-
 _A_SOURCE_IS = f"; a source is {' | '.join(FORMS)}"
 
 

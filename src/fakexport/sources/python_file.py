@@ -16,8 +16,6 @@ from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.files import read_file
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
 
-__all__ = ["import_file", "import_module", "importable"]
-
 _OWNER = "__fakexport_folder__"
 _MOST_BYTES = 64 << 20
 

@@ -16,8 +16,6 @@ from fakexport.sources.source_error import SourceError
 from fakexport.sources.timm_models import timm_source
 from fakexport.sources.transformers_source import HUB_ID, how_to_download, transformers_source
 
-__all__ = ["resolve"]
-
 # A row for each of `fakexport._libraries.LIBRARIES`.
 _OF_PREFIX: Mapping[str, Callable[[str, str, bool], Source]] = {
     "hf": lambda spec, name, use_cache: transformers_source(spec, name, use_cache=use_cache),

@@ -6,8 +6,6 @@ import torch
 
 from fakexport.sources.input_request import InputRequest
 
-__all__ = ["observed", "past_time_features", "past_values"]
-
 
 def past_values(request: InputRequest) -> torch.Tensor:
     """Return values of shape `[batch, steps]`, or `[batch, steps, channels]` where there are several."""

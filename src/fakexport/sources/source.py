@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["ExampleInputs", "Source", "no_patches"]
-
 
 @dataclass(frozen=True)
 class ExampleInputs:

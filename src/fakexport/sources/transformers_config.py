@@ -10,8 +10,6 @@ from fakexport.files import read_file
 from fakexport.sources.config_limits import check_settings, nothing_downloaded
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line
 
-__all__ = ["config_from_file", "default_config", "leave_out_quantization", "set_use_cache"]
-
 _MOST_BYTES = 16 << 20
 
 

@@ -19,8 +19,6 @@ from fakexport.sources.series_inputs import observed, past_time_features, past_v
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
 
-__all__ = ["derive_inputs"]
-
 
 def derive_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
     """Return keyword inputs of one forward pass: a batch of 2, and 16 tokens of text.

@@ -28,8 +28,6 @@ from fakexport.sources.transformers_config import (
 from fakexport.sources.transformers_inputs import derive_inputs
 from fakexport.sources.vision_heads import normalized_heads
 
-__all__ = ["HUB_ID", "how_to_download", "transformers_source"]
-
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """The name of a model on the hub: `Qwen/Qwen2.5-7B`."""
 

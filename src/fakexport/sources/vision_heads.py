@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["normalized_heads"]
-
 
 @contextmanager
 def normalized_heads(module: nn.Module) -> Iterator[None]:

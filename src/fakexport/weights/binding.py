@@ -34,8 +34,6 @@ from fakexport.weights.verification import Verified
 from fakexport.weights.weights_report import WeightsReport
 from fakexport.weights.weights_warning import warn_of
 
-__all__ = ["LARGEST_CHECKED_BYTES", "BindError", "bound_program", "check_dtype", "fitting_weights"]
-
 LARGEST_CHECKED_BYTES = 2**30
 "A mapped checkpoint larger than this is checked for NaN only with `check_finite=True`."
 

@@ -8,8 +8,6 @@ from fakexport.devices import exists_here
 from fakexport.error import InvalidValue
 from fakexport.program import DeviceMove
 
-__all__ = ["move_to_here"]
-
 
 def move_to_here(devices: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
     """Return where `devices` moves the devices of programs that are to be bound.

@@ -10,8 +10,6 @@ import torch
 
 from fakexport.error import FakexportError
 
-__all__ = ["Checkpoint", "CheckpointError", "Entry"]
-
 
 class CheckpointError(FakexportError, ValueError):
     """A checkpoint that cannot be read, or that is refused; one line that names the file and the reason."""

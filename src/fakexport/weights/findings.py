@@ -12,8 +12,6 @@ from fakexport.weights.matching import Match
 from fakexport.weights.name_folding import template_of
 from fakexport.weights.weights_report import WeightFinding
 
-__all__ = ["findings_of"]
-
 _CONSTANT = Cause("a constant without a value (see FE601 to FE603): no checkpoint provides it by itself")
 
 

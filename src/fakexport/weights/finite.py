@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["are_equal", "is_finite"]
-
 _PIECE = 1 << 24
 
 

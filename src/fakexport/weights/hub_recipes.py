@@ -15,8 +15,6 @@ from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import ConversionFailed, hub_layout, is_transformers_model
 from fakexport.weights.recipe import NotRecordable, recipe_of
 
-__all__ = ["model_of", "recipes_of"]
-
 
 def model_of(program: ExportedProgram) -> nn.Module | None:
     """Return the transformers model that a program was captured from, which knows its layouts; or None."""

@@ -11,8 +11,6 @@ import torch
 from fakexport.files import RegularFile
 from fakexport.weights.checkpoint import CheckpointError, Entry
 
-__all__ = ["MappedFile"]
-
 
 class MappedFile:
     """An open file whose tensors are mapped on first use, and stay mapped as long as one of them lives.

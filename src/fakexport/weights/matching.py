@@ -20,8 +20,6 @@ from fakexport.weights.layout import (
 )
 from fakexport.weights.recipe import by_recipes
 
-__all__ = ["Match", "match"]
-
 
 @dataclass(frozen=True)
 class Match:

@@ -17,8 +17,6 @@ from fakexport.weights.safetensors_header import read_header_of
 from fakexport.weights.shard_index import read_index
 from fakexport.weights.torch_file import entries_of, load_torch_file, shared_names
 
-__all__ = ["first_file", "open_checkpoint", "with_values"]
-
 _SAFETENSORS = ".safetensors"
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
 # In a folder: the first form of which there is exactly one file is taken.

@@ -18,8 +18,6 @@ from fakexport.documents import DocumentError, mapping, parse_json
 from fakexport.files import RegularFile, open_regular
 from fakexport.weights.checkpoint import CheckpointError, Entry
 
-__all__ = ["DTYPES", "MAX_HEADER_BYTES", "Header", "read_header", "read_header_of"]
-
 MAX_HEADER_BYTES = 100_000_000
 """Upstream's own limit."""
 

@@ -9,8 +9,6 @@ from fakexport.documents import DocumentError, mapping, parse_json
 from fakexport.files import read_file
 from fakexport.weights.checkpoint import CheckpointError
 
-__all__ = ["MAX_INDEX_BYTES", "read_index"]
-
 MAX_INDEX_BYTES = 100_000_000
 
 

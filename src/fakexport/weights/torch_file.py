@@ -16,8 +16,6 @@ from fakexport.files import open_regular
 from fakexport.program import tensor_identity
 from fakexport.weights.checkpoint import CheckpointError, Entry
 
-__all__ = ["entries_of", "load_torch_file", "shared_names"]
-
 # Under which key training scripts put the state dict, next to optimizer and epoch.
 _NESTED = ("state_dict", "model_state_dict", "model", "module")
 

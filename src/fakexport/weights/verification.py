@@ -22,8 +22,6 @@ from fakexport.weights.matching import Match, match
 from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.weights_report import WeightsReport
 
-__all__ = ["CheckpointSource", "Verified", "verified", "verify_model"]
-
 CheckpointSource = str | Path | Mapping[str, torch.Tensor] | Checkpoint
 
 

@@ -11,8 +11,6 @@ from fakexport.rules import rule
 from fakexport.weights.likely_cause import Cause
 from fakexport.weights.name_folding import fold_names
 
-__all__ = ["WeightFinding", "WeightsReport"]
-
 _LINES, _NAMES, _FAULTS = 12, 3, 3
 
 

@@ -10,8 +10,6 @@ from fakexport.documents import escaped
 from fakexport.weights.name_folding import fold_names
 from fakexport.weights.weights_report import WeightFinding
 
-__all__ = ["WeightsWarning", "caller_level", "warn_of"]
-
 _SHOWN = 3
 
 

@@ -10,8 +10,6 @@ import torch
 
 from fakexport.weights.checkpoint import Checkpoint
 
-__all__ = ["Window", "Windows"]
-
 
 @dataclass(frozen=True)
 class Window:

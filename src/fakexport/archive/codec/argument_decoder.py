@@ -28,8 +28,6 @@ from .argument_encoder import MIXED_TUPLE
 from .operator_lookup import Operators
 from .value_decoder import read_device, read_dtype
 
-__all__ = ["ArgumentDecoder", "output_name", "read_object"]
-
 _LAYOUTS = {code: layout for layout, code in LAYOUT_CODES.items()}
 _MEMORY_FORMATS = {code: memory_format for memory_format, code in MEMORY_FORMAT_CODES.items()}
 _MAX_DEPTH = 50

@@ -17,8 +17,6 @@ from fakexport.program import attribute
 from .operator_lookup import readable_name
 from .value_encoder import Json, device_json, float_json
 
-__all__ = ["MIXED_TUPLE", "ArgumentEncoder", "object_json"]
-
 MIXED_TUPLE = "as_tuple"
 """A kind of argument that torch's schema does not have: stock torch refuses a document with it."""
 

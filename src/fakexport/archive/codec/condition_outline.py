@@ -12,8 +12,6 @@ from fakexport.program import ValueSummary
 from .program_decoder import MOST_GUARD_CHARACTERS, MOST_GUARDS
 from .tree_spec import tree_spec_from_text
 
-__all__ = ["stated_conditions"]
-
 _SHOWN = 500
 
 

@@ -33,8 +33,6 @@ from .node_metadata import GRAPH_NAMES, MetadataDecoder
 from .operator_lookup import Operators
 from .value_decoder import Description, ValueDecoder
 
-__all__ = ["GraphDecoder", "Shared"]
-
 _MAX_DEPTH = 20
 _POSITIONAL, _KEYWORD = 1, 2
 _LITERAL_INPUTS = frozenset(("as_int", "as_float", "as_bool", "as_none", "as_string"))

@@ -27,8 +27,6 @@ from .node_metadata import GRAPH_NAMES, MetadataEncoder
 from .operator_lookup import readable_name
 from .value_encoder import Json, ValueEncoder
 
-__all__ = ["GraphEncoder"]
-
 _POSITIONAL, _KEYWORD = 1, 2
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SYMBOLIC_FUNCTIONS = frozenset(SYMBOLIC_OPERATORS.values())

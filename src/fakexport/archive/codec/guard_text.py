@@ -14,8 +14,6 @@ from fakexport.documents import DocumentError
 
 from .expression_text import parse_expression
 
-__all__ = ["checked_guard"]
-
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _FUNCTIONS = frozenset(("max", "min", "abs", "round", "IsNonOverlappingAndDenseIndicator"))
 _FUNCTIONS_OF = {

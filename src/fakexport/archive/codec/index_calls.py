@@ -16,8 +16,6 @@ from torch.fx import GraphModule, Node
 
 from fakexport.program import copied_graph, graph_modules, operator_name
 
-__all__ = ["with_plain_indexing"]
-
 _INDEX = "torch._dynamo._trace_wrapped_higher_order_op.ModIndex"
 
 

@@ -14,8 +14,6 @@ from fakexport.documents import DocumentError, memory_estimate, named_items, tex
 from fakexport.error import InvalidValue
 from fakexport.program import SourcePaths
 
-__all__ = ["GRAPH_NAMES", "MetadataDecoder", "MetadataEncoder", "custom_json"]
-
 # The code that torch generates from a graph may carry these texts in comments, which a line break would end.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
 _MAX_MODULES = 1000

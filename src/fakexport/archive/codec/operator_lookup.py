@@ -20,8 +20,6 @@ from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 from fakexport.documents import DocumentError
 from fakexport.error import InvalidValue
 
-__all__ = ["Operators", "is_of_a_library", "reach_of", "readable_name", "refuse_unregistered"]
-
 _MOST_NAMED = 8
 _OPERATORS = "torch.ops."
 

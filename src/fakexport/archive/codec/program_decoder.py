@@ -49,15 +49,6 @@ from .operator_lookup import Operators
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
 
-__all__ = [
-    "MOST_GUARDS",
-    "MOST_GUARD_CHARACTERS",
-    "MissingObject",
-    "check_version",
-    "program_from_json",
-    "read_range",
-]
-
 MOST_GUARDS = 20_000
 MOST_GUARD_CHARACTERS = 4_000_000
 

@@ -38,8 +38,6 @@ from .node_metadata import MetadataEncoder, custom_json
 from .tree_spec import tree_spec_to_text
 from .value_encoder import Json, ValueEncoder
 
-__all__ = ["program_to_json"]
-
 
 def program_to_json(
     program: ExportedProgram, *, root: str | Path | None = None, is_for_stock: bool = False

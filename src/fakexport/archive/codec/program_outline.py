@@ -20,8 +20,6 @@ from .program_decoder import check_version, read_range
 from .tree_spec import tree_spec_from_text
 from .value_decoder import ValueDecoder
 
-__all__ = ["ProgramOutline", "outline"]
-
 _MAX_DEPTH = 30
 
 

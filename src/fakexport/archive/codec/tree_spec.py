@@ -11,8 +11,6 @@ from fakexport._torch.program_schema import TREESPEC_VERSION
 from fakexport.documents import DocumentError, field, items, mapping, text
 from fakexport.error import InvalidValue
 
-__all__ = ["tree_spec_from_text", "tree_spec_to_text"]
-
 _SEQUENCES = {"builtins.tuple": tuple, "builtins.list": list}
 _DICTIONARIES = {"builtins.dict": dict, "collections.OrderedDict": OrderedDict}
 _PLAIN = frozenset((*_SEQUENCES.values(), *_DICTIONARIES.values()))

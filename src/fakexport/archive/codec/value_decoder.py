@@ -28,8 +28,6 @@ from fakexport.documents import (
 
 from .shape_expression import ShapeExpressions
 
-__all__ = ["Description", "ValueDecoder", "read_device", "read_dtype"]
-
 _DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 _STRIDED = LAYOUT_CODES[torch.strided]
 _MAX_RANK = 64

@@ -12,8 +12,6 @@ from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES
 from fakexport._torch.symbolic_numbers import expression_of, hint_of
 from fakexport.error import InvalidValue
 
-__all__ = ["Json", "ValueEncoder", "device_json", "float_json"]
-
 Json = dict[str, Any]
 
 

@@ -47,8 +47,6 @@ from .package import CONSTANTS, PROGRAM, read_metadata, write_package
 from .package_cache import PackageCache, cache_key
 from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
 
-__all__ = ["compile_aoti"]
-
 
 def compile_aoti(
     program: ExportedProgram,

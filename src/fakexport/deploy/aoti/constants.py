@@ -21,8 +21,6 @@ from fakexport.weights import DTYPES, Weight, open_checkpoint
 from ..weights_file import FileLayout
 from .package import CONSTANTS
 
-__all__ = ["constants_record", "known_constants", "read_constants"]
-
 
 def known_constants(program: ExportedProgram, names: Collection[str]) -> dict[str, torch.Tensor]:
     """Return the constants with a value among these names; they may be fake.

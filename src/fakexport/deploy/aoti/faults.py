@@ -16,8 +16,6 @@ from fakexport.rules import rule
 
 from ..artifact import CompileFailure, DeployError
 
-__all__ = ["failure_of"]
-
 _LACKING = {
     re.compile("No space left on device"): errno.ENOSPC,
     re.compile("[Ff]ile size limit exceeded|File too large|SIGXFSZ"): errno.EFBIG,

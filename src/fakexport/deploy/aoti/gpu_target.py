@@ -10,8 +10,6 @@ from fakexport.program import devices_of_program, retarget
 
 from ..artifact import DeployError
 
-__all__ = ["DeviceMissing", "check_devices", "device_type", "on_target"]
-
 
 class DeviceMissing(DeployError):
     """The devices to compile for are not on this machine.

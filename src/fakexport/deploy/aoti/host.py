@@ -13,8 +13,6 @@ from fakexport._version import __version__
 
 from ..artifact import DeployError
 
-__all__ = ["compiler_version", "instructions_here", "machine_here", "versions_here"]
-
 # A compiler takes these only where the source asks for them by name, and Inductor's does not.
 _NEVER_CHOSEN = frozenset({"aes", "clflush", "clflushopt", "clwb", "sha", "sse4a"})
 

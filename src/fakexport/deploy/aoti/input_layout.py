@@ -12,8 +12,6 @@ from fakexport._torch.symbolic_numbers import hint_of
 
 from ..artifact import DeployError
 
-__all__ = ["input_orders", "laid_out"]
-
 
 def input_orders(program: ExportedProgram) -> tuple[tuple[int, ...], ...]:
     """Return, for each input tensor, its dimensions from the outermost in memory to the innermost.

@@ -24,8 +24,6 @@ from fakexport.documents import (
 
 from ..signature import Signature
 
-__all__ = ["FORMAT", "KEY", "PackageMetadata", "TensorDescription"]
-
 KEY = "fakexport"
 "Key of fakexport's entry in the metadata of torch's package."
 

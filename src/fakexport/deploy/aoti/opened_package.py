@@ -29,8 +29,6 @@ from .package import PROGRAM, read_metadata, verify_package
 from .stand_ins import held_tensors
 from .weights_beside import weights_beside
 
-__all__ = ["AotiArtifact", "open_aoti"]
-
 _SHOWN = 3
 
 

@@ -15,8 +15,6 @@ from ..artifact import DeployError
 from ..signature import EarlierSignature
 from .metadata import KEY, PackageMetadata
 
-__all__ = ["CONSTANTS", "PROGRAM", "read_metadata", "verify_package", "write_package"]
-
 PROGRAM = "data/fakexport/program.pt2"
 """The record of the weight-less archive, where weights are bound later."""
 

@@ -24,8 +24,6 @@ from ..artifact import DeployError
 from ..weights_file import raw_chunks
 from .package import read_metadata, verify_package
 
-__all__ = ["PackageCache", "cache_key"]
-
 
 def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping[str, object]) -> str:
     """Return a sha256 of all that the code depends on, in hex.

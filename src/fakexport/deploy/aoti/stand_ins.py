@@ -21,8 +21,6 @@ from fakexport.fake import is_fake
 from fakexport.history import value_of
 from fakexport.program import derived_program, facts_of, handed_on, tensor_identity, unbound_names
 
-__all__ = ["held_tensors", "weightless_archive", "with_own_weights", "with_stand_ins"]
-
 # As in `weights.mapped_file`: Python's `mmap` names it from 3.12 on.
 _LINUX_NORESERVE = 0x4000
 

@@ -14,8 +14,6 @@ from ..artifact import DeployError
 from ..weights_file import file_beside
 from .metadata import PackageMetadata, TensorDescription
 
-__all__ = ["weights_beside"]
-
 
 def weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Tensor]:
     """Return the weights that a package expects, by their names in its code; mapped, contiguous.

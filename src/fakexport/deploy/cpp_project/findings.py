@@ -13,8 +13,6 @@ from fakexport.rules import rule
 
 from ..way_around import way_around
 
-__all__ = ["findings_of_program"]
-
 
 def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
     """Yield a finding for each operator implemented in Python, at its first call.

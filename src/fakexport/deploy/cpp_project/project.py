@@ -18,8 +18,6 @@ from ..signature import Signature
 from .findings import findings_of_program
 from .readme import readme
 
-__all__ = ["write_cpp_project"]
-
 _TEMPLATE = Path(__file__).with_name("template")
 _PACKAGE, _README = "model.aoti.pt2", "README.md"
 

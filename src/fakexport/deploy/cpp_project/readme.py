@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from ..signature import Dimension, Signature
 
-__all__ = ["readme"]
-
 _PLACE = "{signature}"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-__all__ = ["RUNTIME_NAMES", "Backend", "partitioners"]
-
 Backend = Literal["portable", "xnnpack"]
 "ExecuTorch's own kernels only, or XNNPACK for what it supports and those kernels for the rest."
 

@@ -31,8 +31,6 @@ from ..artifact import DeployError
 from ..signature import EarlierSignature, Signature
 from .backend import Backend
 
-__all__ = ["METHOD", "Description", "described", "write_checked"]
-
 METHOD = "fakexport"
 _FORMAT = "fakexport.executorch/1"
 _UNKNOWN = "0" * 64

@@ -22,15 +22,6 @@ from fakexport.rules import rule
 from ..signature import InputTensor
 from ..way_around import way_around
 
-__all__ = [
-    "failed_instruction",
-    "findings_of_graph",
-    "lowering_failure",
-    "short_plans",
-    "unbounded_inputs",
-    "unrun_operators",
-]
-
 # Control flow that ExecuTorch 1.5 emits, and its own calls of a backend.
 _RUNNABLE_HIGHER_ORDER = frozenset({"cond", "map_impl", "scan", "executorch_call_delegate"})
 _OF_TORCH_OR_EXECUTORCH = TORCH_NAMESPACES | {"dim_order_ops", "higher_order"}

@@ -8,8 +8,6 @@ from torch.export import ExportedProgram
 
 from .backend import Backend, partitioners
 
-__all__ = ["edge_manager"]
-
 
 def edge_manager(program: ExportedProgram, backend: Backend, constant_methods: dict[str, Any]) -> Any:
     """Return ExecuTorch's `EdgeProgramManager` for a bound program on the CPU.

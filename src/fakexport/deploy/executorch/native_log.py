@@ -9,8 +9,6 @@ import re
 import tempfile
 from collections.abc import Iterator
 
-__all__ = ["NativeLog", "native_log"]
-
 _STDERR = 2
 _WHERE = ("arg ", "    ", "KernelCall failed")
 _CALL = re.compile(r"KernelCall failed at instruction 0:(?P<index>\d+) in operator ")

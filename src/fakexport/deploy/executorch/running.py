@@ -19,8 +19,6 @@ from .backend import RUNTIME_NAMES
 from .description import Description, described
 from .native_log import NativeLog, native_log
 
-__all__ = ["open_executorch"]
-
 _FORWARD = "forward"
 
 

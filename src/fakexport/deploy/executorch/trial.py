@@ -23,8 +23,6 @@ from .findings import unrun_operators
 from .lowering import edge_manager
 from .native_log import native_log
 
-__all__ = ["FailedCall", "call_failure", "planned_sizes", "refused_operators", "trial_arguments"]
-
 _FORWARD = "forward"
 
 

@@ -16,8 +16,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["hide_altogether"]
-
 _MADE_OF = "pkg.torch.onnx.fx_node"
 _TARGETS = "pkg.torch.onnx.class_hierarchy"
 _ATTENTION = re.compile(r"'aten\._?scaled_dot_product_\w+\.default'\]$")

@@ -14,8 +14,6 @@ from fakexport.rules import rule
 from ..artifact import CompileFailure, DeployError
 from .messages import messages
 
-__all__ = ["check_model", "shorten_notes"]
-
 # What torch notes at each node twice; together they are two thirds of a small file.
 _REPEATED = ("pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.fx_node", "pkg.torch.onnx.name_scopes")
 _TRACE = "pkg.torch.onnx.stack_trace"

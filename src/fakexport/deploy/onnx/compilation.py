@@ -22,8 +22,6 @@ from .checking import check_model, shorten_notes
 from .conversion import Converted, convert
 from .description import KEY, Description
 
-__all__ = ["LARGEST_BYTES", "compile_onnx"]
-
 LARGEST_BYTES = 2**31 - 2**20
 "Size limit of an ONNX file: protobuf reads at most 2 GiB. Weights of larger models are next to it."
 

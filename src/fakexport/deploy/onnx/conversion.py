@@ -28,8 +28,6 @@ from ..signature import Signature
 from .attention_masks import hide_altogether
 from .findings import findings_of_failure, findings_of_program
 
-__all__ = ["Converted", "convert"]
-
 _ASSERTIONS = frozenset(
     {"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"}
 )

@@ -30,8 +30,6 @@ from fakexport.weights import ExpectedWeights, Weight, recipes_of
 from ..artifact import WeightsPlace
 from ..signature import Signature
 
-__all__ = ["KEY", "Description"]
-
 KEY = "fakexport"
 """Of `metadata_props`."""
 

@@ -20,8 +20,6 @@ from fakexport.rules import rule
 from ..signature import Signature
 from ..way_around import way_around
 
-__all__ = ["findings_of_failure", "findings_of_program"]
-
 # Besides operators, a program calls functions of Python and torch: `math.floor`, `torch.sym_max`.
 _OF_TORCH = TORCH_NAMESPACES | {"higher_order", "math", "operator", "torch"}
 _WRITES = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["messages"]
-
 
 def messages(message: Any, kind: str) -> Iterator[Any]:
     """Yield every part of one kind, `NodeProto`: of graphs within nodes, of functions, of sparse tensors."""

@@ -21,8 +21,6 @@ from .description import KEY, Description
 from .ort_values import from_ort, to_ort
 from .reading import external_tensors, read_model
 
-__all__ = ["OnnxArtifact", "open_onnx"]
-
 _ONLY_FATAL = 4
 _UNKNOWN_OPERATOR = "NOT_IMPLEMENTED"
 

@@ -8,8 +8,6 @@ import torch
 
 from ..artifact import DeployError
 
-__all__ = ["from_ort", "onnx_type", "to_ort"]
-
 _TYPES = {
     torch.float32: "FLOAT",
     torch.float64: "DOUBLE",

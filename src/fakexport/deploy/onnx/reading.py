@@ -9,8 +9,6 @@ from .description import Description
 from .messages import messages
 from .ort_values import onnx_type
 
-__all__ = ["external_tensors", "read_model"]
-
 
 def read_model(content: bytes, name: str) -> Any:
     """Return the bytes as a `ModelProto`.

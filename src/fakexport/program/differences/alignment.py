@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from difflib import SequenceMatcher
 
-__all__ = ["align"]
-
 # Keeps the worst case near a second; its square is the number of steps and of numbers to remember.
 _MAX_EDITS = 1_200
 

@@ -14,8 +14,6 @@ from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
 from fakexport.program.differences.program_difference import ConstantDifference
 
-__all__ = ["CONSTANT_KINDS", "constant_differences"]
-
 # Kinds of inputs that are compared here, and not as a part of the signature.
 CONSTANT_KINDS = ("CONSTANT_TENSOR", "CUSTOM_OBJ")
 

@@ -23,8 +23,6 @@ from fakexport.program.differences.signature_difference import signature_differe
 from fakexport.program.module_path import star, star_common
 from fakexport.program.transfers import Transfer, transfers
 
-__all__ = ["diff"]
-
 
 def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
     """Return how the second program differs from the first.

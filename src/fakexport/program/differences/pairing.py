@@ -7,8 +7,6 @@ from collections.abc import Hashable, Iterator
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
 from fakexport.program.differences.alignment import align
 
-__all__ = ["pair"]
-
 
 def pair(a: CanonicalProgram, b: CanonicalProgram) -> dict[int, int]:
     """Return indices of the first program's nodes with the corresponding indices of the second's.

@@ -7,17 +7,6 @@ from dataclasses import dataclass
 from fakexport.diagnostics import Span
 from fakexport.program.transfers import Transfer
 
-__all__ = [
-    "ConstantDifference",
-    "DeviceChange",
-    "NodeChange",
-    "NodeGroup",
-    "OperatorDifference",
-    "ProgramDifference",
-    "RangeDifference",
-    "SignatureDifference",
-]
-
 
 @dataclass(frozen=True)
 class OperatorDifference:

@@ -10,8 +10,6 @@ from fakexport.program.differences.constant_difference import CONSTANT_KINDS
 from fakexport.program.differences.program_difference import SignatureDifference
 from fakexport.program.module_path import star, star_common
 
-__all__ = ["signature_differences"]
-
 _Ports = dict[tuple[str, str], Port]
 
 

@@ -14,8 +14,6 @@ from fakexport._torch.operator_schema import is_mutating
 from fakexport.program.module_path import module_path
 from fakexport.program.retargeting.strict_devices import device_clash
 
-__all__ = ["Boundaries"]
-
 _ASSERT_METADATA = registered_overload("aten", "_assert_tensor_metadata", "default")
 
 

@@ -27,8 +27,6 @@ from fakexport.program.retargeting.retarget import (
 )
 from fakexport.rules import rule
 
-__all__ = ["Breakage", "DeviceListing", "inspect_devices"]
-
 _ASSERTION = "aten._assert_tensor_metadata.default"
 
 

@@ -18,8 +18,6 @@ from fakexport.program.module_path import module_path
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.walk import walk
 
-__all__ = ["DeviceMove", "ModuleMove", "Move", "full_name", "names_devices", "parse_move"]
-
 
 class Move(Protocol):
     """What every device of a program becomes."""

@@ -12,8 +12,6 @@ from fakexport.program.retargeting.rerun import Clash, Refusal, Rerun
 from fakexport.program.source_span import source_span
 from fakexport.rules import rule
 
-__all__ = ["failures", "layout_notes", "unproven_text"]
-
 
 def failures(rerun: Rerun) -> tuple[Diagnostic, ...]:
     """Return the nodes that fail on the new devices, repeats of equal modules folded: FE502, FE504."""

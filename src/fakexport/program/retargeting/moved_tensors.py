@@ -15,8 +15,6 @@ from fakexport.devices import exists_here
 from fakexport.history import UnreplayableRead, hand_on_value, remember_value, value_of
 from fakexport.program.tensor_identity import tensor_identity
 
-__all__ = ["MovedTensors"]
-
 
 class MovedTensors:
     """Moves tensors, one tensor for all names that share one.

@@ -22,8 +22,6 @@ from fakexport.error import type_and_line
 from fakexport.program.retargeting.strict_devices import DeviceClash, device_clash
 from fakexport.program.retargeting.value_key import NO_KEY, ValueKeys, value_difference
 
-__all__ = ["OperatorRuns", "Outcome", "on_devices_of", "strict_rules"]
-
 # Which kernel runs, and so the layout of the result, depends on whether a gradient is wanted.
 _CHOOSES_BY_AUTOGRAD = frozenset({torch.ops.aten.scaled_dot_product_attention.default})
 

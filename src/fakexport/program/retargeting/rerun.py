@@ -32,8 +32,6 @@ from fakexport.program.retargeting.strict_devices import DeviceClash, device_cla
 from fakexport.program.retargeting.value_key import value_difference
 from fakexport.program.walk import attribute
 
-__all__ = ["Change", "Clash", "Refusal", "Rerun", "Unproven"]
-
 _ASSERT_METADATA = "aten._assert_tensor_metadata.default"
 
 

@@ -36,17 +36,6 @@ from fakexport.program.retargeting.rerun import Rerun
 from fakexport.program.stand_in_inputs import give_stand_in_inputs, has_stand_in_inputs
 from fakexport.program.weightless import WeightlessProgram, example_inputs_of
 
-__all__ = [
-    "RetargetError",
-    "RetargetWarning",
-    "Retargeted",
-    "devices_for",
-    "held_tensors",
-    "rerun_on",
-    "retarget",
-    "retargeted",
-]
-
 
 class RetargetError(FakexportError, ValueError):
     """Nodes of a program fail on the new devices: no program was made. The text is one line.

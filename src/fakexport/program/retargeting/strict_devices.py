@@ -18,8 +18,6 @@ import torch
 from fakexport._torch.operator_schema import argument_names
 from fakexport.program.operator_name import target_name
 
-__all__ = ["INDEXED", "MIXED", "WITH_SCALARS", "DeviceClash", "device_clash"]
-
 MIXED = frozenset(
     {
         *("copy_", "copy", "_foreach_copy_", "_foreach_copy", "slice_scatter", "select_scatter"),

@@ -11,8 +11,6 @@ from torch.fx import Node
 from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.symbolic_numbers import expression_of, has_unbacked_symbols, noted_expression_of
 
-__all__ = ["NO_KEY", "ValueKeys", "value_difference"]
-
 NO_KEY = object()
 """Stands for the key of what has none."""
 
