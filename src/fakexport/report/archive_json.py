@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 INSPECT_SCHEMA = "fakexport.inspect/2"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
 
-_FACTS = ("versions", "source", "topology", "profiles", "device_map", "dtype", "dynamic_shapes")
-_FACTS += ("library_modules", "skipped_checks")
+_FACTS = (
+    *("versions", "source", "topology", "profiles", "device_map", "dtype", "dynamic_shapes"),
+    *("library_modules", "skipped_checks"),
+)
 _OF_TENSORS = ("name", "aliases", "is_parameter", "dtype", "shape", "device")
 
 
