@@ -18,7 +18,8 @@ from fakexport.weights import CheckpointSource
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
 
-ArtifactKind = Literal["program", "aoti", "executorch", "onnx"]
+CompiledKind = Literal["aoti", "executorch", "onnx"]
+ArtifactKind = Literal["program"] | CompiledKind
 _EXECUTORCH_MARK = b"ET12"
 _AOTI_FOLDER = "data/aotinductor/"
 
@@ -105,7 +106,7 @@ def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
 
 def open_artifact(
     path: str | os.PathLike[str],
-    kind: Literal["aoti", "executorch", "onnx"],
+    kind: CompiledKind,
     *,
     checkpoint: CheckpointSource | None = None,
     trust: bool = False,

@@ -37,11 +37,11 @@ def test_every_rule_file_is_in_the_list() -> None:
 def test_a_rule_explains_itself(known: Rule) -> None:
     sentences = re.findall(r"[.:](?:\s|$)", known.why)
 
-    assert len(known.message) <= 80
+    assert len(known.message) <= 80, "a headline has at most 80 characters"
     assert len(known.message.split()) <= 8, "a headline names the fault in at most eight words"
-    assert not known.message.endswith(".")
-    assert len(sentences) >= 3
-    assert known.how_to_repair.strip()
+    assert not known.message.endswith("."), "a headline is not a sentence"
+    assert len(sentences) >= 3, "`why` says in three sentences or more what it is and why it matters"
+    assert known.how_to_repair.strip(), "`how_to_repair` is empty"
     assert all(link.startswith("https://") for link in known.links)
 
 
@@ -58,7 +58,9 @@ def test_a_rule_uses_the_terms_that_people_search_for(known: Rule) -> None:
     if known.fault == "fakexport":
         return
 
-    assert re.search(rf"\b(?:{TORCH_TERMS})\b", f"{known.message} {known.why}", re.IGNORECASE)
+    found = re.search(rf"\b(?:{TORCH_TERMS})\b", f"{known.message} {known.why}", re.IGNORECASE)
+
+    assert found, "use one of TORCH_TERMS in the headline or in `why`: the words that people search for"
 
 
 def test_only_what_no_factory_shows_has_no_model() -> None:
@@ -70,7 +72,8 @@ def test_only_what_no_factory_shows_has_no_model() -> None:
 def test_the_culprit_is_marked_once_and_only_in_the_failing_model(known: Rule) -> None:
     failing, repaired = known.failing_model or "", known.repaired_model or ""
 
-    assert len(re.findall(rf"\S  # <- {known.code}$", failing, re.MULTILINE)) == 1
+    marked = len(re.findall(rf"\S  # <- {known.code}$", failing, re.MULTILINE))
+    assert marked == 1, f"one line of the failing model ends in `  # <- {known.code}`"
     assert failing.count("# <-") == 1
     assert "# <-" not in repaired
 
@@ -94,7 +97,7 @@ def test_the_repair_is_a_small_change(known: Rule) -> None:
     kept = [line for line in repaired if line in failing]
 
     assert failing != repaired
-    assert len(kept) >= 0.6 * len(repaired)
+    assert len(kept) >= 0.6 * len(repaired), "most lines of the repaired model are those of the failing one"
 
 
 @every_rule
