@@ -82,7 +82,7 @@ def with_weights(
         return bind(program, checkpoint, devices=devices)
     if devices is not None:
         raise InvalidValue(
-            "devices apply when a checkpoint is bound, and none is given; `fakexport retarget` moves a "
+            "devices apply when a checkpoint is bound, and none was given; `fakexport retarget` moves a "
             "program that has its weights"
         )
     return program
