@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Literal
 
-__all__ = ["OPTIONS_OF", "Form"]
-
 Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
 
 OPTIONS_OF: Mapping[Form, frozenset[str]] = {
