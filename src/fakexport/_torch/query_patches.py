@@ -27,6 +27,8 @@ from .patching import Patches, original_of
 _CUDA_VERSION = "13.0"
 _HIP_VERSION = "7.0"
 
+_PACKAGES = (torch.accelerator, torch.backends.mps, torch.cuda, torch.mps, torch.xpu)
+_PREFIXES = tuple(f"{package.__name__}." for package in _PACKAGES)
 _PRIVATE = (
     "_lazy_init",
     "_lazy_call",
@@ -53,12 +55,13 @@ def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]], present: str =
     xpu = Backend("xpu", devices.get("xpu", ()), present)
     mps = MpsBackend("mps", devices.get("mps", ()), present)
     chosen = next((b for b in (cuda, xpu, mps) if b.is_available()), None)
+    loaded = {name: module for name, module in sys.modules.copy().items() if name.startswith(_PREFIXES)}
     replacements: dict[tuple[Any, str], Any] = {
-        **_replacements(cuda, torch.cuda, _PRIVATE),
-        **_replacements(xpu, torch.xpu, _PRIVATE),
-        **_replacements(mps, torch.mps),
-        **_replacements(mps, torch.backends.mps),
-        **_replacements(AcceleratorQueries(chosen), torch.accelerator),
+        **_replacements(cuda, torch.cuda, loaded, _PRIVATE),
+        **_replacements(xpu, torch.xpu, loaded, _PRIVATE),
+        **_replacements(mps, torch.mps, loaded),
+        **_replacements(mps, torch.backends.mps, loaded),
+        **_replacements(AcceleratorQueries(chosen), torch.accelerator, loaded),
         (torch, "get_device_module"): _device_module_answer(chosen),
         **{(torch.cuda.nvtx, name): _no_marker for name in _MARKERS},
         **{(torch.cuda.profiler, name): _no_marker for name in ("start", "stop", "init")},
@@ -91,7 +94,7 @@ def _device_module_answer(chosen: Backend | None) -> Callable[..., ModuleType]:
 
 
 def _replacements(
-    answers: object, package: ModuleType, private: Sequence[str] = ()
+    answers: object, package: ModuleType, loaded: Mapping[str, ModuleType], private: Sequence[str] = ()
 ) -> dict[tuple[Any, str], Callable[..., Any]]:
     """Return `(owner, name) -> answer` for every name of the package that `answers` can answer.
 
@@ -99,12 +102,12 @@ def _replacements(
     function of the same name may ask something else there (`torch.cuda.nccl.is_available`).
     """
     names = {name for name in dir(answers) if name in private or not name.startswith("_")}
-    names &= vars(package).keys()
-    answered = {name: getattr(answers, name) for name in names}
-    below = [module for name, module in sys.modules.copy().items() if name.startswith(package.__name__ + ".")]
+    originals = {name: original_of(package, name) for name in names & vars(package).keys()}
+    answered = {name: getattr(answers, name) for name in originals}
+    prefix = package.__name__ + "."
     return {
         (owner, name): answered[name]
-        for owner in (package, *below)
-        for name in names
-        if original_of(owner, name) is original_of(package, name)
+        for owner in (package, *(module for name, module in loaded.items() if name.startswith(prefix)))
+        for name in originals.keys() & vars(owner).keys()
+        if original_of(owner, name) is originals[name]
     }

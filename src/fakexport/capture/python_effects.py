@@ -157,7 +157,13 @@ def _draws(module: ModuleType) -> Iterator[str]:
 
 def _state(module: ModuleType) -> Any:
     """Return the state of a module's own generator, as something to compare."""
-    return module.getstate() if module is random else repr(module.get_state(legacy=False))
+    return module.getstate() if module is random else _without_arrays(module.get_state(legacy=False))
+
+
+def _without_arrays(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _without_arrays(value) for name, value in state.items()}
+    return state.tolist() if hasattr(state, "tolist") else state
 
 
 def _attributes(root: nn.Module) -> dict[str, dict[str, Any]]:

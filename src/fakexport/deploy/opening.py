@@ -18,8 +18,7 @@ from fakexport.weights import CheckpointSource
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
 
-CompiledKind = Literal["aoti", "executorch", "onnx"]
-ArtifactKind = Literal["program"] | CompiledKind
+ArtifactKind = Literal["program", "aoti", "executorch", "onnx"]
 _EXECUTORCH_MARK = b"ET12"
 _AOTI_FOLDER = "data/aotinductor/"
 
@@ -82,7 +81,7 @@ def with_weights(
         return bind(program, checkpoint, devices=devices)
     if devices is not None:
         raise InvalidValue(
-            "devices apply when a checkpoint is bound, and none was given; `fakexport retarget` moves a "
+            "devices apply when a checkpoint is bound, and none is given; `fakexport retarget` moves a "
             "program that has its weights"
         )
     return program
@@ -106,7 +105,7 @@ def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
 
 def open_artifact(
     path: str | os.PathLike[str],
-    kind: CompiledKind,
+    kind: Literal["aoti", "executorch", "onnx"],
     *,
     checkpoint: CheckpointSource | None = None,
     trust: bool = False,

@@ -117,10 +117,12 @@ def importable(folder: Path) -> Iterator[None]:
 
 
 def _forget_namesakes(folder: Path) -> None:
-    for name, module in list(sys.modules.items()):
-        owner = getattr(module, "__dict__", {}).get(_OWNER)
+    for name in list(sys.modules):
+        owner = getattr(sys.modules.get(name), "__dict__", {}).get(_OWNER)
+        if owner is None or owner == str(folder):
+            continue
         top = name.partition(".")[0]
-        if owner not in (None, str(folder)) and any((folder / own).exists() for own in (f"{top}.py", top)):
+        if any((folder / own).exists() for own in (f"{top}.py", top)):
             del sys.modules[name]
 
 
