@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,42 @@ import pytest
 # pytest-xdist has a process for each core: more threads only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Imports and the collection of tests leave next to no garbage; the search for it took a tenth of all time.
+gc.disable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """With `--dist loadgroup` the tests of a file stay in one process, unless they are marked `alone`.
+
+    pytest-xdist 3.8 writes a group into `_nodeid`, which pytest 9.2 no longer reads: every test would be a
+    group of its own, and each process would make the fixtures of every file.
+    """
+    is_grouped = config.getoption("loadgroup", False)
+    for item in items if is_grouped else ():
+        if not (item.get_closest_marker("xdist_group") or item.get_closest_marker("alone")):
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    yield
+    for item in items if is_grouped else ():
+        named = getattr(item, "_nodeid", item.nodeid)
+        if named != item.nodeid:
+            item._id = type(item.id).parse(named)
+
 
 def pytest_collection_finish() -> None:
-    """Keeps pytest's log capture off `torch.__trace`.
-
-    pytest 9 attaches a handler to every logger that does not propagate. Where that one has a handler, torch
-    extracts a stack and writes JSON at each step of an export.
-    """
+    _keep_out_of_the_collector()
+    gc.enable()
+    # pytest 9 attaches a handler to every logger that does not propagate. Where that one has a handler, torch
+    # extracts a stack and writes JSON at each step of an export.
     logging.getLogger("torch.__trace").propagate = True
+
+
+def _keep_out_of_the_collector() -> None:
+    """What is there now stays to the end, as modules and caches do: nobody looks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,3 +66,4 @@ def a_file_leaves_nothing_to_the_next(tmp_path_factory: pytest.TempPathFactory) 
         file = getattr(sys.modules[name], "__file__", None)
         if isinstance(file, str) and Path(file).is_relative_to(written):
             del sys.modules[name]
+    _keep_out_of_the_collector()

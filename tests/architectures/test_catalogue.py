@@ -18,6 +18,7 @@ def test_every_model_type_is_listed_once():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=str)
 def test_one_seed_makes_one_small_model(architecture):
     if not architecture.is_available:

@@ -16,6 +16,7 @@ MODELS = ROOT / "tests" / "unit" / "benchmark" / "bench_models.py"
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_mode_that_dies_is_a_cell(tmp_path: Path) -> None:
     chart = tmp_path / "chart.svg"
 
@@ -56,6 +57,7 @@ def test_a_wrong_call_is_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_model_that_does_not_run_is_one_line() -> None:
     done = fakexport("bench", f"{MODELS}:fails", "--no-progress", code=2)
 
@@ -63,6 +65,7 @@ def test_a_model_that_does_not_run_is_one_line() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_mode_has_its_row() -> None:
     done = fakexport(
         *("bench", f"{MODELS}:mlp", "--dynamic", "x.0=2..64", "--threads", 1, "--repeat", 3),

@@ -76,6 +76,7 @@ def run(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
         return [*tree_leaves(function(*args)), *args]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("name", "way", "device"), [*_cases()])
 @pytest.mark.filterwarnings("ignore")  # Of torch, about what a model does; stock gives the same.
 def test_a_feature_exports_as_stock_does_and_gives_its_values(name, way, device):
@@ -121,6 +122,7 @@ def _saved_cases() -> Iterator[Any]:
             yield pytest.param(name, device, id=f"{name}-{device}", marks=marks)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("name", "device"), [*_saved_cases()])
 @pytest.mark.filterwarnings("ignore")
 def test_a_feature_that_was_saved_gives_the_same_values(name, device, tmp_path):
@@ -159,6 +161,7 @@ def assert_equal(results: list[Any], expected: list[Any], rtol: float = 0, atol:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("name", [*DIFFERENCES, *REPORTED])
 @pytest.mark.filterwarnings("ignore")
 def test_what_differs_is_reported_with_a_fix(name):

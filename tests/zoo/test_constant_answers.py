@@ -7,7 +7,7 @@ import fakexport as fe
 from tests.architectures import ARCHITECTURES
 
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.slow, pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
 
 _BY_NAME = {str(architecture): architecture for architecture in ARCHITECTURES}
 

@@ -16,6 +16,7 @@ from tests.architectures import ARCHITECTURES
 
 pytest.importorskip("transformers")
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.slow,
     pytest.mark.zoo,
     pytest.mark.filterwarnings("ignore::UserWarning"),

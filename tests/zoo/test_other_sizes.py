@@ -10,6 +10,7 @@ from tests.zoo.test_recovered_constants import EXCLUDED
 
 pytest.importorskip("transformers")
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.zoo,
     pytest.mark.filterwarnings("ignore"),  # What torch and transformers think of sizes and of each other.
 ]

@@ -42,6 +42,7 @@ def test_every_config_has_a_test():
     assert {path.stem for path in CONFIGS.glob("*.json")} == tested
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", [*PUBLISHED, "llama-4-scout", "blenderbot"])
 def test_it_exports_on_an_h100(name):
     report = check(name, "H100")
@@ -53,6 +54,7 @@ def test_it_exports_on_an_h100(name):
         assert verdict.summary.parameters.elements / 1e9 == pytest.approx(PUBLISHED[name], rel=0.01)
 
 
+@pytest.mark.alone
 def test_mixtral_takes_another_way_on_a_t4_than_on_an_h100():
     report = check("mixtral-8x22b", "T4", "H100", dtype="bfloat16")
 

@@ -8,7 +8,7 @@ from fakexport.fake import build, is_fake
 
 transformers = pytest.importorskip("transformers")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 DEFAULTS = """
 albert bart beit bert bit blip-2 bloom blt clip cohere convbert convnextv2 cvt data2vec-vision deberta-v2
