@@ -17,14 +17,17 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["run_module", "run_python"]
+__all__ = ["forking", "run_as_interpreter", "run_module", "run_python"]
 
 _PRELOADED = (
-    "pydantic",
+    "pydantic.fields",
+    "pydantic.json_schema",
+    "pydantic.type_adapter",
     "torch._dynamo",
     "torch.export._trace",
     "torch.export.pt2_archive",
     "transformers.modeling_utils",
+    "typer._adapters",
     "safetensors.torch",
     "fakexport.cli.app",
     "fakexport.archive",
@@ -50,22 +53,31 @@ def _ended(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[st
     if sys.platform != "linux":  # Elsewhere a fork is not safe once libraries of the system are in use.
         command = [sys.executable, *(["-W", "ignore"] if arguments[0] == "-c" else []), *arguments]
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*_PRELOADED])
     with tempfile.TemporaryDirectory() as streams:
         out, err = Path(streams, "out"), Path(streams, "err")
-        process = context.Process(target=_run, args=(arguments, folder, dict(os.environ), out, err))
+        process = forking().Process(target=_run, args=(arguments, folder, dict(os.environ), out, err))
         process.start()
         process.join()
         assert process.exitcode is not None
         return subprocess.CompletedProcess(arguments, process.exitcode, out.read_text(), err.read_text())
 
 
+def forking() -> multiprocessing.context.ForkServerContext:
+    """Where a process is forked from the one with the imports."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*_PRELOADED])
+    return context
+
+
 def _run(arguments: list[str], folder: Path, environment: Mapping[str, str], out: Path, err: Path) -> None:
-    """What the interpreter does with its arguments."""
     for path, stream in ((out, 1), (err, 2)):
         with path.open("wb") as file:
             os.dup2(file.fileno(), stream)
+    run_as_interpreter(arguments, folder, environment)
+
+
+def run_as_interpreter(arguments: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+    """Does what the interpreter does with its arguments."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

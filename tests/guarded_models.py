@@ -87,7 +87,7 @@ def _zeros(*shape: int) -> Tensor:
     return torch.zeros(shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GuardedCase:
     """A model, the call that it is exported with, and other calls.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,23 +19,39 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"layers": 2, "width": 48, "heads": 4}
 
 
-@pytest.fixture(scope="module")
-def encoder():
-    return fe.check("examples/captioning.py:encoder", target=TARGETS, dynamic_shapes=["pixel_values.0=2..64"])
+# By default a small one of the same shape; in CI also that of the seed.
+of_both_sizes = pytest.mark.parametrize(
+    "sizes", [SMALL, pytest.param({}, marks=pytest.mark.slow)], ids=["small", "base"], scope="module"
+)
 
 
 @pytest.fixture(scope="module")
-def decoder():
+def encoder(sizes):
+    return checked("encoder", sizes, ["pixel_values.0=2..64"])
+
+
+@pytest.fixture(scope="module")
+def decoder(sizes):
     dims = ["input_ids.0=2..64", "encoder_hidden_states.0=2..64", "input_ids.1=2..256"]
-    return fe.check("examples/captioning.py:decoder", target=TARGETS, dynamic_shapes=dims)
+    return checked("decoder", sizes, dims)
 
 
+def checked(half, sizes, dims):
+    source = EXAMPLES / "captioning.py"
+    if not sizes:
+        return fe.check(f"{source}:{half}", target=TARGETS, dynamic_shapes=dims)
+    factory = runpy.run_path(str(source))[half]
+    return fe.check(lambda: factory(**sizes), target=TARGETS, dynamic_shapes=dims)
+
+
+@of_both_sizes
 def test_both_halves_export_for_both_targets(encoder, decoder):
     for report in (encoder, decoder):
         assert report.is_clean
         assert [verdict.summary.devices for verdict in report.verdicts] == [("cpu",), ("cuda:0",)]
 
 
+@of_both_sizes
 def test_the_encoders_batch_varies(encoder):
     for verdict in encoder.verdicts:
         ((symbol, bounds),) = verdict.summary.range_constraints.items()
@@ -42,17 +59,19 @@ def test_the_encoders_batch_varies(encoder):
         assert verdict.summary.inputs[0].shape == (symbol, "3", "224", "224")
 
 
-def test_the_decoders_batch_and_length_vary(decoder):
+@of_both_sizes
+def test_the_decoders_batch_and_length_vary(decoder, sizes):
     for verdict in decoder.verdicts:
         ids, states = verdict.summary.inputs
         batch, length = ids.shape
         bounds = verdict.summary.range_constraints
         assert (bounds[batch].lower, bounds[batch].upper) == (2, 64)
         assert (bounds[length].lower, bounds[length].upper) == (2, 256)
-        assert states.shape == (batch, "197", "768")
+        assert states.shape == (batch, "197", str(sizes.get("width", 768)))
         assert verdict.summary.outputs[0].shape == (batch, length, "1024")
 
 
+@of_both_sizes
 def test_no_position_is_baked_in_on_the_cpu(decoder):
     """The seed's program, exported on the CPU, died on the GPU with `index is on cpu`."""
     on_gpu = decoder.verdicts[1]
@@ -62,7 +81,7 @@ def test_no_position_is_baked_in_on_the_cpu(decoder):
     assert on_gpu.transfers == ()
 
 
-@pytest.mark.parametrize("sizes", [SMALL, pytest.param({}, marks=pytest.mark.slow)], ids=["small", "base"])
+@of_both_sizes
 def test_the_bundle_writes_what_transformers_writes_where_it_is_not(sizes, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     import captioning_export

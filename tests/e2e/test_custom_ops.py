@@ -14,6 +14,7 @@ import torch
 from tests.command_line import fakexport
 from tests.contract.source_tree import ROOT
 from tests.cpp_runner import Runner
+from tests.forked import run_python
 
 safetensors = pytest.importorskip("safetensors.torch")
 
@@ -46,8 +47,8 @@ torch.export.save(stock, Path(out, "stock.pt2"))
 
 
 def eager(name: str, folder: Path, *libraries: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", EAGER, FOLDER, name, folder, *libraries]
-    subprocess.run(command, check=True)
+    done = run_python(EAGER, FOLDER, name, folder, *libraries)
+    assert done.returncode == 0, done.stderr
 
 
 def assert_runs_as_eager(folder: Path, archive: Path, *options: str | Path) -> None:
@@ -185,10 +186,9 @@ module, (x,) = model.cpp_class()
 program = fe.bind(fe.export(model.cpp_class, strict={strict}), module.state_dict())
 print(torch.equal(program.module()(x), module(x)))
 """
-        command = [sys.executable, "-W", "ignore", "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = run_python(code)
 
-        assert done.stdout == "True\n"
+        assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
     def test_the_skeleton_of_a_missing_fake_class_is_enough(self, library: Path, tmp_path: Path) -> None:
         source = f"{MODEL}:without_fake_class"

@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import groupby
 
 import pytest
 
 from tests.e2e.console_pages import LEFT_OUT, PAGES, ROOT, Command, commands, steps
+from tests.shell_command import fakexport_command
 
 BELOW = ("docs", "examples", "src")
 
@@ -33,14 +35,14 @@ def passages(said: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Where `python` and `fakexport` are those that are tested."""
     tools = tmp_path_factory.mktemp("tools")
-    for name, arguments in (("python", ""), ("fakexport", " -m fakexport")):
-        (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n', encoding="utf-8")
-        (tools / name).chmod(0o755)
+    (tools / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    (tools / "python").chmod(0o755)
     ours = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
-    return {**os.environ, **ours, "CMAKE_BUILD_PARALLEL_LEVEL": "2"}
+    with fakexport_command(tools / "fakexport"):
+        yield {**os.environ, **ours, "CMAKE_BUILD_PARALLEL_LEVEL": "2"}
 
 
 def test_every_page_with_commands_is_run_or_left_out_for_a_reason():
@@ -92,6 +94,7 @@ def test_a_page_writes_files_and_edits_them(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_runs_and_prints_what_it_says(page, environment, tmp_path):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import runpy
+import tempfile
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,16 @@ def bound_directly(case: GuardedCase, _: Path) -> Any:
     return fe.bind(case.export(), WEIGHTS)
 
 
+@cache
+def archive_of(case: GuardedCase) -> bytes:
+    """The archive of its program, which most paths begin with."""
+    with tempfile.TemporaryDirectory() as folder:
+        fe.save(case.export(), Path(folder, "m.pt2"))
+        return Path(folder, "m.pt2").read_bytes()
+
+
 def loaded_and_bound(case: GuardedCase, folder: Path) -> Any:
-    fe.save(case.export(), folder / "m.pt2")
+    (folder / "m.pt2").write_bytes(archive_of(case))
     return fe.bind(fe.load(folder / "m.pt2"), WEIGHTS)
 
 

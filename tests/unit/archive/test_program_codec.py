@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -61,6 +62,7 @@ def test_a_transformer_comes_back(name, dynamic, topology, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("topology", ["cpu", "H100"])
 @pytest.mark.parametrize("dynamic", [None, "auto"])
@@ -70,6 +72,7 @@ def test_each_architecture_comes_back(name, dynamic, topology, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("topology", ["cpu", "H100"])
 @pytest.mark.parametrize("half", ["encoder", "decoder"])
 def test_the_captioning_example_comes_back(half, topology):
@@ -163,13 +166,14 @@ def test_two_processes_write_the_same_bytes():
         "texts = [json.dumps(program_to_json(p)) for p in (every_kind(is_dynamic=True), branches())]\n"
         "print(hashlib.sha256(''.join(texts).encode()).hexdigest())\n"
     )
-    digests = set()
-    for seed in ("1", "2"):
-        command = [sys.executable, "-c", code]
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        digests.add(done.stdout.splitlines()[-1])
-    assert len(digests) == 1
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+
+    texts = [json.dumps(program_to_json(p)) for p in (every_kind(is_dynamic=True), branches())]
+    assert done.stdout.splitlines()[-1] == hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("topology", ["H100", "Max-1550", "M2-Ultra"])

@@ -1,12 +1,10 @@
 """PyTorch's operator database on a virtual device: everything is as on the CPU, or known by name.
 
-The whole database takes minutes. By default a third of a sample runs, some of each kind; in CI the sample and
-every eighth operator.
+The whole database takes minutes. By default a few operators run, of which something differs; in CI a sample,
+some of each kind, and every eighth operator.
 """
 
 import json
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from benchmarks.operator_coverage.samples import dtypes_of, operators, samples_o
 from benchmarks.operator_coverage.table import read_results, render
 from fakexport._torch.device_operators import device_only_operators
 from tests.architectures import sampled
+from tests.forked import run_module, run_python
 
 ROOT = Path(__file__).parents[3]
 NAMES = """
@@ -35,8 +34,7 @@ SAMPLE = NAMES.split()
 
 def outcomes(*options: str) -> list[dict]:
     """What the benchmark says, from a process of its own: it forks, and the test's process has threads."""
-    command = [sys.executable, "-m", "benchmarks.operator_coverage", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_module("benchmarks.operator_coverage", *options)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -54,9 +52,9 @@ def aborted(found: list[dict]) -> list[str]:
     return [o["operator"] for o in found if any("aborted" in text for text in o["problems"])]
 
 
-@pytest.mark.parametrize(
-    "part", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.parametrize("part", range(3))
 def test_a_sample_of_operators_is_the_same_on_a_virtual_device(part):
     names = SAMPLE[part::3]
 
@@ -139,9 +137,7 @@ def test_an_abort_is_counted_and_ends_nothing_else(tmp_path):
         "    for o in outcomes: print(o.operator, o.same, *o.problems)\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_python(program, folder=ROOT)
 
     assert sorted(done.stdout.splitlines()) == ["exp 0 aborted with SIGABRT", "sin 1"]
 

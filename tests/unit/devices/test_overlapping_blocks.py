@@ -18,7 +18,7 @@ from fakexport.devices.emulation import emulate, emulated_topology
 from .test_emulation import attributes, changes
 
 SPECS = ("cpu", "8xH100", "T4", "xpu", "mps", "MI300X", "2xA100-40GB", "cpu+H100")
-ROUNDS = 50
+often = pytest.mark.parametrize("rounds", [10, pytest.param(50, marks=pytest.mark.slow)])
 
 
 def answers():
@@ -95,14 +95,15 @@ def test_a_block_may_end_in_another_thread():
     assert changes(before) == []
 
 
-def test_threads_whose_blocks_overlap_have_a_topology_each(alone):
+@often
+def test_threads_whose_blocks_overlap_have_a_topology_each(alone, rounds):
     before, outside = attributes(), answers()
     meet = threading.Barrier(len(SPECS))
     wrong = []
 
     def work(number):
         try:
-            for turn in range(ROUNDS):
+            for turn in range(rounds):
                 spec = SPECS[(number + turn) % len(SPECS)]
                 meet.wait(60)
                 with emulate(spec) as topology:
@@ -127,11 +128,12 @@ def test_threads_whose_blocks_overlap_have_a_topology_each(alone):
     assert changes(before) == []
 
 
-def test_tasks_whose_blocks_overlap_have_a_topology_each(alone):
+@often
+def test_tasks_whose_blocks_overlap_have_a_topology_each(alone, rounds):
     before, outside = attributes(), answers()
 
     async def work(number):
-        for turn in range(ROUNDS):
+        for turn in range(rounds):
             spec = SPECS[(number + turn) % len(SPECS)]
             with emulate(spec):
                 for _ in range(1 + (number * turn) % 3):  # So that the blocks end in another order.

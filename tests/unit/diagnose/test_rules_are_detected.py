@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from torch import nn
 
 import fakexport as fe
 from fakexport.report import render_report
-from fakexport.rules import all_rules
+from fakexport.rules import all_rules, rule
 
 # Rules of weights need a checkpoint as well: tests/unit/weights/test_weight_rules.py; those of programs on
 # other devices: tests/unit/program/test_device_rules.py; those of compilers: tests/unit/deploy/.
@@ -35,14 +37,21 @@ def checked(rule, source, folder, *, strict=None, target=None):
     return fe.check(f"{path}:factory", target=[target or rule.target], dynamic_shapes=dynamic, strict=strict)
 
 
+@pytest.fixture(scope="module")
+def report_of_failing(tmp_path_factory):
+    """The report of a rule's failing model, made once."""
+    folder = tmp_path_factory.mktemp("failing")
+    return cache(lambda code: checked(rule(code), rule(code).failing_model, folder))
+
+
 def marked_line(rule):
     lines = rule.failing_model.splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# <- {rule.code}"))
 
 
 @pytest.mark.parametrize("rule", SHOWN)
-def test_the_failing_model_gives_exactly_its_rule(rule, tmp_path):
-    report = checked(rule, rule.failing_model, tmp_path)
+def test_the_failing_model_gives_exactly_its_rule(rule, report_of_failing):
+    report = report_of_failing(rule.code)
 
     assert [diagnostic.code for diagnostic in report.diagnostics] == [rule.code]
     assert report.verdicts[0].is_exportable == (rule.fails_on == "never")
@@ -53,8 +62,8 @@ WITHOUT_PLACE = {"FE207", "FE303", "FE305", "FE503"}
 
 
 @pytest.mark.parametrize("rule", [p for p in SHOWN if p.values[0].code not in WITHOUT_PLACE])
-def test_the_diagnostic_points_at_the_marked_line(rule, tmp_path):
-    report = checked(rule, rule.failing_model, tmp_path)
+def test_the_diagnostic_points_at_the_marked_line(rule, report_of_failing):
+    report = report_of_failing(rule.code)
 
     (diagnostic,) = report.diagnostics
     assert diagnostic.primary is not None
@@ -162,10 +171,8 @@ def test_a_constant_that_nothing_reads_has_no_place():
     )
 
 
-def test_of_a_missing_kernel_the_first_sentence_is_told(tmp_path):
-    rule = next(rule for rule in all_rules() if rule.code == "FE603")
-
-    (diagnostic,) = checked(rule, rule.failing_model, tmp_path).diagnostics
+def test_of_a_missing_kernel_the_first_sentence_is_told(report_of_failing):
+    (diagnostic,) = report_of_failing("FE603").diagnostics
 
     assert diagnostic.notes == (
         "rotation: acme.hadamard.default fails on the CPU: Could not run 'acme::hadamard' with arguments "
