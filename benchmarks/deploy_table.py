@@ -216,19 +216,19 @@ def page(found: Mapping[str, Any]) -> str:
     machine = f"{measured[0]['processor']}, no GPU, torch with {measured[0]['threads']} thread"
     loads = [load for each in measured for load in each["loads"]]
     parts = [
-        "# Ways to hand a model over, measured",
-        "Written by `python -m benchmarks.deploy_table`. Each model is constructed with drawn weights and\n"
-        "handed over in each mode of [`fakexport bench`](cli.md#fakexport-bench-source), which says what\n"
-        "the columns are: written in one fresh process, and opened in another, where the model's package\n"
-        "cannot be imported unless code is handed over. Outputs were compared with eager's first.",
-        f"Machine: {machine}. The system's load average before a mode, in which the modes before\n"
-        f"count too, was {statistics.median(loads):.1f} in the median and {max(loads):.1f} at most. Latency "
-        "is reported as a ratio to\neager, whose calls took turns with the mode's in one process. "
-        "ONNX Runtime has the threads of torch;\nExecuTorch, with XNNPACK, as many as processors.\n"
+        "# Deployment formats, measured",
+        "Written by `python -m benchmarks.deploy_table`. Each model is constructed with random weights and\n"
+        "deployed in each mode of [`fakexport bench`](cli.md#fakexport-bench-source), which explains the\n"
+        "columns. One fresh process writes the files and another opens them; the model's package cannot be\n"
+        "imported there unless the mode needs code. Outputs were compared with eager mode first.",
+        f"Machine: {machine}. The system's load average before a mode, raised by the modes before\n"
+        f"it, was {statistics.median(loads):.1f} in the median and {max(loads):.1f} at most. Latency "
+        "is reported as a ratio to\neager mode, with alternating calls in one process. "
+        "ONNX Runtime uses as many threads as torch;\nExecuTorch, with XNNPACK, as many as processors.\n"
         f"{told}.",
-        "## Latency over eager's",
+        "## Latency relative to eager mode",
         f"Median of {measured[0]['repeat']} turns after {measured[0]['warmup']} that are not timed, and "
-        "quartiles; less than 1 is faster than\neager. `-`: it does not work; the reasons are below.",
+        "quartiles; less than 1 is faster than\neager mode. `-`: it does not work; the reasons are below.",
         _ratios(found, modes),
     ]
     for key, each in found.items():
@@ -257,7 +257,7 @@ def _about(case: Case, report: Mapping[str, Any]) -> str:
     others = ", ".join(f"`{text}`" for text in report["other_inputs"])
     eager = _by_mode(report["measured"]["modes"]).get("eager", {}).get("latency_s")
     latency = "" if eager is None else f" Eager took {duration_text(eager['median'])}."
-    return f"`{case.source}` with {sizes}; in other sizes {others}.{latency}"
+    return f"`{case.source}` with {sizes}; other sizes: {others}.{latency}"
 
 
 def _table(report: Mapping[str, Any], modes: list[str]) -> str:

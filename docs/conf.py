@@ -17,6 +17,9 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "fakexport"
 html_extra_path = ["site"]  # The root of the site leads to docs/index.html.
+html_static_path = ["style"]
+html_css_files = ["fakexport.css"]
+highlight_language = "none"  # A block that names no language is text: help, a drawing, a report.
 
 _SECTION = re.compile(r"^## (?P<caption>.+)\n(?P<body>(?:(?!## ).*\n?)*)", re.MULTILINE)
 _PAGE = re.compile(r"\[(?P<title>[^]]+)\]\((?P<path>[^)#:]+)\.md\)")

@@ -113,3 +113,21 @@ def test_the_old_option_works_and_is_not_in_the_help(on_gpu, tmp_path, capsys):
     help_text = capsys.readouterr().out
     assert "--devices" in help_text
     assert "--device-map" not in help_text
+
+
+@pytest.mark.parametrize(
+    ("moved", "code", "said"),
+    [
+        (("--devices", "cuda:0=cpu"), 0, ""),
+        (("--device-map", "cpu"), 0, ""),
+        ((), 2, "--to is missing"),
+        (("--to", "cpu", "--devices", "cpu"), 2, "--to and --devices are the same"),
+    ],
+)
+def test_retarget_takes_the_names_that_its_map_has_elsewhere(on_gpu, tmp_path, capsys, moved, code, said):
+    fe.save(on_gpu, tmp_path / "gpu.pt2")
+
+    assert main(["retarget", f"{tmp_path}/gpu.pt2", "-o", f"{tmp_path}/cpu.pt2", *moved]) == code
+
+    assert said in capsys.readouterr().err
+    assert code or device_of(fe.load(tmp_path / "cpu.pt2")) == "cpu"

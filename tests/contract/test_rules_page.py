@@ -10,7 +10,7 @@ PAGE = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
 
 
 def test_the_page_is_up_to_date():
-    assert explain_all() == PAGE, "regenerate it: fakexport explain --all > docs/rules.md"
+    assert explain_all() == PAGE, "regenerate it: make rules"
 
 
 def test_every_rule_has_its_heading_once():

@@ -65,7 +65,7 @@ HOSTILE = {
     "an end beyond 63 bits": (file_of({"x": tensor("F32", [3, 8], 0, 2**63 - 1)}, DATA), "not a pair"),
     "fewer bytes than the shape": (
         file_of({"x": tensor("F32", [3, 9], 0, 96)}, DATA),
-        "does not take the 96 bytes",
+        "does not fit the 96 bytes",
     ),
     "truncated": (file_of({"x": X}, DATA[1:]), "'x' exceeds the file"),
     "bytes left over": (file_of({"x": X}, DATA + b"1"), "there are bytes after the last tensor"),

@@ -134,8 +134,8 @@ def _notes(without: int, lost: int) -> Iterator[str]:
     yield NO_MANIFEST
     if without:
         yield (
-            f"{without} weights have no data, as torch saved a fake program: they are fake here, and "
-            "torch reads zeros; which of them are tied is not recorded"
+            f"{without} weights have no data, because torch saved a fake program: they are fake here, and "
+            "zeros when torch loads the file. The file does not say which of them are tied"
         )
     if lost:
         yield f"{lost} constants have no data, for the same reason"

@@ -59,8 +59,9 @@ def _libraries_of(model: nn.Module) -> dict[str, str]:
 
 
 def loaded_libraries() -> dict[str, str]:
-    """Return the versions of model libraries that are imported, by name."""
-    return {name: str(sys.modules[name].__version__) for name in PACKAGES if name in sys.modules}
+    """Return the versions of imported model libraries by name: `unknown` for one without `__version__`."""
+    imported = {name: module for name in PACKAGES if (module := sys.modules.get(name)) is not None}
+    return {name: str(getattr(module, "__version__", "unknown")) for name, module in imported.items()}
 
 
 def _dynamic_text(dynamic_shapes: Any) -> str | None:

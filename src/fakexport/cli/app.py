@@ -57,7 +57,10 @@ def _fakexport(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
     color: Annotated[
-        ColorChoice, typer.Option("--color", help="Color reports; auto: on a terminal. Before the command.")
+        ColorChoice,
+        typer.Option(
+            "--color", help="Color reports: auto (on a terminal), always or never. Goes before the command."
+        ),
     ] = "auto",
 ) -> None:
     """Check, on a machine without a GPU, that PyTorch models export for the GPUs they will run on.

@@ -69,7 +69,7 @@ def check_command(
     usage or environment.
     """
     given = CheckOptions(
-        targets=target or None,
+        target=target or None,
         device_map=device_map,
         dtype=dtype,
         inputs=input_ or None,
@@ -104,7 +104,7 @@ def _check(source: str, options: CheckOptions, on_progress: Callable[[Progress],
 
     return check(
         source,
-        target=options.targets or ["cpu"],
+        target=options.target or ["cpu"],
         device_map=options.device_map,
         dtype=options.dtype,
         inputs=options.inputs or [],

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fakexport._forms import OPTIONS_OF, Form
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Archive,
@@ -25,13 +26,11 @@ from fakexport.cli.options import (
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_note, write_output, write_report
 
-_Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
-
 
 def compile_command(
     archive: Archive,
     checkpoint: OptionalCheckpoint = None,
-    to: Annotated[_Form, typer.Option("--to", help="Format to compile to.")] = ...,  # type: ignore[assignment]
+    to: Annotated[Form, typer.Option("--to", help="Format to compile to.")] = ...,  # type: ignore[assignment]
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="OUT", help="File or project folder to write."),
@@ -71,7 +70,7 @@ def compile_command(
     given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
     with quiet(is_debug=debug):
         from fakexport.archive import load
-        from fakexport.deploy import OPTIONS_OF, CompileFailure, compile
+        from fakexport.deploy import CompileFailure, compile
 
         for option, value in given.items():
             if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:

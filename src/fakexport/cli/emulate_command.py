@@ -32,10 +32,10 @@ def emulate_command(
     in sys.path, its exit code and its tracebacks. Real tensors still need real devices: the script makes the
     model and its inputs in a FakeTensorMode, or --fake does. Options come before TOPOLOGY.
 
-    Exit code: that of the script. 2: bad usage.
+    Exit code: the script's own; 2 for bad usage.
     """
     if script[0].startswith("-") and (script[0] != "-m" or len(script) == 1):
-        raise typer.BadParameter("TOPOLOGY is followed by a script, or by -m and a module")
+        raise typer.BadParameter("TOPOLOGY must be followed by a script, or by -m and a module")
     from fakexport.cli.main_module import run_as_main
     from fakexport.devices import emulate
     from fakexport.fake import fake_mode

@@ -114,7 +114,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         help="Open files with pickled weights, native code or operators that reach outside the "
-        "process. They can run any code: pass it only for files you built.",
+        "process. Such a file can run any code: pass --trust only for files you built.",
     ),
 ]
 Checkpoint = Annotated[

@@ -26,7 +26,7 @@ class ProjectFileError(FakexportError, ValueError):
 class CheckOptions:
     """Options of `fakexport check`, as they are written; None where one is not given."""
 
-    targets: list[str] | None = None
+    target: list[str] | None = None
     device_map: str | None = None
     dtype: str | None = None
     inputs: list[str] | None = None
@@ -144,12 +144,17 @@ def _source(value: Any) -> ConfiguredSource:
 
 
 def _texts(value: Any) -> list[str]:
+    """One string or a list of them, as an option is given once or repeated."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise DocumentError(f"expected a string or a list, got {type(value).__name__}")
     return items(value, text)
 
 
 # Key of the table -> how its value is read. A hyphen stands for an underscore of `CheckOptions`.
 _READERS: Mapping[str, Callable[[Any], Any]] = {
-    "targets": _texts,
+    "target": _texts,
     "device-map": text,
     "dtype": text,
     "inputs": _texts,
@@ -160,14 +165,24 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+# Other spellings that are understood: those of the option, and of several.
+_SPELLINGS = {"targets": "target", "input": "inputs", "library": "libraries"}
+
+
 def _options(table: dict[str, Any]) -> CheckOptions:
-    given = {key: field(table, key, read) for key, read in _READERS.items() if key in table}
+    given: dict[str, Any] = {}
+    for written in table:
+        key = _SPELLINGS.get(written, written)
+        if key in given:
+            raise DocumentError(f"given twice: {written!r} and {key!r} are the same").within(written)
+        if key in _READERS:
+            given[key] = field(table, written, _READERS[key])
     return CheckOptions(**{key.replace("-", "_"): value for key, value in given.items()})
 
 
 def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
     for key in table:
-        if key not in known:
+        if _SPELLINGS.get(key, key) not in known:
             near = difflib.get_close_matches(key, sorted(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it can have {', '.join(sorted(known))}"
             raise DocumentError(f"unknown key: {hint}").within(key)

@@ -57,13 +57,13 @@ _QUESTIONS = {
 def _power(base: Any, exponent: Any) -> Any:
     """Return the power, but refuse a complex result and an exponent that would keep the process busy."""
     if abs(exponent) > 64 or (base < 0 and exponent != int(exponent)):
-        raise InvalidValue("a power that is not computed")
+        raise InvalidValue("a power that cannot be computed here")
     return base**exponent
 
 
 def _shift(value: Any, places: Any) -> Any:
     if not 0 <= places < 64:
-        raise InvalidValue("a shift that is not computed")
+        raise InvalidValue("a shift by a negative number or by more than 63")
     return value << places
 
 

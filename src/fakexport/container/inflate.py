@@ -40,14 +40,14 @@ def _steps(stream: zlib._Decompress, pieces: Iterable[bytes]) -> Iterator[bytes]
         # The last byte waits until it is known to be the last: it is read on its own.
         yield from _drain(stream, held + piece[:-1])
         if stream.eof:
-            raise InflateError("its compressed bytes are followed by others")
+            raise InflateError("its compressed bytes are followed by other data")
         held = piece[-1:]
     before = stream.copy()
     ending = list(_drain(stream, held))
     if not stream.eof:
         raise InflateError("its compressed bytes are truncated")
     if stream.unused_data or _has_idle_bit(before, held, ending):
-        raise InflateError("its compressed bytes are followed by others")
+        raise InflateError("its compressed bytes are followed by other data")
     yield from ending
 
 

@@ -32,7 +32,7 @@ def fault_of_name(name: str) -> str | None:
     if ":" in name:
         return "the name contains a colon"
     if name.endswith("/"):
-        return "the name is a folder name"
+        return "the name is that of a folder"
     if name.count("/") > _MOST_FOLDERS:
         return f"the name has more than {_MOST_FOLDERS} folders"
     return next((fault for part in name.split("/") if (fault := _fault_of_part(part))), None)

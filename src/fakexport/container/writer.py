@@ -159,7 +159,7 @@ class _Writer:
             self._write(piece)
         if copied != length:
             given = "more" if copied > length else f"only {copied}"
-            raise OSError(f"{length} bytes were announced for `{name}`, but {given} came")
+            raise OSError(f"expected {length} bytes for `{name}`, got {given}")
         return crc, digest.hexdigest()
 
     def _write(self, piece: bytes | memoryview) -> None:
@@ -197,7 +197,7 @@ def _read(piece: FileSlice) -> Iterator[bytes]:
 
 def _check_names(folder: str, names: list[str]) -> None:
     if "/" in folder:
-        raise InvalidValue(f"`{folder}` is not a valid name for one folder")
+        raise InvalidValue(f"`{folder}` is not a valid folder name")
     for name in (f"{folder}/{name}" for name in names):
         if fault := fault_of_name(name):
             raise InvalidValue(f"{name!r}: {fault}")

@@ -1,7 +1,7 @@
 """Run a bound program, or compile it."""
 
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
-from .compilation import OPTIONS_OF, compile
+from .compilation import compile
 from .inputs import read_inputs
 from .loaded_program import LoadedProgram, call_arguments, run
 from .opening import artifact_kind, open_program
@@ -10,7 +10,6 @@ from .signature import UnsuitableInputs
 from .timing import run_timed
 
 __all__ = [
-    "OPTIONS_OF",
     "Artifact",
     "CompileFailure",
     "CompiledFile",

@@ -9,21 +9,13 @@ from typing import Literal
 
 from torch.export import ExportedProgram
 
+from fakexport._forms import OPTIONS_OF, Form
 from fakexport.archive import load
 from fakexport.error import InvalidValue
 from fakexport.weights import CheckpointSource
 
 from .artifact import CompiledFile, Report, WeightsPlace
 from .opening import with_weights
-
-Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
-OPTIONS_OF: Mapping[Form, frozenset[str]] = {
-    "aoti": frozenset(("weights", "target", "cache")),
-    "cpp-project": frozenset(("cache",)),
-    "executorch": frozenset(("backend",)),
-    "onnx": frozenset(("weights",)),
-}
-"""The options that only some forms have."""
 
 
 def compile(

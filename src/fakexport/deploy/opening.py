@@ -18,7 +18,8 @@ from fakexport.weights import CheckpointSource
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
 
-ArtifactKind = Literal["program", "aoti", "executorch", "onnx"]
+CompiledKind = Literal["aoti", "executorch", "onnx"]
+ArtifactKind = Literal["program"] | CompiledKind
 _EXECUTORCH_MARK = b"ET12"
 _AOTI_FOLDER = "data/aotinductor/"
 
@@ -81,7 +82,7 @@ def with_weights(
         return bind(program, checkpoint, devices=devices)
     if devices is not None:
         raise InvalidValue(
-            "devices apply when a checkpoint is bound, and none is given; `fakexport retarget` moves a "
+            "devices apply when a checkpoint is bound, and none was given; `fakexport retarget` moves a "
             "program that has its weights"
         )
     return program
@@ -105,7 +106,7 @@ def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
 
 def open_artifact(
     path: str | os.PathLike[str],
-    kind: Literal["aoti", "executorch", "onnx"],
+    kind: CompiledKind,
     *,
     checkpoint: CheckpointSource | None = None,
     trust: bool = False,

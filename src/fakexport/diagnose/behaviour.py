@@ -1,4 +1,4 @@
-"""Where the exported program behaves differently from what the model code suggests: FE901 to FE907."""
+"""Where the exported program behaves differently from what the model code suggests: the rules FE9."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def diagnose_behaviour(program: ExportedProgram, effects: Iterable[PythonEffect]
         program: As captured, before decompositions.
         effects: What `forward` did in Python while it was captured.
     Reports:
-        FE901, FE902, FE903, FE904, FE905, FE906, FE907.
+        All of FE9.
     """
     yield from _training(program)
     yield from _written(program)

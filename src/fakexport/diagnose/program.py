@@ -48,7 +48,7 @@ def diagnose_program(
         topology: The target.
         dynamic: The dimensions that were declared.
     Reports:
-        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603, FE901 to FE907.
+        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603, and all of FE9.
     """
     program, recovered = captured.program, captured.recovered
     assert program is not None

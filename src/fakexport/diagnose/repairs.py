@@ -11,8 +11,8 @@ from fakexport.diagnostics import Span, condition_at, source_text
 _EXPERTS = 'or, for the experts of transformers, set `"experts_implementation": "batched_mm"` in the config'
 _ITEM = (
     "read it with `.item()` and not with `int()`, and state its bounds: `n = {0}.item()`, "
-    "`torch._check(n >= 0)`, `torch._check(n <= limit)`; where Python must know it, as the index of a list, "
-    "compute all and pick one: `torch.stack(results)[{0}]`"
+    "`torch._check(n >= 0)`, `torch._check(n <= limit)`; if it is the index of a list, compute all "
+    "results and pick one: `torch.stack(results)[{0}]`"
 )
 
 

@@ -197,7 +197,7 @@ def _open_step_by_step(path: str, folder: Path, steps: list[str]) -> RegularFile
     opened = open_regular(place)
     if not os.path.samestat(status, opened.status):
         opened.close()
-        raise OSError(errno.ESTALE, "was exchanged while it was opened", path)
+        raise OSError(errno.ESTALE, "was replaced while it was being opened", path)
     return opened
 
 

@@ -206,8 +206,8 @@ def resolve_if_cheap(origin: Origin) -> bool:
             resolve_origin(origin)
             return True
     warnings.warn(
-        f"the random generator is not in the state that eager construction leaves: {elements:,} numbers "
-        "would have to be drawn to find it. Seed it before you draw; another deferred_init continues from "
+        f"the random generator is not where eager construction would leave it: {elements:,} numbers "
+        "would have to be drawn to get there. Seed it before you draw; another deferred_init continues from "
         "the right state",
         RuntimeWarning,
         stacklevel=2,

@@ -5,12 +5,20 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import warnings
 from difflib import get_close_matches
 
 from fakexport.error import InvalidValue
 from fakexport.rules.rule import Rule
 
 __all__ = ["Rule", "all_rules", "rule"]
+
+# Former names, which work until 1.0. Codes never change.
+_RENAMED = {
+    "burned_in_device": "hard_coded_device",
+    "number_burned_in": "specialized_number",
+    "dynamic_dim_specialised": "dynamic_dim_specialized",
+}
 
 
 @functools.cache
@@ -30,6 +38,8 @@ def rule(code: str) -> Rule:
         The rule.
     Raises:
         ValueError: no such rule; the message, one line, names the nearest codes.
+    Warns:
+        DeprecationWarning: a former name of a rule.
 
     Example:
         >>> rule("fe201").name
@@ -37,6 +47,10 @@ def rule(code: str) -> Rule:
     """
     by_key = {key: known for known in all_rules() for key in (known.code.lower(), known.name)}
     wanted = code.strip().lower().replace("-", "_")
+    if name := _RENAMED.get(wanted):
+        text = f"the rule {wanted} is called {name} now; the old name works until fakexport 1.0"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return by_key[name]
     if wanted in by_key:
         return by_key[wanted]
     nearest = dict.fromkeys(by_key[key] for key in get_close_matches(wanted, by_key, n=3, cutoff=0.0))

@@ -10,8 +10,8 @@ RULE = Rule(
     why="""
 The condition of a `while` is a tensor: data-dependent control flow. The trace runs `forward` once,
 without data, so it can neither evaluate the condition nor write down a number of iterations: an exported
-program is a fixed graph of operators. It is the branch of FE201 taken again and again, and computing both
-sides does not help here.
+program is a fixed graph of operators. It is the branch of FE201 taken once per iteration, and computing
+both sides does not help here.
 """,
     how_to_repair="""
 Run a fixed number of iterations, and let `torch.where` keep the state once the condition is met: the

@@ -11,7 +11,7 @@ RULE = Rule(
 An operator such as `nonzero`, a boolean mask `x[x > 0]`, `unique` or `repeat_interleave` returns a tensor
 whose size depends on values. The trace carries that size as an unbacked SymInt, and many operators accept
 it. Some need to know more: `split` and a loop over rows must know how many parts there are, and a
-comparison of the size must know its outcome (torch: `Could not guard on data-dependent expression`).
+comparison of the size needs its result (torch: `Could not guard on data-dependent expression`).
 There the program would be a different one for each input, and the export stops.
 """,
     how_to_repair="""

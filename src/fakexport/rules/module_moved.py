@@ -16,7 +16,7 @@ swap`.
     how_to_repair="""
 Give the module its dtype and device in the constructor, and cast its input:
 `self.norm(x.to(self.norm.weight.dtype))`. If the computation needs a higher precision than the weights
-have, cast the weights as tensors: `F.layer_norm(x.float(), shape, self.norm.weight.float())`.
+have, cast the weights where they are used: `F.layer_norm(x.float(), shape, self.norm.weight.float())`.
 """,
     failing_model="""
 import torch

@@ -8,9 +8,9 @@ RULE = Rule(
     severity="error",
     message="C++ program cannot call a Python custom operator",
     why="""
-AOTInductor's native code calls an operator that torch does not have through torch's dispatcher. An
-operator of `torch.library.custom_op` exists only after Python has run the module that defines it, and a
-C++ program does not run Python. The project would compile, and fail at its first call.
+AOTInductor's native code calls a custom operator through torch's dispatcher, by its name. An operator of
+`torch.library.custom_op` exists only after Python has run the module that defines it, and a C++ program
+does not run Python. The project would compile, and fail at its first call.
 """,
     how_to_repair="""
 Rewrite the line with torch's operators, or the operator in C++ (`TORCH_LIBRARY`): the project loads its

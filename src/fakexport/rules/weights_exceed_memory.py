@@ -11,7 +11,7 @@ RULE = Rule(
 The parameters and buffers that the device map places on one device need more bytes than that device has.
 The program is exported anyway, since fake weights take no memory here; it could not be loaded there. The
 sum counts a shared weight once, and it is a lower bound: activations, the cache of a language model and
-the libraries' own memory come on top. It is a warning and not an error, because the program is correct,
+the memory of the libraries are not in it. It is a warning and not an error, because the program is correct,
 and because quantization or offloading after the export may make it fit.
 """,
     how_to_repair="""

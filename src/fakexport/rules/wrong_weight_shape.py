@@ -10,10 +10,10 @@ RULE = Rule(
     why="""
 The key exists, but the shape differs (`load_state_dict`: `size mismatch`). The shapes of the weights are
 fixed in an exported program: its operators were chosen and its symbolic sizes were solved for them, so a
-weight of another shape would fail in the middle of a run, or broadcast and produce wrong numbers. The
-cause is named where the shapes show it: a transposed matrix (`nn.Linear` keeps `[out, in]`, the Conv1D of
-GPT-2 and Flax keep `[in, out]`), a vocabulary that was padded or resized, one shard of a tensor-parallel
-checkpoint, or the configuration of another size of the model.
+weight of another shape would fail in the middle of a run, or broadcast and produce wrong numbers. If the
+shapes show the cause, the diagnostic names it: a transposed matrix (`nn.Linear` keeps `[out, in]`, the
+Conv1D of GPT-2 and Flax keep `[in, out]`), a vocabulary that was padded or resized, one shard of a
+tensor-parallel checkpoint, or the configuration of another size of the model.
 """,
     how_to_repair="""
 Build the model with the configuration that belongs to the checkpoint, or convert the entry (transpose it,

@@ -117,7 +117,7 @@ def _entry(path: Path, name: str, field: Any, start: int) -> Entry:
         raise refused("data_offsets is not a pair of begin and end")
     dtype, nbytes = DTYPES[kind], offsets[1] - offsets[0]
     if prod(shape) * dtype.itemsize != nbytes:
-        raise refused(f"{kind}{shape} does not take the {nbytes:,} bytes between its offsets")
+        raise refused(f"{kind}{shape} does not fit the {nbytes:,} bytes between its offsets")
     return Entry(tuple(shape), dtype, path.name, start + offsets[0], nbytes)
 
 

@@ -126,7 +126,7 @@ def test_a_fake_program_has_fakes_and_no_zeros(name: str, topology: str, tmp_pat
 
     assert nodes_equal(loaded.program, program) == ()
     assert all(map(fe.is_fake, loaded.program.state_dict.values()))
-    assert "they are fake here, and torch reads zeros" in loaded.notes[1]
+    assert "they are fake here, and zeros when torch loads the file" in loaded.notes[1]
     with pytest.raises(UnboundProgram):
         loaded.program.module()
 

@@ -103,8 +103,11 @@ def without_runpy(text: str) -> str:
         (["H100", "-m", "package.absent"], "error: no module named 'package.absent'\n"),
         (["H100", "-m", "package"], "error: 'package' is a package without __main__, and cannot be run\n"),
         (["H100", "-m", "../package"], "error: no module named '../package'\n"),
-        (["H100", "-m"], "TOPOLOGY is followed by a script, or by -m and a module"),
-        (["H100", "--fake", "scripts/shows.py"], "TOPOLOGY is followed by a script, or by -m and a module"),
+        (["H100", "-m"], "TOPOLOGY must be followed by a script, or by -m and a module"),
+        (
+            ["H100", "--fake", "scripts/shows.py"],
+            "TOPOLOGY must be followed by a script, or by -m and a module",
+        ),
         (["H100"], "error: Missing argument"),
     ],
 )

@@ -18,9 +18,9 @@ TABLE = """
 [tool.fakexport]
 sources = [
     "models/mlp.py:mlp",
-    {source = "hf:llama", targets = ["8xH100"], device-map = "balanced", use-cache = false},
+    {source = "hf:llama", target = ["8xH100"], device-map = "balanced", use-cache = false},
 ]
-targets = ["cpu", "H100"]
+target = ["cpu", "H100"]
 dtype = "bfloat16"
 device-map = "maps/two.json"
 inputs = ["x=float32[2,3]"]
@@ -155,9 +155,13 @@ def test_a_pyproject_without_the_table_changes_nothing(repository, asked):
     [
         ("fakexport = ", "not TOML: Invalid value"),
         ("[tool]\nfakexport = 3", "tool.fakexport: expected an object, got int"),
-        ("[tool.fakexport]\ntarget = ['cpu']", "tool.fakexport.target: unknown key: did you mean 'targets'?"),
+        ("[tool.fakexport]\ntargt = ['cpu']", "tool.fakexport.targt: unknown key: did you mean 'target'?"),
+        (
+            "[tool.fakexport]\ntarget = 'cpu'\ntargets = ['T4']",
+            "tool.fakexport.targets: given twice: 'targets' and 'target' are the same",
+        ),
         ("[tool.fakexport]\nxyz = 1", "tool.fakexport.xyz: unknown key: it can have "),
-        ("[tool.fakexport]\ntargets = 'cpu'", "tool.fakexport.targets: expected a list, got str"),
+        ("[tool.fakexport]\ntarget = 3", "tool.fakexport.target: expected a string or a list, got int"),
         ("[tool.fakexport]\ntargets = ['cpu', 3]", "tool.fakexport.targets[1]: expected a string, got int"),
         ("[tool.fakexport]\nstrict = 'yes'", "tool.fakexport.strict: expected true or false, got str"),
         (

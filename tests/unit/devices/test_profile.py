@@ -19,164 +19,65 @@ from fakexport.devices.profile import (
     read_profiles,
 )
 
-CAPABILITIES = {
-    "T4": (7, 5),
-    "V100": (7, 0),
-    "A10G": (8, 6),
-    "L4": (8, 9),
-    "L40S": (8, 9),
-    "A100-40GB": (8, 0),
-    "A100-80GB": (8, 0),
-    "H100": (9, 0),
-    "H200": (9, 0),
-    "B200": (10, 0),
-    "MI300X": (9, 4),
-    "RTX-3090": (8, 6),
-    "RTX-4090": (8, 9),
-    "RTX-5090": (12, 0),
-    "RTX-6000-Ada": (8, 9),
-    "RTX-PRO-6000": (12, 0),
-    "A10": (8, 6),
-    "A30": (8, 0),
-    "A40": (8, 6),
-    "H100-PCIe": (9, 0),
-    "H100-NVL": (9, 0),
-    "H20": (9, 0),
-    "GH200": (9, 0),
-    "GB200": (10, 0),
-    "Jetson-AGX-Orin": (8, 7),
-    "MI250X": (9, 0),
-    "MI325X": (9, 4),
-    "MI355X": (9, 5),
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """What is published about one accelerator.
+
+    Args:
+        vendor_name: What the driver prints.
+        multiprocessors: Its number of multiprocessors, compute units or cores.
+        marketed_gb: Its memory, as it is sold.
+        capability: Its compute capability. None if its type has no such thing.
+        capacity: The "total capacity" in an out-of-memory message of torch, GiB, as the sources name it.
+    """
+
+    vendor_name: str
+    multiprocessors: int
+    marketed_gb: int
+    capability: tuple[int, int] | None = None
+    capacity: str | None = None
+
+
+PUBLISHED = {
+    "T4": Published("Tesla T4", 40, 16, capability=(7, 5)),
+    "V100": Published("Tesla V100-SXM2-32GB", 80, 32, capability=(7, 0)),
+    "A10G": Published("NVIDIA A10G", 80, 24, capability=(8, 6)),
+    "L4": Published("NVIDIA L4", 58, 24, capability=(8, 9)),
+    "L40S": Published("NVIDIA L40S", 142, 48, capability=(8, 9)),
+    "A100-40GB": Published("NVIDIA A100-SXM4-40GB", 108, 40, capability=(8, 0)),
+    "A100-80GB": Published("NVIDIA A100-SXM4-80GB", 108, 80, capability=(8, 0), capacity="79.25"),
+    "H100": Published("NVIDIA H100 80GB HBM3", 132, 80, capability=(9, 0), capacity="79.19"),
+    "H200": Published("NVIDIA H200", 132, 141, capability=(9, 0)),
+    "B200": Published("NVIDIA B200", 148, 180, capability=(10, 0)),
+    "MI300X": Published("AMD Instinct MI300X", 304, 192, capability=(9, 4)),
+    "RTX-3090": Published("NVIDIA GeForce RTX 3090", 82, 24, capability=(8, 6), capacity="23.56"),
+    "RTX-4090": Published("NVIDIA GeForce RTX 4090", 128, 24, capability=(8, 9), capacity="23.52"),
+    "RTX-5090": Published("NVIDIA GeForce RTX 5090", 170, 32, capability=(12, 0), capacity="31.35"),
+    "RTX-6000-Ada": Published("NVIDIA RTX 6000 Ada Generation", 142, 48, capability=(8, 9), capacity="44.43"),
+    "RTX-PRO-6000": Published(
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188, 96, capability=(12, 0), capacity="94.97"
+    ),
+    "A10": Published("NVIDIA A10", 72, 24, capability=(8, 6), capacity="21.99"),
+    "A30": Published("NVIDIA A30", 56, 24, capability=(8, 0), capacity="23.50"),
+    "A40": Published("NVIDIA A40", 84, 48, capability=(8, 6), capacity="44.35"),
+    "H100-PCIe": Published("NVIDIA H100 PCIe", 114, 80, capability=(9, 0), capacity="79.11"),
+    "H100-NVL": Published("NVIDIA H100 NVL", 132, 94, capability=(9, 0), capacity="93.00"),
+    "H20": Published("NVIDIA H20", 78, 96, capability=(9, 0), capacity="95.00"),
+    "GH200": Published("NVIDIA GH200 480GB", 132, 96, capability=(9, 0), capacity="94.50"),
+    "GB200": Published("NVIDIA GB200", 152, 186, capability=(10, 0), capacity="184.31"),
+    "Jetson-AGX-Orin": Published("Orin", 16, 64, capability=(8, 7)),
+    "MI250X": Published("AMD Instinct MI250X", 110, 64, capability=(9, 0), capacity="63.98"),
+    "MI325X": Published("AMD Instinct MI325X", 304, 256, capability=(9, 4), capacity="255.98"),
+    "MI355X": Published("AMD Instinct MI355X", 256, 288, capability=(9, 5), capacity="287.98"),
+    "xpu": Published("Intel(R) Data Center GPU Max 1550", 64, 64),
+    "mps": Published("Apple M2 Ultra", 76, 192),
+    "Arc-B580": Published("Intel(R) Arc(TM) B580 Graphics", 20, 12, capacity="11.33"),
+    "M3-Max": Published("Apple M3 Max", 40, 128),
+    "M4-Max": Published("Apple M4 Max", 40, 128),
 }
-VENDOR_NAMES = {
-    "T4": "Tesla T4",
-    "V100": "Tesla V100-SXM2-32GB",
-    "A10G": "NVIDIA A10G",
-    "L4": "NVIDIA L4",
-    "L40S": "NVIDIA L40S",
-    "A100-40GB": "NVIDIA A100-SXM4-40GB",
-    "A100-80GB": "NVIDIA A100-SXM4-80GB",
-    "H100": "NVIDIA H100 80GB HBM3",
-    "H200": "NVIDIA H200",
-    "B200": "NVIDIA B200",
-    "MI300X": "AMD Instinct MI300X",
-    "xpu": "Intel(R) Data Center GPU Max 1550",
-    "mps": "Apple M2 Ultra",
-    "RTX-3090": "NVIDIA GeForce RTX 3090",
-    "RTX-4090": "NVIDIA GeForce RTX 4090",
-    "RTX-5090": "NVIDIA GeForce RTX 5090",
-    "RTX-6000-Ada": "NVIDIA RTX 6000 Ada Generation",
-    "RTX-PRO-6000": "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
-    "A10": "NVIDIA A10",
-    "A30": "NVIDIA A30",
-    "A40": "NVIDIA A40",
-    "H100-PCIe": "NVIDIA H100 PCIe",
-    "H100-NVL": "NVIDIA H100 NVL",
-    "H20": "NVIDIA H20",
-    "GH200": "NVIDIA GH200 480GB",
-    "GB200": "NVIDIA GB200",
-    "Jetson-AGX-Orin": "Orin",
-    "MI250X": "AMD Instinct MI250X",
-    "MI325X": "AMD Instinct MI325X",
-    "MI355X": "AMD Instinct MI355X",
-    "Arc-B580": "Intel(R) Arc(TM) B580 Graphics",
-    "M3-Max": "Apple M3 Max",
-    "M4-Max": "Apple M4 Max",
-}
-MULTIPROCESSORS = {
-    "T4": 40,
-    "V100": 80,
-    "A10G": 80,
-    "L4": 58,
-    "L40S": 142,
-    "A100-40GB": 108,
-    "A100-80GB": 108,
-    "H100": 132,
-    "H200": 132,
-    "B200": 148,
-    "MI300X": 304,
-    "xpu": 64,
-    "mps": 76,
-    "RTX-3090": 82,
-    "RTX-4090": 128,
-    "RTX-5090": 170,
-    "RTX-6000-Ada": 142,
-    "RTX-PRO-6000": 188,
-    "A10": 72,
-    "A30": 56,
-    "A40": 84,
-    "H100-PCIe": 114,
-    "H100-NVL": 132,
-    "H20": 78,
-    "GH200": 132,
-    "GB200": 152,
-    "Jetson-AGX-Orin": 16,
-    "MI250X": 110,
-    "MI325X": 304,
-    "MI355X": 256,
-    "Arc-B580": 20,
-    "M3-Max": 40,
-    "M4-Max": 40,
-}
-MARKETED_GB = {
-    "T4": 16,
-    "V100": 32,
-    "A10G": 24,
-    "L4": 24,
-    "L40S": 48,
-    "A100-40GB": 40,
-    "A100-80GB": 80,
-    "H100": 80,
-    "H200": 141,
-    "B200": 180,
-    "MI300X": 192,
-    "xpu": 64,
-    "mps": 192,
-    "RTX-3090": 24,
-    "RTX-4090": 24,
-    "RTX-5090": 32,
-    "RTX-6000-Ada": 48,
-    "RTX-PRO-6000": 96,
-    "A10": 24,
-    "A30": 24,
-    "A40": 48,
-    "H100-PCIe": 80,
-    "H100-NVL": 94,
-    "H20": 96,
-    "GH200": 96,
-    "GB200": 186,
-    "Jetson-AGX-Orin": 64,
-    "MI250X": 64,
-    "MI325X": 256,
-    "MI355X": 288,
-    "Arc-B580": 12,
-    "M3-Max": 128,
-    "M4-Max": 128,
-}
-# The "total capacity" in an out-of-memory message of torch, GiB, as the sources name it.
-TOTAL_CAPACITY = {
-    "A100-80GB": "79.25",
-    "H100": "79.19",
-    "RTX-3090": "23.56",
-    "RTX-4090": "23.52",
-    "RTX-5090": "31.35",
-    "RTX-6000-Ada": "44.43",
-    "RTX-PRO-6000": "94.97",
-    "A10": "21.99",
-    "A30": "23.50",
-    "A40": "44.35",
-    "H100-PCIe": "79.11",
-    "H100-NVL": "93.00",
-    "H20": "95.00",
-    "GH200": "94.50",
-    "GB200": "184.31",
-    "MI250X": "63.98",
-    "MI325X": "255.98",
-    "MI355X": "287.98",
-    "Arc-B580": "11.33",
-}
-# Shared memory of a block with opt-in and of a multiprocessor, KiB, and resident threads, by capability.
+# Shared memory of a block with opt-in and of a multiprocessor, KiB, and resident threads, by capability of
+# NVIDIA GPUs.
 CUDA_GUIDE = {
     (7, 0): (96, 96, 2048),
     (7, 5): (64, 64, 1024),
@@ -203,36 +104,26 @@ vendor_name = "https://example.org: x"
 """
 
 
-@pytest.mark.parametrize(("name", "capability"), CAPABILITIES.items())
-def test_the_compute_capability_is_the_published_one(name: str, capability: tuple[int, int]) -> None:
+@ACCELERATORS
+def test_every_accelerator_has_its_published_numbers_here(profile: DeviceProfile) -> None:
+    names = [name for name in PUBLISHED if profile_named(name) is profile]
+
+    assert len(names) == 1, f"add a row for {profile.name} to PUBLISHED in {__file__}"
+    assert (PUBLISHED[names[0]].capability is None) == (profile.device_type != "cuda")
+
+
+@pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
+def test_a_profile_says_what_is_published(name: str, published: Published) -> None:
     profile = profile_named(name)
 
-    answer = profile.capability
-
-    assert answer == capability
-
-
-@pytest.mark.parametrize(("name", "vendor_name"), VENDOR_NAMES.items())
-def test_the_vendor_name_is_what_the_driver_prints(name: str, vendor_name: str) -> None:
-    profile = profile_named(name)
-
-    answer = profile.vendor_name
-
-    assert answer == vendor_name
+    assert profile.vendor_name == published.vendor_name
+    assert profile.multiprocessor_count == published.multiprocessors
+    assert profile.capability == published.capability
 
 
-@pytest.mark.parametrize(("name", "count"), MULTIPROCESSORS.items())
-def test_the_multiprocessor_count_is_the_published_one(name: str, count: int) -> None:
-    profile = profile_named(name)
-
-    answer = profile.multiprocessor_count
-
-    assert answer == count
-
-
-@pytest.mark.parametrize(("name", "gigabytes"), MARKETED_GB.items())
-def test_the_memory_is_the_marketed_size_less_what_the_driver_keeps(name: str, gigabytes: int) -> None:
-    memory_bytes = profile_named(name).memory_bytes
+@pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
+def test_the_memory_is_the_marketed_size_less_what_the_driver_keeps(name: str, published: Published) -> None:
+    memory_bytes, gigabytes = profile_named(name).memory_bytes, published.marketed_gb
 
     # Vendors write GB for either 10^9 or 2^30 bytes, and ECC on GDDR6 takes a sixteenth.
     smallest, largest = gigabytes * 2**30 * 15 // 16, gigabytes * 2**30
@@ -243,7 +134,9 @@ def test_the_memory_is_the_marketed_size_less_what_the_driver_keeps(name: str, g
     assert smallest * 0.97 <= memory_bytes <= largest
 
 
-@pytest.mark.parametrize(("name", "gibibytes"), TOTAL_CAPACITY.items())
+@pytest.mark.parametrize(
+    ("name", "gibibytes"), [(name, row.capacity) for name, row in PUBLISHED.items() if row.capacity]
+)
 def test_the_memory_is_the_total_capacity_that_torch_prints(name: str, gibibytes: str) -> None:
     memory_bytes = profile_named(name).memory_bytes
 
@@ -251,10 +144,20 @@ def test_the_memory_is_the_total_capacity_that_torch_prints(name: str, gibibytes
     assert f"{memory_bytes / 2**30:.2f}" == gibibytes
 
 
-@pytest.mark.parametrize("name", [name for name in CAPABILITIES if not name.startswith("MI")])
-def test_the_limits_of_a_multiprocessor_are_those_of_the_cuda_programming_guide(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        (name, row.capability)
+        for name, row in PUBLISHED.items()
+        if row.capability and not name.startswith("MI")
+    ],
+)
+def test_the_limits_of_a_multiprocessor_are_those_of_the_cuda_programming_guide(
+    name: str, capability: tuple[int, int]
+) -> None:
     profile = profile_named(name)
-    optin_kib, per_multiprocessor_kib, threads = CUDA_GUIDE[CAPABILITIES[name]]
+    assert capability in CUDA_GUIDE, f"add its limits to CUDA_GUIDE in {__file__}"
+    optin_kib, per_multiprocessor_kib, threads = CUDA_GUIDE[capability]
 
     limits = (
         profile.shared_memory_per_block_bytes,

@@ -168,7 +168,7 @@ CORPUS = {
     ),
     "index of a list of modules": Failing(
         "FE203",
-        "compute all and pick one: `torch.stack(results)[which]`",
+        "compute all results and pick one: `torch.stack(results)[which]`",
         "return self.layers[int(which)](x)",
         "results = [layer(x) for layer in self.layers]\nreturn torch.stack(results)[which]",
         "torch.randn(2, 4), torch.tensor(1)",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fakexport.rules
+from fakexport.cli import main
 from fakexport.diagnostics import Fix, Label, Span
 from fakexport.report import explain
 from fakexport.rules import Rule, all_rules, rule
@@ -37,11 +38,11 @@ def test_every_rule_file_is_in_the_list() -> None:
 def test_a_rule_explains_itself(known: Rule) -> None:
     sentences = re.findall(r"[.:](?:\s|$)", known.why)
 
-    assert len(known.message) <= 80
+    assert len(known.message) <= 80, "a headline has at most 80 characters"
     assert len(known.message.split()) <= 8, "a headline names the fault in at most eight words"
-    assert not known.message.endswith(".")
-    assert len(sentences) >= 3
-    assert known.how_to_repair.strip()
+    assert not known.message.endswith("."), "a headline is not a sentence"
+    assert len(sentences) >= 3, "`why` says in three sentences or more what it is and why it matters"
+    assert known.how_to_repair.strip(), "`how_to_repair` is empty"
     assert all(link.startswith("https://") for link in known.links)
 
 
@@ -58,7 +59,9 @@ def test_a_rule_uses_the_terms_that_people_search_for(known: Rule) -> None:
     if known.fault == "fakexport":
         return
 
-    assert re.search(rf"\b(?:{TORCH_TERMS})\b", f"{known.message} {known.why}", re.IGNORECASE)
+    found = re.search(rf"\b(?:{TORCH_TERMS})\b", f"{known.message} {known.why}", re.IGNORECASE)
+
+    assert found, "use one of TORCH_TERMS in the headline or in `why`: the words that people search for"
 
 
 def test_only_what_no_factory_shows_has_no_model() -> None:
@@ -70,7 +73,8 @@ def test_only_what_no_factory_shows_has_no_model() -> None:
 def test_the_culprit_is_marked_once_and_only_in_the_failing_model(known: Rule) -> None:
     failing, repaired = known.failing_model or "", known.repaired_model or ""
 
-    assert len(re.findall(rf"\S  # <- {known.code}$", failing, re.MULTILINE)) == 1
+    marked = len(re.findall(rf"\S  # <- {known.code}$", failing, re.MULTILINE))
+    assert marked == 1, f"one line of the failing model ends in `  # <- {known.code}`"
     assert failing.count("# <-") == 1
     assert "# <-" not in repaired
 
@@ -94,13 +98,30 @@ def test_the_repair_is_a_small_change(known: Rule) -> None:
     kept = [line for line in repaired if line in failing]
 
     assert failing != repaired
-    assert len(kept) >= 0.6 * len(repaired)
+    assert len(kept) >= 0.6 * len(repaired), "most lines of the repaired model are those of the failing one"
 
 
 @every_rule
 def test_a_rule_is_found_by_code_and_by_name(known: Rule) -> None:
     for key in (known.code, known.code.lower(), known.name, known.name.replace("_", "-"), f" {known.code} "):
         assert rule(key) is known
+
+
+@pytest.mark.parametrize(
+    ("former", "code"),
+    [("burned_in_device", "FE501"), ("number-burned-in", "FE207"), ("dynamic_dim_specialised", "FE302")],
+)
+def test_a_rule_is_found_by_its_former_name_with_a_warning(former: str, code: str, capsys) -> None:
+    name = rule(code).name
+
+    with pytest.warns(DeprecationWarning, match=f"is called {name} now; the old name works"):
+        assert rule(former) is rule(code)
+
+    assert main(["explain", former]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"# {code}: {name}\n")
+    assert err.startswith("note: the rule ")
+    assert f" is called {name} now" in err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import fakexport as fe
 from fakexport.sources import SourceError, how_to_install, resolve
 
 
@@ -55,6 +56,17 @@ def test_the_input_has_the_models_own_size(timm, asked, given):
 
     assert image.shape == (2, 3, 8, 16)
     assert image.dtype is given
+
+
+@pytest.mark.parametrize(("version", "said"), [(None, "unknown"), ("1.0.9", "1.0.9")])
+def test_a_report_names_the_version_of_the_library_if_it_has_one(timm, version, said):
+    if version:
+        timm.__version__ = version
+
+    report = fe.check("timm:resnet50", target="cpu")
+
+    assert report.verdicts[0].is_exportable
+    assert report.versions["timm"] == said
 
 
 def test_an_unknown_model_is_answered_with_the_nearest(timm):

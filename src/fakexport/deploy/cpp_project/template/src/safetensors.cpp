@@ -36,7 +36,7 @@ SafetensorsFile::Entry entry(const json::Value& value, std::int64_t start) {
   found.begin = start + begin;
   found.size = end - begin;
   if (byte_count(found.shape, *found.dtype) != found.size) {
-    throw Fault(kind(name, found.shape) + " does not take the " + std::to_string(found.size) +
+    throw Fault(kind(name, found.shape) + " does not fit the " + std::to_string(found.size) +
                 " bytes between its offsets");
   }
   return found;
