@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from .manifest_json import decode_manifest, method_to_json
     from .payload import weights_payload
     from .saved_object import refuse_unregistered_classes
-    from .saving import save, save_bundle
+    from .saving import WeightsLeftBehind, save, save_bundle
     from .sharing import name_in_checkpoint
     from .verification import is_archive, verify_archived_weights, verify_weights
-    from .weights_left import WeightsLeftBehind
 
 __all__ = [
     "DTYPE_BYTES",
@@ -64,10 +63,9 @@ _ROOMS = {
     "manifest_json": "decode_manifest method_to_json",
     "payload": "weights_payload",
     "saved_object": "refuse_unregistered_classes",
-    "saving": "save save_bundle",
+    "saving": "WeightsLeftBehind save save_bundle",
     "sharing": "name_in_checkpoint",
     "verification": "is_archive verify_archived_weights verify_weights",
-    "weights_left": "WeightsLeftBehind",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

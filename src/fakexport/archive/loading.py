@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -17,13 +17,18 @@ from fakexport.container import ArchiveError, Container, faults_named, read_cont
 from fakexport.devices import exists_here
 from fakexport.documents import collection_paused, entries, field, mapping
 from fakexport.error import first_line
-from fakexport.program import WeightlessProgram, give_stand_in_inputs, keep_facts
+from fakexport.program import (
+    ProgramFacts,
+    UnboundConstant,
+    WeightlessProgram,
+    give_stand_in_inputs,
+    keep_facts,
+)
 
 from .bundle import Bundle
 from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
 from .described_container import MANIFEST, verify_records
-from .described_facts import described_facts
 from .linked_files import linked_tensors
 from .loaded_constants import put_constants
 from .manifest import ALONE, Location, Manifest, MethodManifest, TensorEntry
@@ -322,3 +327,20 @@ def _fake(entry: TensorEntry, mode: FakeTensorMode) -> torch.Tensor:
     meta = plain_meta(entry.shape, entry.stride, 0, dtype)
     fake = fake_of(mode, meta, torch.device(entry.device), entry.requires_grad)
     return as_parameter(fake) if entry.is_parameter else fake
+
+
+def described_facts(manifest: MethodManifest) -> ProgramFacts:
+    """Return the facts of a program loaded from an archive, to be written into the next one."""
+    return ProgramFacts(
+        source=manifest.source,
+        topology=manifest.topology,
+        profiles=manifest.profiles,
+        device_map=manifest.device_map,
+        dtype=manifest.dtype,
+        dynamic_shapes=manifest.dynamic_shapes,
+        skipped_checks=manifest.skipped_checks,
+        versions=manifest.versions,
+        recipes=manifest.recipes,
+        prefix=manifest.prefix,
+        unbound=tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants),
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -15,8 +17,15 @@ from fakexport.container import Content
 from fakexport.devices import Topology
 from fakexport.documents import collection_paused
 from fakexport.error import InvalidType, InvalidValue
-from fakexport.program import facts_of, library_classes, library_modules, library_operators
-from fakexport.weights import Checkpoint, recipes_of
+from fakexport.program import (
+    facts_of,
+    library_classes,
+    library_modules,
+    library_operators,
+    stand_in_inputs,
+    unbound_names,
+)
+from fakexport.weights import Checkpoint, caller_level, recipes_of
 
 from .bundle import Bundle
 from .codec.program_encoder import program_to_json
@@ -26,9 +35,7 @@ from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind
 from .method_records import MethodRecords
 from .payload import UNBOUND, Payload, constants_payload, weights_payload
 from .portable_text import portable
-from .sample_inputs import sample_inputs_record
 from .shared_records import share_equal, share_weights
-from .weights_left import warn_of_weights
 
 
 def save(
@@ -246,3 +253,39 @@ def _kind(weights: Payload) -> WeightsKind:
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def sample_inputs_record(program: ExportedProgram) -> bytes:
+    """Return the record of a program with weights: zeros of one element each, in plain containers.
+
+    It is a pickle, for `torch.export.load` alone, which reads it without running code (`weights_only`);
+    fakexport never reads it. It contains no values of the real example inputs. Empty for a program
+    without weights, which stock torch cannot run.
+    """
+    if unbound_names(program):
+        return b""
+    content = io.BytesIO()
+    torch.save(stand_in_inputs(program, device="cpu"), content)
+    return content.getvalue()
+
+
+class WeightsLeftBehind(UserWarning):
+    """An archive is written without the weights that its program had before it was retargeted."""
+
+
+def warn_of_weights(path: str, names: Sequence[str]) -> None:
+    """Warn, at the line that called fakexport, of weights that are left out.
+
+    Args:
+        path: The archive.
+        names: Names of the weights.
+    Warns:
+        WeightsLeftBehind: there are some.
+    """
+    if names:
+        what = f"{len(names):,} weights, such as {names[0]}, were" if len(names) > 1 else f"{names[0]} was"
+        text = (
+            f"{path} has no weights: {what} left out, since the new devices are not on this machine; "
+            "bind the checkpoint again on a machine that has them"
+        )
+        warnings.warn(WeightsLeftBehind(text), stacklevel=caller_level())

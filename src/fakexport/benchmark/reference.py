@@ -18,12 +18,13 @@ from fakexport.error import InvalidValue, type_and_line
 from fakexport.program import plain_name
 from fakexport.sources import SourceError, inputs_from_specs, parse_input_spec
 
-from .input_values import drawn_values
 from .model import Inputs, Model, call_of, copied
 from .other_sizes import in_other_sizes
 from .request import Request
 
 _SEED = 1
+
+_FIRST_TOKEN = 3  # After those that mean padding, start and end in most vocabularies.
 
 
 @dataclass(frozen=True)
@@ -159,3 +160,42 @@ def _shown(values: Mapping[str, Any]) -> list[str]:
 def _packages(module: nn.Module) -> tuple[str, ...]:
     tops = {type(part).__module__.partition(".")[0] for part in module.modules()}
     return tuple(sorted(tops - {"torch", "fakexport", "__main__", "builtins"}))
+
+
+def drawn_values(inputs: Mapping[str, Any], module: nn.Module, *, seed: int) -> dict[str, Any]:
+    """Return the inputs with random numbers in place of zeros.
+
+    Floating-point numbers are drawn from the normal distribution, token ids (names that end in `input_ids`)
+    from the vocabulary. Nonzero numbers mean something (placeholder tokens, masks) and stay, as do masks and
+    other whole numbers.
+
+    Args:
+        inputs: Tensors by name, on the CPU; other values stay.
+        module: The module that takes them.
+        seed: Seed of the random numbers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = {}
+    for name, value in inputs.items():
+        if isinstance(value, torch.Tensor) and not name.endswith("mask"):
+            if value.dtype.is_floating_point:
+                numbers = torch.randn(value.shape, generator=generator).to(value.dtype)
+                value = torch.where(value == 0, numbers, value)
+            elif name.endswith("input_ids") and (tokens := _tokens(module)) > _FIRST_TOKEN:
+                ids = torch.randint(_FIRST_TOKEN, tokens, value.shape, generator=generator)
+                value = torch.where(value == 0, ids.to(value.dtype), value)
+        drawn[name] = value
+    return drawn
+
+
+def _tokens(module: nn.Module) -> int:
+    """Return the vocabulary size: of the model's input embedding, else the smallest embedding."""
+    own = getattr(module, "get_input_embeddings", None)
+    try:
+        embedding = own() if callable(own) else None
+    except NotImplementedError:  # transformers declares it for models that have none
+        embedding = None
+    if isinstance(embedding, nn.Embedding):
+        return embedding.num_embeddings
+    found = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
+    return min(found, default=0)

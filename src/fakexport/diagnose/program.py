@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fakexport.capture import Captured, DynamicDims
+from fakexport.capture import Captured, DynamicDims, Recovered, UnboundConstant
 from fakexport.devices import Topology
 from fakexport.diagnose.behaviour import diagnose_behaviour
-from fakexport.diagnose.constants import diagnose_constants
 from fakexport.diagnose.custom_operators import compare_custom_operators
 from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers, unproven_sizes
 from fakexport.diagnose.dtypes import diagnose_dtypes
-from fakexport.diagnose.memory import diagnose_memory
-from fakexport.diagnostics import Diagnostic
+from fakexport.diagnose.labels import labels_at
+from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import ProgramSummary
+from fakexport.rules import rule
 
 _MOST_NAMES = 5
+
+_FIXES_OF_CONSTANTS = {
+    "FE601": "compute it in `forward`, or make it a persistent buffer, so that the checkpoint contains it",
+    "FE602": "draw it with `generator=torch.Generator().manual_seed(...)`, or make it a persistent buffer",
+    "FE603": "compute it with operators that run on the CPU, or make it a persistent buffer",
+}
 
 
 @dataclass(frozen=True)
@@ -73,3 +80,56 @@ def _read(captured: Captured) -> Iterator[str]:
         kind = "constant" if len(names) == 1 else f"{len(names):,} constants"
         values = "value" if len(names) == 1 else "values"
         yield f"the trace read the {values} of the {kind} {shown}: the program is specialized on them"
+
+
+def diagnose_constants(recovered: Recovered) -> Iterator[Diagnostic]:
+    """Return one diagnostic per constant that has no value in the program, in the order of the constants.
+
+    Reports:
+        FE601, FE602, FE603. The place is the line that reads the constant; a constant that nothing reads
+        has none.
+    """
+    return (_of_constant(constant) for constant in recovered.unbound)
+
+
+def _of_constant(constant: UnboundConstant) -> Diagnostic:
+    return rule(constant.code).diagnostic(
+        labels=labels_at(constant.span, f"reads `{constant.name}`, which has no value"),
+        notes=(f"{constant.name}: {constant.detail}",),
+        fix=Fix(_FIXES_OF_CONSTANTS[constant.code]),
+        module_path=constant.name.rpartition(".")[0] or None,
+    )
+
+
+def diagnose_memory(summary: ProgramSummary, topology: Topology) -> Diagnostic | None:
+    """Return whether some device has less memory than the parameters and buffers placed on it.
+
+    Reports:
+        FE503, once, with the worst device; the host's memory is not assumed.
+    """
+    placed = Counter[str]()
+    for totals in (summary.parameters, summary.buffers):
+        placed.update(totals.bytes_per_device)
+    over = [
+        (weight_bytes / memory, device, weight_bytes, memory)
+        for device, weight_bytes in sorted(placed.items())
+        if topology.has_device(device) and (memory := topology.device(device).profile.memory_bytes)
+        if weight_bytes > memory
+    ]
+    if not over:
+        return None
+    _, device, weight_bytes, memory = max(over, key=lambda item: item[0])
+    profile = topology.device(device).profile
+    return rule("FE503").diagnostic(
+        notes=(
+            f"{device} ({profile.name}) has {_gibibytes(memory)}, the weights placed on it need "
+            f"{_gibibytes(weight_bytes)}",
+            f"{len(over)} of {len(topology.accelerators)} devices have too little memory; all weights "
+            f"together need {_gibibytes(sum(placed.values()))}",
+        ),
+        fix=Fix("use more or larger devices, or a smaller dtype"),
+    )
+
+
+def _gibibytes(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB"

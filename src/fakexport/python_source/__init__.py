@@ -4,10 +4,9 @@ The operations of the first step can also be run one by one, which `comparison` 
 """
 
 from .error import PythonSourceError
-from .python_file import write_source
 from .reading import read_program
 from .regions import used_values
-from .source import PythonSource, source
+from .source import PythonSource, source, write_source
 from .values import Body, Context, Operation, Stored, Value, mapped
 
 __all__ = [

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from fakexport.program import SourcePaths, star
 
-from .literal_text import Devices, quoted, usual_device
+from .error import PythonSourceError
+from .literal_text import Devices, literal_text, quoted, usual_device
 from .method_text import INDENT, Callee, MethodText, Scope, wrapped
 from .module_tree import Entry, ModuleNode, ModuleTree
 from .names import MODULE_NAMES, Names, base_name, comment_text, identifier, is_plain_attribute
 from .regions import Region
-from .tensor_text import empty_text, small_text
 from .values import Value
 
 _BASES = {"attributes": "nn.Module", "list": "nn.ModuleList", "dict": "nn.ModuleDict"}
 _SHOWN = 4
+
+_FEW = 16
 
 
 @dataclass(frozen=True)
@@ -253,3 +258,36 @@ def _list_text(texts: Sequence[str]) -> str:
 
 def _dict_text(texts: Mapping[str, str]) -> str:
     return f"{{{', '.join(f'{quoted(name)}: {text}' for name, text in texts.items())}}}"
+
+
+def empty_text(tensor: torch.Tensor, device: str) -> str:
+    """Return text of a tensor of this shape, layout and dtype, without values.
+
+    Raises:
+        PythonSourceError: it is sparse, or of another layout without strides.
+    """
+    if tensor.layout is not torch.strided:
+        raise PythonSourceError(f"a tensor is {tensor.layout}, and only strided tensors can be written")
+    shape, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+    options = f"dtype={tensor.dtype}, device={device}"
+    if strides == torch.empty(shape, device="meta").stride():
+        return f"torch.empty({shape}, {options})"
+    return f"torch.empty_strided({shape}, {strides}, {options})"
+
+
+def small_text(value: torch.Tensor, device: str) -> str | None:
+    """Return text of a tensor with its values, or None where they are many, or not exact as text."""
+    if value.numel() > _FEW or value.numel() == 0 or not value.is_contiguous():
+        return None
+    again = torch.tensor(value.tolist(), dtype=value.dtype)
+    if again.shape != value.shape or not torch.equal(_bytes(again), _bytes(value)):
+        return None
+    return f"torch.tensor({_nested(value.tolist())}, dtype={value.dtype}, device={device})"
+
+
+def _nested(values: Any) -> str:
+    return f"[{', '.join(map(_nested, values))}]" if isinstance(values, list) else literal_text(values)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().flatten().view(torch.uint8)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fakexport.program import SourcePaths, target_name
+from torch.fx import Node
+
+from fakexport.program import SourcePaths, source_span, target_name
 
 from .literal_text import Devices
 from .module_tree import ModuleNode, ModuleTree
 from .names import MODULE_NAMES, Names, base_name, comment_text
 from .operation_text import OperationText
 from .regions import Region, used_values
-from .source_line import source_line
 from .values import Body, Context, Operation, Stored, Value, leaves
 
 _WIDTH = 110
@@ -228,3 +229,28 @@ def wrapped(before: str, arguments: Sequence[str], after: str) -> list[str]:
             current = ""
         current = f"{current} {argument}," if current else f"{argument},"
     return [*lines, f"{INDENT}{current}", after]
+
+
+def source_line(node: Node, paths: SourcePaths) -> str:
+    """Return `model.py:571  position_ids = ...`, its path as in an archive.
+
+    "" where the graph does not tell.
+    """
+    span = source_span(node)
+    if span is None:
+        return ""
+    place = f"{paths.shortened(span.path)}:{span.line}"
+    code = _code(node.meta["stack_trace"], span.path, span.line)
+    return comment_text(f"{place}  {code}" if code else place)
+
+
+def _code(trace: str, path: str, line: int) -> str:
+    """Return the text of the line, which the trace has below the place."""
+    lines = trace.splitlines()
+    place = f'File "{path}", line {line}'
+    for number in range(len(lines) - 2, -1, -1):
+        found = lines[number].strip()
+        if found == place or found.startswith(f"{place},"):
+            code = lines[number + 1].strip()
+            return "" if code.startswith('File "') else code
+    return ""

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from fakexport._libraries import FORMS
-from fakexport.sources.callable_source import callable_source
-from fakexport.sources.python_factory import python_source
+from fakexport.error import InvalidType
+from fakexport.sources.python_factory import check_arguments, checked, no_inputs, python_source
 from fakexport.sources.source import Source
 from fakexport.sources.source_error import SourceError
 from fakexport.sources.timm_models import timm_source
@@ -63,3 +63,27 @@ def _without_form(spec: str) -> str:
     if HUB_ID.fullmatch(spec) and not spec.endswith(".py") and not Path(spec).exists():
         return f"{spec!r} is not a source. {how_to_download(spec)}"
     return f"{spec!r} is not a source: write {' | '.join(FORMS)}"
+
+
+def callable_source(factory: Callable[[], Any] | nn.Module) -> Source:
+    """Return the source of a factory, or of a module whose weights are not read.
+
+    Args:
+        factory: As `resolve` finds them in files; its name stands for the spec.
+    Raises:
+        TypeError: neither a module nor an ExportedProgram.
+        SourceError: it cannot be called without arguments.
+    """
+    if not callable(factory):
+        raise InvalidType(f"a source must be a string, a factory or a module, not {type(factory).__name__}")
+    name = getattr(factory, "__name__", type(factory).__name__)
+    if not isinstance(factory, nn.Module):
+        check_arguments(factory, name)
+
+    is_made = isinstance(factory, nn.Module)
+    return Source(
+        spec=name,
+        kind="python",
+        factory=factory if is_made else lambda: checked(factory(), name),
+        example_inputs=no_inputs(name),
+    )

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
 from fakexport._torch.wrapper_subclasses import flat_tensors
-from fakexport.files import open_regular
+from fakexport.documents import DocumentError, mapping, parse_json
+from fakexport.files import open_regular, read_file
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.safetensors_header import read_header_of
-from fakexport.weights.shard_index import read_index
 from fakexport.weights.torch_file import entries_of, load_torch_file, shared_names
 
 _SAFETENSORS = ".safetensors"
@@ -30,6 +31,8 @@ _IN_A_FOLDER = (
     ("*.bin.index.json",),
     ("*.bin", "*.pt", "*.pth"),
 )
+
+MAX_INDEX_BYTES = 100_000_000
 
 
 def open_checkpoint(checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkpoint) -> Checkpoint:
@@ -182,3 +185,42 @@ def _open_shards(index: Path, opened: _Opened) -> None:
             raise CheckpointError(
                 f"{index.name}: {shard} contains {min(extra)!r}, which the index does not list there"
             )
+
+
+def read_index(path: Path, *, suffixes: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the shards of an index, in order of first mention, each with the names it should contain.
+
+    Args:
+        path: The index, in the folder of its shards.
+        suffixes: How the name of a shard may end. An index is never a shard, whatever it is called.
+    Raises:
+        CheckpointError: the index is refused, or a shard is missing; one line.
+        OSError: the index cannot be opened.
+    """
+    text = read_file(path, most_bytes=MAX_INDEX_BYTES)
+    try:
+        fields = mapping(parse_json(text))
+    except DocumentError as error:
+        raise _refused(path, str(error)) from error
+    names = fields.get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise _refused(path, "it has no weight_map")
+    shards: dict[str, list[str]] = {}
+    for name, shard in names.items():
+        if not isinstance(shard, str) or shard not in shards:
+            _check_shard(path, shard, suffixes)
+        shards.setdefault(shard, []).append(name)
+    return shards
+
+
+def _check_shard(index: Path, shard: Any, suffixes: tuple[str, ...]) -> None:
+    if not isinstance(shard, str) or not shard.isprintable() or not shard.endswith(suffixes):
+        raise _refused(index, f"{str(shard)[:80]!r} is not a valid shard name ({', '.join(suffixes)})")
+    if Path(shard).name != shard or "\\" in shard or ":" in shard or shard.startswith("."):
+        raise _refused(index, f"the shard {shard[:80]!r} is not in the folder of the index")
+    if not (index.parent / shard).is_file():
+        raise _refused(index, f"the shard {shard[:80]!r} is missing")
+
+
+def _refused(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path.name} is not a valid shard index: {reason}")

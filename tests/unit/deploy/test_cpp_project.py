@@ -10,7 +10,7 @@ import fakexport.deploy.cpp_project as cpp_project
 from fakexport.capture import export
 from fakexport.deploy import DeployError
 from fakexport.deploy.cpp_project import write_cpp_project
-from fakexport.deploy.cpp_project.readme import readme
+from fakexport.deploy.cpp_project.project import readme
 from fakexport.deploy.signature import Signature
 
 TEMPLATE = Path(cpp_project.__file__).parent / "template"

@@ -12,7 +12,7 @@ from torch import nn
 import fakexport as fe
 from fakexport.deploy import CompileFailure
 from fakexport.deploy.cpp_project import write_cpp_project
-from fakexport.deploy.cpp_project.findings import findings_of_program
+from fakexport.deploy.cpp_project.project import findings_of_program
 from fakexport.rules import rule
 
 RULE = rule("FE804")

@@ -21,6 +21,7 @@ from torch.export.graph_signature import (
     TensorArgument,
     TokenArgument,
 )
+from torch.fx import GraphModule, Node
 
 from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.program_schema import SCHEMA_VERSION, aten_version
@@ -28,15 +29,25 @@ from fakexport._torch.symbolic_numbers import finite_bound
 from fakexport.conditions import UnreadableCondition, conditions_of
 from fakexport.documents import DocumentError, collection_paused
 from fakexport.error import InvalidValue
-from fakexport.program import SourcePaths
+from fakexport.program import SourcePaths, copied_graph, graph_modules, operator_name
 
 from .argument_encoder import ArgumentEncoder, object_json
 from .graph_encoder import GraphEncoder
 from .guard_text import checked_guard
-from .index_calls import with_plain_indexing
 from .node_metadata import MetadataEncoder, custom_json
 from .tree_spec import tree_spec_to_text
 from .value_encoder import Json, ValueEncoder
+
+_OUTPUT_KINDS = {
+    OutputKind.LOSS_OUTPUT: ("loss_output", None),
+    OutputKind.BUFFER_MUTATION: ("buffer_mutation", "buffer_name"),
+    OutputKind.PARAMETER_MUTATION: ("parameter_mutation", "parameter_name"),
+    OutputKind.GRADIENT_TO_PARAMETER: ("gradient_to_parameter", "parameter_name"),
+    OutputKind.GRADIENT_TO_USER_INPUT: ("gradient_to_user_input", "user_input_name"),
+    OutputKind.USER_INPUT_MUTATION: ("user_input_mutation", "user_input_name"),
+    OutputKind.TOKEN: ("token", None),
+}
+_INDEX = "torch._dynamo._trace_wrapped_higher_order_op.ModIndex"
 
 
 def program_to_json(
@@ -168,17 +179,6 @@ def _by_name(argument: Any) -> Json:
     raise InvalidValue(f"cannot store {argument.name}: a {type(argument).__name__}")
 
 
-_OUTPUT_KINDS = {
-    OutputKind.LOSS_OUTPUT: ("loss_output", None),
-    OutputKind.BUFFER_MUTATION: ("buffer_mutation", "buffer_name"),
-    OutputKind.PARAMETER_MUTATION: ("parameter_mutation", "parameter_name"),
-    OutputKind.GRADIENT_TO_PARAMETER: ("gradient_to_parameter", "parameter_name"),
-    OutputKind.GRADIENT_TO_USER_INPUT: ("gradient_to_user_input", "user_input_name"),
-    OutputKind.USER_INPUT_MUTATION: ("user_input_mutation", "user_input_name"),
-    OutputKind.TOKEN: ("token", None),
-}
-
-
 def _output_spec(spec: OutputSpec, literal: Callable[[Any], Json]) -> Json:
     if spec.kind is OutputKind.USER_OUTPUT:
         return {"user_output": {"arg": _argument(spec.arg, literal)}}
@@ -201,3 +201,30 @@ def _call_signature(signature: Any, literal: Callable[[Any], Json]) -> Json | No
         "out_spec": tree_spec_to_text(signature.out_spec),
         "forward_arg_names": signature.forward_arg_names or None,
     }
+
+
+def with_plain_indexing(program: ExportedProgram) -> GraphModule:
+    """Return the program's graph with `aten.index.Tensor` for each such call; its own graph if there are
+    none.
+    """
+    graph_module: GraphModule = program.graph_module
+    if not any(map(_is_index_call, _nodes(graph_module))):
+        return graph_module
+    copied = copied_graph(program)
+    for node in filter(_is_index_call, _nodes(copied)):
+        described = node.args[:2]
+        node.target = torch.ops.aten.index.Tensor
+        node.args = (node.args[3], list(node.args[4:]))
+        for spec in described:
+            if isinstance(spec, Node) and not spec.users:
+                node.graph.erase_node(spec)
+    return copied
+
+
+def _nodes(root: GraphModule) -> list[Node]:
+    return [node for module in graph_modules(root) for node in module.graph.nodes]
+
+
+def _is_index_call(node: Node) -> bool:
+    is_call = node.op == "call_function" and operator_name(node).endswith("flat_apply")
+    return is_call and len(node.args) > 4 and node.args[2] == _INDEX

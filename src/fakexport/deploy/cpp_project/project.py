@@ -6,20 +6,26 @@ import dataclasses
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch.export import ExportedProgram
 
+from fakexport.diagnose import labels_at
+from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.files import FileWriteError
+from fakexport.program import Visit, library_operators, python_operators, target_name, walk
+from fakexport.rules import rule
 
 from ..aoti import compile_aoti
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
-from ..signature import Signature
-from .findings import findings_of_program
-from .readme import readme
+from ..signature import Dimension, Signature
+from ..way_around import way_around
 
 _TEMPLATE = Path(__file__).with_name("template")
 _PACKAGE, _README = "model.aoti.pt2", "README.md"
+
+_PLACE = "{signature}"
 
 
 def write_cpp_project(
@@ -82,3 +88,53 @@ def _refuse_to_overwrite(target: Path) -> None:
         raise DeployError(f"{target} is not empty: pass a new folder")
     if not target.absolute().parent.is_dir():
         raise DeployError(f"{target.parent}: no such folder")
+
+
+def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
+    """Yield a finding for each operator implemented in Python, at its first call.
+
+    Args:
+        program: Not changed.
+    """
+    made = python_operators(library_operators(program))
+    calls: dict[str, list[Visit]] = {}
+    for visit in walk(program) if made else ():
+        if visit.node.op == "call_function" and (name := target_name(visit.node.target)) in made:
+            calls.setdefault(name, []).append(visit)
+    for name, visits in calls.items():
+        first, module = visits[0], made[name]
+        maker = "" if module is None else f", in {module}"
+        yield rule("FE804").diagnostic(
+            labels=labels_at(first.span, f"{name} is called here"),
+            notes=(f"{name} at node {first.node.name} is implemented in Python{maker}",),
+            fix=Fix(
+                way_around(name)
+                or ("implement it in C++, or compile with --to aoti and run the package from Python")
+            ),
+            node=first.node.name,
+            module_path=first.module_path or None,
+            count=len(visits),
+        )
+
+
+def readme(template: str, signature: Signature) -> str:
+    """Return the template's text with the signature filled in."""
+    return template.replace(_PLACE, "\n".join(_lines(signature)))
+
+
+def _lines(signature: Signature) -> Iterator[str]:
+    if signature.inputs:
+        yield from ("| input | takes |", "|---|---|")
+    for tensor in signature.inputs:
+        ranges = dict.fromkeys(text for size in tensor.shape if (text := _range(size)))
+        kind = f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
+        yield f"| `{tensor.name}` | {', '.join((f'`{kind}`', *ranges))} |"
+    given = ", ".join(f"`{leaf.name}`" for leaf in signature.outputs if leaf.is_tensor)
+    yield from [""] * bool(signature.inputs)
+    yield f"Outputs: {given or 'none'}."
+
+
+def _range(size: Dimension) -> str:
+    bounds = [f"at least {size.lower}"] * (size.lower is not None)
+    bounds += [f"at most {size.upper}"] * (size.upper is not None)
+    return f"`{size}` {' and '.join(bounds)}" if bounds else ""
