@@ -1,6 +1,7 @@
 """The round trip of every architecture, into one folder; what is there already is not done again.
 
 `python -m tests.round_trip --work FOLDER [--only llama,timm:resnet18] [--steps write,open,stock,page]`
+`python -m tests.round_trip --work FOLDER [--only llama] --steps sizes,sizes-page`
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 STEPS = ("write", "open", "stock", "page")
+PAGES = ("page", "sizes-page")
 LIMIT_S = 300
 AT_ONCE = 25
 
@@ -40,22 +42,33 @@ def main() -> None:
         return
     options.work.mkdir(parents=True, exist_ok=True)
     for step in steps:
-        if step != "page":
+        if step not in PAGES:
             _in_processes(step, options.work, names)
     if "page" in steps:
         _write_page(options.work, options.timm_versions)
+    if "sizes-page" in steps:
+        _write_sizes_page(options.work)
 
 
 def _write_page(work: Path, timm_versions: str) -> None:
+    from .page import PAGE, render, rows_in
+
+    of = {"transformers": _versions(), "timm": f"{timm_versions}, no GPU"}
+    PAGE.write_text(render(rows_in(work), of), encoding="utf-8")
+
+
+def _write_sizes_page(work: Path) -> None:
+    from .sizes_page import PAGE, read_sizes, render
+
+    PAGE.write_text(render(read_sizes(work), _versions()), encoding="utf-8")
+
+
+def _versions() -> str:
     import torch
     import transformers
 
-    from .page import PAGE, render, rows_in
-
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    python = f"Python {platform.python_version()}, no GPU"
-    of = {"transformers": f"{versions}, {python}", "timm": f"{timm_versions}, no GPU"}
-    PAGE.write_text(render(rows_in(work), of), encoding="utf-8")
+    return f"{versions}, Python {platform.python_version()}, no GPU"
 
 
 def _all_names() -> list[str]:
