@@ -8,7 +8,7 @@ RULE = Rule(
     severity="warning",
     message="constant is random and has no seed",
     why="""
-The constructor draws random numbers and keeps them where no checkpoint has them: as a plain attribute or
+The constructor draws random numbers and keeps them where no checkpoint stores them: as a plain attribute or
 as a buffer with `persistent=False`. Each construction draws different ones, so two processes that load
 the same state dict compute different results. `torch.export` of the real model stores the numbers of that
 one construction in the program. A fake model has no such numbers, and any others would be a guess: the

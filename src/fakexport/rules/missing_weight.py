@@ -9,8 +9,8 @@ RULE = Rule(
     message="missing key in checkpoint",
     why="""
 A parameter or a persistent buffer of the model has no entry in the checkpoint, neither under its own name
-nor under the name of a weight that it is tied to. `load_state_dict(strict=False)` and many loaders go on
-with the random values of the construction: the model runs, and its outputs mean nothing. fakexport binds
+nor under the name of a weight that it is tied to. `load_state_dict(strict=False)` and many loaders keep
+the random initial values: the model runs, and its outputs mean nothing. fakexport binds
 all weights or none. Names are read from the headers of the files, so no data is read. A checkpoint in the
 layout of the Hugging Face hub is first converted as transformers does it: by its own tables, with its own
 operations. When a program is bound, a constant without a value (FE601, FE602, FE603) counts as a weight.
