@@ -140,6 +140,7 @@ def test_every_text_is_read_or_refused(text):
         "math.ceil(torch.sym_float(L['x'].size()[0]) * 0.5) <= max(4, L['y'].size()[-1])",
         "L['n'] > 2",
         "L['x'].size()[0]**2 <= 64",
+        "torch.sym_float(L['x'].size()[0]) ** (-0.5) == 0.25",
         "-9 <= 3*L['x'].size()[0]",
     ],
 )
