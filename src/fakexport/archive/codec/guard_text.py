@@ -43,7 +43,7 @@ _FUNCTIONS_OF = {
 }
 _QUESTIONS = frozenset(("size", "stride", "storage_offset", "item"))
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_MOST_POWERS, _LARGEST_POWER = 4, 16
+_MOST_POWERS, _LARGEST_POWER, _MOST_BITS = 4, 16, 256
 # A key is copied into a string literal of the code that torch generates.
 _KEY = re.compile(r"[A-Za-z0-9_.:/ -]*", re.ASCII)
 
@@ -67,13 +67,15 @@ def checked_guard(text: str) -> str:
 def _condition(node: ast.expr) -> int:
     """Refuse what is not part of a condition; return how many powers it has."""
     match node:
+        case ast.Constant(value=int() as number) if number.bit_length() > _MOST_BITS:
+            raise DocumentError("a condition with a number larger than any size")
         case ast.Constant(value=bool() | int() | float() | None):
             return 0
         case ast.UnaryOp(operand=operand):
             return _condition(operand)
         case ast.BinOp(left=left, op=ast.Pow() | ast.LShift(), right=right):
             _power(right)
-            return 1 + _condition(left)
+            return 1 + _base(left)
         case ast.BinOp(left=left, right=right) if not isinstance(node.op, ast.MatMult):
             return _condition(left) + _condition(right)
         case ast.BoolOp(values=values):
@@ -90,6 +92,14 @@ def _condition(node: ast.expr) -> int:
             return sum(map(_condition, (called, *args)))
     _question(node)
     return 0
+
+
+def _base(node: ast.expr) -> int:
+    """Powers of powers have as many digits as `9**9**9`."""
+    powers = _condition(node)
+    if powers > 1:
+        raise DocumentError("a condition with large powers")
+    return powers
 
 
 def _power(exponent: ast.expr) -> None:
