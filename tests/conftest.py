@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
 
 
 def _keep_out_of_the_collector() -> None:
-    """What is there now stays to the end, as modules and caches do: nobody looks through it again."""
+    """Modules and caches stay to the end of the process: the collector need not search them again."""
     gc.collect()
     gc.freeze()
 

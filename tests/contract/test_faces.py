@@ -83,7 +83,7 @@ def test_what_is_still_imported_past_a_face_is_needed():
         if inner
     )
 
-    assert past.keys() == OWN_FACES.keys(), "a name that nobody needs goes from the list"
+    assert past.keys() == OWN_FACES.keys(), "remove a name from the list once no package imports it"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class OtherSizes:
     Args:
         name: Of the architecture.
         counts: Calls by outcome; none where it does not export with sizes that vary.
-        error: Why there is no result.
+        error: The reason it has no result.
         raised: What the operators said, without its numbers, by how often.
     """
 
