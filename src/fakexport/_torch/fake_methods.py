@@ -119,7 +119,7 @@ def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:
     if id(fake) in memo:
         return memo[id(fake)]
     with torch.no_grad():
-        copied = _copied(fake)
+        copied = _copied(fake, memo)
     known = vars(copied).keys()
     vars(copied).update({k: copy.deepcopy(v, memo) for k, v in vars(fake).items() if k not in known})
     copied.requires_grad_(fake.requires_grad)
@@ -129,13 +129,31 @@ def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:
     return copied
 
 
-def _copied(fake: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the very strides of the tensor: like torch, of all the memory that it views if need
-    be.
+def _copied(fake: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
+    """Return a copy with the very strides of the tensor.
+
+    Copies of tensors that share memory share it too, as in torch, which does neither for a parameter.
     """
-    copied = fake.clone()
-    if copied.stride() == fake.stride() or fake.layout is not torch.strided:
-        return copied
-    elements = fake.untyped_storage().nbytes() // fake.itemsize
-    memory = fake.detach().as_strided((elements,), (1,), 0).clone()
-    return memory.as_strided(fake.shape, fake.stride(), fake.storage_offset()).detach()
+    if isinstance(fake, torch.nn.Parameter) or fake.layout is not torch.strided:
+        return fake.clone()
+    storage = fake.untyped_storage()
+    _, memory = memo.get(_memory_key(storage), (storage, None))
+    if memory is None:
+        copied = fake.clone()
+        is_whole = copied.untyped_storage().nbytes() == storage.nbytes() and copied.stride() == fake.stride()
+        memory = copied.detach() if is_whole else _flat(fake.detach(), fake.dtype).clone()
+        memo[_memory_key(storage)] = storage, memory
+        if is_whole:
+            return copied
+    return _flat(memory, fake.dtype).as_strided(fake.shape, fake.stride(), fake.storage_offset()).detach()
+
+
+def _memory_key(storage: torch.UntypedStorage) -> tuple[str, int]:
+    return "memory", storage._cdata
+
+
+def _flat(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return all the memory that a tensor looks at."""
+    elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+    flat = tensor.as_strided((elements,), (1,), 0)
+    return flat if dtype is tensor.dtype else flat.view(dtype)

@@ -11,8 +11,10 @@ from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.operator_effects import effects_of
 
 from .records import TensorRecord, Unknown, leaves
-from .references import has_other_memory, has_record, record_of, set_record
+from .references import has_other_memory, has_record, note_clone, record_of, set_record
 from .replay import reading_span
+
+_clone = torch.ops.aten.clone.default
 
 
 def note_edit(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -20,6 +22,8 @@ def note_edit(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwarg
     result = run()
     if torch.compiler.is_exporting():
         return result
+    if operator is _clone and isinstance(args[0], FakeTensor):
+        note_clone(args[0], result)
     effects = effects_of(operator)
     if effects.aliased is not None or effects.is_identity:
         _follow_views(args, result, effects.is_identity)
@@ -28,16 +32,16 @@ def note_edit(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwarg
             if isinstance(tensor, FakeTensor) and has_record(tensor):
                 where = reading_span()
                 at = "" if where is None else f" at {where.path}:{where.line}"
-                record_of(tensor).storage.edit = f"changed by {operator}{at}"
+                record_of(tensor).storage.edits.append(f"changed by {operator}{at}")
     return result
 
 
 def edit_of(fake: FakeTensor) -> str | None:
     """Return what was done to a fake tensor or its memory outside of the recording, or None."""
-    edit = record_of(fake).storage.edit
-    if edit is None and has_other_memory(fake):
-        return "given different data by `.data = ...`"
-    return edit
+    edits = record_of(fake).storage.edits
+    if edits:
+        return edits[-1]
+    return "given different data by `.data = ...`" if has_other_memory(fake) else None
 
 
 def _follow_views(args: Sequence[Any], result: Any, is_identity: bool) -> None:

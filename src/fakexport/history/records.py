@@ -7,6 +7,7 @@ as a tensor, or a later operation, needs it. Nothing here holds a fake tensor.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -98,16 +99,18 @@ class Unknown:
 class StorageRecord:
     """The memory that a tensor and its views share: the last operation that wrote into it.
 
-    `edit` says what changed it while no one recorded. `real` is the memory that stands for it since a tensor
-    that looks at it was materialized, and the last write at that moment.
+    `edits` says what changed it while no one recorded. `copy.deepcopy` of tensors that share memory gives
+    them one such list: outside of a block the copies of fake tensors do not share memory, and real ones do.
+    `real` is the memory that stands for it since a tensor that looks at it was materialized, and the last
+    write at that moment.
     """
 
-    __slots__ = ("edit", "has_changed_geometry", "last_write", "real")
+    __slots__ = ("edits", "has_changed_geometry", "last_write", "real")
 
     def __init__(self) -> None:
         self.last_write: Operation | None = None
         self.has_changed_geometry = False
-        self.edit: str | None = None
+        self.edits: list[str] = []
         self.real: tuple[torch.UntypedStorage, Operation | None] | None = None
 
 
@@ -131,7 +134,9 @@ class TensorRecord:
     def __deepcopy__(self, memo: dict[int, Any]) -> TensorRecord:
         # `copy.deepcopy` of a fake tensor clones it and copies its attributes, this one among them.
         clone = Operation(torch.ops.aten.clone.default, (self.output,), {}, self.writes())
-        return TensorRecord(Output(clone, 0))
+        copied = TensorRecord(Output(clone, 0))
+        copied.storage.edits = copy.deepcopy(self.storage.edits, memo)
+        return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_forgotten, ())  # A history does not leave the process.

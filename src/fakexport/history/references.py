@@ -63,19 +63,33 @@ def has_other_memory(tensor: torch.Tensor) -> bool:
     return now is None or now._cdata != known.storage._cdata
 
 
+def note_clone(tensor: torch.Tensor, clone: torch.Tensor) -> None:
+    """Remember the memory of a clone, in case `copy.deepcopy` is about to give it the record of `tensor`."""
+    known: _Memory | None = vars(tensor).get(_MEMORY)
+    if known is not None and not has_other_memory(tensor):
+        known.cloned = memory_of(clone)
+
+
 class _Memory:
     """Which memory a fake tensor looked at when its record was set; None where that is not known.
 
-    It is kept, without data: the next memory could otherwise have the same address.
+    It is kept, without data: the next memory could otherwise have the same address. `cloned` is the memory of
+    the latest clone of the tensor.
     """
 
-    __slots__ = ("storage",)
+    __slots__ = ("cloned", "storage")
 
     def __init__(self, storage: torch.UntypedStorage | None) -> None:
         self.storage = storage
+        self.cloned: torch.UntypedStorage | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Memory:
+        # `copy.deepcopy` of a fake tensor clones it, and then copies its attributes, this one among them.
+        # Without a clone that counts, the copy has other memory than its record is about.
+        cloned, self.cloned = self.cloned, None
+        return _Memory(cloned if cloned is not None else self.storage)
 
     def __reduce__(self) -> tuple[type[_Memory], tuple[None]]:
-        # A copy of a fake tensor has its attributes, and memory of its own.
         return _Memory, (None,)
 
 

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -154,6 +156,50 @@ def test_a_buffer_that_is_changed_after_the_block_is_not_a_constant_with_its_old
         program = fe.export(model, (torch.ones(3),))
 
     assert not has_value(program.constants["scale"])
+
+
+def _changed_copy(model, change):
+    copied = copy.deepcopy(model)
+    change(copied.scale)
+    return copied
+
+
+def _copy_of_changed(model, change):
+    change(model.scale)
+    return copy.deepcopy(model)
+
+
+def _changed_copy_of_a_copy(model, change):
+    return _changed_copy(copy.deepcopy(model), change)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize("change", [_set_element, _give_other_data])
+@pytest.mark.parametrize("copied", [_changed_copy, _copy_of_changed, _changed_copy_of_a_copy])
+def test_a_deep_copy_of_a_model_that_is_changed_after_the_block_does_not_have_the_old_value(copied, change):
+    with fake_mode():
+        original = _Scale()
+    with torch.no_grad():
+        model = copied(original, change)
+
+    with pytest.raises(UnreplayableRead, match="which was not recorded"):
+        value_of(model.scale)
+    if copied is not _copy_of_changed:
+        assert value_of(original.scale).tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_change_of_a_deep_copy_counts_for_the_copies_of_the_views_of_its_memory():
+    with fake_mode():
+        model = _Scale()
+        model.first = model.scale[:2]
+    copied = copy.deepcopy(model)
+
+    copied.scale.add_(1)
+
+    with pytest.raises(UnreplayableRead, match=r"changed by aten\.add_"):
+        value_of(copied.first)
+    assert value_of(model.first).tolist() == [0.0, 1.0]
 
 
 def test_meta_like_describes_a_fake_tensor():

@@ -99,6 +99,33 @@ def test_a_deep_copy_stays_in_the_mode_and_is_independent():
     assert not torch.equal(recorded.value_of(module.embed.weight), torch.ones(5, 3))
 
 
+class Views(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("tail", None)
+        self.table = torch.arange(12.0).view(3, 4)
+        self.tail = self.table[1:, ::2]
+        self.turned = self.table.t()
+        self.bits = self.table.view(torch.int32)
+        self.weight = nn.Parameter(self.table[2])
+
+
+@pytest.mark.parametrize("changed", ["table", "tail", "turned", "bits", "weight"])
+def test_a_deep_copy_shares_memory_where_the_copy_of_a_real_module_does(changed):
+    def values(value_of):
+        module = copy.deepcopy(Views())
+        with torch.no_grad():
+            getattr(module, changed).add_(1)
+        names = ("table", "tail", "turned", "bits", "weight")
+        tensors = [getattr(module, name) for name in names]
+        return [(value_of(tensor).tolist(), tensor.stride(), tensor.storage_offset()) for tensor in tensors]
+
+    with fake_mode() as mode, recording(mode) as recorded:
+        faked = values(recorded.value_of)
+
+    assert faked == values(torch.Tensor.detach)
+
+
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_a_deep_copy_after_the_block_has_the_value_of_the_original():
     with fake_mode() as mode, recording(mode) as recorded:
