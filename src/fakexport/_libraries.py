@@ -11,16 +11,21 @@ class Library:
         package: The name it is imported under, and the `kind` of its sources.
         prefix: The text before the colon of a source.
         forms: What users may write, for help texts and errors.
+        distribution: The name that pip installs it by, where that is not the name it is imported under.
+        needs_torchvision: Whether it brings torchvision, each version of which needs one version and build
+            of torch: the command that installs it names the torch that stays.
     """
 
     package: str
     prefix: str
     forms: tuple[str, ...]
+    distribution: str | None = None
+    needs_torchvision: bool = False
 
 
 LIBRARIES = (
     Library("transformers", "hf", ("hf:MODEL_TYPE[:CLASS]", "hf:path/to/config.json[:CLASS]")),
-    Library("timm", "timm", ("timm:NAME",)),
+    Library("timm", "timm", ("timm:NAME",), needs_torchvision=True),
 )
 PACKAGES = tuple(library.package for library in LIBRARIES)
 """Names under which they are imported."""

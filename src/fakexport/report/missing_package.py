@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from fakexport._libraries import PACKAGES
+from fakexport._libraries import LIBRARIES
 
 # What installs a package that some commands need, by the name under which it is imported.
 _REQUIREMENTS = {
-    **{name: name for name in ("torch", "safetensors", *PACKAGES)},
+    **{name: name for name in ("torch", "safetensors")},
+    **{library.package: library.distribution or library.package for library in LIBRARIES},
     "executorch": "'fakexport[executorch]'",
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "'fakexport[onnx]'"),
     "matplotlib": "'fakexport[charts]'",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from fakexport._libraries import PACKAGES
+from fakexport._libraries import LIBRARIES
 from fakexport.error import FakexportError
 
 __all__ = ["SourceError", "did_you_mean", "first_line", "how_to_install", "import_library"]
@@ -23,7 +23,7 @@ _PACKAGES = {
     **dict.fromkeys(("accelerate", "bitsandbytes", "diffusers", "einops", "kernels", "numpy", "optimum")),
     **dict.fromkeys(("peft", "safetensors", "scipy", "sentencepiece", "tiktoken", "tokenizers")),
     **dict.fromkeys(("torchao", "torchaudio", "torchvision", "triton", "xformers")),
-    **dict.fromkeys(PACKAGES),
+    **{library.package: library.distribution for library in LIBRARIES},
     **dict.fromkeys(("flash_attn", "huggingface_hub", "mamba_ssm")),
     "cv2": "opencv-python-headless",
     "PIL": "pillow",
@@ -32,7 +32,10 @@ _PACKAGES = {
     "yaml": "pyyaml",
 }
 # Each version of these, or of what they need, goes with one build of torch: pip would exchange the torch.
-_OF_ONE_TORCH = frozenset({"timm", "torchaudio", "torchvision", "xformers"})
+_OF_ONE_TORCH = frozenset(
+    {"torchaudio", "torchvision", "xformers"}
+    | {library.package for library in LIBRARIES if library.needs_torchvision}
+)
 _BUILD = re.compile(r"cpu|xpu|cu[0-9]+|rocm[0-9.]+")
 
 

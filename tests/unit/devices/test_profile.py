@@ -149,7 +149,7 @@ def test_the_memory_is_the_total_capacity_that_torch_prints(name: str, gibibytes
     [
         (name, row.capability)
         for name, row in PUBLISHED.items()
-        if row.capability and not name.startswith("MI")
+        if row.capability and not row.vendor_name.startswith("AMD")
     ],
 )
 def test_the_limits_of_a_multiprocessor_are_those_of_the_cuda_programming_guide(

@@ -1,12 +1,13 @@
 """From a spec to its source: each form, and one clear line for each thing that is wrong with it."""
 
+import re
 import sys
 import tomllib
 
 import pytest
 
 from fakexport._libraries import LIBRARIES
-from fakexport.sources import SourceError, resolve
+from fakexport.sources import SourceError, how_to_install, resolve
 from tests.contract.source_tree import ROOT
 
 
@@ -29,7 +30,20 @@ def test_a_library_that_is_not_installed_is_named_with_what_installs_it(library,
     with pytest.raises(SourceError, match=rf"pip install .*'fakexport\[{library.package}\]'"):
         resolve(f"{library.prefix}:anything")
 
-    assert any(requirement.startswith(library.package) for requirement in extras[library.package])
+    distribution = library.distribution or library.package
+    assert any(re.fullmatch(rf"{distribution}\W.*", text) for text in extras[library.package])
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.package)
+def test_a_library_that_a_factory_lacks_is_installed_by_the_name_pip_knows(library, monkeypatch):
+    """The name of a module may be anyone's on an index: `pip install open-clip` is not open_clip."""
+    monkeypatch.delitem(sys.modules, library.package, raising=False)
+
+    said = how_to_install(ModuleNotFoundError("No module", name=library.package))
+
+    command = said.partition(" -m pip install ")[2].rstrip("`").split()
+    assert (library.distribution or library.package) in command
+    assert any(word.startswith("torch==") for word in command) == library.needs_torchvision
 
 
 def test_every_error_is_one_line_and_a_value_error():
