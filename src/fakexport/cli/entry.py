@@ -8,7 +8,9 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from types import FrameType
+from typing import Any
 
 import typer
 
@@ -87,13 +89,19 @@ def _terminable() -> Iterator[None]:
 
 def _run(arguments: list[str]) -> int:
     """Do what typer does in `app()`, without its error handling."""
-    command = typer.main.get_command(app)
+    command = _command()
     try:
         with command.make_context("fakexport", arguments) as context:
             command.invoke(context)
     except typer.Exit as exit_:
         return exit_.exit_code
     return 0
+
+
+@cache
+def _command() -> Any:
+    """Return what typer makes of the commands' signatures: the same for every call in a process."""
+    return typer.main.get_command(app)
 
 
 def _show_fault(error: BaseException, arguments: Sequence[str], *, is_debug: bool) -> None:
