@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def _keep_out_of_the_collector() -> None:
     """Modules and caches stay to the end of the process: the collector need not search them again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def torchlib_read_once() -> Iterator[None]:
+    """torch.onnx reads the sources of its 500 translations for each export, which takes most of its time."""
+    from torch.onnx._internal.exporter import _registration
+
+    read = _registration.onnxscript_apis.get_torchlib_ops
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_registration.onnxscript_apis, "get_torchlib_ops", cache(read))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("target", ["cpu", "H100"])
+@pytest.mark.parametrize("target", [pytest.param("cpu", marks=pytest.mark.slow), "H100"])
 def test_a_model_goes_from_its_config_to_its_output(target: str, folder: Path) -> None:
     source = f"hf:{folder}/checkpoint/config.json"
     archive, bound = f"{folder}/{target}.pt2", f"{folder}/{target}-bound.pt2"

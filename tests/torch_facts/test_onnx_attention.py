@@ -8,6 +8,7 @@ from torch import nn
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("torchlib_read_once")
 
 
 class Attention(nn.Module):

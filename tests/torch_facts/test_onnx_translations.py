@@ -13,6 +13,8 @@ pytest.importorskip("onnxscript")
 
 from fakexport._torch.onnx_translations import node_of_failure, prepared, untranslated_nodes
 
+pytestmark = pytest.mark.usefixtures("torchlib_read_once")
+
 
 class TwoMissing(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -53,21 +54,17 @@ def assert_codec(program: ExportedProgram) -> None:
     assert_same(oracle, stock_program(text, ours.state_dict, ours.constants))
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("topology", ["cpu", "H100"])
-@pytest.mark.parametrize("dynamic", [None, "auto"])
-@pytest.mark.parametrize("name", ["llama", "vit"])
-def test_a_transformer_comes_back(name, dynamic, topology, tmp_path):
-    assert_codec(tiny(name, tmp_path, topology, dynamic))
+QUICK = {("llama", "auto", "H100"), ("vit", None, "cpu")}
+WAYS = [
+    pytest.param(*way, marks=[] if way in QUICK else pytest.mark.slow)
+    for way in product(sorted(ARCHITECTURES), [None, "auto"], ["cpu", "H100"])
+]
 
 
-@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("topology", ["cpu", "H100"])
-@pytest.mark.parametrize("dynamic", [None, "auto"])
-@pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - {"llama", "vit"}))
-def test_each_architecture_comes_back(name, dynamic, topology, tmp_path):
+@pytest.mark.parametrize(("name", "dynamic", "topology"), WAYS)
+def test_a_transformer_comes_back(name, dynamic, topology, tmp_path):
     assert_codec(tiny(name, tmp_path, topology, dynamic))
 
 

@@ -115,8 +115,17 @@ def test_tied_weights_are_one_tensor(tmp_path: Path) -> None:
     assert loaded.state_dict["head.weight"] is loaded.state_dict["embed.weight"]
 
 
-@pytest.mark.parametrize("topology", ["cpu", "H100"])
-@pytest.mark.parametrize("name", ["tied", "gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("name", "topology"),
+    [
+        ("tied", "cpu"),
+        ("tied", "H100"),
+        ("gpt2", "H100"),
+        pytest.param("gpt2", "cpu", marks=pytest.mark.slow),
+        pytest.param("llama", "cpu", marks=pytest.mark.slow),
+        pytest.param("llama", "H100", marks=pytest.mark.slow),
+    ],
+)
 def test_a_fake_program_has_fakes_and_no_zeros(name: str, topology: str, tmp_path: Path) -> None:
     make, example, _ = MODELS[name]
     program = fe.export(make, (example,), target=topology)

@@ -36,7 +36,7 @@ def no_seed() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("topology", ["cpu", "H100"])
+@pytest.mark.parametrize("topology", [pytest.param("cpu", marks=pytest.mark.slow), "H100"])
 @pytest.mark.parametrize("model_type", MODELS)
 def test_the_constants_are_those_of_a_real_export(model_type, topology, tmp_path):
     config, count = MODELS[model_type]

@@ -19,6 +19,8 @@ from fakexport.deploy import CompileFailure
 from fakexport.deploy.onnx import compile_onnx, open_onnx
 from fakexport.rules import rule
 
+pytestmark = pytest.mark.usefixtures("torchlib_read_once")
+
 RULE = rule("FE802")
 
 

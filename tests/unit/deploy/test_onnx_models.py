@@ -13,6 +13,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("torchlib_read_once")
 
 import fakexport as fe  # noqa: E402
 from fakexport.deploy import UnsuitableInputs  # noqa: E402

@@ -15,6 +15,7 @@ from torch.export import Dim
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("torchlib_read_once")
 
 import fakexport as fe  # noqa: E402
 from fakexport.archive import load  # noqa: E402

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +11,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 
 from fakexport.deploy import write_outputs  # noqa: E402
 from fakexport.files import FileWriteError  # noqa: E402  (needs no safetensors)
+from tests.forked import run_python  # noqa: E402
 
 
 def test_outputs_that_share_memory_are_written_each_for_itself(tmp_path: Path) -> None:
@@ -34,20 +31,15 @@ def test_a_size_limit_leaves_the_old_file(tmp_path: Path) -> None:
     program = (
         "import resource, signal, sys, torch\n"
         "from fakexport.deploy import write_outputs\n"
+        "sys.tracebacklimit = 0\n"  # Stderr is a file too.
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "write_outputs(sys.argv[1], {'new': torch.ones(1000)})\n"
     )
 
-    process = subprocess.run(
-        [sys.executable, "-c", program, path],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    process = run_python(program, path)
 
-    assert process.returncode == 1, signal.Signals(-process.returncode) if process.returncode < 0 else ""
+    assert process.returncode == 1
     assert "FileWriteError: cannot write" in process.stderr
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -72,7 +72,11 @@ def test_the_diagnostic_points_at_the_marked_line(rule, report_of_failing):
     assert diagnostic.targets == (report.verdicts[0].target.name,)
 
 
-ELSEWHERE = [p for p in SHOWN if p.values[0].target == "cpu"]
+# By default every third.
+ELSEWHERE = [
+    pytest.param(*case.values, id=case.id, marks=pytest.mark.slow if index % 3 else ())
+    for index, case in enumerate(case for case in SHOWN if case.values[0].target == "cpu")
+]
 
 
 @pytest.mark.parametrize("rule", ELSEWHERE)

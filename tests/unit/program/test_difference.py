@@ -39,7 +39,9 @@ def node(program: ExportedProgram, name: str) -> Node:
     return next(node for node in program.graph.nodes if node.name == name)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "many_kinds", "branching"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("llama", marks=pytest.mark.slow), "gpt2", "many_kinds", "branching"]
+)
 def test_a_program_does_not_differ_from_its_copy(name: str, request: pytest.FixtureRequest) -> None:
     program = request.getfixturevalue(name)
 

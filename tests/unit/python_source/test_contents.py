@@ -153,8 +153,15 @@ EAGER = {
 }
 
 
-@pytest.mark.parametrize("is_functional", [False, True], ids=["as exported", "functional"])
-@pytest.mark.parametrize(("model", "args", "kwargs"), EAGER.values(), ids=EAGER)
+AS_EXPORTED_OR_NOT = [
+    pytest.param(*EAGER[name], is_functional, id=f"{name}-{way}", marks=marks)
+    for index, name in enumerate(EAGER)
+    for is_functional, way in ((False, "as exported"), (True, "functional"))
+    for marks in ([] if is_functional == bool(index % 2) else pytest.mark.slow,)
+]
+
+
+@pytest.mark.parametrize(("model", "args", "kwargs", "is_functional"), AS_EXPORTED_OR_NOT)
 def test_what_a_program_holds_is_written(model, args, kwargs, is_functional, tmp_path):
     program = export(model(), args, kwargs)
     if is_functional:
