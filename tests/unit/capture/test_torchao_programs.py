@@ -28,7 +28,14 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         weight_dtype=torch.int4
     ),
 }
-each_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+IN_CI = ("int8 weights", "int4 weights in int8")  # By default each of their dtypes is in another one.
+each_config = pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=pytest.mark.slow if name in IN_CI else ())
+        for name, config in CONFIGS.items()
+    ],
+)
 INPUT = (torch.linspace(-1, 1, 4 * SIZE).reshape(4, SIZE).bfloat16(),)
 
 

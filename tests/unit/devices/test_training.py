@@ -27,8 +27,17 @@ OPTIONS = (
     {"momentum": 0.9},
     {"maximize": True, "weight_decay": 0.1},
 )
+IN_CI = ({"foreach": True}, {"maximize": True, "weight_decay": 0.1})
+"""Options with which only two optimizers run by default: all of them do the same with these."""
 VARIANTS = [
-    pytest.param(kind, options, id="-".join([kind.__name__, *options]))
+    pytest.param(
+        kind,
+        options,
+        id="-".join([kind.__name__, *options]),
+        marks=pytest.mark.slow
+        if options in IN_CI and kind not in (torch.optim.Adam, torch.optim.SGD)
+        else (),
+    )
     for kind in OPTIMIZERS
     for options in OPTIONS
     if options.keys() <= inspect.signature(kind).parameters.keys()

@@ -15,8 +15,10 @@ from fakexport.fake import fake_mode
 from fakexport.weights import CheckpointError
 from tests.unit.weights.real_models import real_model
 
+WITH_EXPERTS_AS_MIXTRAL = pytest.param("qwen3_moe", marks=pytest.mark.slow)
 
-@pytest.fixture(scope="module", params=["llama", "gpt2", "mixtral", "t5", "qwen3_moe", "gpt_oss"])
+
+@pytest.fixture(scope="module", params=["llama", "gpt2", "mixtral", "t5", WITH_EXPERTS_AS_MIXTRAL, "gpt_oss"])
 def model(request, tmp_path_factory):
     return real_model(request.param, tmp_path_factory.mktemp(request.param))
 
