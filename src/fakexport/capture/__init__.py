@@ -13,6 +13,7 @@ from fakexport.capture.lost_transforms import TransformLost
 from fakexport.capture.plain_forward import bound_inputs, plain, plain_forward
 from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConstant, UnboundConstants
+from fakexport.capture.reuse_verification import ReuseMismatch, refuse_strict, verify_reuse
 from fakexport.capture.traced_blocks import TracedBlocks
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Problem",
     "PythonEffect",
     "Recovered",
+    "ReuseMismatch",
     "TracedBlocks",
     "TransformLost",
     "UnboundConstant",
@@ -46,5 +48,7 @@ __all__ = [
     "parse_dynamic",
     "plain",
     "plain_forward",
+    "refuse_strict",
     "user_spans",
+    "verify_reuse",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -25,11 +26,13 @@ from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.conditions import absence_guards
 from fakexport.diagnostics import Span
+from fakexport.error import type_and_line
 from fakexport.fake import SubclassNotKept, unregistered_wrapper
 from fakexport.history import remember_value
 from fakexport.program import ProgramFacts, is_library_code, is_model_code, is_user_code, keep_facts
 
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
+from .block_reuse import BlockReuse, TraceNeeded
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
@@ -39,6 +42,8 @@ from .lost_transforms import TransformLost, refuse_lost_transforms
 from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
 from .recovered import Recovered
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ def capture(
     strict: bool = False,
     tracing: AbstractContextManager[Any] | None = None,
     facts: ProgramFacts | None = None,
+    reuse: bool = False,
 ) -> Captured:
     """Capture `module` as it is, fake or real, on the devices where it is.
 
@@ -86,6 +92,7 @@ def capture(
         tracing: Entered around the trace: what the model's library needs patched while tracing.
         facts: What is known before the trace: source, target, placement, assumptions. The program has them,
             with the constants that have no value.
+        reuse: Trace equal blocks once. The program is the same.
     Returns:
         A program or a failure. Whatever the model raises is a failure; nothing is raised for it.
     Raises:
@@ -98,7 +105,14 @@ def capture(
     try:
         with nullcontext(()) if strict else watch_forward(module) as effects:
             program = traced(
-                module, args, kwargs, shapes=shapes, strict=strict, tracing=tracing, read_constants=read
+                module,
+                args,
+                kwargs,
+                shapes=shapes,
+                strict=strict,
+                tracing=tracing,
+                read_constants=read,
+                reuse=reuse,
             )
         refuse_lost_transforms(program)
         program = flattened(program)
@@ -126,6 +140,7 @@ def traced(
     tracing: AbstractContextManager[Any] | None,
     read_constants: dict[str, None],
     is_specialized: bool = False,
+    reuse: bool = False,
 ) -> ExportedProgram:
     """Return the program as `torch.export` makes it, with conditions on its inputs that stock torch leaves
     out.
@@ -138,17 +153,20 @@ def traced(
         shapes: What `torch_shapes` returns.
         read_constants: Gets the names of the constants that were read.
         is_specialized: Give the answers in the first trace already.
+        reuse: Trace equal blocks once.
     Raises:
         Exception: What the model or torch raises.
     """
     with tracing or nullcontext():
         if strict:
+            if reuse:
+                log.debug("strict mode traces every block")
             return _traced_once(module, args, kwargs, shapes, True, nullcontext())
         changed: frozenset[str] = frozenset()
         while True:
             answers = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
             try:
-                program = _traced_once(module, args, kwargs, shapes, False, answers.given())
+                program = _traced_blocks(module, args, kwargs, shapes, answers, reuse)
             except (Exception, TraceFinished):
                 if not (answers.found_changed if is_specialized else answers.read):
                     raise
@@ -160,6 +178,26 @@ def traced(
             changed |= answers.found_changed
 
 
+def _traced_blocks(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    shapes: Any,
+    answers: ConstantAnswers,
+    reuse: bool,
+) -> ExportedProgram:
+    """Trace equal blocks once, if asked to. A failure is what a trace of all blocks says it is."""
+    if reuse:
+        blocks = BlockReuse(module)
+        try:
+            return _traced_once(module, args, kwargs, shapes, False, answers.given(), blocks.active())
+        except (Exception, TraceNeeded) as error:
+            if not blocks.replayed:
+                raise
+            log.debug("the model is traced again, with every block: %s", type_and_line(error))
+    return _traced_once(module, args, kwargs, shapes, False, answers.given())
+
+
 def _traced_once(
     module: nn.Module,
     args: tuple[Any, ...],
@@ -167,6 +205,7 @@ def _traced_once(
     shapes: Any,
     strict: bool,
     answers: AbstractContextManager[None],
+    blocks: AbstractContextManager[None] | None = None,
 ) -> ExportedProgram:
     decided = DecidedBranches(is_model_code, is_library_code)
     with (
@@ -178,6 +217,7 @@ def _traced_once(
         # TorchDynamo reads a field that only generated code sets.
         traced_here() if strict else lazy_graph_modules(),
         decided.watched(),
+        blocks or nullcontext(),
     ):
         program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
     add_guards(program, (*decided.guards(program), *absence_guards(program)))

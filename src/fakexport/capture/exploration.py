@@ -164,19 +164,23 @@ def capture_or_explore(
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
     on_failure: Callable[[CaptureFailure], None] | None = None,
     facts: ProgramFacts | None = None,
+    reuse: bool = False,
 ) -> tuple[Captured, Exploration | None]:
     """Return the result of `capture` and, if that is a failure, what `explore` finds.
 
     Args:
-        module, args, kwargs, dynamic, strict, facts: As for `capture`.
+        module, args, kwargs, dynamic, strict, facts, reuse: As for `capture`.
         tracing: Makes the context that `capture` takes, for each trace.
         on_failure: Called with the failure of the capture before anything is explored.
     Raises:
         TypeError, ValueError: as `capture`.
     """
+
     context = tracing() if tracing else None
     with operators_counted() as work:
-        captured = capture(module, args, kwargs, dynamic=dynamic, strict=strict, tracing=context, facts=facts)
+        captured = capture(
+            module, args, kwargs, dynamic=dynamic, strict=strict, tracing=context, facts=facts, reuse=reuse
+        )
     if captured.failure is None:
         return captured, None
     if on_failure is not None:

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 
 from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport.capture import reuse_verification
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import capture
 from fakexport.capture.capture_facts import facts_at_capture
@@ -36,6 +37,8 @@ def export(
     dtype: torch.dtype | None = None,
     dynamic_shapes: Any = None,
     strict: bool = False,
+    reuse_blocks: bool = False,
+    verify_reuse: bool = False,
 ) -> ExportedProgram:
     """Export a model for a topology: fake weights, true constants, and no device needed.
 
@@ -59,11 +62,15 @@ def export(
         dtype: Default floating-point dtype while the model is constructed. Default: torch's.
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or what `torch.export.export` takes.
         strict: Trace with TorchDynamo instead of running the Python code.
+        reuse_blocks: Trace equal blocks once, which is faster for deep models and produces the same program
+            (docs/performance.md).
+        verify_reuse: Reuse blocks, trace a second time with every block, and compare the programs.
     Returns:
         A plain `ExportedProgram`; its outputs are plain tuples, lists and dicts.
     Raises:
         ValueError, TypeError: a topology, device map, dynamic dimension or input that does not fit the model.
         Exception: what the model or `torch.export` raised, as it was raised.
+        ReuseMismatch: `verify_reuse` found a difference: a fault of fakexport.
     Warns:
         UnboundConstants: some constants have no value, because the code does not determine one; the warning
             names them, with FE601, FE602 or FE603.
@@ -75,12 +82,17 @@ def export(
         >>> program.state_dict["weight"].device
         device(type='cuda', index=0)
     """
+    reuse_verification.refuse_strict(verify_reuse=verify_reuse, strict=strict)
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
     found = resolve(source)
     placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(target) as devices:
-        built = _built(found, devices, placed, dtype)
-        inputs = _inputs(found, built, args, kwargs, dtype)
+
+        def made() -> tuple[Built, ExampleInputs]:
+            built = _built(found, devices, placed, dtype)
+            return built, _inputs(found, built, args, kwargs, dtype)
+
+        built, inputs = made()
         facts = facts_at_capture(
             found, devices, built, inputs, dtype=dtype, dynamic_shapes=dynamic_shapes, is_strict=strict
         )
@@ -93,7 +105,10 @@ def export(
                 strict=strict,
                 tracing=found.tracing(built.module, inputs),
                 facts=facts,
+                reuse=reuse_blocks or verify_reuse,
             )
+        if verify_reuse:
+            reuse_verification.verify_reuse(captured, found, made, dynamic=dynamic)
     if captured.program is None:
         assert captured.failure is not None
         assert captured.failure.error is not None

@@ -25,6 +25,8 @@ from fakexport.capture import (
     given_inputs,
     loaded_libraries,
     parse_dynamic,
+    refuse_strict,
+    verify_reuse,
 )
 from fakexport.checking.targets import (
     DeviceMapText,
@@ -76,6 +78,8 @@ def check(
     dynamic_shapes: str | Sequence[str] | None = None,
     strict: bool = False,
     use_cache: bool = False,
+    reuse_blocks: bool = False,
+    verify_reuse: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Report:
     """Check whether a model exports for each target, how the programs differ, and what blocks the export.
@@ -97,6 +101,9 @@ def check(
         dynamic_shapes: `"auto"`, or dimensions such as `"input_ids.1=2..4096"`.
         strict: Trace with TorchDynamo instead of running the Python code.
         use_cache: Let a language model return the KV cache of its input; it takes none.
+        reuse_blocks: Trace equal blocks once, which is faster for deep models and produces the same program.
+        verify_reuse: Reuse blocks, capture a second time with every block traced, and compare; FE001 if the
+            programs differ.
         on_progress: Called at the start of each step.
     Returns:
         One verdict per target in the order asked, the differences, and the diagnostics.
@@ -114,6 +121,7 @@ def check(
     """
     if inputs and not (args is None and kwargs is None):
         raise InvalidValue("example inputs are given twice: as args and kwargs, and as inputs")
+    refuse_strict(verify_reuse=verify_reuse, strict=strict)
     model = resolve(source, use_cache=use_cache)
     request = _Request(
         source=model,
@@ -123,6 +131,8 @@ def check(
         dynamic=parse_dynamic(dynamic_shapes or ()),
         dynamic_shapes=dynamic_shapes or None,
         is_strict=strict,
+        is_reusing=reuse_blocks,
+        is_reuse_verified=verify_reuse,
         is_watched=on_progress is not None,
         start_rss_bytes=peak_bytes(),
     )
@@ -194,6 +204,8 @@ class _Request:
     dynamic: DynamicDims
     dynamic_shapes: str | Sequence[str] | None
     is_strict: bool
+    is_reusing: bool
+    is_reuse_verified: bool
     is_watched: bool
     start_rss_bytes: int
 
@@ -246,8 +258,7 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
     try:
         with torch_logs_silenced(), emulate(target.topology):
             with clock.running("build", "build"):
-                built = _build(request.source, target)
-                inputs = _inputs(request, built, target)
+                built, inputs = _made(request, target)
             is_counted = request.is_watched and not request.is_strict
             blocks = TracedBlocks(built.module) if is_counted else None
             with (
@@ -274,6 +285,11 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
                     on_failure=lambda failure: announce(
                         "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
                     ),
+                    reuse=request.is_reusing or request.is_reuse_verified,
+                )
+            if request.is_reuse_verified:
+                verify_reuse(
+                    captured, request.source, lambda: _made(request, target), dynamic=request.dynamic
                 )
             if captured.program is None or captured.recovered is None:
                 assert captured.failure is not None
@@ -321,6 +337,11 @@ def _of_target(target: Target, found: Sequence[Diagnostic]) -> tuple[Diagnostic,
 
 def _build(source: Source, target: Target) -> Built:
     return build_source(source, target.topology, device_map=target.device_map, dtype=target.dtype)
+
+
+def _made(request: _Request, target: Target) -> tuple[Built, ExampleInputs]:
+    built = _build(request.source, target)
+    return built, _inputs(request, built, target)
 
 
 def _inputs(request: _Request, built: Built, target: Target) -> ExampleInputs:

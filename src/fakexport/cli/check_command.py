@@ -19,6 +19,7 @@ from fakexport.cli.options import (
     OptionalSource,
     OutputFormat,
     Profiles,
+    ReuseBlocks,
     Strict,
     UseCache,
 )
@@ -49,6 +50,7 @@ def check_command(
     dynamic: DynamicDims = None,
     strict: Strict = None,
     use_cache: UseCache = None,
+    reuse_blocks: ReuseBlocks = None,
     format_: Annotated[
         OutputFormat,
         typer.Option(
@@ -76,6 +78,7 @@ def check_command(
         dynamic=dynamic or None,
         strict=strict,
         use_cache=use_cache,
+        reuse_blocks=reuse_blocks,
         libraries=library or None,
     )
     loaded: set[str] = set()
@@ -111,6 +114,7 @@ def _check(source: str, options: CheckOptions, on_progress: Callable[[Progress],
         dynamic_shapes=options.dynamic or None,
         strict=bool(options.strict),
         use_cache=bool(options.use_cache),
+        reuse_blocks=bool(options.reuse_blocks),
         on_progress=on_progress,
     )
 

@@ -17,6 +17,7 @@ from fakexport.cli.options import (
     Libraries,
     NoProgress,
     Profiles,
+    ReuseBlocks,
     Source,
     Strict,
     UseCache,
@@ -41,6 +42,14 @@ def export_command(
     dynamic: DynamicDims = None,
     strict: Strict = None,
     use_cache: UseCache = None,
+    reuse_blocks: ReuseBlocks = None,
+    verify_reuse: Annotated[
+        bool,
+        typer.Option(
+            "--verify-reuse",
+            help="With --reuse-blocks: capture a second time, every block traced, and compare the programs.",
+        ),
+    ] = False,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
     library: Libraries = None,
@@ -65,6 +74,8 @@ def export_command(
             dynamic_shapes=dynamic or None,
             strict=bool(strict),
             use_cache=bool(use_cache),
+            reuse_blocks=bool(reuse_blocks),
+            verify_reuse=verify_reuse,
             on_progress=on_progress,
         )
         (verdict,) = report.verdicts
@@ -74,6 +85,8 @@ def export_command(
 
     write_report(render_report(report, width=output_width()))
     if verdict.program is not None:
+        if verify_reuse:
+            write_error_line("block reuse verified: the program is the same with every block traced")
         write_error_line(f"{output}: {output.stat().st_size:,} bytes, without weights")
     if not report.is_clean:
         raise typer.Exit(1)

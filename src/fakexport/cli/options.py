@@ -79,6 +79,13 @@ UseCache = Annotated[
         "--use-cache/--no-use-cache", help="Let a language model return its KV cache (it takes none)."
     ),
 ]
+ReuseBlocks = Annotated[
+    bool | None,
+    typer.Option(
+        "--reuse-blocks/--no-reuse-blocks",
+        help="Trace equal blocks once: faster for deep models, and the same program.",
+    ),
+]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]
 Libraries = Annotated[
     list[str] | None,
@@ -99,7 +106,9 @@ Profiles = Annotated[
 ]
 Debug = Annotated[
     bool,
-    typer.Option(DEBUG, help="Show tracebacks, and the warnings and logs of torch and transformers."),
+    typer.Option(
+        DEBUG, help="Show tracebacks, and the warnings and logs of torch, transformers and fakexport."
+    ),
 ]
 Archive = Annotated[
     str,

@@ -33,6 +33,7 @@ class CheckOptions:
     dynamic: list[str] | None = None
     strict: bool | None = None
     use_cache: bool | None = None
+    reuse_blocks: bool | None = None
     libraries: list[str] | None = None
 
     def over(self, defaults: CheckOptions) -> CheckOptions:
@@ -161,6 +162,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "dynamic": _texts,
     "strict": boolean,
     "use-cache": boolean,
+    "reuse-blocks": boolean,
     "libraries": _texts,
 }
 

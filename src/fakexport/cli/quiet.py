@@ -30,7 +30,7 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
     data-dependent branch (torch 2.13). Everything is put back afterwards.
 
     Args:
-        is_debug: Drop nothing; stdout still goes to stderr.
+        is_debug: Drop nothing, and show what fakexport logs; stdout still goes to stderr.
     Raises:
         LittleMemoryError: there is too little memory for these libraries.
     """
@@ -38,7 +38,7 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
     if is_debug:
         from fakexport._torch.quiet_logs import torch_logs_allowed
 
-        with redirect_stdout(sys.stderr), torch_logs_allowed():
+        with redirect_stdout(sys.stderr), torch_logs_allowed(), _own_logs_shown():
             yield
         return
     before = logging.root.manager.disable
@@ -51,6 +51,22 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
             yield
         finally:
             logging.disable(before)
+
+
+@contextmanager
+def _own_logs_shown() -> Iterator[None]:
+    """Show on stderr what fakexport logs about its own work."""
+    logger = logging.getLogger("fakexport")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("debug: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
 
 
 def _show_own(

@@ -13,6 +13,7 @@ from fakexport.program.differences.program_difference import (
     RangeDifference,
     SignatureDifference,
 )
+from fakexport.program.identity import first_difference
 from fakexport.program.library_operators import (
     library_classes,
     library_modules,
@@ -103,6 +104,7 @@ __all__ = [
     "diff",
     "example_inputs_of",
     "facts_of",
+    "first_difference",
     "give_stand_in_inputs",
     "graph_modules",
     "handed_on",

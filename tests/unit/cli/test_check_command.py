@@ -48,6 +48,7 @@ def test_the_defaults(asked):
         "dynamic_shapes": None,
         "strict": False,
         "use_cache": False,
+        "reuse_blocks": False,
         "on_progress": None,
     }
 
@@ -56,7 +57,7 @@ def test_every_option_reaches_the_check(asked):
     options = (
         "--target cpu --target 8xH100 --device-map balanced --dtype bfloat16",
         "--input x=float32[2,3] --input y=int64[2] --dynamic x.0=1..64 --dynamic auto",
-        "--strict --use-cache --no-progress --debug",
+        "--strict --use-cache --reuse-blocks --no-progress --debug",
     )
 
     code = main(["check", "m:f", *" ".join(options).split(" ")])
@@ -71,6 +72,7 @@ def test_every_option_reaches_the_check(asked):
         "dynamic_shapes": ["x.0=1..64", "auto"],
         "strict": True,
         "use_cache": True,
+        "reuse_blocks": True,
         "on_progress": None,
     }
 

@@ -1,0 +1,66 @@
+"""What `_torch/copied_values.py` relies on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fakexport._torch.copied_values import CopiedValues, TraceNeeded
+from fakexport._torch.fake_tensors import storage_identity
+from fakexport._torch.observed_tensors import numbers_of, tensor_facts
+
+MADE = {
+    "plain": lambda: torch.ones(2, 3),
+    "transposed": lambda: torch.empty_strided((2, 3), (1, 2)),
+    "expanded": lambda: torch.ones(1, 3).expand(2, 3),
+    "part": lambda: torch.ones(4, 6)[1:3, 1:],
+    "empty": lambda: torch.ones(0, 3),
+    "complex": lambda: torch.ones(2, dtype=torch.complex64),
+    "bfloat16": lambda: torch.ones(2, dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_a_copy_has_memory_of_its_own_and_the_same_numbers(made):
+    with FakeTensorMode():
+        original = made()
+
+    copy = CopiedValues({}).fake(original)
+
+    assert numbers_of(copy) == numbers_of(original)
+    assert (copy.dtype, copy.device, copy.fake_mode) == (original.dtype, original.device, original.fake_mode)
+    assert storage_identity(copy) != storage_identity(original)
+
+
+def test_what_shared_memory_shares_it_again():
+    with FakeTensorMode():
+        original = torch.ones(4, 6)
+        views = [original, original[1:], original.view(torch.int32), original.t()]
+
+    copies = CopiedValues({}).copied(views)
+
+    assert len({storage_identity(copy) for copy in copies}) == 1
+    assert [numbers_of(copy) for copy in copies] == [numbers_of(view) for view in views]
+
+
+def test_a_copy_is_in_the_memory_of_the_input_that_it_is_given():
+    with FakeTensorMode():
+        old, new = torch.ones(4, 6), torch.ones(4, 6, requires_grad=True)
+        alias = old.detach()
+
+    copy = CopiedValues({storage_identity(old): new}).fake(alias)
+
+    assert storage_identity(copy) == storage_identity(new)
+    assert not copy.requires_grad
+
+
+def test_an_output_that_needs_gradients_has_them_and_gives_none():
+    with FakeTensorMode():
+        original = torch.ones(2, 3, requires_grad=True) * 2
+
+        copy = CopiedValues({}).tensor(original, lambda number: number)
+
+        assert tensor_facts(copy) == tensor_facts(original)
+        with pytest.raises(TraceNeeded):
+            copy.sum().backward()

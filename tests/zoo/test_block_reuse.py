@@ -1,0 +1,95 @@
+"""Architectures with more layers than kinds of them: the same program with block reuse as without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fakexport.capture import DynamicDims, capture, parse_dynamic, verify_reuse
+from fakexport.capture.block_reuse import BlockReuse
+from fakexport.devices import emulate
+from fakexport.fake import Built, build, install_transfers
+from fakexport.sources import ExampleInputs, resolve
+from tests.architectures import ARCHITECTURES, Architecture
+from tests.architectures.deepened import deepened
+
+pytest.importorskip("transformers")
+pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
+
+# What people deploy. Calls of blocks of these must be reused, in both ways.
+IN_EVERY_RUN = ("llama", "bert", "vit")
+IN_CI = ("qwen3", "gpt2", "whisper", "clip", "bart", "deepseek_v3")
+DEPTH = 6
+
+
+def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    if name in IN_EVERY_RUN:
+        return ()
+    return (pytest.mark.slow,) if name in IN_CI else (pytest.mark.exhaustive,)
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[BlockReuse]:
+    """Each trace with reuse."""
+    seen: list[BlockReuse] = []
+    active = BlockReuse.active
+
+    def watched(blocks: BlockReuse) -> object:
+        seen.append(blocks)
+        return active(blocks)
+
+    monkeypatch.setattr(BlockReuse, "active", watched)
+    return seen
+
+
+def source_of(architecture: Architecture, folder: Path) -> str:
+    """The deep model; or the small one, where the config cannot be deepened."""
+    for settings in (deepened(architecture.settings, DEPTH), dict(architecture.settings)):
+        path = folder / f"{architecture.model_type}.json"
+        path.write_text(json.dumps(settings))
+        source = f"hf:{path}:{architecture.auto_class}"
+        try:
+            with emulate("cpu"):
+                build(resolve(source).factory)
+        except Exception:  # whatever a constructor raises for layers that do not fit each other
+            continue
+        return source
+    raise AssertionError(f"{architecture} cannot be constructed")
+
+
+def modes() -> Iterator[tuple[str, DynamicDims | None, torch.dtype | None]]:
+    yield "cpu", None, None
+    yield "H100", parse_dynamic("auto"), torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "architecture", [pytest.param(each, id=str(each), marks=marks(str(each))) for each in ARCHITECTURES]
+)
+def test_reuse_gives_the_same_program(
+    architecture: Architecture, traces: list[BlockReuse], tmp_path: Path
+) -> None:
+    if not architecture.is_available:
+        pytest.skip(f"this transformers has no {architecture}")
+    source = resolve(source_of(architecture, tmp_path))
+    for target, dynamic, dtype in modes():
+        with emulate(target) as devices:
+            device = devices.default_device
+
+            def made(device: str = device, dtype: torch.dtype | None = dtype) -> tuple[Built, ExampleInputs]:
+                built = build(source.factory, device_map=device, dtype=dtype)
+                with built.mode:
+                    return built, source.example_inputs(built.module, device, dtype)
+
+            built, inputs = made()
+            with install_transfers(built.module, built.placement):
+                tracing = source.tracing(built.module, inputs)
+                captured = capture(
+                    built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing, reuse=True
+                )
+            verify_reuse(captured, source, made, dynamic=dynamic)
+    if str(architecture) in (*IN_EVERY_RUN, *IN_CI):
+        assert all(blocks.replayed for blocks in traces), [blocks.report() for blocks in traces]
