@@ -41,6 +41,11 @@ def _cases() -> Iterator[Any]:
     for index, name in enumerate(names):
         for turn, (way, device) in enumerate(WAYS):
             is_default = way == "static" and (index % 12, device) in ((0, "cpu"), (6, "cuda"))
+            is_default |= (name, way, device) == (
+                "batch_norm_train",
+                "static",
+                "cuda",
+            )  # Alone in what it binds.
             is_slow = (way, device) in IN_CI or (index + turn) % 8 == 0
             marks = () if is_default else pytest.mark.slow if is_slow else pytest.mark.exhaustive
             yield pytest.param(name, way, device, id=f"{name}-{way}-{device}", marks=marks)

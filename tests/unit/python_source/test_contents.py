@@ -153,11 +153,14 @@ EAGER = {
 }
 
 
+BOTH_WAYS = ("modes", "associative scan")  # These are written otherwise. The others take turns by default.
 AS_EXPORTED_OR_NOT = [
-    pytest.param(*EAGER[name], is_functional, id=f"{name}-{way}", marks=marks)
+    pytest.param(
+        *EAGER[name], is_functional, id=f"{name}-{way}", marks=() if is_default else pytest.mark.slow
+    )
     for index, name in enumerate(EAGER)
     for is_functional, way in ((False, "as exported"), (True, "functional"))
-    for marks in ([] if is_functional == bool(index % 2) else pytest.mark.slow,)
+    for is_default in (name in BOTH_WAYS or is_functional == bool(index % 2),)
 ]
 
 

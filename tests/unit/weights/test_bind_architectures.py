@@ -83,7 +83,7 @@ def test_a_program_that_branched_on_its_device_is_refused_with_what_the_cpu_lack
 
 
 # Their programs differ from eager in the last bit, whoever exports them: stock export is the reference.
-@pytest.mark.parametrize("model_type", ["t5", pytest.param("wav2vec2-bert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model_type", ["t5", "wav2vec2-bert"])
 def test_a_bound_program_gives_what_the_stock_program_of_the_real_model_gives(model_type, tmp_path):
     model = real_model(model_type, tmp_path)
     inputs = model.source.example_inputs(model.module, "cpu", None)
