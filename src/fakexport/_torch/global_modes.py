@@ -68,6 +68,14 @@ def global_modes() -> tuple[Any, ...]:
     )
 
 
+def foreign_mode() -> str | None:
+    """Return the name of an active mode that is neither of torch nor of fakexport: it may keep anything."""
+    for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()):
+        if type(mode).__module__.partition(".")[0] not in ("torch", "fakexport"):
+            return type(mode).__qualname__
+    return None
+
+
 def hooks_of_all_modules() -> list[dict[Any, Any]]:
     """Return the hooks that run at the calls of all modules, and what is known of them."""
     held = vars(torch.nn.modules.module)

@@ -276,7 +276,7 @@ class Counts(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         if function is torch.relu:
             self.calls += 1
-            return result * self.calls
+            return result * 2 if self.calls == DEPTH - 1 else result
         return result
 
 
@@ -354,7 +354,7 @@ def kept():
 class KeptByCache(Block):
     def forward(self, x):
         kept().append(1)
-        return super().forward(x) * len(kept())
+        return super().forward(x) * (2 if len(kept()) == DEPTH - 1 else 1)
 
 
 def test_what_a_cached_function_keeps_is_seen():

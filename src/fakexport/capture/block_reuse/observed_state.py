@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
+import inspect
 import logging
 import re
 import types
@@ -218,6 +220,8 @@ class _Walk(TensorTokens):
         elif kind in (staticmethod, classmethod) or hasattr(value, "cache_info"):
             self.tokens.append(kind)
             self.visit(value.__wrapped__)
+            if hasattr(value, "cache_info") and not all(map(_is_unchanging, _kept_by(value))):
+                raise NotComparable(f"what the cached function {value.__wrapped__.__name__} keeps")
         elif kind is property:
             self.tokens.append(kind)
             for part in (value.fget, value.fset, value.fdel):
@@ -339,6 +343,22 @@ class _Walk(TensorTokens):
 
 _NOT_POSITIONAL = frozenset({"training", "_is_full_backward_hook", "call_super_init"})
 _TRUSTED = frozenset({"torch", "collections", "typing", "abc", "enum", "functools", "numpy", "fakexport"})
+
+
+def _kept_by(cached: Any) -> Iterator[Any]:
+    """Yield what a function of `functools.lru_cache` keeps, which only the collector can reach."""
+    for held in gc.get_referents(cached):
+        if type(held) is dict and held is not vars(cached):
+            yield from held.values()
+        elif type(held) is not dict and held is not cached.__wrapped__:
+            yield held
+
+
+def _is_unchanging(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_unchanging, value))
+    kinds = (type, types.FunctionType, types.ModuleType, inspect.Signature, *_BUILT_IN, *_CONSTANTS)
+    return type(value) in _VALUES or isinstance(value, kinds) or type(value).__name__ == "_lru_list_elem"
 
 
 def _slots(owner: type) -> Iterator[str]:

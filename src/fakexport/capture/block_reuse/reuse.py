@@ -15,7 +15,7 @@ from torch import nn
 from fakexport._torch.block_recordings import NotReplayable, Recording, entry_state
 from fakexport._torch.block_templates import Template, template_of
 from fakexport._torch.copied_values import gradients_need_a_trace
-from fakexport._torch.global_modes import global_modes, random_states
+from fakexport._torch.global_modes import foreign_mode, global_modes, random_states
 from fakexport._torch.module_calls import ModuleCall, around_module_calls, can_be_noted, noted_reads
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.template_replay import replay
@@ -137,6 +137,8 @@ class BlockReuse:
             return self._refused(kind, suspicion, forward, args, kwargs, is_final=True)
         if len(kind.known) - kind.replayed >= _MOST_UNUSED or kind.waits - kind.replayed >= _MOST_WAITS:
             return self._refused(kind, "its calls differ", forward, args, kwargs, is_final=True)
+        if (mode := foreign_mode()) is not None:
+            return self._refused(kind, f"the mode {mode}", forward, args, kwargs)
         try:
             state = observed_state(tracer, module, args, kwargs, kind.code)
         except (
