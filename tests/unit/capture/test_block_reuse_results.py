@@ -509,6 +509,7 @@ def test_a_result_that_a_block_keeps_is_kept():
     check(SumsKept([KeepsResult(at) for at in range(DEPTH)]).eval())
 
 
+@pytest.mark.slow
 def test_blocks_on_several_devices_are_the_same():
     class OnDevices(Model):
         def forward(self, x):

@@ -85,7 +85,8 @@ def drawn(count: int) -> Any:
     )
 
 
-@drawn(6)
+@pytest.mark.slow
+@drawn(12)
 @given(plan=plans(), is_dynamic=st.booleans())
 def test_a_drawn_model_is_the_same_program(replayed: list[BlockReuse], plan: Plan, is_dynamic: bool) -> None:
     check(plan, is_dynamic=is_dynamic)
