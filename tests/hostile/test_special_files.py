@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,7 +188,8 @@ def test_nothing_but_a_file_is_replaced(command, folder, capsys) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(WRITING))
-def test_no_name_at_all_is_one_line_and_exit_code_2(command, folder, capsys) -> None:
+def test_no_name_at_all_is_one_line_and_exit_code_2(command, folder, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Of the model's module, next to it.
     before = sorted(folder.iterdir())
 
     code = main([word if "X" not in word else "" for word in command.split()])
