@@ -218,7 +218,7 @@ def _made_output(tensor: Any, tracer: Any, index: dict[Node, int]) -> tuple[int,
     reason = why_not_observable(tensor)
     proxy = proxy_of(tracer, tensor)
     if reason is not None or proxy is None or proxy.constant is not None:
-        raise NotReplayable(f"it returns {reason or 'a tensor that is no value of a node'}")
+        raise NotReplayable(f"it returns {reason or 'a tensor that is not the value of a node'}")
     if proxy.proxy.node not in index:
         raise NotReplayable("it returns a tensor from outside")
     if tensor.is_leaf and tensor.requires_grad:

@@ -132,11 +132,15 @@ def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:
 def _copied(fake: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
     """Return a copy with the very strides of the tensor.
 
-    Copies of tensors that share memory share it too, as in torch, which does neither for a parameter.
+    Copies of tensors that share memory share it too, as in torch, which does neither for a parameter, and
+    gives what is conjugated or negated lazily memory of its own.
     """
     if isinstance(fake, torch.nn.Parameter) or fake.layout is not torch.strided:
         return fake.clone()
     storage = fake.untyped_storage()
+    # Elements that do not fill the memory cannot stand for it: the copy has memory of its own.
+    if fake.is_conj() or fake.is_neg() or storage.nbytes() % fake.itemsize:
+        return fake.clone()
     _, memory = memo.get(_memory_key(storage), (storage, None))
     if memory is None:
         copied = fake.clone()

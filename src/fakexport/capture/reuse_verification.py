@@ -20,7 +20,7 @@ class ReuseMismatch(FakexportError, RuntimeError):
 def refuse_strict(*, verify_reuse: bool, strict: bool) -> None:
     """Raise `InvalidValue` if a proof is asked for where there is nothing to prove."""
     if verify_reuse and strict:
-        raise InvalidValue("strict mode traces every block, so there is no block reuse to verify")
+        raise InvalidValue("block reuse cannot be verified in strict mode, which traces every block")
 
 
 def verify_reuse(

@@ -89,7 +89,7 @@ def test_there_is_nothing_to_verify_in_strict_mode(model: str, capsys: pytest.Ca
     assert export(f"{model}:equal", "--verify-reuse", "--strict") == 2
 
     assert capsys.readouterr().err == (
-        "error: strict mode traces every block, so there is no block reuse to verify\n"
+        "error: block reuse cannot be verified in strict mode, which traces every block\n"
     )
 
 
@@ -130,7 +130,7 @@ def test_python_verifies_and_refuses_strict_mode() -> None:
     assert isinstance(
         fe.export(different, (torch.zeros(3, 4),), verify_reuse=True), torch.export.ExportedProgram
     )
-    with pytest.raises(ValueError, match="no block reuse to verify"):
+    with pytest.raises(ValueError, match="block reuse cannot be verified in strict mode"):
         fe.export(different, (torch.zeros(3, 4),), strict=True, verify_reuse=True)
 
 

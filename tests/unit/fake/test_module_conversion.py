@@ -126,6 +126,26 @@ def test_a_deep_copy_shares_memory_where_the_copy_of_a_real_module_does(changed)
     assert faked == values(torch.Tensor.detach)
 
 
+def _lazily_conjugated():
+    turn = torch.arange(3.0) * 1j
+    return turn, turn.conj(), turn.conj().imag
+
+
+def _of_no_whole_number_of_elements():
+    table = torch.arange(3.0)
+    return table, table[:2].view(torch.int64), table[1:]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("made", [_lazily_conjugated, _of_no_whole_number_of_elements])
+def test_a_deep_copy_of_views_with_other_elements_has_their_values(made, reverse):
+    with fake_mode() as mode, recording(mode) as recorded:
+        copies = copy.deepcopy(made()[:: -1 if reverse else 1])
+    found = [recorded.value_of(tensor).tolist() for tensor in copies]
+
+    assert found == [tensor.tolist() for tensor in made()[:: -1 if reverse else 1]]
+
+
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_a_deep_copy_after_the_block_has_the_value_of_the_original():
     with fake_mode() as mode, recording(mode) as recorded:

@@ -141,9 +141,7 @@ class BlockReuse:
             return self._refused(kind, f"the mode {mode}", forward, args, kwargs)
         try:
             state = observed_state(tracer, module, args, kwargs, kind.code)
-        except (
-            Exception
-        ) as reason:  # An object that does not let itself be looked at, mostly `NotComparable`.
+        except Exception as reason:  # Mostly `NotComparable`; or an object that cannot be looked at.
             return self._refused(kind, str(reason), forward, args, kwargs)
         key = (group.shape, _call_site(), global_modes(), entry_state(tracer, module))
         for known in kind.known:
