@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
+import pytest
 import torch
 
 from fakexport._torch.operator_schema import (
+    aliased_arguments,
     argument_names,
     argument_values,
     defining_module,
     is_changing_views,
     is_mutating,
     is_python_operator,
+    numbers_for_tensors,
     operator_schema,
 )
 
@@ -67,3 +71,27 @@ def test_an_operator_that_was_made_in_python_is_known() -> None:
     assert not is_python_operator("aten::add")
     assert defining_module("schema_facts::twice") == __name__
     assert defining_module("aten::add") is None
+
+
+@pytest.mark.parametrize(
+    ("overload", "owners"),
+    [
+        (torch.ops.aten.add.Tensor, (None,)),
+        (torch.ops.aten.add_.Tensor, ("self",)),
+        (torch.ops.aten.view.default, ("self",)),
+        (torch.ops.aten.unbind.int, ("self",)),
+        (torch.ops.aten.split.Tensor, ("self",)),
+        (torch.ops.aten.add.out, ("out",)),
+        (torch.ops.aten.topk.default, (None, None)),
+    ],
+)
+def test_the_schema_says_whose_memory_a_result_has(overload: Any, owners: tuple[str | None, ...]) -> None:
+    assert aliased_arguments(overload) == owners
+
+
+def test_numbers_are_passed_where_a_tensor_is_meant() -> None:
+    aten = torch.ops.aten
+
+    assert numbers_for_tensors(aten.add.Tensor, (torch.zeros(2), 3), {"alpha": 2}) == [3]
+    assert numbers_for_tensors(aten.lt.Scalar, (torch.zeros(2), 1.5), {}) == [1.5]
+    assert numbers_for_tensors(aten.softmax.int, (torch.zeros(2), 0), {}) == []

@@ -6,7 +6,7 @@ Seen on torch 2.11 to 2.13. Source: `torch/_library/custom_ops.py:OPDEFS`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,3 +108,42 @@ def is_changing_views(operator: Any) -> bool:
     argument (`unsqueeze_`).
     """
     return torch.Tag.inplace_view in operator.tags
+
+
+def aliased_arguments(operator: Any) -> tuple[str | None, ...]:
+    """Return for each result of an operator overload the argument whose memory it has, by the schema.
+
+    None for memory of its own.
+
+    Example:
+        >>> aliased_arguments(torch.ops.aten.add_.Tensor), aliased_arguments(torch.ops.aten.add.Tensor)
+        (('self',), (None,))
+    """
+    arguments = [a for a in operator._schema.arguments if a.alias_info is not None]
+    owners = {name: a.name for a in arguments for name in a.alias_info.before_set}
+    # The views in a list (`unbind`) have a set of their own.
+    only = arguments[0].name if len(arguments) == 1 else None
+    return tuple(
+        None
+        if returned.alias_info is None
+        else next((owners[name] for name in returned.alias_info.before_set if name in owners), only)
+        for returned in operator._schema.returns
+    )
+
+
+def numbers_for_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the Python numbers that a call passes where the operator computes with a tensor: for them the
+    binding, or the operator itself, makes tensors of one element.
+
+    Args:
+        operator: An operator overload.
+        args, kwargs: Arguments of one call of it.
+    """
+    given = zip(operator._schema.arguments, args, strict=False)
+    named = ((a, kwargs[a.name]) for a in operator._schema.arguments if a.name in kwargs)
+    return [
+        value
+        for argument, value in (*given, *named)
+        if isinstance(value, (int, float, complex, torch.SymInt, torch.SymFloat))
+        and (str(argument.type) == "Tensor" or argument.name == "other")
+    ]

@@ -1,0 +1,95 @@
+"""When a program holds which memory: its storages, and the order in which they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from torch.export import ExportedProgram
+
+from fakexport._torch.size_values import symbols_of
+from fakexport.devices import Topology, emulate, emulated_topology
+from fakexport.plan.execution import Execution
+from fakexport.plan.storage import Storage
+from fakexport.program import Visit, devices_of_program, facts_of
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """The storages of a program and their lifetimes, with sizes as expressions over its symbols.
+
+    Args:
+        storages: All of them: what is held from the start first, the others in the order of allocation.
+        held: How many of the first storages are there before, while and after the program runs: weights,
+            constants, inputs.
+        events: In the order of execution: the step, and `k` where storage k is taken or `~k` where it is
+            given back.
+        steps: The nodes in the order of execution; the body of a loop may come more than once.
+        left_out: What the sizes do not count or count by the schema alone, one line each.
+    """
+
+    storages: tuple[Storage, ...]
+    held: int
+    events: tuple[tuple[int, int], ...]
+    steps: tuple[Visit, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the symbols that some size depends on, sorted: `s77`; `u0` only running tells."""
+        found = {symbol.name for storage in self.storages for symbol in symbols_of(storage.bytes)}
+        return tuple(sorted(found))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that hold anything, sorted."""
+        return tuple(sorted({storage.device for storage in self.storages}))
+
+
+def liveness(program: ExportedProgram, *, topology: Topology | None = None) -> Liveness:
+    """Return the storages of a program and when each is held, as `program.module()` executes it.
+
+    A value is given back after its last use, as the code that `torch.fx` generates does it; inputs are held
+    by the caller and weights by the module. Operators that may return a view or a copy (`reshape`,
+    `contiguous`, `to`, `dropout`) are run on fakes to see which, at the sizes of the example inputs. Where a
+    model branches on data, both branches count, one after the other.
+
+    Args:
+        program: Not changed; with or without weights.
+        topology: The devices that it is for. Default: those it was exported for, as far as they are known.
+    """
+    with _machine(program, topology):
+        execution = Execution(program)
+        execution.run()
+    return Liveness(
+        storages=tuple(execution.storages),
+        held=execution.held,
+        events=tuple(execution.events),
+        steps=tuple(execution.steps),
+        left_out=tuple(execution.left_out()),
+    )
+
+
+def _machine(program: ExportedProgram, topology: Topology | None) -> AbstractContextManager[object]:
+    """Return a context in which the devices of a program exist for fakes."""
+    devices = [device for device in devices_of_program(program) if device not in ("cpu", "meta")]
+    current = emulated_topology()
+    if not devices or (current is not None and all(map(current.has_device, devices))):
+        return nullcontext()
+    known = topology or _topology_of(program)
+    if known is None or not all(map(known.has_device, devices)):
+        known = Topology.parse("+".join(_enough(devices)))
+    return emulate(known)
+
+
+def _topology_of(program: ExportedProgram) -> Topology | None:
+    spec = facts_of(program).topology
+    return None if spec is None else Topology.parse(spec)
+
+
+def _enough(devices: list[str]) -> Iterator[str]:
+    """Yield as many devices of each type, of the default model, as the highest index needs."""
+    for kind in sorted({device.partition(":")[0] for device in devices}):
+        indices = [int(name.partition(":")[2] or 0) for name in devices if name.partition(":")[0] == kind]
+        yield f"{max(indices) + 1}x{kind}" if max(indices) else kind

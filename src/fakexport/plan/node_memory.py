@@ -1,0 +1,151 @@
+"""What each operator of a program does to memory: what it takes, and which of its results are views."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from fakexport._torch.fake_tensors import mode_of
+from fakexport._torch.operator_effects import effects_of
+from fakexport._torch.operator_memory import Allocation, CallMemory, call_memory, is_composite, tensors_in
+from fakexport._torch.operator_registry import OpOverload
+from fakexport._torch.operator_schema import aliased_arguments, argument_names
+from fakexport._torch.symbolic_numbers import noted_expression_of
+from fakexport.error import type_and_line
+from fakexport.plan.temporaries import temporaries
+
+
+class NodeMemory:
+    """Answers for the nodes of one program; calls that are alike are looked at once."""
+
+    def __init__(self) -> None:
+        self.unread: dict[str, str] = {}
+        """Operators that could not be run on fakes and were read by their schema, and why."""
+        self._known: dict[Hashable, CallMemory] = {}
+        self._composites: dict[OpOverload, bool] = {}
+        self._keys: dict[Node, Hashable] = {}
+        self._casts: tuple[Any, ...] | None = None
+
+    @contextmanager
+    def casting(self, *autocast: Any) -> Iterator[None]:
+        """Enter a context in which operators cast their arguments as in `torch.autocast(*autocast)`."""
+        before, self._casts = self._casts, autocast
+        try:
+            yield
+        finally:
+            self._casts = before
+
+    def of(self, node: Node) -> CallMemory:
+        """Return what a node does to memory whose target is an operator overload.
+
+        An output `~i` is in the memory of the i-th tensor of the arguments, as `tensors_in` has them.
+        """
+        operator = node.target
+        assert isinstance(operator, OpOverload)
+        key = (operator, self._casts, self._key(node.args), self._key(dict(node.kwargs)))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._looked_at(node, operator)
+        return found
+
+    def _looked_at(self, node: Node, operator: OpOverload) -> CallMemory:
+        args, kwargs = values_of(node)
+        mode = mode_of(tensors_in((args, kwargs)))
+        if mode is None or effects_of(operator).writes or not self._has_to_run(operator):
+            return _by_schema(node, operator)
+        casts = nullcontext() if self._casts is None else torch.autocast(*self._casts)
+        try:
+            with casts:
+                return call_memory(mode, operator, args, kwargs, temporaries)
+        except Exception as error:  # A kernel that fakes lack, a size that only running tells.
+            self.unread[str(operator)] = type_and_line(error)
+            return _by_schema(node, operator)
+
+    def _has_to_run(self, operator: OpOverload) -> bool:
+        if self._casts is not None:
+            return True
+        known = self._composites.get(operator)
+        if known is None:
+            known = self._composites[operator] = is_composite(operator)
+        return known
+
+    def _key(self, argument: Any) -> Hashable:
+        if isinstance(argument, Node):
+            known = self._keys.get(argument)
+            if known is None:
+                known = self._keys[argument] = _value_key(argument.meta.get("val"))
+            return known
+        if isinstance(argument, (list, tuple)):
+            return tuple([self._key(item) for item in argument])
+        if isinstance(argument, dict):
+            return tuple([(name, self._key(value)) for name, value in argument.items()])
+        return type(argument), argument if isinstance(argument, Hashable) else id(argument)
+
+
+def values_of(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a node with fakes and symbolic numbers in place of nodes."""
+    args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda source: source.meta.get("val"))
+    return args, kwargs
+
+
+def _value_key(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        strides = value.stride() if value.layout is torch.strided else ()
+        numbers = tuple([_number_key(number) for number in (*value.shape, *strides)])
+        return value.dtype, value.device, numbers
+    if isinstance(value, (list, tuple)):
+        return tuple([_value_key(item) for item in value])
+    return _number_key(value)
+
+
+def _number_key(value: Any) -> Hashable:
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        expression: Hashable = noted_expression_of(value)
+        return expression
+    return value if isinstance(value, Hashable) else id(value)
+
+
+def _by_schema(node: Node, operator: OpOverload) -> CallMemory:
+    """Read which results are views off the schema, and the sizes of the others off the node."""
+    value = node.meta.get("val")
+    returned = [value] if len(operator._schema.returns) == 1 else list(value or ())
+    args, kwargs = values_of(node)
+    places = _places(operator, args, kwargs)
+    taken: list[Allocation] = []
+    outputs: list[int] = []
+    for result, owner in zip(returned, aliased_arguments(operator), strict=False):
+        owned = places.get(owner, ()) if owner is not None else ()
+        for index, tensor in enumerate(tensors_in(result)):
+            if owned:
+                outputs.append(~owned[index if len(owned) > 1 else 0])
+            else:
+                outputs.append(len(taken))
+                taken.append(allocation(tensor, str(operator)))
+    events = [*range(len(taken))]
+    for device, size in temporaries(operator, args, kwargs, value):
+        events.insert(len(taken), len(taken))
+        events.append(~len(taken))
+        taken.append(Allocation(str(operator), device, size))
+    return CallMemory(tuple(taken), tuple(events), tuple(outputs))
+
+
+def _places(operator: OpOverload, args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return for each argument the places of its tensors among those of all arguments."""
+    places: dict[str, tuple[int, ...]] = {}
+    first = 0
+    for name, value in (*zip(argument_names(operator), args, strict=False), *kwargs.items()):
+        count = len(tensors_in(value))
+        places[name] = tuple(range(first, first + count))
+        first += count
+    return places
+
+
+def allocation(tensor: torch.Tensor, operator: str) -> Allocation:
+    """Return the memory that a tensor of its own needs."""
+    size = tensor.numel() * tensor.itemsize
+    return Allocation(operator, str(tensor.device), size, tuple(tensor.shape), tensor.dtype)

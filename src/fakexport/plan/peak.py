@@ -1,0 +1,151 @@
+"""How much memory a program holds at chosen sizes: the timeline of each device, and its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fakexport._torch.size_values import size_value, symbols_of
+from fakexport.error import InvalidValue
+from fakexport.plan.liveness import Liveness
+from fakexport.plan.storage import KINDS, Kind, Storage
+from fakexport.program import Visit
+
+
+@dataclass(frozen=True)
+class LiveStorage:
+    """A storage and its bytes at the chosen sizes, as the allocator rounds them."""
+
+    storage: Storage
+    bytes: int
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """The greatest amount of memory that a program holds at once on one device.
+
+    Args:
+        device: `cpu`, `cuda:0`.
+        bytes: In total, weights and inputs included.
+        held_bytes: What is there before, while and after the program runs: weights, constants, inputs.
+        bytes_by_kind: Bytes of each kind of storage at the peak, in the order of `KINDS`; none that is 0.
+        step: The node at which it is reached, for the first time; None where no node takes anything.
+        largest: What is held there, greatest first, as many as were asked for.
+    """
+
+    device: str
+    bytes: int
+    held_bytes: int
+    bytes_by_kind: Mapping[Kind, int]
+    step: Visit | None
+    largest: tuple[LiveStorage, ...]
+
+    @property
+    def run_bytes(self) -> int:
+        """What running the program adds to what is held: activations, temporaries, outputs."""
+        return self.bytes - self.held_bytes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The bytes of each storage at chosen values of the symbols.
+
+    Args:
+        liveness: What the sizes are of.
+        bytes: Size of each of its storages, as the allocator of its device rounds them.
+    """
+
+    liveness: Liveness
+    bytes: tuple[int, ...]
+
+    def timeline(self, device: str) -> list[int]:
+        """Return the bytes held on a device after each of `liveness.events`, those of other devices too."""
+        storages = self.liveness.storages
+        held = sum(
+            size
+            for size, storage in zip(self.bytes, storages[: self.liveness.held], strict=False)
+            if storage.device == device
+        )
+        line: list[int] = []
+        for _, event in self.liveness.events:
+            index = event if event >= 0 else ~event
+            if storages[index].device == device:
+                held += self.bytes[index] if event >= 0 else -self.bytes[index]
+            line.append(held)
+        return line
+
+    def peak(self, device: str, *, largest: int = 10) -> DevicePeak:
+        """Return where the most memory is held on a device.
+
+        Args:
+            device: One of `liveness.devices`.
+            largest: How many of the storages that are held there to return.
+        """
+        line = self.timeline(device)
+        top = max(range(len(line)), key=line.__getitem__, default=-1)
+        alive = self._alive(device, top)
+        held = [index for index in alive if index < self.liveness.held]
+        held_bytes = sum(self.bytes[index] for index in held)
+        if top < 0 or line[top] <= held_bytes:
+            top, alive = -1, held
+        by_kind = dict.fromkeys(KINDS, 0)
+        for index in alive:
+            by_kind[self.liveness.storages[index].kind] += self.bytes[index]
+        ordered = sorted(alive, key=lambda index: (-self.bytes[index], index))[:largest]
+        return DevicePeak(
+            device=device,
+            bytes=sum(by_kind.values()),
+            held_bytes=held_bytes,
+            bytes_by_kind={kind: size for kind, size in by_kind.items() if size},
+            step=None if top < 0 else self.liveness.steps[self.liveness.events[top][0]],
+            largest=tuple(LiveStorage(self.liveness.storages[i], self.bytes[i]) for i in ordered),
+        )
+
+    def _alive(self, device: str, last_event: int) -> list[int]:
+        alive = dict.fromkeys(range(self.liveness.held))
+        for _, event in self.liveness.events[: last_event + 1]:
+            if event >= 0:
+                alive[event] = None
+            else:
+                alive.pop(~event)
+        return [index for index in alive if self.liveness.storages[index].device == device]
+
+
+def sizes_at(liveness: Liveness, values: Mapping[str, int]) -> Sizes:
+    """Return the bytes of every storage where the symbols have these values.
+
+    Args:
+        liveness: What was read off a program.
+        values: The value of each of `liveness.symbols`, by name; others are ignored. Ranges are not checked.
+    Raises:
+        ValueError: a symbol has no value. One line.
+    """
+    missing = [name for name in liveness.symbols if name not in values]
+    if missing:
+        raise InvalidValue(f"no value for {', '.join(missing)}: the sizes of this program depend on it")
+    known: dict[object, int] = {}
+    sizes: list[int] = []
+    for storage in liveness.storages:
+        size = known.get(storage.bytes)
+        if size is None:
+            point = {symbol: values[symbol.name] for symbol in symbols_of(storage.bytes)}
+            size = known[storage.bytes] = size_value(storage.bytes, point)
+        sizes.append(rounded(size, storage.device))
+    return Sizes(liveness, tuple(sizes))
+
+
+def rounded(size: int, device: str) -> int:
+    """Return the bytes that an allocator gives for a request: on the CPU what is asked for."""
+    return size
+
+
+def peaks(liveness: Liveness, values: Mapping[str, int], *, largest: int = 10) -> Sequence[DevicePeak]:
+    """Return the peak of each device where the symbols have these values.
+
+    Args:
+        liveness: What was read off a program.
+        values: As for `sizes_at`.
+        largest: How many of the storages at each peak to return.
+    """
+    sizes = sizes_at(liveness, values)
+    return tuple(sizes.peak(device, largest=largest) for device in liveness.devices)

@@ -1,0 +1,45 @@
+"""What a real run on the CPU allocates, as torch's profiler records it: the oracle of predictions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def measured_changes(run: Callable[[], Any]) -> list[int]:
+    """Return the bytes of every allocation, and minus those of every release, of the second of two runs."""
+    with torch.no_grad():
+        run()
+        with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+            result = run()
+        del result
+    events = enumerate(recorded.profiler.kineto_results.events())
+    memory = [
+        (event.start_ns(), index, event.nbytes()) for index, event in events if event.name() == "[memory]"
+    ]
+    return [size for _, _, size in sorted(memory)]
+
+
+def measured_peak(run: Callable[[], Any]) -> int:
+    """Return the most bytes that a run held at once, above what was there before it."""
+    return max(accumulate(measured_changes(run)), default=0)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Enter a context in which Kineto writes nothing to the process's error stream."""
+    own = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)

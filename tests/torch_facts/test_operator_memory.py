@@ -1,0 +1,57 @@
+"""What `fakexport._torch.operator_memory` relies on: storages of fakes live and die as real ones do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fakexport._torch.operator_memory import CallMemory, call_memory, is_composite
+
+aten = torch.ops.aten
+
+
+def _memory(operator: Any, shape: tuple[int, ...], *, is_turned: bool = False, **kwargs: Any) -> CallMemory:
+    mode = FakeTensorMode()
+    with mode:
+        tensor = torch.empty(shape)
+        tensor = tensor.t() if is_turned else tensor
+    return call_memory(mode, operator, [tensor], kwargs, lambda *call: ())
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        (aten.reshape.default, True),
+        (aten.contiguous.default, True),
+        (aten.matmul.default, True),
+        (aten.dropout.default, True),
+        (aten.view.default, False),
+        (aten.add.Tensor, False),
+        (aten.mm.default, False),
+    ],
+)
+def test_the_dispatcher_says_which_operators_are_made_of_others(operator: Any, expected: bool) -> None:
+    assert is_composite(operator) is expected
+
+
+def test_a_view_is_in_the_memory_of_its_argument() -> None:
+    memory = _memory(aten.reshape.default, (4, 6), shape=[24])
+
+    assert memory == CallMemory((), (), (~0,))
+
+
+def test_a_copy_has_memory_of_its_own() -> None:
+    memory = _memory(aten.reshape.default, (4, 6), is_turned=True, shape=[24])
+
+    assert [(taken.operator, taken.bytes) for taken in memory.allocations] == [("aten.clone.default", 96)]
+    assert (memory.events, memory.outputs) == ((0,), (0,))
+
+
+def test_what_a_composite_operator_drops_dies_before_it_returns() -> None:
+    memory = _memory(aten.layer_norm.default, (5, 8), normalized_shape=[8])
+
+    assert [taken.bytes for taken in memory.allocations] == [160, 20, 20]
+    assert (memory.events[:3], sorted(memory.events[3:]), memory.outputs) == ((0, 1, 2), [~2, ~1], (0,))
