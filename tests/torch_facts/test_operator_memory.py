@@ -13,10 +13,10 @@ from fakexport._torch.operator_memory import CallMemory, call_memory, is_composi
 aten = torch.ops.aten
 
 
-def _memory(operator: Any, shape: tuple[int, ...], *, is_turned: bool = False, **kwargs: Any) -> CallMemory:
+def _memory(operator: Any, sizes: tuple[int, ...], *, is_turned: bool = False, **kwargs: Any) -> CallMemory:
     mode = FakeTensorMode()
     with mode:
-        tensor = torch.empty(shape)
+        tensor = torch.empty(sizes)
         tensor = tensor.t() if is_turned else tensor
     return call_memory(mode, operator, [tensor], kwargs, lambda *call: ())
 
