@@ -94,10 +94,10 @@ KNOWN: dict[str, Reason] = {
         shows_as="must be on CPU",
     ),
     "to_sparse": Reason(
-        "a sparse fake on CUDA cannot be cloned while it is traced: its kernel is not in a CPU-only wheel",
+        "a sparse fake on CUDA cannot be detached while it is traced: torch allocates on the real device",
         is_right=False,
-        source="aten::empty.memory_format of SparseCUDA",
-        shows_as="aten::empty.memory_format",
+        source="aten/src/ATen/SparseTensorImpl.cpp:SparseTensorImpl",
+        shows_as="a sparse COO tensor on",
     ),
 }
 

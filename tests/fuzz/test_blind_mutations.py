@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import random
+import zipfile
 
 import pytest
+import torch
 
+from fakexport._torch.script_objects import pickled_object
 from tests.fuzz.corpus import corpus
 from tests.fuzz.targets import TARGETS
+from tests.torchbind import LIBRARY, foo, queue
 
 MUTATIONS = {
     "archive": 400,
@@ -49,3 +54,15 @@ def test_blind_mutations(target):
         TARGETS[target](seed)
         for _ in range(MUTATIONS[target]):
             TARGETS[target](mutated(seed, dice))
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason="this torch comes without its test classes")
+def test_the_stored_objects_are_what_torch_pickles():
+    torch.ops.load_library(LIBRARY)
+    tensor = torch.arange(6.0).reshape(2, 3)
+    pickled = []
+    for held in (foo(3, -4), queue(tensor, tensor.t())):
+        with zipfile.ZipFile(io.BytesIO(pickled_object(held))) as record:
+            pickled.append(record.read("archive/data.pkl"))
+
+    assert corpus("object") == pickled

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fakexport._torch.absent_devices import AbsentDevice
+from fakexport._torch.absent_devices import AbsentDevice, unreached_device_type
 
 is_cpu_wheel = pytest.mark.skipif(torch.version.cuda is not None, reason="asks what a CPU-only wheel answers")
 
@@ -27,6 +27,25 @@ def test_our_error_is_what_either_build_of_torch_raises():
     assert isinstance(error, AssertionError)
     assert str(error) == "device cuda:3 does not exist on this target: it has cpu, cuda:0"
     assert error.instead == torch.device("cuda:0")
+
+
+@pytest.mark.parametrize("device_type", ["cuda", "xpu", "mps"])
+def test_a_generator_of_an_absent_device_names_the_device_in_the_words_of_the_build(device_type):
+    if torch.accelerator.is_available():
+        pytest.skip("a real device answers")
+
+    with pytest.raises(RuntimeError) as raised:
+        torch.Generator(device=device_type)
+
+    assert unreached_device_type(str(raised.value)) == device_type
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["CUDA error: an illegal memory access was encountered", "CUDA out of memory", "expected a generator"],
+)
+def test_another_error_of_a_device_is_not_about_its_absence(message):
+    assert unreached_device_type(message) is None
 
 
 def test_stock_export_keeps_an_operator_that_raised():

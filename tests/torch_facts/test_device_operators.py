@@ -38,6 +38,14 @@ def test_our_kernels_stand_in_for_operators_that_only_a_device_runs():
     assert lstm not in device_only_operators()
 
 
+def test_a_meta_kernel_that_only_a_cuda_build_has_does_not_count():
+    name = "aten::_cudnn_rnn_flatten_weight"
+    has_meta = torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
+
+    assert has_meta == (torch.version.cuda is not None)
+    assert name in device_only_operators()
+
+
 def test_the_kernels_are_gone_afterwards():
     operator = torch.ops.aten._thnn_fused_gru_cell.default
 

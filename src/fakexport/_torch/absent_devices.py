@@ -1,10 +1,13 @@
 """A device that a target does not have: the error that a model gets for naming it, as on the real machine.
 
-Fake mode creates a tensor on any requested device, whether a machine has it or not. Seen on torch 2.11 to
-2.13.
+Fake mode creates a tensor on any requested device, whether a machine has it or not. C++ code that no
+emulation answers, such as `torch.Generator(device="cuda")`, asks for the real device; what it says when there
+is none depends on the build. Seen on torch 2.11 to 2.13, built for the CPU and for CUDA 13.0.
 """
 
 from __future__ import annotations
+
+import re
 
 import torch
 
@@ -44,3 +47,23 @@ class AbsentDevice(torch.AcceleratorError, AssertionError, FakexportError):
 def absence(device: str, present: str) -> str:
     """Return the sentence by which such an error is recognized, also where another error quotes it."""
     return f"device {device} does not exist on this target: it has {present}"
+
+
+# For CUDA: a build without it, twice a machine without a driver, twice one with a driver and no GPU.
+_UNREACHED = {
+    "cuda": re.compile(
+        r"Cannot get CUDA generator without|CUDA driver version is insufficient|Found no NVIDIA driver"
+        r"|no CUDA-capable device is detected|No CUDA GPUs are available"
+    ),
+    "xpu": re.compile(r"Cannot get XPU generator without"),
+    "mps": re.compile(r"Cannot get MPS generator without|without MPS backend"),
+}
+
+
+def unreached_device_type(message: str) -> str | None:
+    """Return the type of the real device that torch asked for and this machine lacks, as an error says.
+
+    Args:
+        message: Text of an error, of any build of torch.
+    """
+    return next((kind for kind, pattern in _UNREACHED.items() if pattern.search(message)), None)

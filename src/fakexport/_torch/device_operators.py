@@ -10,6 +10,7 @@ Source: `aten/src/ATen/native/RNN.cpp:GRUCell, LSTMCell`, `aten/src/ATen/native/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,17 +29,24 @@ _KERNEL_KEYS = (
     *("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"),
 )
 
+_OF_A_DEVICE = re.compile(r"^Meta: registered at \S*/native/(?:cudnn|miopen|cuda|mps)/", re.MULTILINE)
+
 Kernel = Callable[..., Any]
 
 
 def device_only_operators() -> tuple[str, ...]:
     """Return the names of torch's operators without a kernel of the CPU, of `Meta` or of a composition.
 
-    Only a device can run them, and fake mode cannot replace it.
+    Only a device can run them, and fake mode cannot replace it. A meta kernel that only a build for a device
+    has does not count: the names are those of every build.
     """
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
-    return tuple(sorted(name for name in names if not any(has_kernel(name, key) for key in _KERNEL_KEYS)))
+    return tuple(sorted(name for name in names if not _has_kernel(name)))
+
+
+def _has_kernel(name: str) -> bool:
+    keys = [key for key in _KERNEL_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)]
+    return bool(keys) and not (keys == ["Meta"] and _OF_A_DEVICE.search(torch._C._dispatch_dump(name)))
 
 
 def operators_with_own_kernel() -> tuple[str, ...]:

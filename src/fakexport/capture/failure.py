@@ -178,7 +178,7 @@ def span_at(code: CodeType, instruction: int, line: int | None) -> Span:
         instruction: `f_lasti` or `tb_lasti` of the frame.
         line: The line, for code without columns.
     """
-    index = instruction // 2 - _asks_for_truth(code, instruction)
+    index = _computed_last(code, instruction)
     start, end, column, end_column = next(
         itertools.islice(code.co_positions(), max(index, 0), None), (None, None, None, None)
     )
@@ -192,9 +192,26 @@ def span_at(code: CodeType, instruction: int, line: int | None) -> Span:
     )
 
 
-def _asks_for_truth(code: CodeType, instruction: int) -> bool:
-    name = dis.opname[code.co_code[instruction]] if instruction >= 0 else ""
+def _computed_last(code: CodeType, instruction: int) -> int:
+    """Return the index of an instruction, or for one that asks for a truth, of the one that computed it.
+
+    Of `y or x`, Python 3.12 copies `y` before it asks: the copy has the place of the whole expression too.
+    """
+    index = instruction // 2
+    if not _asks_for_truth(_name_at(code, index)):
+        return index
+    index -= 1
+    while _name_at(code, index) == "COPY":
+        index -= 1
+    return index
+
+
+def _asks_for_truth(name: str) -> bool:
     return name == "TO_BOOL" or ("JUMP" in name and ("IF_TRUE" in name or "IF_FALSE" in name))
+
+
+def _name_at(code: CodeType, index: int) -> str:
+    return dis.opname[code.co_code[2 * index]] if index >= 0 else ""
 
 
 def _columns(

@@ -22,6 +22,7 @@ from fakexport._torch.fallback_kernels import fallback_kernels_on_cpu
 from fakexport._torch.fused_optimizers import fused_optimizers
 from fakexport._torch.new_tensors import new_tensors_stay
 from fakexport._torch.query_patches import query_patches
+from fakexport._torch.sparse_fakes import sparse_fakes_are_refused
 from fakexport._torch.virtual_accelerator import virtual_accelerator
 from fakexport._torch.virtual_attention import virtual_attention
 from fakexport._torch.virtual_backward import virtual_backward
@@ -87,6 +88,7 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
             stack.enter_context(own_dispatch_cache())
             stack.enter_context(avoid_device_init())
             stack.enter_context(constants_stay_on_cpu(_refuse_absent))
+            stack.enter_context(sparse_fakes_are_refused())
             stack.enter_context(fallback_kernels_on_cpu())
             stack.enter_context(new_tensors_stay())
             stack.enter_context(_kernels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from fakexport._torch.absent_devices import unreached_device_type
 from fakexport.capture import CaptureFailure
 from fakexport.devices import MAX_DEVICES, Topology, default_profiles
 from fakexport.diagnose.labels import labels_at, labels_of
@@ -14,8 +15,6 @@ from fakexport.rules import rule
 _ABSENT = re.compile(
     r"device (?P<device>[\w:]+) does not exist on this target: it has (?P<present>[\w:., ]+\w)"
 )
-# `torch.Generator(device=...)` asks C++ code that no emulation answers.
-_NO_GENERATOR = re.compile(r"Cannot get (?P<type>CUDA|XPU|MPS) generator without")
 
 
 def absent_device(failure: CaptureFailure, topology: Topology | None) -> Diagnostic | None:
@@ -41,11 +40,9 @@ def _absent(messages: tuple[str, ...], topology: Topology | None) -> tuple[str, 
     for message in messages:
         if (found := _ABSENT.search(message)) is not None:
             return found["device"], found["present"]
-        generator = _NO_GENERATOR.search(message)
-        if generator is not None and topology is not None:
-            device_type = generator["type"].lower()
-            if not topology.devices_of(device_type):
-                return device_type, topology.present
+        device_type = unreached_device_type(message)
+        if device_type is not None and topology is not None and not topology.devices_of(device_type):
+            return device_type, topology.present
     return None
 
 

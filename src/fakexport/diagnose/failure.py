@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from fakexport._torch.absent_devices import unreached_device_type
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
 from fakexport.diagnose.construction import subclass_not_kept
@@ -31,7 +32,7 @@ from fakexport.diagnose.operators import (
     unsupported_python,
 )
 from fakexport.diagnose.repairs import forward_repair
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.diagnostics import Diagnostic, Fix, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.rules import rule
 
@@ -168,6 +169,8 @@ _DETECTORS: tuple[Detector, ...] = (
 def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     """Report FE202, which passes on what torch or the model said."""
     known = next((text for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
+    if _asks_for_generator(failure):
+        known = _WITHOUT_GENERATOR
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
         notes=torch_says(failure),
@@ -186,9 +189,14 @@ _KNOWN_FIXES = (
         re.compile(r"torch\._C' has no attribute '_(?:scatter|gather|broadcast)"),
         "export the module inside of nn.DataParallel: `model.module`. torch.export traces one device's copy",
     ),
-    (
-        re.compile(r"Cannot get \w+ generator|getNewGenerator\(\)"),
-        "remove `generator=`, or pass the random numbers as an input: an ExportedProgram keeps no "
-        "torch.Generator that can be saved, and never seeds it again",
-    ),
 )
+_WITHOUT_GENERATOR = (
+    "remove `generator=`, or pass the random numbers as an input: an ExportedProgram keeps no "
+    "torch.Generator that can be saved, and never seeds it again"
+)
+
+
+def _asks_for_generator(failure: CaptureFailure) -> bool:
+    """Return whether `torch.Generator(device=...)` failed; a CUDA build names the driver only."""
+    asked = f"{failure.messages[0]} {source_text(failure.culprit) or ''}"
+    return unreached_device_type(failure.messages[0]) is not None and "enerator" in asked

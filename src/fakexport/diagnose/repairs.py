@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 
-from fakexport.diagnostics import Span, condition_at, source_text
+from fakexport.diagnostics import Span, condition_at, is_formatted, source_text
 
 _EXPERTS = 'or, for the experts of transformers, set `"experts_implementation": "batched_mm"` in the config'
 _ITEM = (
@@ -85,8 +85,8 @@ def number_repair(span: Span | None) -> str:
             return f"compute it on the tensor, without `.item()`: `torch.{name}`"
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]):
             return f"use `{_text(value)}.{name}().item()` in place of Python's `{name}`"
-        case ast.JoinedStr() | ast.FormattedValue():
-            return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
+    if span is not None and is_formatted(span):
+        return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
     return "use a number that is known without the data: a configuration value or a shape"
 
 
@@ -193,8 +193,8 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
     ),
     (
         re.compile(
-            r"Could not run 'aten::empty.memory_format' with arguments from the '(?:CUDA|XPU|MPS)'"
-            r"|SparseCsr(?:CPU|CUDA)|sparse_dim expected sparse|zeros_sparse_compressed expected"
+            r"a sparse COO tensor on \w+:\d+ cannot be traced|SparseCsr(?:CPU|CUDA)"
+            r"|zeros_sparse_compressed expected"
         ),
         lambda m: (
             "keep the tensors dense for this device, `table.to_dense()` where the model creates them, and "

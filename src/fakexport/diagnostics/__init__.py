@@ -6,6 +6,7 @@ from fakexport.diagnostics.github import render_github
 from fakexport.diagnostics.statement import (
     attribute_span,
     condition_at,
+    is_formatted,
     is_loop_test,
     is_negated,
     is_test,
@@ -24,6 +25,7 @@ __all__ = [
     "check_headline",
     "condition_at",
     "fold",
+    "is_formatted",
     "is_loop_test",
     "is_negated",
     "is_test",

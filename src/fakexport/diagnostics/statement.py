@@ -62,6 +62,14 @@ def condition_at(span: Span) -> ast.If | ast.IfExp | ast.While | ast.Assert | No
     return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
+def is_formatted(span: Span) -> bool:
+    """Return whether the place is an f-string or part of one.
+
+    Python 3.11 says of what an f-string formats where the string is, 3.12 where the braces are.
+    """
+    return any(_covers(node, span) and _ends_after(node, span) for node in _source(span.path).texts)
+
+
 def is_negated(span: Span) -> bool:
     """Return whether the place starts with `not`."""
     negations = _source(span.path).negations
@@ -105,6 +113,12 @@ def _covers(node: ast.expr, span: Span) -> bool:
     return span.column is None or (span.line, span.column) >= (node.lineno, _columns(span, node)[0])
 
 
+def _ends_after(node: ast.expr, span: Span) -> bool:
+    """Return whether an expression on one line reaches as far as a place; on several, True."""
+    end = _columns(span, node)[1]
+    return span.end_column is None or end is None or span.end_column <= end
+
+
 def _columns(span: Span, node: ast.expr | ast.stmt) -> tuple[int, int | None]:
     """Return columns from 1, in characters; `ast` counts bytes of UTF-8 from 0."""
     text = linecache.getline(span.path, span.line).encode()
@@ -121,6 +135,7 @@ class _Source:
     by_line: dict[int, list[ast.stmt | ast.IfExp]] = field(default_factory=dict)
     conditions: list[ast.If | ast.IfExp | ast.While | ast.Assert] = field(default_factory=list)
     negations: list[ast.UnaryOp] = field(default_factory=list)
+    texts: list[ast.JoinedStr] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
 
 
@@ -150,6 +165,8 @@ def _read(path: str) -> _Source:
             found.conditions.append(node)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             found.negations.append(node)
+        elif isinstance(node, ast.JoinedStr):
+            found.texts.append(node)
         elif isinstance(node, ast.ClassDef):
             found.classes.append(node)
     return found

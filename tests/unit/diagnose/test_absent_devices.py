@@ -53,6 +53,7 @@ IN_CONSTRUCTOR = [
     ("M2-Ultra", "self.linear.cuda()"),
     ("H100", "self.shift = torch.ones(4, device='cuda:3')"),
     ("cpu", "self.generator = torch.Generator(device='cuda')"),
+    ("H100", "self.generator = torch.Generator(device='mps')"),
 ]
 HARMLESS = [
     ("cpu", "return self.linear(x.cuda()) if torch.cuda.is_available() else self.linear(x)"),
@@ -91,6 +92,15 @@ def test_a_device_that_the_constructor_names(target, constructor, tmp_path):
     report, line = checked(tmp_path, target, constructor=constructor)
 
     assert_error_at(report, line)
+
+
+def test_a_generator_of_a_device_that_exists_has_a_fix_of_its_own(tmp_path):
+    forward = "return x + torch.rand(4, device=x.device, generator=torch.Generator(device='cuda'))"
+    report, line = checked(tmp_path, "H100", forward=forward)
+
+    (found,) = report.diagnostics
+    assert (found.code, found.primary.span.line) == ("FE202", line)
+    assert found.fix.message.startswith("remove `generator=`")
 
 
 @pytest.mark.parametrize(("target", "forward"), IN_FORWARD[:3])

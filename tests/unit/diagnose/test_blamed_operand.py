@@ -53,6 +53,12 @@ class Model(nn.Module):
         y = self.limit or x.any()
         return y or x
 
+    def last_value(self, x):
+        return self.limit or x.any() or x
+
+    def both_values(self, x):
+        return x is not None and x.all() and x
+
     def loop(self, x):
         while x is not None and x.norm() > 1:
             x = x / 2
@@ -76,6 +82,8 @@ class Model(nn.Module):
         ("chained", "0 < x.max() < 10"),
         ("several_lines", "x.any()"),
         ("value", "y"),
+        ("last_value", "x.any()"),
+        ("both_values", "x.all()"),
         ("loop", "x.norm() > 1"),
         ("comprehension", "row"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakexport.diagnostics import Span, source_text, with_columns
+from fakexport.diagnostics import Span, is_formatted, source_text, with_columns
 from fakexport.diagnostics.statement import is_loop_test, is_negated, is_test
 
 SOURCE = """
@@ -91,3 +91,35 @@ def test_conditions_are_known_by_their_place(path):
     assert [is_test(span) for span in (branch, loop, value)] == [True, True, False]
     assert [is_loop_test(span) for span in (branch, loop, value)] == [False, True, False]
     assert [is_negated(span) for span in (branch, loop, value)] == [False, True, False]
+
+
+TEXTS = """
+def forward(x):
+    a = f"{x.mean().item():.2f} {x}"
+    b = f'''
+        {x.item()}
+    '''
+    c = int(x); d = "text"
+    return a, b
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "end_column", "is_inside"),
+    [
+        (3, 9, 37, True),
+        (3, 11, 32, True),
+        (3, 33, 36, True),
+        (3, 5, 37, False),
+        (3, None, None, True),
+        (5, 9, 19, True),
+        (7, 9, 15, False),
+        (7, 21, 27, False),
+        (8, None, None, False),
+    ],
+)
+def test_an_f_string_covers_its_parts(tmp_path, line, column, end_column, is_inside):
+    path = tmp_path / "model.py"
+    path.write_text(TEXTS)
+
+    assert is_formatted(Span(str(path), line, column, end_column, origin="traceback")) == is_inside
