@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from fakexport.fake import remember_value as remember_value
     from fakexport.fake import value_of as value_of
     from fakexport.files import FileWriteError as FileWriteError
+    from fakexport.planning import PlanError as PlanError
+    from fakexport.planning import plan as plan
     from fakexport.program import DeviceListing as DeviceListing
     from fakexport.program import ModuleSummary as ModuleSummary
     from fakexport.program import ProgramDifference as ProgramDifference
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from fakexport.python_source import write_source as write_source
     from fakexport.report import BenchReport as BenchReport
     from fakexport.report import Comparison as Comparison
+    from fakexport.report import PlanReport as PlanReport
     from fakexport.report import Progress as Progress
     from fakexport.report import Report as Report
     from fakexport.report import Verdict as Verdict
@@ -117,12 +120,13 @@ _ROOMS = {
         is_deferred is_fake materialize_module materialize_tensor meta_like remember_value value_of
     """,
     "files": "FileWriteError",
+    "planning": "PlanError plan",
     "program": """
         DeviceListing ModuleSummary ProgramDifference ProgramSummary RetargetError RetargetWarning
         Transfer UnboundProgram diff inspect_devices retarget transfers summary
     """,
     "python_source": "PythonSource PythonSourceError source write_source",
-    "report": "BenchReport Comparison Progress Report Verdict",
+    "report": "BenchReport Comparison PlanReport Progress Report Verdict",
     "sources": "SourceError",
     "weights": """
         BindError Checkpoint CheckpointError WeightFinding WeightsReport WeightsWarning open_checkpoint

@@ -15,6 +15,7 @@ from fakexport.report.archive_difference_json import DIFF_SCHEMA, archive_differ
 from fakexport.report.archive_json import INSPECT_SCHEMA, archive_to_dict
 from fakexport.report.as_json import SCHEMA, to_dict
 from fakexport.report.bench_json import BENCH_SCHEMA, bench_to_dict
+from fakexport.report.plan_json import PLAN_SCHEMA, plan_to_dict
 from fakexport.report.project_report import PROJECT_SCHEMA, project_to_dict
 from fakexport.report.weights_json import WEIGHTS_SCHEMA, weights_to_dict
 from fakexport.weights import WeightFinding, WeightsReport
@@ -23,6 +24,7 @@ from tests.known_facts import with_facts
 from tests.unit.archive.bundles import PREFIXES, fakes
 from tests.unit.archive.test_save_and_load import exported, factory
 from tests.unit.report.sample_bench import sample_bench
+from tests.unit.report.sample_plan import sample_plan
 from tests.unit.report.sample_reports import full_report, report, verdict
 
 CHECK_SCHEMA = json.loads((resources.files("fakexport.report") / "check.schema.json").read_text())
@@ -30,6 +32,7 @@ WEIGHTS = json.loads((resources.files("fakexport.report") / "weights.schema.json
 INSPECT = json.loads((resources.files("fakexport.report") / "inspect.schema.json").read_text())
 DIFF = json.loads((resources.files("fakexport.report") / "diff.schema.json").read_text())
 PROJECT = json.loads((resources.files("fakexport.report") / "project.schema.json").read_text())
+PLAN = json.loads((resources.files("fakexport.report") / "plan.schema.json").read_text())
 BENCH = json.loads((resources.files("fakexport.report") / "bench.schema.json").read_text())
 OBJECTS = {
     "report": CHECK_SCHEMA,
@@ -42,6 +45,8 @@ OBJECTS = {
     **DIFF["$defs"],
     "bench_report": BENCH,
     **BENCH["$defs"],
+    "plan_report": PLAN,
+    **PLAN["$defs"],
     "project_report": PROJECT,
     **PROJECT["$defs"],
 }
@@ -144,6 +149,18 @@ def test_a_weights_report_is_valid_and_in_the_order_of_the_docs():
     assert WEIGHTS["properties"]["schema"] == {"const": WEIGHTS_SCHEMA}
 
 
+def test_a_plan_is_valid_and_in_the_order_of_the_docs():
+    data = plan_to_dict(sample_plan())
+
+    validate(PLAN, data)
+
+    assert list(data) == [name for name, _ in documented()["plan_report"]]
+    point = data["points"][0]
+    assert list(point) == [name for name, _ in documented()["planned_point"]]
+    assert list(point["devices"][0]) == [name for name, _ in documented()["planned_device"]]
+    assert PLAN["properties"]["schema"] == {"const": PLAN_SCHEMA}
+
+
 def test_the_version_in_the_schema_is_the_one_that_is_written():
     assert CHECK_SCHEMA["properties"]["schema"] == {"const": SCHEMA}
     assert INSPECT["properties"]["schema"] == {"const": INSPECT_SCHEMA}
@@ -152,7 +169,7 @@ def test_the_version_in_the_schema_is_the_one_that_is_written():
 
 
 def test_what_several_formats_have_is_defined_in_one():
-    schemas = (CHECK_SCHEMA, WEIGHTS, INSPECT, DIFF, PROJECT, BENCH)
+    schemas = (CHECK_SCHEMA, WEIGHTS, INSPECT, DIFF, PROJECT, PLAN, BENCH)
 
     names = [name for schema in schemas for name in schema.get("$defs", ())]
 

@@ -82,9 +82,36 @@ def export(
         >>> program.state_dict["weight"].device
         device(type='cuda', index=0)
     """
+    return export_source(
+        resolve(source),
+        args,
+        kwargs,
+        target=target,
+        device_map=device_map,
+        dtype=dtype,
+        dynamic_shapes=dynamic_shapes,
+        strict=strict,
+        reuse_blocks=reuse_blocks,
+        verify_reuse=verify_reuse,
+    )
+
+
+def export_source(
+    found: Source,
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str | Topology | None = None,
+    device_map: str | Mapping[str, str] | None = None,
+    dtype: torch.dtype | None = None,
+    dynamic_shapes: Any = None,
+    strict: bool = False,
+    reuse_blocks: bool = False,
+    verify_reuse: bool = False,
+) -> ExportedProgram:
+    """Export the model of a source that is resolved: everything else is as for `export`."""
     reuse_verification.refuse_strict(verify_reuse=verify_reuse, strict=strict)
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
-    found = resolve(source)
     placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(target) as devices:
 
@@ -115,9 +142,9 @@ def export(
         raise captured.failure.error
     unbound = () if captured.recovered is None else captured.recovered.unbound
     if unbound:
-        warnings.warn(UnboundConstants.of(unbound), stacklevel=3)
+        warnings.warn(UnboundConstants.of(unbound), stacklevel=4)
     for text in _left_out(found, built.module, inputs, captured.program):
-        warnings.warn(PartialProgram(text), stacklevel=3)
+        warnings.warn(PartialProgram(text), stacklevel=4)
     return captured.program
 
 
@@ -163,7 +190,8 @@ def _inputs(
     if args is None and kwargs is None and (built.args or built.kwargs or source.kind == "python"):
         args, kwargs = built.args, built.kwargs
     elif args is None and kwargs is None:
-        with built.mode:
+        # Where the inputs of a step of generation are made, the model itself runs, on all of its devices.
+        with built.mode, install_transfers(built.module, built.placement):
             return source.example_inputs(built.module, built.placement.input_device, dtype or source.dtype)
     return given_inputs(built, args, kwargs)
 

@@ -20,6 +20,7 @@ from fakexport.cli.emulate_command import emulate_command
 from fakexport.cli.explain_command import explain_command
 from fakexport.cli.export_command import export_command
 from fakexport.cli.inspect_command import inspect_command
+from fakexport.cli.plan_command import plan_command
 from fakexport.cli.retarget_command import retarget_command
 from fakexport.cli.run_command import run_command
 from fakexport.cli.source_command import source_command
@@ -85,6 +86,7 @@ app.command("bench", short_help="Benchmark deployment formats.")(bench_command)
 app.command("compare", short_help="Compare a program's outputs with eager mode.")(compare_command)
 app.command("source", short_help="Write a program as Python source.")(source_command)
 app.command("inspect", short_help="Describe an archive or a model.")(inspect_command)
+app.command("plan", short_help="Show the memory a model needs, and whether it fits.")(plan_command)
 app.command("diff", short_help="Show how two archives differ.")(diff_command)
 app.command("verify-weights", short_help="Check that a checkpoint has every weight.")(verify_weights_command)
 app.command(

@@ -20,7 +20,7 @@ from fakexport.program.library_operators import (
     library_operators,
     python_operators,
 )
-from fakexport.program.module_path import NO_PATH, module_path, plain_path, star
+from fakexport.program.module_path import NO_PATH, module_path, plain_path, star, star_common
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.operator_name import operator_name, target_name
 from fakexport.program.output_names import leaf_names, output_names
@@ -135,6 +135,7 @@ __all__ = [
     "span_of_trace",
     "stand_in_inputs",
     "star",
+    "star_common",
     "summarise",
     "summary_of",
     "symbol_ranges",

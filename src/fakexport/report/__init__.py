@@ -17,6 +17,18 @@ from fakexport.report.device_literals import render_device_literals, render_diag
 from fakexport.report.github import render_github
 from fakexport.report.missing_package import missing_package
 from fakexport.report.modules import render_modules
+from fakexport.report.plan_json import plan_to_dict
+from fakexport.report.plan_report import (
+    Greatest,
+    Interval,
+    PlannedDevice,
+    PlannedOverhead,
+    PlannedPeak,
+    PlannedPoint,
+    PlannedTensor,
+    PlanReport,
+)
+from fakexport.report.plan_text import render_plan
 from fakexport.report.progress import Progress, Step
 from fakexport.report.project_report import ProjectReport, project_summary_line, project_to_dict
 from fakexport.report.rule_listing import render_rules
@@ -35,9 +47,17 @@ __all__ = [
     "BenchStep",
     "ChartFormat",
     "Comparison",
+    "Greatest",
+    "Interval",
     "ModuleComparison",
     "OutputComparison",
     "Place",
+    "PlanReport",
+    "PlannedDevice",
+    "PlannedOverhead",
+    "PlannedPeak",
+    "PlannedPoint",
+    "PlannedTensor",
     "Progress",
     "ProjectReport",
     "Report",
@@ -59,6 +79,7 @@ __all__ = [
     "json_text",
     "latency_text",
     "missing_package",
+    "plan_to_dict",
     "project_summary_line",
     "project_to_dict",
     "render_archive",
@@ -72,6 +93,7 @@ __all__ = [
     "render_diagnostics",
     "render_github",
     "render_modules",
+    "render_plan",
     "render_report",
     "render_rules",
     "render_weights",

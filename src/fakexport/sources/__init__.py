@@ -8,6 +8,7 @@ from fakexport.sources.operator_library import load_operator_library
 from fakexport.sources.resolve import resolve
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, how_to_install
+from fakexport.sources.workload import Workload, WorkloadName
 
 __all__ = [
     "SEED",
@@ -15,6 +16,8 @@ __all__ = [
     "InputSpec",
     "Source",
     "SourceError",
+    "Workload",
+    "WorkloadName",
     "constructed",
     "dtype_text",
     "how_to_install",

@@ -15,15 +15,20 @@ from fakexport.sources.source import Source
 from fakexport.sources.source_error import SourceError
 from fakexport.sources.timm_models import timm_source
 from fakexport.sources.transformers_source import HUB_ID, how_to_download, transformers_source
+from fakexport.sources.workload import FORWARD, Workload
 
 # A row for each of `fakexport._libraries.LIBRARIES`.
-_OF_PREFIX: Mapping[str, Callable[[str, str, bool], Source]] = {
-    "hf": lambda spec, name, use_cache: transformers_source(spec, name, use_cache=use_cache),
-    "timm": lambda spec, name, use_cache: timm_source(spec, name),
+_OF_PREFIX: Mapping[str, Callable[[str, str, bool, Workload], Source]] = {
+    "hf": lambda spec, name, use_cache, workload: transformers_source(
+        spec, name, use_cache=use_cache, workload=workload
+    ),
+    "timm": lambda spec, name, use_cache, workload: timm_source(spec, name),
 }
 
 
-def resolve(spec: str | nn.Module | Callable[[], Any], *, use_cache: bool = False) -> Source:
+def resolve(
+    spec: str | nn.Module | Callable[[], Any], *, use_cache: bool = False, workload: Workload = FORWARD
+) -> Source:
     """Return the source that a spec names, or that a factory or a module is; nothing is constructed yet.
 
     Files, packages and configs are read here, outside any fake mode, so that every error of the spec shows
@@ -33,25 +38,31 @@ def resolve(spec: str | nn.Module | Callable[[], Any], *, use_cache: bool = Fals
         spec: One of `FORMS`. A factory is any callable without arguments, an `nn.Module` class included. Or
             such a factory, or a module, whose weights are not read; its name is the spec then.
         use_cache: Whether a language model returns a key-value cache; it takes none. For `hf:` only.
+        workload: The call that the example inputs are of. Of `hf:` models only; the inputs of others are what
+            they are.
     Returns:
         The source. Resolving one spec twice imports a Python file twice.
     Raises:
-        SourceError: An unknown form, a missing file or package, a file that raises on import, an
-            attribute that is missing or not callable, broken JSON, an unknown model type or class; a factory
-            that needs arguments.
+        SourceError: A workload other than forward, of a source that is not `hf:`. An unknown form, a missing
+            file or package, a file that raises on import, an attribute that is missing or not callable,
+            broken JSON, an unknown model type or class; a factory that needs arguments.
         TypeError: it is neither a text, a factory nor a module.
 
     Example:
         >>> resolve("hf:gpt2").assumptions[-1]
         'hf:gpt2 names no class: GPT2LMHeadModel assumed'
     """
+    form, colon, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
+    if workload.name != "forward" and form != "hf":
+        raise SourceError(
+            f"--workload {workload.name} applies to hf: sources; the inputs of others say what they do"
+        )
     if not isinstance(spec, str):
         return callable_source(spec)
-    form, colon, name = spec.partition(":")
     if not colon:
         raise SourceError(_without_form(spec))
     if form in _OF_PREFIX:
-        return _OF_PREFIX[form](spec, name, use_cache)
+        return _OF_PREFIX[form](spec, name, use_cache, workload)
     if form.isidentifier() and not name.replace(".", "").isidentifier():
         raise SourceError(f"{spec!r} is not a source: write {' | '.join(FORMS)}")
     return python_source(spec)

@@ -20,8 +20,10 @@ from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
 
 
-def derive_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
-    """Return keyword inputs of one forward pass: a batch of 2, and 16 tokens of text.
+def derive_inputs(
+    module: nn.Module, device: str, dtype: torch.dtype | None, *, batch: int = 2, sequence: int = 16
+) -> ExampleInputs:
+    """Return keyword inputs of one forward pass: a batch of 2, and 16 tokens of text, if not told otherwise.
 
     Every modality's main input is among them, and nothing that the module can do without. Values have a
     meaning where the module takes sizes, positions or masks.
@@ -30,13 +32,15 @@ def derive_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> 
         module: A model of transformers.
         device: Device of the inputs.
         dtype: Dtype of the floating-point inputs; None: that of the module's parameters.
+        batch: First size of every input.
+        sequence: Number of text tokens.
     Raises:
         SourceError: The module requires an input that cannot be derived from its config, or has no `forward`.
     """
     if type(module).forward is nn.Module.forward:
         raise SourceError(f"{type(module).__name__} has no forward: name one of its parts as the class")
     own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    request = InputRequest(module, device, dtype or own)
+    request = InputRequest(module, device, dtype or own, batch, sequence)
     inputs = {name: _derived(name, request) for name in _wanted(request)}
     found = with_other_modalities(request, inputs)
     named = [name for name in request.parameters if name in found.kwargs]

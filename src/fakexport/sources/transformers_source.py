@@ -6,15 +6,18 @@ import copy
 import importlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from fakexport.sources.cache_inputs import decode_inputs
 from fakexport.sources.config_limits import within_limits
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library
@@ -27,18 +30,22 @@ from fakexport.sources.transformers_config import (
 )
 from fakexport.sources.transformers_inputs import derive_inputs
 from fakexport.sources.vision_heads import normalized_heads
+from fakexport.sources.workload import FORWARD, Workload
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """The name of a model on the hub: `Qwen/Qwen2.5-7B`."""
 
 
-def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Source:
+def transformers_source(
+    spec: str, name: str, *, use_cache: bool = False, workload: Workload = FORWARD
+) -> Source:
     """Return the source of a transformers model with untrained weights. Nothing is downloaded.
 
     Args:
         spec: The whole spec, for messages.
         name: `MODEL_TYPE[:CLASS]`, `path/to/config.json[:CLASS]` or `path/to/folder[:CLASS]`.
         use_cache: Whether language models return a key-value cache.
+        workload: The call that the example inputs are of; prefill and decode imply the cache.
     Raises:
         SourceError: transformers is missing; as `transformers_config` and `transformers_class` say.
     """
@@ -53,6 +60,7 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
         _import_export_patches()
     dtype = config.dtype
     config = text_part(config, model_class)
+    use_cache = use_cache or workload.name != "forward"
     set_use_cache(config, use_cache)
 
     def construct() -> nn.Module:
@@ -67,13 +75,23 @@ def transformers_source(spec: str, name: str, *, use_cache: bool = False) -> Sou
         spec=spec,
         kind="transformers",
         factory=construct,
-        example_inputs=derive_inputs,
+        example_inputs=partial(_INPUTS[workload.name], **_sizes(workload)),
         tracing=_patched,
         dtype=dtype if isinstance(dtype, torch.dtype) else None,
         assumptions=tuple(sentence for sentence in (_library_default(model), assumed) if sentence),
         left_out=() if use_cache else ("the model is exported without its KV cache (see --use-cache)",),
         quantization=quantization,
     )
+
+
+def _sizes(workload: Workload) -> dict[str, int]:
+    length = "context" if workload.name == "decode" else "sequence"
+    return {"batch": workload.batch, length: workload.context}
+
+
+_INPUTS: Mapping[str, Callable[..., ExampleInputs]] = MappingProxyType(
+    {"forward": derive_inputs, "prefill": derive_inputs, "decode": decode_inputs}
+)
 
 
 def how_to_download(hub_id: str) -> str:

@@ -18,7 +18,7 @@ from fakexport._torch.caching_allocator import (
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
 )
-from fakexport.plan.peak import Sizes
+from fakexport.memory.peak import Sizes
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 import fakexport as fe
 from fakexport.error import InvalidValue
-from fakexport.plan.liveness import liveness
-from fakexport.plan.peak import DevicePeak, sizes_at
-from fakexport.plan.storage import Storage
+from fakexport.memory.liveness import liveness
+from fakexport.memory.peak import DevicePeak, sizes_at
+from fakexport.memory.storage import Storage
 from tests.measured_memory import measured_peak
 
 Function = Callable[..., Any]

@@ -10,8 +10,8 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.size_values import symbols_of
 from fakexport.devices import Topology, emulate, emulated_topology
-from fakexport.plan.execution import Execution
-from fakexport.plan.storage import Storage
+from fakexport.memory.execution import Execution
+from fakexport.memory.storage import Storage
 from fakexport.program import Visit, devices_of_program, facts_of
 
 
@@ -26,6 +26,8 @@ class Liveness:
         events: In the order of execution: the step, and `k` where storage k is taken or `~k` where it is
             given back.
         steps: The nodes in the order of execution; the body of a loop may come more than once.
+        state: Which storages are the state when the program has run: a cache that it returns, an input or
+            buffer that it writes.
         left_out: What the sizes do not count or count by the schema alone, one line each.
     """
 
@@ -33,6 +35,7 @@ class Liveness:
     held: int
     events: tuple[tuple[int, int], ...]
     steps: tuple[Visit, ...]
+    state: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
 
     @property
@@ -67,6 +70,7 @@ def liveness(program: ExportedProgram, *, topology: Topology | None = None) -> L
         held=execution.held,
         events=tuple(execution.events),
         steps=tuple(execution.steps),
+        state=tuple(execution.state),
         left_out=tuple(execution.left_out()),
     )
 

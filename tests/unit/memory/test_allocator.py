@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from fakexport.plan.allocator import CachingAllocator
+from fakexport.memory.allocator import CachingAllocator
 
 MIB = 1 << 20
 

@@ -17,7 +17,7 @@ from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import aliased_arguments, argument_names
 from fakexport._torch.symbolic_numbers import noted_expression_of
 from fakexport.error import type_and_line
-from fakexport.plan.temporaries import temporaries
+from fakexport.memory.temporaries import temporaries
 
 
 class NodeMemory:

@@ -20,10 +20,11 @@ from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import argument_names
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import expression_of, noted_expression_of
-from fakexport.plan.held_memory import held_inputs, held_weights
-from fakexport.plan.node_memory import NodeMemory, allocation
-from fakexport.plan.storage import Size, Storage
-from fakexport.program import Visit, attribute, operator_name, plain_name
+from fakexport.memory.held_memory import held_inputs, held_weights
+from fakexport.memory.node_memory import NodeMemory, allocation
+from fakexport.memory.sizes import is_cache
+from fakexport.memory.storage import Kind, Size, Storage
+from fakexport.program import Visit, attribute, operator_name, output_names, plain_name
 
 Places = Any
 """A node's value with the index of a storage in place of each tensor, None in place of the rest."""
@@ -58,6 +59,7 @@ class Execution:
         self._memory = NodeMemory()
         self._holders: Counter[int] = Counter(dict.fromkeys(range(self.held), 1))
         self._written: set[int] = set()
+        self.state: list[int] = []
         self._left_out: dict[str, None] = {}
 
     def run(self) -> None:
@@ -240,16 +242,24 @@ class Execution:
         """Set the kinds of what is returned, and of inputs that are written or returned."""
         specs = self._program.graph_signature.output_specs
         outputs: set[int] = set()
+        caches: set[int] = set()
+        names = iter(output_names(self._program))
         for place, spec in zip(returned or (), specs, strict=False):
             if spec.kind is OutputKind.USER_OUTPUT:
                 outputs.update(_flat(place))
+                caches.update(_flat(place) if is_cache(next(names, "")) else ())
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
                 self._written.update(self._inputs.get(str(spec.target), ()))
         for index in outputs - set(range(self.held)):
-            self.storages[index] = replace(self.storages[index], kind="output")
-        for index in (outputs | self._written) & set(range(self.held)):
+            kind: Kind = "state" if index in caches else "output"
+            self.storages[index] = replace(self.storages[index], kind=kind)
+        given = {index for name, found in self._inputs.items() if is_cache(name) for index in found}
+        for index in (outputs | given | self._written) & set(range(self.held)):
             if self.storages[index].kind == "input":
                 self.storages[index] = replace(self.storages[index], kind="state")
+        kept = caches | outputs | self._written
+        after = {index for index in kept if self.storages[index].kind == "state"}
+        self.state = sorted(after or (index for index in given if self.storages[index].kind == "state"))
 
 
 def _last_uses(owner: GraphModule) -> dict[Node, list[Node]]:

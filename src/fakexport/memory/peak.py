@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fakexport._torch.size_values import size_value, symbols_of
 from fakexport.error import InvalidValue
-from fakexport.plan.liveness import Liveness
-from fakexport.plan.storage import KINDS, Kind, Storage
+from fakexport.memory.liveness import Liveness
+from fakexport.memory.storage import KINDS, Kind, Storage
 from fakexport.program import Visit
 
 
@@ -73,6 +73,11 @@ class Sizes:
                 held += self.bytes[index] if event >= 0 else -self.bytes[index]
             line.append(held)
         return line
+
+    def state_after(self, device: str) -> int:
+        """Return the bytes of the state on a device when the program has run: caches and written buffers."""
+        storages = self.liveness.storages
+        return sum(self.bytes[index] for index in self.liveness.state if storages[index].device == device)
 
     def peak(self, device: str, *, largest: int = 10) -> DevicePeak:
         """Return where the most memory is held on a device.

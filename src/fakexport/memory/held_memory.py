@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind
 from fakexport._torch.fake_tensors import memory_of, storage_identity
 from fakexport._torch.operator_memory import tensors_in
 from fakexport._torch.wrapper_subclasses import inner_tensors
-from fakexport.plan.storage import Kind, Size, Storage
+from fakexport.memory.storage import Kind, Size, Storage
 from fakexport.program import plain_name, tensor_identity, written_state
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER)

@@ -1,0 +1,125 @@
+"""`fakexport plan`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import typer
+
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, NoProgress, Profiles, TextOrJson
+from fakexport.cli.progress_display import progress_on_stderr
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import output_width, write_error_line, write_output
+
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def plan_command(
+    subject: Annotated[
+        str, typer.Argument(metavar="FILE|SOURCE", help="Archive (.pt2), or a model as for `check`.")
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPOLOGY",
+            help="Devices, such as H100 or 8xH100. Default: those of the archive; for a model, cpu.",
+        ),
+    ] = None,
+    device_map: DeviceMap = None,
+    dtype: Dtype = None,
+    workload: Annotated[
+        Literal["forward", "prefill", "decode"],
+        typer.Option(
+            help="Call of an hf: model: forward without a cache, prefill, which returns one, or decode, "
+            "which reads a token and a cache."
+        ),
+    ] = "forward",
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Batch: a number, several (1,8,32), or a range in doublings (1..64)."),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Tokens that the model attends to; several as for --batch."),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME.DIM=N", help="Other dimension of an input: pixel_values.2=448. Repeatable."
+        ),
+    ] = None,
+    bound: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SYMBOL=N",
+            help="Greatest value of a size that only a run would tell: u0=4096. Repeatable.",
+        ),
+    ] = None,
+    max_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--max", metavar="batch|context", help="Find the largest batch or context that fits. Repeatable."
+        ),
+    ] = None,
+    method: Method = None,
+    format_: TextOrJson = "text",
+    no_progress: NoProgress = False,
+    profiles: Profiles = None,
+    library: Libraries = None,
+    debug: Debug = False,
+) -> None:
+    """Show how much memory a model needs on each device, at which sizes it fits, and where the peak is.
+
+    The figures are read off the exported program: every tensor from the node that makes it to the node that
+    uses it last. Loads no weights.
+
+    Exit code 0: it fits at every size. 1: it does not, or may not, at some; or the model does not export. 2:
+    bad usage or environment.
+    """
+    with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
+        load_libraries(library)
+        from fakexport.planning import PlanError, plan
+        from fakexport.report import json_text, plan_to_dict, render_plan
+
+        try:
+            report = plan(
+                subject,
+                target=target,
+                device_map=device_map,
+                dtype=dtype,
+                batch=_sizes("--batch", batch),
+                context=_sizes("--context", context),
+                workload=workload,
+                sizes=size or (),
+                bounds=bound or (),
+                maximum=max_ or (),
+                method=method,
+                on_progress=on_progress,
+            )
+        except PlanError as error:
+            write_error_line(f"error: {error}")
+            raise typer.Exit(1) from None
+    write_output(
+        json_text(plan_to_dict(report)) if format_ == "json" else render_plan(report, width=output_width())
+    )
+    if any(point.fit in ("does not fit", "may not fit") for point in report.points):
+        raise typer.Exit(1)
+
+
+def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
+    """Return `1,8` as 1 and 8, and `1..64` as 1, 2, 4 and so on, up to and with 64."""
+    if text is None:
+        return None
+    if match := _RANGE.fullmatch(text.strip()):
+        size, last = int(match[1]), int(match[2])
+        sizes = []
+        while 0 < size < last:
+            sizes.append(size)
+            size *= 2
+        return (*sizes, last)
+    parts = [part.strip().replace("_", "") for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise typer.BadParameter(f"{option} {text!r}: write a number, several such as 1,8, or a range 1..64")
+    return tuple(map(int, parts))

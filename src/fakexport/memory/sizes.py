@@ -1,0 +1,356 @@
+"""From `--batch`, `--context` and `--size` to a number for each symbol of a program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from fakexport._torch.symbolic_numbers import expression_of, finite_bound, hint_of, unbacked_index
+from fakexport.error import InvalidValue
+
+_INTEGERS = (torch.int64, torch.int32, torch.bool)
+_EMBEDDED = re.compile(r"(?:\w+_)?inputs_embeds")
+_CACHED = re.compile(r"(?:past|cache)(?:[_.\d]|$)|(?:\w+_)?cache(?:s|[_.\d]|$)")
+_MOST_ELEMENTS = 2**62
+_DIM = re.compile(r"(?P<name>\w+)\.(?P<dim>\d+)=(?P<size>\d+)")
+_BOUND = re.compile(r"(?P<symbol>u\d+)=(?P<size>\d+)")
+
+
+@dataclass(frozen=True)
+class SizeRequest:
+    """The sizes that a plan is asked for.
+
+    Args:
+        batch: Sequences or images at a time: dimension 0 of the inputs.
+        context: Tokens that the model attends to, those of a cache included.
+        dims: Input name and dimension -> size, for everything else.
+        bounds: Symbol of a size that only a run would tell (`u0`) -> the most that it may be.
+    """
+
+    batch: int | None = None
+    context: int | None = None
+    dims: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InputDim:
+    """One dimension of an input of a program.
+
+    Args:
+        name: Name of the input: `input_ids`.
+        dim: Index of the dimension, from 0.
+        size: The size: a number, or an expression over symbols.
+        role: `batch`, `context`, `cached` (context without the new tokens), or "".
+    """
+
+    name: str
+    dim: int
+    size: Any
+    role: str
+
+    def __str__(self) -> str:
+        return f"{self.name}.{self.dim}"
+
+
+@dataclass(frozen=True)
+class ChosenSizes:
+    """A number for each symbol of a program.
+
+    Args:
+        values: Name of a symbol -> number.
+        batch: The batch that these sizes mean; None if no input has a batch.
+        context: The context that they mean; None if the program has none.
+        as_in_example: Input dimensions that were not asked for, with the size of the example.
+    """
+
+    values: Mapping[str, int]
+    batch: int | None
+    context: int | None
+    as_in_example: tuple[tuple[InputDim, int], ...]
+
+    def valued(self, size: Any) -> int:
+        """Return the value of a number or of an expression over the symbols."""
+        if isinstance(size, int):
+            return size
+        return int(size.xreplace({symbol: self.values[symbol.name] for symbol in size.free_symbols}))
+
+
+def parse_dims(texts: Sequence[str]) -> dict[tuple[str, int], int]:
+    """Return what `--size` names.
+
+    Args:
+        texts: `pixel_values.2=448`; several of them.
+    Raises:
+        ValueError: a text of another form.
+
+    Example:
+        >>> parse_dims(["pixel_values.2=448"])
+        {('pixel_values', 2): 448}
+    """
+    found = {}
+    for text in texts:
+        match = _DIM.fullmatch(text.strip())
+        if match is None:
+            raise InvalidValue(f"cannot read the size {text!r}: write NAME.DIM=N, such as pixel_values.2=448")
+        found[match["name"], int(match["dim"])] = int(match["size"])
+    return found
+
+
+def parse_bounds(texts: Sequence[str]) -> dict[str, int]:
+    """Return what `--bound` names.
+
+    Args:
+        texts: `u0=4096`; several of them.
+    Raises:
+        ValueError: a text of another form.
+    """
+    found = {}
+    for text in texts:
+        match = _BOUND.fullmatch(text.strip())
+        if match is None:
+            raise InvalidValue(f"cannot read the bound {text!r}: write SYMBOL=N, such as u0=4096")
+        found[match["symbol"]] = int(match["size"])
+    return found
+
+
+_ROLES: Mapping[str, tuple[str, ...]] = {"batch": ("batch",), "context": ("context", "cached")}
+
+
+class ProgramSizes:
+    """The sizes of a program that may be chosen.
+
+    Args:
+        program: An exported program. Only its inputs and ranges are read.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self.dims = tuple(_input_dims(program))
+        self._ranges = {
+            symbol: (finite_bound(bounds.lower), _bound(bounds.upper))
+            for symbol, bounds in program.range_constraints.items()
+        }
+        self._hints: dict[Any, int] = dict(_hints(program))
+
+    def has_role(self, role: str) -> bool:
+        """Return whether some input has a batch or a context, fixed or not."""
+        return any(dim.role in _ROLES[role] for dim in self.dims)
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the batch may be chosen."""
+        return any(dim.role == "batch" and _symbol(dim) is not None for dim in self.dims)
+
+    @property
+    def has_context(self) -> bool:
+        """Whether the context may be chosen."""
+        return any(dim.role in ("context", "cached") and _symbol(dim) is not None for dim in self.dims)
+
+    def least(self, role: str) -> int:
+        """Return the smallest size of a role that the program accepts, 1 or more."""
+        lowest = 1
+        for dim in self.dims:
+            if dim.role in _ROLES[role] and (symbol := _symbol(dim)) is not None:
+                lower = self._ranges.get(symbol, (None, None))[0] or 1
+                lowest = max(lowest, lower + (self._new_tokens if dim.role == "cached" else 0))
+        return lowest
+
+    def greatest(self, role: str) -> int | None:
+        """Return the greatest size of the dimensions of a role that the program accepts; None: no bound."""
+        symbols = [_symbol(dim) for dim in self.dims if dim.role in _ROLES[role]]
+        bounds = [self._ranges.get(symbol, (None, None))[1] for symbol in symbols if symbol is not None]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    def chosen(self, request: SizeRequest) -> ChosenSizes:
+        """Return a number for each symbol.
+
+        Args:
+            request: What was asked for. The size of the example stands for what it leaves open.
+        Raises:
+            ValueError: a size that the program does not accept, has fixed otherwise, or does not have; a
+                size that nothing bounds.
+        """
+        asked = dict(self._asked(request))
+        values: dict[Any, int] = {}
+        for dim, size in asked.items():
+            self._set(values, dim, size)
+        left = []
+        for dim in self.dims:
+            symbol = _symbol(dim)
+            if symbol is not None and symbol not in values:
+                values[symbol] = self._of_example(dim, symbol)
+                left.append((dim, values[symbol]))
+        values.update(self._bounded(request, values))
+        named = {symbol.name: value for symbol, value in values.items()}
+        return ChosenSizes(named, self._means("batch", values), self._means("context", values), tuple(left))
+
+    def _asked(self, request: SizeRequest) -> Iterator[tuple[InputDim, int]]:
+        if request.batch is not None:
+            yield from self._of_role("batch", request.batch)
+        if request.context is not None:
+            yield from self._of_role("context", request.context)
+        known = {(dim.name, dim.dim): dim for dim in self.dims}
+        for (name, index), size in request.dims.items():
+            if (name, index) not in known:
+                names = ", ".join(dict.fromkeys(str(dim) for dim in self.dims)) or "none"
+                raise InvalidValue(f"--size {name}.{index}: the program has no such input dimension: {names}")
+            yield known[name, index], size
+
+    def _of_role(self, role: str, size: int) -> Iterator[tuple[InputDim, int]]:
+        dims = [dim for dim in self.dims if dim.role == role]
+        free = [dim for dim in dims if _symbol(dim) is not None]
+        cached = [dim for dim in self.dims if role == "context" and dim.role == "cached"]
+        if not free and not any(_symbol(dim) is not None for dim in cached):
+            fixed = next((dim for dim in (*dims, *cached) if int(dim.size) != self._size_of(dim, size)), None)
+            if dims and fixed is None:
+                return
+            raise InvalidValue(_not_free(role, size, fixed))
+        for dim in (*free, *(dim for dim in cached if _symbol(dim) is not None)):
+            yield dim, self._size_of(dim, size)
+
+    def _size_of(self, dim: InputDim, context: int) -> int:
+        """Return the size of a dimension for a context: a cache does not have the new tokens yet.
+
+        A cache that was shorter than the others in the example keeps a window.
+        """
+        if dim.role != "cached":
+            return context
+        size = context - self._new_tokens
+        example = self._example(dim)
+        longest = max((self._example(other) or 0 for other in self.dims if other.role == "cached"), default=0)
+        return min(size, example) if example is not None and example < longest else size
+
+    @property
+    def _new_tokens(self) -> int:
+        """How many tokens a call adds: the length of what is no cache and no mask."""
+        sizes = [dim for dim in self.dims if dim.role in ("context", "") and dim.dim == 1]
+        own = [dim for dim in sizes if "mask" not in dim.name and _is_text(dim.name)]
+        return next((self._example(dim) or 1 for dim in own if _symbol(dim) is None), 0)
+
+    def _example(self, dim: InputDim) -> int | None:
+        symbol = _symbol(dim)
+        return int(dim.size) if symbol is None else self._hints.get(symbol)
+
+    def _set(self, values: dict[Any, int], dim: InputDim, size: int) -> None:
+        symbol = _symbol(dim)
+        if symbol is None:
+            if int(dim.size) != size:
+                raise InvalidValue(_fixed(dim, size))
+            return
+        if values.get(symbol, size) != size:
+            raise InvalidValue(
+                f"{dim} is always equal to another size, which is asked to be {values[symbol]}"
+            )
+        lower, upper = self._ranges.get(symbol, (None, None))
+        if (lower is not None and size < lower) or (upper is not None and size > upper):
+            raise InvalidValue(
+                f"{dim} = {size:,} is outside of what the program accepts: {_range_text(lower, upper)}"
+            )
+        values[symbol] = size
+
+    def _of_example(self, dim: InputDim, symbol: Any) -> int:
+        hint = self._hints.get(symbol)
+        if hint is None:
+            raise InvalidValue(f"the program has no example size for {dim}: choose it with --size {dim}=N")
+        return hint
+
+    def _bounded(self, request: SizeRequest, values: Mapping[Any, int]) -> Iterator[tuple[Any, int]]:
+        unknown = {symbol for symbol in self._ranges if unbacked_index(symbol.name) and symbol not in values}
+        names = {symbol.name for symbol in unknown}
+        for name in request.bounds:
+            if name not in names:
+                has = ", ".join(sorted(names)) or "none"
+                raise InvalidValue(f"--bound {name}: the program has no such size; it has {has}")
+        for symbol in sorted(unknown, key=str):
+            bound = request.bounds.get(symbol.name, self._ranges[symbol][1])
+            if bound is None:
+                raise InvalidValue(
+                    f"only a run would tell the size {symbol}: give the greatest with --bound {symbol}=N"
+                )
+            yield symbol, bound
+
+    def _means(self, role: str, values: Mapping[Any, int]) -> int | None:
+        found = [dim for dim in self.dims if dim.role == role]
+        if role == "context" and not found:
+            cached = [dim for dim in self.dims if dim.role == "cached"]
+            sizes = [_valued(dim, values) + self._new_tokens for dim in cached]
+            return max(sizes, default=None)
+        return max((_valued(dim, values) for dim in found), default=None)
+
+
+def _bound(upper: Any) -> int | None:
+    """Return the greatest size; None for infinity and for the greatest number that torch can hold."""
+    bound = finite_bound(upper)
+    return None if bound is None or bound > _MOST_ELEMENTS else bound
+
+
+def _input_dims(program: ExportedProgram) -> Iterator[InputDim]:
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    for spec in program.graph_signature.input_specs:
+        value = values.get(spec.arg.name)
+        if spec.kind is InputKind.USER_INPUT and isinstance(value, torch.Tensor):
+            for index, size in enumerate(value.shape):
+                expression = expression_of(size) if isinstance(size, torch.SymInt) else int(size)
+                yield InputDim(spec.arg.name, index, expression, _role(spec.arg.name, value, index))
+
+
+def _role(name: str, value: torch.Tensor, index: int) -> str:
+    if is_cache(name):
+        return "batch" if index == 0 else "cached" if (index, value.dim()) == (2, 4) else ""
+    if index == 0:
+        return "batch"
+    is_tokens = value.dim() == 2 and value.dtype in _INTEGERS
+    is_text = is_tokens or (value.dim() == 3 and _is_text(name)) or "mask" in name
+    return "context" if index == 1 and is_text else ""
+
+
+def is_cache(name: str) -> bool:
+    """Return whether an input or output is a cache by its name: `past_key_values_0`, `cache.0.1`."""
+    return _CACHED.match(name) is not None
+
+
+def _is_text(name: str) -> bool:
+    return name.endswith("input_ids") or _EMBEDDED.fullmatch(name) is not None
+
+
+def _hints(program: ExportedProgram) -> Iterator[tuple[Any, int]]:
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt) and expression_of(size).is_Symbol:
+                hint = hint_of(size)
+                if hint is not None:
+                    yield expression_of(size), int(hint)
+
+
+def _symbol(dim: InputDim) -> Any:
+    """Return the symbol that a dimension is; None for a number and for a size that depends on others."""
+    return dim.size if isinstance(dim.size, sympy.Symbol) else None
+
+
+def _valued(dim: InputDim, values: Mapping[Any, int]) -> int:
+    return int(dim.size if isinstance(dim.size, int) else dim.size.xreplace(dict(values)))
+
+
+def _range_text(lower: int | None, upper: int | None) -> str:
+    return f"{0 if lower is None else lower:,}.." + ("" if upper is None else f"{upper:,}")
+
+
+def _fixed(dim: InputDim, size: int) -> str:
+    return (
+        f"{dim} is {dim.size} in this program, not {size:,}: export it with --dynamic {dim} or --dynamic auto"
+    )
+
+
+def _not_free(role: str, size: int, fixed: InputDim | None) -> str:
+    if fixed is not None:
+        return f"--{role} {size:,}: {_fixed(fixed, size)}"
+    what = "batch" if role == "batch" else "context: none of its inputs is text"
+    return f"--{role} {size:,}: the program has no {what}; use --size NAME.DIM=N"

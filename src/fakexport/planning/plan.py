@@ -1,0 +1,183 @@
+"""Will it fit: the memory that a model or an archive needs, at each size that is asked for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport._version import __version__
+from fakexport.archive import load
+from fakexport.capture import loaded_libraries
+from fakexport.devices import Topology, emulate
+from fakexport.error import InvalidValue
+from fakexport.memory import SizeRequest, parse_bounds, parse_dims
+from fakexport.planning.point import PlannedProgram
+from fakexport.planning.search import greatest
+from fakexport.planning.source_programs import SourcePrograms
+from fakexport.program import facts_of
+from fakexport.report import Greatest, PlanReport, Progress
+from fakexport.sources import WorkloadName
+
+EXECUTION = "the program's module()"
+
+
+def plan(
+    subject: str | Path | nn.Module | Callable[[], Any] | ExportedProgram,
+    *,
+    target: str | None = None,
+    device_map: str | Mapping[str, str] | None = None,
+    dtype: str | None = None,
+    batch: int | Sequence[int] | None = None,
+    context: int | Sequence[int] | None = None,
+    workload: WorkloadName = "forward",
+    sizes: Sequence[str] = (),
+    bounds: Sequence[str] = (),
+    maximum: Sequence[str] = (),
+    method: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> PlanReport:
+    """Return the memory that a model needs on each device, read off its exported program.
+
+    Counted are the storages of the program, from the node that takes one to the last node that uses it. No
+    weight is loaded and no device is needed.
+
+    Args:
+        subject: A source as for `check`, an archive (`model.pt2`), or an exported program.
+        target: The devices, such as `"2xH100"`. Default: those of the archive or program; of a source, cpu.
+        device_map, dtype: As for `check`; of a source only.
+        batch: Sequences or images at a time; one number, or several. Default: 1 for a model of `hf:`, else
+            that of the example inputs.
+        context: Tokens that the model attends to, those of a cache included. Default: 4,096 for a model of
+            `hf:`, else that of the example inputs.
+        workload: What an `hf:` model does: `"forward"` without a cache, `"prefill"`, which returns one, or
+            `"decode"`, which reads one token and a cache.
+        sizes: Other dimensions of inputs, such as `"pixel_values.2=448"`.
+        bounds: The most that sizes may be which only a run would tell, such as `"u0=4096"`.
+        maximum: `"batch"`, `"context"`, or both: find the largest that fits.
+        method: Program to use from a bundle.
+        on_progress: Called before each export.
+    Returns:
+        One point per batch and context, in the order asked.
+    Raises:
+        ValueError: bad usage: an unknown source or target, sizes that the program does not accept; one line.
+        PlanError: the model does not export; `check` says why.
+
+    Example:
+        >>> report = plan(lambda: (nn.Linear(1024, 1024), (torch.zeros(2, 1024),)), target="H100")
+        >>> report.points[0].devices[0].weights
+        4198400
+    """
+    batches, contexts = _several("--batch", batch), _several("--context", context)
+    if unknown := [role for role in maximum if role not in ("batch", "context")]:
+        raise InvalidValue(f"--max {unknown[0]}: write batch or context")
+    other = SizeRequest(dims=parse_dims(sizes), bounds=parse_bounds(bounds))
+    asked = _Asked(batches, contexts, other, tuple(dict.fromkeys(maximum)))
+    if isinstance(subject, (ExportedProgram, Path)) or _is_archive(subject):
+        if (device_map, dtype, workload) != (None, None, "forward"):
+            raise InvalidValue("--device-map, --dtype and --workload apply to models, not to programs")
+        return _of_program(subject, asked, target, method)
+    if method is not None:
+        raise InvalidValue("--method applies to archives, not to models")
+    programs = SourcePrograms(
+        subject,
+        Topology.parse(target or "cpu"),
+        device_map=device_map,
+        dtype=dtype,
+        workload=workload,
+        announce=on_progress or (lambda progress: None),
+    )
+    return _of_source(programs, asked)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    batches: tuple[int | None, ...]
+    contexts: tuple[int | None, ...]
+    other: SizeRequest
+    maximum: tuple[str, ...]
+
+    def points(self) -> Iterator[SizeRequest]:
+        for batch, context in itertools.product(self.batches, self.contexts):
+            yield replace(self.other, batch=batch, context=context)
+
+
+def _several(option: str, size: int | Sequence[int] | None) -> tuple[int | None, ...]:
+    sizes = (size,) if size is None or isinstance(size, int) else tuple(size) or (None,)
+    for number in sizes:
+        if number is not None and number < 1:
+            raise InvalidValue(f"{option} {number}: give a number of 1 or more")
+    return sizes
+
+
+def _is_archive(subject: Any) -> bool:
+    return isinstance(subject, str) and (subject.endswith(".pt2") or Path(subject).is_file())
+
+
+def _of_program(
+    subject: ExportedProgram | Path | Any, asked: _Asked, target: str | None, method: str | None
+) -> PlanReport:
+    is_program = isinstance(subject, ExportedProgram)
+    program = subject if isinstance(subject, ExportedProgram) else load(str(subject), method=method)
+    facts = facts_of(program)
+    topology = Topology.parse(target or facts.topology or "cpu")
+    with torch_logs_silenced(), emulate(topology):
+        planned = PlannedProgram.of(program, topology)
+        points = tuple(planned.at(request) for request in asked.points())
+        first = next(asked.points())
+        found = tuple(greatest(planned, role, first) for role in asked.maximum)
+    return PlanReport(
+        subject=(facts.source or "program") if is_program else str(subject),
+        target=topology.canonical,
+        device_map=None,
+        workload=None,
+        execution=EXECUTION,
+        dtype=planned.dtype,
+        points=points,
+        greatest=found,
+        left_out=planned.liveness.left_out,
+        versions=_versions(),
+    )
+
+
+def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
+    requests = [programs.completed(request) for request in asked.points()]
+    points = tuple(programs.at(request) for request in requests)
+    found = tuple(_greatest(programs, role, requests[0]) for role in asked.maximum)
+    planned = programs.any
+    return PlanReport(
+        subject=programs.source.spec,
+        target=programs.topology.canonical,
+        device_map=programs.placement,
+        workload=programs.workload,
+        execution=EXECUTION,
+        dtype=planned.dtype,
+        points=points,
+        greatest=found,
+        left_out=tuple(dict.fromkeys((*programs.left_out, *planned.liveness.left_out))),
+        assumptions=programs.source.assumptions,
+        versions=_versions(),
+    )
+
+
+def _greatest(programs: SourcePrograms, role: str, request: SizeRequest) -> Greatest:
+    """Return the largest size, for which the size must vary: a batch of 1 is a program of its own."""
+    free = request if role == "context" else replace(request, batch=2)
+    found = greatest(programs.program(free), role, free)
+    if role == "context" or found.size is not None or not programs.is_derived:
+        return found
+    single = programs.at(replace(request, batch=1))
+    if single.fit not in ("fits", "may not fit"):
+        return found
+    return replace(found, size=1, fits_surely=1 if single.fit == "fits" else None)
+
+
+def _versions() -> dict[str, str]:
+    return {"fakexport": __version__, "torch": str(torch.__version__), **loaded_libraries()}

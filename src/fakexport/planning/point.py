@@ -1,0 +1,183 @@
+"""One program at one choice of sizes, device by device."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch.export import ExportedProgram
+
+from fakexport.devices import Topology
+from fakexport.diagnostics import Span
+from fakexport.memory import (
+    ChosenSizes,
+    Kind,
+    Liveness,
+    LiveStorage,
+    ProgramSizes,
+    SizeRequest,
+    Sizes,
+    allocator_overhead,
+    allocator_peak,
+    liveness,
+    overheads,
+    sizes_at,
+)
+from fakexport.program import SourcePaths, Visit, operator_name, star, star_common
+from fakexport.report import (
+    Interval,
+    PlannedDevice,
+    PlannedOverhead,
+    PlannedPeak,
+    PlannedPoint,
+    PlannedTensor,
+)
+
+_PRODUCTS = re.compile(r"\b(?:linear|matmul|\w*mm|\w*conv\w*|einsum|bilinear|\w*attention\w*)\b")
+_FOLDED = 1000
+_PATHS = SourcePaths(None)
+_ACTIVATIONS: tuple[Kind, ...] = ("activation", "temporary", "output")
+
+
+@dataclass(frozen=True)
+class PlannedProgram:
+    """A program whose memory can be told at any size that it accepts.
+
+    Args:
+        topology: Its devices.
+        sizes: The sizes that may be chosen.
+        liveness: Its storages and when they are held.
+        multiplies: Devices on which it multiplies matrices.
+    """
+
+    topology: Topology
+    sizes: ProgramSizes
+    liveness: Liveness
+    multiplies: frozenset[str]
+
+    @classmethod
+    def of(cls, program: ExportedProgram, topology: Topology) -> PlannedProgram:
+        """Read a program.
+
+        Args:
+            program: Not changed.
+            topology: Its devices.
+        """
+        found = liveness(program, topology=topology)
+        return cls(topology, ProgramSizes(program), found, frozenset(_multiplying(found)))
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of most of the weights; `no weights`."""
+        taken = Counter[str]()
+        for storage in self.liveness.storages[: self.liveness.held]:
+            if storage.kind == "weight":
+                taken[storage.dtype] += int(storage.bytes)
+        return taken.most_common(1)[0][0] if taken else "no weights"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that hold anything; the host only where the program has nothing elsewhere."""
+        found = self.liveness.devices
+        return tuple(device for device in found if device != "cpu") or found
+
+    def at(self, request: SizeRequest, *, largest: int = 10) -> PlannedPoint:
+        """Return the plan at the sizes that are asked for.
+
+        Args:
+            request: What to choose; the example's sizes stand for the rest.
+            largest: How many kinds of storages at each peak to list.
+        Raises:
+            ValueError: the program does not accept the sizes. One line.
+        """
+        chosen = self.sizes.chosen(request)
+        sizes = sizes_at(self.liveness, chosen.values)
+        return PlannedPoint(
+            batch=chosen.batch,
+            context=chosen.context,
+            as_in_example={str(dim): size for dim, size in chosen.as_in_example},
+            devices=tuple(self._device(name, sizes, chosen, largest) for name in self.devices),
+        )
+
+    def _device(self, name: str, sizes: Sizes, chosen: ChosenSizes, largest: int) -> PlannedDevice:
+        peak = sizes.peak(name, largest=largest * _FOLDED)
+        profile = self.topology.device(name).profile
+        by_kind = peak.bytes_by_kind
+        around = overheads(profile, multiplies=name in self.multiplies)
+        workspace = sum(overhead.lower for overhead in around if overhead.is_allocated)
+        allocated = peak.bytes + workspace
+        if profile.device_type == "cuda":
+            default, growing = (
+                allocator_peak(sizes, name, expandable_segments=grows, workspace_bytes=workspace)
+                for grows in (False, True)
+            )
+            allocated = default.allocated_bytes
+            around = (allocator_overhead(peak, default, growing, workspace_bytes=workspace), *around)
+        return PlannedDevice(
+            name=name,
+            profile=profile.name,
+            memory_bytes=profile.memory_bytes,
+            weights=by_kind.get("weight", 0),
+            constants=by_kind.get("constant", 0),
+            state=by_kind.get("state", 0),
+            inputs=by_kind.get("input", 0),
+            activations=sum(by_kind.get(kind, 0) for kind in _ACTIVATIONS),
+            state_after=sizes.state_after(name),
+            allocated_bytes=allocated,
+            overheads=tuple(
+                PlannedOverhead(o.name, Interval(o.lower, o.upper), o.is_allocated, o.source) for o in around
+            ),
+            peak=None if peak.step is None else _peak(peak.step),
+            largest=tuple(_folded(peak.largest, chosen, largest)),
+        )
+
+
+def _multiplying(found: Liveness) -> Iterator[str]:
+    """Yield the devices on which something multiplies matrices: cuBLAS gets a workspace there."""
+    for step, event in found.events:
+        if event >= 0 and _PRODUCTS.search(operator_name(found.steps[step].node)):
+            yield found.storages[event].device
+
+
+def _peak(step: Visit) -> PlannedPeak:
+    return PlannedPeak(step.node.name, operator_name(step.node), step.module_path, _line(step.span))
+
+
+def _folded(found: Sequence[LiveStorage], chosen: ChosenSizes, most: int) -> list[PlannedTensor]:
+    """Return the largest groups of storages that are alike: of one line in equal blocks, for example."""
+    groups: dict[tuple[object, ...], list[LiveStorage]] = {}
+    for live in found:
+        storage = live.storage
+        place = star(storage.name) if storage.visit is None else (star(storage.module_path), storage.operator)
+        key = (place, storage.kind, live.bytes, _line(storage.span))
+        groups.setdefault(key, []).append(live)
+    rows = [_tensors(group, chosen) for group in groups.values()]
+    return sorted(rows, key=lambda row: -row.bytes)[:most]
+
+
+def _tensors(group: Sequence[LiveStorage], chosen: ChosenSizes) -> PlannedTensor:
+    first = group[0].storage
+    paths = [live.storage.module_path if first.visit else live.storage.name for live in group]
+    shared = star_common(paths) if len({path.count(".") for path in paths}) == 1 else star(paths[0])
+    return PlannedTensor(
+        name=first.name if first.visit else shared,
+        count=len(group),
+        kind=first.kind,
+        bytes=sum(live.bytes for live in group),
+        shape=None if first.shape is None else tuple(chosen.valued(size) for size in first.shape),
+        dtype=first.dtype,
+        module_path=shared if first.visit else "",
+        line=_line(first.span),
+    )
+
+
+def _line(span: Span | None) -> str | None:
+    return None if span is None else f"{_PATHS.shortened(span.path)}:{span.line}"
+
+
+def fullest(points: Iterable[PlannedPoint]) -> PlannedDevice | None:
+    """Return the device that has the least to spare."""
+    known = [device for point in points for device in point.devices if device.headroom is not None]
+    return min(known, key=lambda device: device.headroom.lower if device.headroom else 0, default=None)

@@ -1,0 +1,36 @@
+"""What `fakexport plan` found, as data for other programs: the versioned format of `docs/json.md`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fakexport.report.as_json import plain
+from fakexport.report.plan_report import PlannedDevice, PlannedPoint, PlanReport
+
+PLAN_SCHEMA = "fakexport.plan/1"
+
+
+def plan_to_dict(report: PlanReport) -> dict[str, Any]:
+    """Return the plan as dicts, lists, strings, numbers, booleans and None; sizes in bytes.
+
+    Args:
+        report: What was found.
+    Returns:
+        A new dict. `plan.schema.json` is its JSON Schema.
+    """
+    data = plain(report)
+    data["points"] = [_point(point) for point in report.points]
+    return {"schema": PLAN_SCHEMA, **data}
+
+
+def _point(point: PlannedPoint) -> dict[str, Any]:
+    return {**plain(point), "fit": point.fit, "devices": [_device(device) for device in point.devices]}
+
+
+def _device(device: PlannedDevice) -> dict[str, Any]:
+    return {
+        **plain(device),
+        "total": plain(device.total),
+        "headroom": plain(device.headroom),
+        "fit": device.fit,
+    }

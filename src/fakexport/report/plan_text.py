@@ -1,0 +1,152 @@
+"""What `fakexport plan` found, as text that is read in ten seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fakexport.documents import escaped
+from fakexport.report.plan_report import (
+    Greatest,
+    Interval,
+    PlannedDevice,
+    PlannedPoint,
+    PlannedTensor,
+    PlanReport,
+)
+from fakexport.report.quantity import bytes_text
+from fakexport.report.table import layout, wide_layout, wrapped
+
+_SHOWN_TENSORS = 10
+_GIB = 2**30
+
+
+def render_plan(report: PlanReport, *, width: int = 100) -> str:
+    """Return the plan: a table of bytes per device, where the peak is, and what fits.
+
+    Args:
+        report: What was found.
+        width: Columns of text that there is room for.
+    """
+    lines = wrapped(_title(report), width)
+    for point in report.points:
+        lines += ["", *_point(point, width, is_only=len(report.points) == 1)]
+    if report.greatest:
+        lines += ["", *(line for found in report.greatest for line in wrapped(_greatest(found), width))]
+    notes = [*(f"left out: {text}" for text in report.left_out), *report.assumptions]
+    for note in notes:
+        lines += wrapped(note, width, first="note: ", later="      ")
+    return "\n".join(lines) + "\n"
+
+
+def _title(report: PlanReport) -> str:
+    parts = [report.workload or "program", report.dtype]
+    parts += [f"device map {report.device_map}"] if report.device_map else []
+    return f"{report.subject} on {report.target}: {', '.join(parts)}; peak of {report.execution}"
+
+
+def _sizes(point: PlannedPoint) -> str:
+    sizes = [] if point.batch is None else [f"batch {point.batch:,}"]
+    sizes += [] if point.context is None else [f"context {point.context:,}"]
+    sizes += [f"{name} = {size:,}" for name, size in point.as_in_example.items()]
+    return ", ".join(sizes) or "sizes of the program"
+
+
+def _point(point: PlannedPoint, width: int, *, is_only: bool) -> Iterator[str]:
+    yield from wrapped(f"{_sizes(point)}: {_verdict(point)}", width)
+    yield from wide_layout(
+        _table(point.devices), width=width, right=range(1, len(point.devices) + 1), indent="  "
+    )
+    yield from (line for text in _state(point) for line in wrapped(text, width))
+    fullest = _fullest(point)
+    if is_only and fullest is not None and fullest.peak is not None:
+        yield from wrapped(_peak(fullest), width)
+        yield from layout([_tensor_row(t) for t in fullest.largest[:_SHOWN_TENSORS]], right=[0], indent="  ")
+
+
+def _state(point: PlannedPoint) -> Iterator[str]:
+    """Yield what the cache takes: at the peak there may be the one before the call and the one after it."""
+    total = sum(device.state_after for device in point.devices)
+    if total:
+        per = f", {bytes_text(total // point.batch)} per sequence" if point.batch else ""
+        yield f"cache and state after the call: {bytes_text(total)}{per}"
+
+
+def _fullest(point: PlannedPoint) -> PlannedDevice | None:
+    def load(device: PlannedDevice) -> tuple[float, int]:
+        total = device.total.upper
+        return (total / device.memory_bytes if device.memory_bytes else 0.0), total
+
+    return max(point.devices, key=load, default=None)
+
+
+def _verdict(point: PlannedPoint) -> str:
+    worst = [device for device in point.devices if device.fit == point.fit]
+    if point.fit == "unknown" or not worst:
+        return "the memory of the devices is not known"
+    if point.fit == "fits":
+        known = [device.headroom for device in worst if device.headroom is not None]
+        return f"fits, with at least {bytes_text(min(headroom.lower for headroom in known))} to spare"
+    names = ", ".join(device.name for device in worst)
+    missing = max(-device.headroom.lower for device in worst if device.headroom is not None)
+    lacks = "lacks up to" if point.fit == "may not fit" else "lacks"
+    return f"{point.fit}: {names} {lacks} {bytes_text(missing)}"
+
+
+def _table(devices: Sequence[PlannedDevice]) -> list[list[str]]:
+    rows = [["", *(f"{device.name} {device.profile}" for device in devices)]]
+    rows += [
+        _row(name, [getattr(device, field) for device in devices])
+        for name, field in _CLASSES
+        if name in _ALWAYS or any(getattr(device, field) for device in devices)
+    ]
+    for name in dict.fromkeys(overhead.name for device in devices for overhead in device.overheads):
+        found = [[o.bytes for o in device.overheads if o.name == name] for device in devices]
+        rows.append([name, *(_interval(own[0]) if own else "" for own in found)])
+    rows.append(["total", *(_interval(device.total) for device in devices)])
+    rows.append(["memory", *(_bytes(device.memory_bytes) for device in devices)])
+    return rows
+
+
+_CLASSES = (
+    ("weights", "weights"),
+    ("constants", "constants"),
+    ("cache and state", "state"),
+    ("inputs", "inputs"),
+    ("activations", "activations"),
+)
+_ALWAYS = frozenset({"weights", "activations"})
+
+
+def _row(name: str, sizes: Sequence[int]) -> list[str]:
+    return [name, *(bytes_text(size) for size in sizes)]
+
+
+def _bytes(size: int | None) -> str:
+    return "not known" if size is None else bytes_text(size)
+
+
+def _interval(size: Interval) -> str:
+    lower, upper = bytes_text(size.lower), bytes_text(size.upper)
+    return lower if lower == upper else f"{lower} to {upper}"
+
+
+def _peak(device: PlannedDevice) -> str:
+    assert device.peak is not None
+    at = f" at {device.peak.line}" if device.peak.line else ""
+    module = f" in {device.peak.module_path}" if device.peak.module_path else ""
+    return f"peak of {device.name}: {device.peak.operator}{module}{at}; largest there:"
+
+
+def _tensor_row(tensor: PlannedTensor) -> list[str]:
+    shape = "" if tensor.shape is None else f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
+    times = "" if tensor.count == 1 else f"{tensor.count:,} x "
+    place = tensor.module_path or tensor.name
+    return [bytes_text(tensor.bytes), tensor.kind, escaped(place), times + shape, tensor.line or ""]
+
+
+def _greatest(found: Greatest) -> str:
+    if found.size is None:
+        return f"greatest {found.role}: none fits; {found.device} is full"
+    why = "the program accepts no more" if found.limit == "range" else f"then {found.device} is full"
+    surely = "" if found.fits_surely == found.size else f" (surely up to {found.fits_surely or 0:,})"
+    return f"greatest {found.role}: {found.size:,}{surely}; {why}"

@@ -1,0 +1,140 @@
+"""`fakexport plan` as users run it: small configs of transformers, archives, and bad usage."""
+
+import json
+
+import pytest
+from transformers import LlamaConfig
+
+import fakexport as fe
+from fakexport.cli import main
+
+LAYERS, KV_HEADS, HEAD_DIM, HIDDEN, VOCABULARY = 3, 2, 16, 64, 4096
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A Llama of three layers, whose cache can be computed by hand."""
+    path = tmp_path_factory.mktemp("llama") / "config.json"
+    config = LlamaConfig(
+        hidden_size=HIDDEN,
+        intermediate_size=128,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=KV_HEADS,
+        vocab_size=VOCABULARY,
+    )
+    config.architectures = ["LlamaForCausalLM"]
+    config.to_json_file(path, use_diff=False)
+    return f"hf:{path}"
+
+
+@pytest.fixture
+def plan(capsys):
+    """Runs the command in this process; returns what it printed."""
+
+    def run(*options, code=0):
+        assert main(["plan", "--no-progress", *map(str, options)]) == code
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def planned(plan, config):
+    """Runs the command; returns each point and its only device."""
+
+    def run(*options):
+        data = json.loads(plan(config, "--format", "json", "--target", "H100", *options).out)
+        return [(point, point["devices"][0]) for point in data["points"]]
+
+    return run
+
+
+def cache_bytes(batch, context):
+    return 2 * LAYERS * batch * KV_HEADS * context * HEAD_DIM * 4
+
+
+def test_prefill_returns_the_cache_of_its_context(planned):
+    found = planned("--workload", "prefill", "--batch", "2,4", "--context", "128")
+
+    assert [device["state_after"] for _, device in found] == [cache_bytes(2, 128), cache_bytes(4, 128)]
+
+
+def test_decode_holds_the_old_cache_and_the_new_one(planned):
+    ((point, device),) = planned("--workload", "decode", "--batch", "4", "--context", "128")
+
+    assert (point["batch"], point["context"]) == (4, 128)
+    assert device["state_after"] == cache_bytes(4, 128)
+    assert cache_bytes(4, 127) < device["state"] <= cache_bytes(4, 127) + cache_bytes(4, 128)
+
+
+@pytest.mark.slow
+def test_the_logits_of_every_token_are_the_peak_of_a_forward(planned):
+    ((_, device),) = planned("--batch", "2", "--context", "1024")
+
+    assert device["peak"]["module_path"] == "lm_head"
+    assert device["largest"][0]["bytes"] == 2 * 1024 * VOCABULARY * 4
+    assert device["state"] == 0
+
+
+@pytest.mark.slow
+def test_a_batch_of_one_and_a_context_are_assumed(planned):
+    ((point, _),) = planned()
+
+    assert (point["batch"], point["context"], point["as_in_example"]) == (1, 4096, {})
+
+
+@pytest.mark.slow
+def test_the_text_answers_what_fits(plan, config):
+    text = plan(config, "--target", "T4", "--batch", "2", "--context", "64", "--max", "batch").out
+
+    assert "fits, with at least" in text
+    assert "greatest batch: " in text
+    assert "then cuda:0 is full" in text
+
+
+@pytest.mark.slow
+def test_an_archive_that_does_not_fit_has_exit_code_1(plan, config, tmp_path):
+    path = tmp_path / "llama.pt2"
+    fe.save(fe.export(config, target="H100", dynamic_shapes="auto"), path)
+
+    text = plan(path, "--batch", "4096", "--context", "8192", code=1).out
+
+    assert "batch 4,096, context 8,192: does not fit: cuda:0 lacks" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--batch", "a"], "--batch 'a': write a number, several such as 1,8, or a range 1..64"),
+        (["--batch", "0"], "--batch 0: give a number of 1 or more"),
+        (["--max", "weights"], "--max weights: write batch or context"),
+        (["--size", "x"], "cannot read the size 'x': write NAME.DIM=N"),
+        (["--bound", "x"], "cannot read the bound 'x': write SYMBOL=N"),
+        (["--workload", "train"], "'train' is not one of"),
+        (["--context", "1", "--workload", "decode"], "--context 1"),
+    ],
+)
+def test_bad_usage_is_one_line(plan, config, options, words):
+    printed = plan(config, "--target", "H100", *options, code=2)
+
+    assert printed.out == ""
+    assert words in printed.err
+
+
+def test_a_model_that_does_not_export_has_exit_code_1(plan, tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import torch\n"
+        "class Branches(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x if x.sum() > 0 else -x\n"
+        "def factory():\n"
+        "    return Branches(), (torch.zeros(2, 4),)\n"
+    )
+
+    printed = plan(f"{path}:factory", code=1)
+
+    assert printed.out == ""
+    assert "does not export for cpu" in printed.err
+    assert "`fakexport check` with the same source" in printed.err

@@ -1,0 +1,126 @@
+"""Which symbol a batch, a context and a named size are, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.memory import ProgramSizes, SizeRequest, parse_bounds, parse_dims
+
+
+class Decoder(nn.Module):
+    """Reads tokens, a mask over the cache and them, and two caches, of which one keeps a window."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+
+    def forward(self, input_ids, attention_mask, past_key_values):
+        x = self.embed(input_ids)
+        full, window = past_key_values
+        return x.sum() + attention_mask.sum(), (torch.cat([full, full[:, :, :1]], 2), window + 1)
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    inputs = {
+        "input_ids": torch.zeros(2, 1, dtype=torch.long),
+        "attention_mask": torch.ones(2, 40, dtype=torch.long),
+        "past_key_values": (torch.zeros(2, 3, 39, 4), torch.zeros(2, 3, 8, 4)),
+    }
+    return ProgramSizes(fe.export(Decoder, (), inputs, dynamic_shapes="auto"))
+
+
+@pytest.fixture(scope="module")
+def image():
+    def factory():
+        return nn.Conv2d(3, 4, 3), (torch.zeros(2, 3, 32, 48),)
+
+    return ProgramSizes(fe.export(factory, dynamic_shapes="auto"))
+
+
+def sizes_of(found, request):
+    values = found.chosen(request).values
+    return {str(dim): dim.size if isinstance(dim.size, int) else values[dim.size.name] for dim in found.dims}
+
+
+def test_a_batch_is_dimension_0_of_every_input_and_a_context_the_tokens_with_the_cache(decoder):
+    sizes = sizes_of(decoder, SizeRequest(batch=5, context=100))
+
+    assert sizes["input_ids.0"] == sizes["attention_mask.0"] == sizes["past_key_values_0.0"] == 5
+    assert (sizes["input_ids.1"], sizes["attention_mask.1"], sizes["past_key_values_0.2"]) == (1, 100, 99)
+
+
+def test_a_cache_that_was_shorter_in_the_example_keeps_a_window(decoder):
+    assert sizes_of(decoder, SizeRequest(context=100))["past_key_values_1.2"] == 8
+    assert sizes_of(decoder, SizeRequest(context=6))["past_key_values_1.2"] == 5
+
+
+def test_what_was_chosen_is_told_in_the_words_of_the_question(decoder):
+    chosen = decoder.chosen(SizeRequest(batch=5, context=100))
+
+    assert (chosen.batch, chosen.context) == (5, 100)
+    assert {dim.role for dim, _ in chosen.as_in_example} == {""}
+
+
+def test_sizes_that_are_not_asked_for_are_those_of_the_example(image):
+    chosen = image.chosen(SizeRequest(dims=parse_dims(["input.2=64"])))
+
+    assert {str(dim): size for dim, size in chosen.as_in_example} == {"input.0": 2, "input.3": 48}
+    assert chosen.context is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (SizeRequest(batch=1), "input.0 = 1 is outside of what the program accepts: 2.."),
+        (SizeRequest(context=7), "--context 7: the program has no context: none of its inputs is text"),
+        (SizeRequest(dims={("input", 1): 4}), "input.1 is 3 in this program, not 4"),
+        (SizeRequest(dims={("x", 0): 4}), "--size x.0: the program has no such input dimension: input.0"),
+        (SizeRequest(bounds={"u0": 4}), "--bound u0: the program has no such size; it has none"),
+    ],
+)
+def test_a_size_that_the_program_does_not_accept_is_refused_in_one_line(image, request_, words):
+    with pytest.raises(fe.InvalidValue) as refused:
+        image.chosen(request_)
+
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_fixed_size_is_accepted_if_it_is_the_one_that_is_asked_for():
+    def factory():
+        return nn.Embedding(10, 4), (torch.zeros(2, 7, dtype=torch.long),)
+
+    found = ProgramSizes(fe.export(factory))
+
+    assert found.chosen(SizeRequest(batch=2, context=7)).context == 7
+    with pytest.raises(fe.InvalidValue, match=r"input\.1 is 7 in this program, not 8"):
+        found.chosen(SizeRequest(context=8))
+
+
+class Chosen(nn.Module):
+    def forward(self, x):
+        return torch.nonzero(x)
+
+
+def test_a_size_that_only_a_run_tells_needs_a_bound():
+    found = ProgramSizes(fe.export(Chosen, (torch.ones(4, 4),), dynamic_shapes="auto"))
+
+    with pytest.raises(
+        fe.InvalidValue, match=r"only a run would tell the size u\d+: give the greatest with --bound"
+    ):
+        found.chosen(SizeRequest())
+    assert found.chosen(SizeRequest(bounds={"u0": 16})).values["u0"] == 16
+
+
+@pytest.mark.parametrize("text", ["x", "x=3", "x.1", "x.1=-2", "x.a=2"])
+def test_a_size_of_another_form_is_refused(text):
+    with pytest.raises(fe.InvalidValue, match=r"write NAME\.DIM=N"):
+        parse_dims([text])
+
+
+def test_a_bound_of_another_form_is_refused():
+    assert parse_bounds(["u0=5"]) == {"u0": 5}
+    with pytest.raises(fe.InvalidValue, match="write SYMBOL=N"):
+        parse_bounds(["s0=5"])

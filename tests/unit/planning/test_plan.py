@@ -1,0 +1,187 @@
+"""The plan of a model: which sizes it is for, what fits, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.report import render_plan
+
+GIB = 2**30
+
+
+class Head(nn.Module):
+    """An embedding and a large product: the peak is the product, whose size is known."""
+
+    def __init__(self, width=1024, vocabulary=65536):
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width, dtype=torch.bfloat16)
+        self.head = nn.Linear(width, vocabulary, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, input_ids):
+        return self.head(self.embed(input_ids))
+
+
+def factory():
+    return Head(), (torch.zeros(2, 16, dtype=torch.long),)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return fe.export(factory, target="H100", dynamic_shapes="auto")
+
+
+def device_at(program, **sizes):
+    (point,) = fe.plan(program, **sizes).points
+    (device,) = point.devices
+    return device
+
+
+def test_the_bytes_are_those_of_the_tensors_at_sizes_that_were_not_traced(program):
+    device = device_at(program, batch=8, context=4096)
+
+    tokens = 8 * 4096
+    assert device.weights == 2 * 65536 * 1024 * 2
+    assert device.inputs == tokens * 8
+    assert device.activations == tokens * 65536 * 2 + tokens * 1024 * 2
+    assert device.peak.operator == "aten.linear.default"
+    assert device.peak.module_path == "head"
+    assert device.peak.line.startswith("test_plan.py:")
+
+
+def test_a_model_is_planned_as_its_program(program):
+    ours = fe.plan(factory, target="H100", batch=8, context=4096)
+
+    assert ours.points[0].devices == fe.plan(program, batch=8, context=4096).points[0].devices
+    assert (ours.workload, ours.subject) == ("forward", "factory")
+
+
+def test_an_archive_is_planned_as_its_program(program, tmp_path):
+    path = tmp_path / "model.pt2"
+    fe.save(program, path)
+
+    report = fe.plan(str(path), batch=8, context=4096)
+
+    (device,) = report.points[0].devices
+    assert device.total == device_at(program, batch=8, context=4096).total
+    assert device.peak.line == device_at(program).peak.line.replace(
+        "test_plan", "tests/unit/planning/test_plan"
+    )
+    assert report.target == "H100-80GB"
+
+
+def test_several_sizes_are_several_points(program):
+    report = fe.plan(program, batch=[2, 4], context=[32, 64])
+
+    assert [(p.batch, p.context) for p in report.points] == [(2, 32), (2, 64), (4, 32), (4, 64)]
+
+
+def test_a_batch_that_is_too_large_does_not_fit(program):
+    report = fe.plan(program, batch=256, context=8192)
+
+    assert report.points[0].fit == "does not fit"
+    assert "does not fit: cuda:0 lacks" in render_plan(report)
+
+
+def test_the_greatest_batch_fits_and_the_next_one_does_not(program):
+    (found,) = fe.plan(program, batch=2, context=4096, maximum=["batch"]).greatest
+
+    def fit(batch):
+        return fe.plan(program, batch=batch, context=4096).points[0].fit
+
+    assert fit(found.size) in ("fits", "may not fit")
+    assert fit(found.size + 1) == "does not fit"
+    assert fit(found.fits_surely) == "fits"
+    assert fit(found.fits_surely + 1) != "fits"
+    assert (found.limit, found.device) == ("memory", "cuda:0")
+
+
+def test_the_greatest_size_may_be_the_most_that_the_program_accepts():
+    small = fe.export(factory, target="H100", dynamic_shapes=["input_ids.0=2..64"])
+
+    (found,) = fe.plan(small, maximum=["batch"]).greatest
+
+    assert (found.size, found.limit, found.device) == (64, "range", None)
+
+
+def test_a_model_that_never_fits_has_no_greatest_batch():
+    def large():
+        return Head(width=524288), (torch.zeros(2, 16, dtype=torch.long),)
+
+    (found,) = fe.plan(large, target="H100", maximum=["batch"]).greatest
+
+    assert found.size is None
+    assert found.device == "cuda:0"
+
+
+def test_two_devices_have_each_their_own_share_and_a_transfer_counts_on_both():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(1024, 4096, bias=False)
+            self.second = nn.Linear(4096, 1024, bias=False)
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    def two():
+        return Two(), (torch.zeros(64, 1024),)
+
+    report = fe.plan(two, target="2xH100", device_map="first=cuda:0,second=cuda:1")
+
+    first, second = report.points[0].devices
+    assert first.weights == second.weights == 4096 * 1024 * 4
+    assert first.activations == 64 * 4096 * 4
+    assert second.activations == 64 * (4096 + 1024) * 4
+
+
+def test_the_memory_of_the_host_is_not_assumed():
+    report = fe.plan(factory)
+
+    assert report.points[0].fit == "unknown"
+    with pytest.raises(fe.InvalidValue, match="--max batch: the memory of cpu is not known"):
+        fe.plan(factory, maximum=["batch"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch": 0}, "--batch 0: give a number of 1 or more"),
+        ({"maximum": ["size"]}, "--max size: write batch or context"),
+        ({"method": "decode"}, "--method applies to archives"),
+        ({"workload": "decode"}, "--workload decode applies to hf: sources"),
+        ({"target": "2xNoSuch"}, "NoSuch"),
+        ({"batch": 1}, "input_ids.0 = 1 is outside of what the program accepts"),
+    ],
+)
+def test_bad_usage_is_one_line(options, words):
+    with pytest.raises(ValueError, match=r"^[^\n]*$") as refused:
+        fe.plan(factory, **options)
+
+    assert words in str(refused.value)
+
+
+def test_options_of_models_are_refused_for_programs(program):
+    with pytest.raises(fe.InvalidValue, match="apply to models, not to programs"):
+        fe.plan(program, dtype="float16")
+
+
+def test_a_program_is_not_planned_for_devices_that_the_target_lacks():
+    two = fe.export(lambda: (nn.Linear(4, 4), (torch.zeros(2, 4),)), target="2xH100", device_map="cuda:1")
+
+    with pytest.raises(fe.InvalidValue, match="has no device 'cuda:1'"):
+        fe.plan(two, target="H100")
+
+
+def test_a_model_that_does_not_export_is_an_error_that_names_the_command():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    def branches():
+        return Branches(), (torch.zeros(2, 4),)
+
+    with pytest.raises(
+        fe.PlanError, match=r"does not export for H100: .*`fakexport check` with the same source"
+    ):
+        fe.plan(branches, target="H100")

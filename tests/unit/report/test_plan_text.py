@@ -1,0 +1,49 @@
+"""The text of a plan: what fits, by how much, and where the peak is."""
+
+from dataclasses import replace
+
+import pytest
+
+from fakexport.report import PlannedPoint, render_plan
+from tests.unit.report.sample_plan import GIB, sample_device, sample_plan
+
+
+def test_the_text_says_which_device_is_too_small_and_by_how_much():
+    text = render_plan(sample_plan(), width=110)
+
+    assert "batch 4, context 8,192, x.2 = 3: does not fit: cuda:1 lacks 512.0 MiB" in text
+    assert "peak of cuda:1: aten.mul.Tensor in layers.3.mlp at model.py:12" in text
+    assert "4 x bfloat16[1024,1048576]" in text
+    assert "greatest batch: 5 (surely up to 4); then cuda:1 is full" in text
+    assert "greatest context: none fits; cuda:1 is full" in text
+    assert "left out: custom.op: only its results are counted" in text
+
+
+@pytest.mark.parametrize(
+    ("memory", "fit"),
+    [
+        (80 * GIB, "fits"),
+        (72 * GIB + GIB // 3 + 4096, "may not fit"),
+        (72 * GIB, "does not fit"),
+        (None, "unknown"),
+    ],
+)
+def test_a_device_fits_surely_perhaps_or_not(memory, fit):
+    device = sample_device(memory=memory)
+
+    assert device.fit == fit
+    assert PlannedPoint(1, None, {}, (sample_device(), device)).fit == ("fits" if fit == "unknown" else fit)
+
+
+def test_what_is_to_spare_is_told_for_the_upper_end_of_the_overheads():
+    text = render_plan(sample_plan(sample_device()), width=110)
+
+    assert "fits, with at least 7.5 GiB to spare" in text
+
+
+def test_no_line_is_wider_than_asked_except_for_single_words():
+    long = replace(sample_plan(), device_map="layers.0=cuda:0," * 20)
+
+    lines = render_plan(long, width=80).splitlines()
+
+    assert max(len(line) for line in lines if "layers.0" not in line and "[" not in line) <= 80
