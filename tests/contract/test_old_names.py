@@ -105,7 +105,7 @@ def test_the_old_option_works_and_is_not_in_the_help(on_gpu, tmp_path, capsys):
     assert main([*command, "--device-map", "cuda:0=cpu"]) == 0
 
     assert capsys.readouterr().err == (
-        "note: --device-map is called --devices here now; the old name works until fakexport 1.0\n"
+        "note: --device-map is called --devices now; the old name works until fakexport 1.0\n"
     )
     assert device_of(fe.load(tmp_path / "bound.pt2")) == "cpu"
     assert main([*command, "--device-map", "cpu", "--devices", "cpu"]) == 2

@@ -25,7 +25,7 @@ from fakexport.cli.options import (
 )
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.project_check import check_project
-from fakexport.cli.project_file import CheckOptions, find_project_file
+from fakexport.cli.project_file import CheckOptions, project_file_of
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_formatted
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 def check_command(
+    context: typer.Context,
     source: OptionalSource = None,
     target: Annotated[
         list[str] | None,
@@ -92,7 +93,7 @@ def check_command(
     def rendered(report: Report) -> str:
         return _rendered(report, format_)
 
-    project = find_project_file()
+    project = project_file_of(context)
     if source is None:
         code = check_project(project, given, checked, render=rendered, output_format=format_, is_debug=debug)
         raise typer.Exit(code)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fakexport.cli.project_file import find_project_file
+from fakexport.cli.project_file import project_file_of
 
 
 def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
@@ -20,7 +20,7 @@ def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
     """
     if context.resilient_parsing:
         return file
-    project = find_project_file() if file is None else None
+    project = project_file_of(context) if file is None else None
     chosen = project.profiles if project is not None else file
     if chosen is not None:
         from fakexport.devices import device_profiles

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fakexport._libraries import FORMS
+from fakexport._renamed import old_name_text
 from fakexport.cli.known_profiles import know_profiles
 from fakexport.cli.streams import write_note
 
@@ -160,5 +161,5 @@ def bound_devices(devices: str | None, old: str | None) -> str | None:
         return devices
     if devices is not None:
         raise typer.BadParameter("--device-map is the old name of --devices: give one of them")
-    write_note("--device-map is called --devices here now; the old name works until fakexport 1.0")
+    write_note(old_name_text("--device-map", "--devices"))
     return old

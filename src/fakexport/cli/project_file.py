@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from fakexport.documents import DocumentError, boolean, field, items, mapping, text
 from fakexport.error import FakexportError
 from fakexport.files import read_file
@@ -95,13 +97,23 @@ class ProjectFile:
         return written if is_here else os.path.relpath(folder / written)
 
 
-def find_project_file() -> ProjectFile | None:
+def project_file_of(context: typer.Context) -> ProjectFile | None:
     """Return the nearest `pyproject.toml` with a table `[tool.fakexport]`, from the working directory up.
 
+    A command reads it once, however often it asks.
+
+    Args:
+        context: Context of the command.
     Raises:
         ProjectFileError: it is not TOML, or has an unknown key or a value of the wrong type.
     """
-    here = Path.cwd()
+    if _FILE not in context.meta:
+        context.meta[_FILE] = _nearest(Path.cwd())
+    found: ProjectFile | None = context.meta[_FILE]
+    return found
+
+
+def _nearest(here: Path) -> ProjectFile | None:
     for folder in (here, *here.parents):
         path = folder / _FILE
         if path.is_file() and (table := _table(path)) is not None:

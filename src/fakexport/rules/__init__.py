@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-import warnings
 from difflib import get_close_matches
 
+from fakexport._renamed import warn_of_old_name
 from fakexport.error import InvalidValue
 from fakexport.rules.rule import Rule
 
@@ -48,8 +48,7 @@ def rule(code: str) -> Rule:
     by_key = {key: known for known in all_rules() for key in (known.code.lower(), known.name)}
     wanted = code.strip().lower().replace("-", "_")
     if name := _RENAMED.get(wanted):
-        text = f"the rule {wanted} is called {name} now; the old name works until fakexport 1.0"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        warn_of_old_name(f"the rule {wanted}", name, stacklevel=2)
         return by_key[name]
     if wanted in by_key:
         return by_key[wanted]

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from fakexport.cli import main
+from fakexport.cli import main, project_file
 from fakexport.diagnostics import Diagnostic
+from fakexport.files import read_file
 from fakexport.report import render_github, render_report
 from fakexport.report.as_json import to_dict
 from fakexport.sources import SourceError
@@ -104,6 +105,21 @@ def test_the_command_line_comes_first(repository, asked):
         "on_progress": None,
     }
     assert [options for _, options in asked] == [given, given]
+
+
+@pytest.mark.parametrize("source", [(), ("other.py:f",)])
+def test_the_file_is_read_once_in_a_command(source, repository, asked, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        project_file, "read_file", lambda path, **limits: read.append(path) or read_file(path, **limits)
+    )
+
+    main(["check", "--no-progress", *source])
+    assert read == [repository / "pyproject.toml"]
+
+    main(["check", "--no-progress", *source])
+    assert len(read) == 2
+    assert asked
 
 
 @pytest.mark.parametrize(
