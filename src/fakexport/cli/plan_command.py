@@ -63,6 +63,10 @@ def plan_command(
             "--max", metavar="batch|context", help="Find the largest batch or context that fits. Repeatable."
         ),
     ] = None,
+    smallest: Annotated[
+        bool,
+        typer.Option("--smallest", help="Find how many devices of each NVIDIA or AMD GPU are enough."),
+    ] = False,
     method: Method = None,
     format_: TextOrJson = "text",
     no_progress: NoProgress = False,
@@ -95,6 +99,7 @@ def plan_command(
                 sizes=size or (),
                 bounds=bound or (),
                 maximum=max_ or (),
+                smallest=smallest,
                 method=method,
                 on_progress=on_progress,
             )

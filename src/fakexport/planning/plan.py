@@ -21,6 +21,7 @@ from fakexport.error import InvalidValue
 from fakexport.memory import SizeRequest, parse_bounds, parse_dims
 from fakexport.planning.point import PlannedProgram
 from fakexport.planning.search import greatest
+from fakexport.planning.smallest import smallest_machines
 from fakexport.planning.source_programs import SourcePrograms
 from fakexport.program import facts_of
 from fakexport.report import Greatest, PlanReport, Progress
@@ -41,6 +42,7 @@ def plan(
     sizes: Sequence[str] = (),
     bounds: Sequence[str] = (),
     maximum: Sequence[str] = (),
+    smallest: bool = False,
     method: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> PlanReport:
@@ -62,6 +64,8 @@ def plan(
         sizes: Other dimensions of inputs, such as `"pixel_values.2=448"`.
         bounds: The most that sizes may be which only a run would tell, such as `"u0=4096"`.
         maximum: `"batch"`, `"context"`, or both: find the largest that fits.
+        smallest: Whether to find how many devices of each CUDA profile are enough, at the first of the sizes:
+            the model is exported once for 1, 2, 4, 8 and 16 devices, as far as needed.
         method: Program to use from a bundle.
         on_progress: Called before each export.
     Returns:
@@ -81,20 +85,28 @@ def plan(
     other = SizeRequest(dims=parse_dims(sizes), bounds=parse_bounds(bounds))
     asked = _Asked(batches, contexts, other, tuple(dict.fromkeys(maximum)))
     if isinstance(subject, (ExportedProgram, Path)) or _is_archive(subject):
-        if (device_map, dtype, workload) != (None, None, "forward"):
-            raise InvalidValue("--device-map, --dtype and --workload apply to models, not to programs")
+        if (device_map, dtype, workload, smallest) != (None, None, "forward", False):
+            raise InvalidValue(
+                "--device-map, --dtype, --workload and --smallest apply to models, not to programs"
+            )
         return _of_program(subject, asked, target, method)
     if method is not None:
         raise InvalidValue("--method applies to archives, not to models")
-    programs = SourcePrograms(
-        subject,
-        Topology.parse(target or "cpu"),
-        device_map=device_map,
-        dtype=dtype,
-        workload=workload,
-        announce=on_progress or (lambda progress: None),
-    )
-    return _of_source(programs, asked)
+
+    def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
+        return SourcePrograms(
+            subject,
+            topology,
+            device_map=placement,
+            dtype=dtype,
+            workload=workload,
+            announce=on_progress or (lambda progress: None),
+        )
+
+    report = _of_source(programs_on(Topology.parse(target or "cpu"), device_map), asked)
+    if not smallest:
+        return report
+    return replace(report, machines=smallest_machines(programs_on, next(asked.points())))
 
 
 @dataclass(frozen=True)

@@ -92,13 +92,22 @@ class SourcePrograms:
             ValueError: the model does not take them. One line.
             PlanError: it does not export.
         """
+        return self.program_at(request).at(request)
+
+    def program_at(self, request: SizeRequest) -> PlannedProgram:
+        """Return a program that accepts these sizes: one at these sizes alone, if the model fixes them.
+
+        Raises:
+            ValueError, PlanError: as for `at`.
+        """
         planned = self.program(request)
         try:
-            return planned.at(request)
+            planned.sizes.chosen(request)
         except InvalidValue:
             if not self.is_derived or request.batch is None or request.dims:
                 raise
-        return self._exported(request.batch, request.context or _EXAMPLE_TOKENS).at(request)
+            return self._exported(request.batch, request.context or _EXAMPLE_TOKENS)
+        return planned
 
     def program(self, request: SizeRequest) -> PlannedProgram:
         """Return a program in which the batch and the context vary, if the model lets them."""

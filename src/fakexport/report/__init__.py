@@ -21,6 +21,7 @@ from fakexport.report.plan_json import plan_to_dict
 from fakexport.report.plan_report import (
     Greatest,
     Interval,
+    Machine,
     PlannedDevice,
     PlannedOverhead,
     PlannedPeak,
@@ -49,6 +50,7 @@ __all__ = [
     "Comparison",
     "Greatest",
     "Interval",
+    "Machine",
     "ModuleComparison",
     "OutputComparison",
     "Place",

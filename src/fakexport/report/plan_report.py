@@ -188,6 +188,23 @@ class Greatest:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """How many devices of one model are enough.
+
+    Args:
+        profile: Name of the profile.
+        count: The smallest number of those tried that is enough; None if none was.
+        device_map: The placement; None for a single device.
+        headroom: Bytes that stay free on the fullest of them; None if none was enough.
+    """
+
+    profile: str
+    count: int | None
+    device_map: str | None
+    headroom: Interval | None
+
+
+@dataclass(frozen=True)
 class PlanReport:
     """What a model needs on its devices.
 
@@ -200,6 +217,7 @@ class PlanReport:
         dtype: Dtype of most of the weights.
         points: One per size that was asked for.
         greatest: Answers to `--max`.
+        machines: Answers to `--smallest`, those that are enough first, by the memory of all their devices.
         left_out: What the figures leave out, one sentence each.
         assumptions: What was assumed about the source, one sentence each.
         versions: The packages that decided the figures.
@@ -213,6 +231,7 @@ class PlanReport:
     dtype: str
     points: tuple[PlannedPoint, ...]
     greatest: tuple[Greatest, ...] = ()
+    machines: tuple[Machine, ...] = ()
     left_out: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)

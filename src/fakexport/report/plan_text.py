@@ -8,6 +8,7 @@ from fakexport.documents import escaped
 from fakexport.report.plan_report import (
     Greatest,
     Interval,
+    Machine,
     PlannedDevice,
     PlannedPoint,
     PlannedTensor,
@@ -17,7 +18,6 @@ from fakexport.report.quantity import bytes_text
 from fakexport.report.table import layout, wide_layout, wrapped
 
 _SHOWN_TENSORS = 10
-_GIB = 2**30
 
 
 def render_plan(report: PlanReport, *, width: int = 100) -> str:
@@ -32,6 +32,8 @@ def render_plan(report: PlanReport, *, width: int = 100) -> str:
         lines += ["", *_point(point, width, is_only=len(report.points) == 1)]
     if report.greatest:
         lines += ["", *(line for found in report.greatest for line in wrapped(_greatest(found), width))]
+    if report.machines:
+        lines += ["", *_machines(report.machines)]
     notes = [*(f"left out: {text}" for text in report.left_out), *report.assumptions]
     for note in notes:
         lines += wrapped(note, width, first="note: ", later="      ")
@@ -150,3 +152,14 @@ def _greatest(found: Greatest) -> str:
     why = "the program accepts no more" if found.limit == "range" else f"then {found.device} is full"
     surely = "" if found.fits_surely == found.size else f" (surely up to {found.fits_surely or 0:,})"
     return f"greatest {found.role}: {found.size:,}{surely}; {why}"
+
+
+def _machines(machines: Sequence[Machine]) -> list[str]:
+    rows = [["enough", "to spare", "placement"]]
+    for machine in machines:
+        if machine.count is not None and machine.headroom is not None:
+            name = machine.profile if machine.count == 1 else f"{machine.count}x{machine.profile}"
+            rows.append([name, bytes_text(machine.headroom.lower), machine.device_map or "one device"])
+    lacking = [machine.profile for machine in machines if machine.count is None]
+    lines = layout(rows, right=[1]) if len(rows) > 1 else []
+    return [*lines, *([f"not enough in any number tried: {', '.join(lacking)}"] if lacking else [])]

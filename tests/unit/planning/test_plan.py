@@ -114,6 +114,25 @@ def test_a_model_that_never_fits_has_no_greatest_batch():
     assert found.device == "cuda:0"
 
 
+def test_the_smallest_machine_is_the_least_number_of_devices_that_is_enough():
+    class Wide(nn.Sequential):
+        """16 layers of 4 GiB: they fit on one device of 80 GB, and not on one of 48."""
+
+        def __init__(self):
+            super().__init__(*(nn.Linear(32768, 32768, bias=False) for _ in range(16)))
+
+    def wide():
+        return Wide(), (torch.zeros(2, 32768),)
+
+    found = {machine.profile: machine for machine in fe.plan(wide, target="H100", smallest=True).machines}
+
+    assert (found["H100-80GB"].count, found["H100-80GB"].device_map) == (1, None)
+    assert (found["A100-40GB"].count, found["A100-40GB"].device_map) == (2, "balanced")
+    assert found["T4"].count == 8  # Of 4, each would hold 16 GiB of weights, more than a T4 has.
+    (with_two,) = fe.plan(wide, target="2xA100-40GB", device_map="balanced").points
+    assert found["A100-40GB"].headroom == min((d.headroom for d in with_two.devices), key=lambda h: h.lower)
+
+
 def test_two_devices_have_each_their_own_share_and_a_transfer_counts_on_both():
     class Two(nn.Module):
         def __init__(self):

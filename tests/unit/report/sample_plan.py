@@ -3,6 +3,7 @@
 from fakexport.report import (
     Greatest,
     Interval,
+    Machine,
     PlannedDevice,
     PlannedOverhead,
     PlannedPeak,
@@ -46,6 +47,10 @@ def sample_plan(*devices):
         greatest=(
             Greatest("batch", 5, 4, "memory", "cuda:1"),
             Greatest("context", None, None, "memory", "cuda:1"),
+        ),
+        machines=(
+            Machine("H100-80GB", 2, "balanced", Interval(GIB, 2 * GIB)),
+            Machine("T4", None, None, None),
         ),
         left_out=("custom.op: only its results are counted",),
         assumptions=("something was assumed",),

@@ -16,6 +16,8 @@ def test_the_text_says_which_device_is_too_small_and_by_how_much():
     assert "4 x bfloat16[1024,1048576]" in text
     assert "greatest batch: 5 (surely up to 4); then cuda:1 is full" in text
     assert "greatest context: none fits; cuda:1 is full" in text
+    assert "2xH100-80GB   1.0 GiB  balanced" in text
+    assert "not enough in any number tried: T4" in text
     assert "left out: custom.op: only its results are counted" in text
 
 

@@ -1,0 +1,68 @@
+"""How many devices of each model are enough: one export for each number of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from fakexport.devices import DeviceProfile, Topology, load_profiles
+from fakexport.memory import SizeRequest
+from fakexport.planning.point import PlannedProgram
+from fakexport.planning.source_programs import SourcePrograms
+from fakexport.report import Machine, PlannedPoint
+
+COUNTS = (1, 2, 4, 8, 16)
+"""The numbers of devices that are tried."""
+
+PLACEMENT = "balanced"
+
+
+def smallest_machines(
+    programs_on: Callable[[Topology, str | None], SourcePrograms], request: SizeRequest
+) -> tuple[Machine, ...]:
+    """Return for each CUDA profile the smallest number of devices on which a model fits.
+
+    The program of a number of devices is that of the profile with the most memory. It is evaluated for all of
+    them, so an operator that another model of GPU computes otherwise is not told apart.
+
+    Args:
+        programs_on: Returns the programs of the model for a topology and a device map.
+        request: The sizes.
+    Returns:
+        The profiles by name, those that fit first, by the memory of all of their devices.
+    """
+    profiles = [p for p in load_profiles().values() if p.device_type == "cuda" and p.memory_bytes]
+    largest = max(profiles, key=lambda profile: profile.memory_bytes or 0)
+    found: dict[str, Machine] = {}
+    for count in COUNTS:
+        left = [profile for profile in profiles if profile.name not in found]
+        if not left:
+            break
+        devices = Topology.parse(_several(count, largest))
+        device_map = None if count == 1 else PLACEMENT
+        planned, sizes = _planned(programs_on(devices, device_map), request)
+        for profile, point in _on_each(planned, left, count, sizes):
+            if point.fit == "fits":
+                headroom = min((d.headroom for d in point.devices if d.headroom), key=lambda h: h.lower)
+                found[profile.name] = Machine(profile.name, count, device_map, headroom)
+    total = {profile.name: profile.memory_bytes or 0 for profile in profiles}
+    fitting = sorted(found.values(), key=lambda m: ((m.count or 0) * total[m.profile], m.profile))
+    others = sorted(profile.name for profile in profiles if profile.name not in found)
+    return (*fitting, *(Machine(name, None, None, None) for name in others))
+
+
+def _planned(programs: SourcePrograms, request: SizeRequest) -> tuple[PlannedProgram, SizeRequest]:
+    sizes = programs.completed(request)
+    return programs.program_at(sizes), sizes
+
+
+def _on_each(
+    planned: PlannedProgram, profiles: Sequence[DeviceProfile], count: int, request: SizeRequest
+) -> Iterator[tuple[DeviceProfile, PlannedPoint]]:
+    for profile in profiles:
+        topology = Topology.parse(_several(count, profile))
+        yield profile, replace(planned, topology=topology).at(request, largest=0)
+
+
+def _several(count: int, profile: DeviceProfile) -> str:
+    return profile.name if count == 1 else f"{count}x{profile.name}"
