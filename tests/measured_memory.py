@@ -43,3 +43,31 @@ def _quiet() -> Iterator[None]:
     finally:
         os.dup2(own, 2)
         os.close(own)
+
+
+def measured_operators(run: Callable[[], Any]) -> list[tuple[str, int]]:
+    """Return the innermost operator and the bytes of every allocation of the second of two runs."""
+    with torch.no_grad():
+        run()
+        with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+            run()
+    events = list(recorded.profiler.kineto_results.events())
+    spans = sorted(
+        (event.start_ns(), -event.duration_ns(), event.name())
+        for event in events
+        if event.name() != "[memory]"
+    )
+    found = []
+    open_spans: list[tuple[int, str]] = []
+    memory = sorted((e.start_ns(), i, e.nbytes()) for i, e in enumerate(events) if e.name() == "[memory]")
+    position = 0
+    for start, _, size in memory:
+        while position < len(spans) and spans[position][0] <= start:
+            begin, negative, name = spans[position]
+            open_spans = [span for span in open_spans if span[0] > begin]
+            open_spans.append((begin - negative, name))
+            position += 1
+        inside = [name for end, name in open_spans if end >= start]
+        if size > 0:
+            found.append((" ".join(inside[-2:]), size))
+    return found

@@ -10,7 +10,6 @@ Source: `c10/core/StorageImpl.h`: a fake's storage has the bytes that a real one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .dispatch_observer import observed
 from .operator_registry import OpOverload
 from .pytree import tree_leaves
-from .symbolic_numbers import without_new_guards
 
 Workspace = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], Iterable[tuple[str, Any]]]
 """Operator, arguments and result of an operator -> device and bytes of what its kernel takes for itself."""
@@ -73,15 +71,13 @@ def call_memory(
     """Run an operator on fakes and return what it does to memory.
 
     Args:
-        mode: The mode of the fakes; its shape environment learns nothing.
+        mode: The mode of the fakes. Its shape environment may learn; see `without_new_guards`.
         operator: One that changes none of its arguments' sizes.
         args, kwargs: Fakes in place of tensors, symbolic numbers in place of sizes.
         workspace: Asked after each operator that a kernel runs.
     """
     recorder = _Recorder(tensors_in((args, kwargs)), workspace)
-    environment = mode.shape_env
-    silent = nullcontext() if environment is None else without_new_guards(environment)
-    with silent, torch.no_grad(), mode, observed(mode, recorder):
+    with torch.no_grad(), mode, observed(mode, recorder):
         result = operator(*args, **kwargs)
     return recorder.finished(tensors_in(result))
 

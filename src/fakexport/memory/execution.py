@@ -138,9 +138,9 @@ class Execution:
         value = node.meta.get("val")
         memory = self._memory.of(node)
         arguments = _flat_tensors((node.args, dict(node.kwargs)), values)
-        for written, place in zip(_is_written(node), arguments, strict=True):
-            if written and place is not None:
-                self._written.add(place)
+        if effects_of(node.target).writes:
+            written = zip(_is_written(node), arguments, strict=True)
+            self._written.update(place for is_written, place in written if is_written and place is not None)
         taken = self._emit(visit, memory)
         homes = iter(taken[home] if home >= 0 else arguments[~home] for home in memory.outputs)
         return tree_map(lambda leaf: next(homes, None) if isinstance(leaf, torch.Tensor) else None, value)

@@ -15,7 +15,7 @@ from fakexport._torch.operator_effects import effects_of
 from fakexport._torch.operator_memory import Allocation, CallMemory, call_memory, is_composite, tensors_in
 from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import aliased_arguments, argument_names
-from fakexport._torch.symbolic_numbers import noted_expression_of
+from fakexport._torch.symbolic_numbers import noted_expression_of, without_new_guards
 from fakexport.error import type_and_line
 from fakexport.memory.temporaries import temporaries
 
@@ -56,15 +56,16 @@ class NodeMemory:
     def _looked_at(self, node: Node, operator: OpOverload) -> CallMemory:
         args, kwargs = values_of(node)
         mode = mode_of(tensors_in((args, kwargs)))
-        if mode is None or effects_of(operator).writes or not self._has_to_run(operator):
-            return _by_schema(node, operator)
-        casts = nullcontext() if self._casts is None else torch.autocast(*self._casts)
-        try:
-            with casts:
-                return call_memory(mode, operator, args, kwargs, temporaries)
-        except Exception as error:  # A kernel that fakes lack, a size that only running tells.
-            self.unread[str(operator)] = type_and_line(error)
-            return _by_schema(node, operator)
+        environment = None if mode is None else mode.shape_env
+        with nullcontext() if environment is None else without_new_guards(environment):
+            if mode is None or effects_of(operator).writes or not self._has_to_run(operator):
+                return _by_schema(node, operator)
+            try:
+                with nullcontext() if self._casts is None else torch.autocast(*self._casts):
+                    return call_memory(mode, operator, args, kwargs, temporaries)
+            except Exception as error:  # A kernel that fakes lack, a size that only running tells.
+                self.unread[str(operator)] = type_and_line(error)
+                return _by_schema(node, operator)
 
     def _has_to_run(self, operator: OpOverload) -> bool:
         if self._casts is not None:

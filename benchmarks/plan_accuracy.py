@@ -1,0 +1,207 @@
+"""Compare the predicted peak of memory with that of real runs: `python -m benchmarks.plan_accuracy`.
+
+Each architecture is a small model made from its default config, exported for the CPU with every size that may
+vary, and bound to real weights. `program.module()` runs at sizes that were not traced, while torch's profiler
+records every allocation; the prediction is evaluated at these sizes from the one export.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from fakexport.memory.liveness import Liveness, liveness
+from fakexport.memory.peak import Sizes, sizes_at
+
+_MODELS = """
+    llama gpt2 qwen3 gemma2 gemma3_text mistral phi3 gpt_neox opt bloom falcon mixtral qwen2_moe olmo2 granite
+    gpt_oss deepseek_v3 cohere stablelm starcoder2
+    bert roberta distilbert electra albert modernbert deberta-v2 mpnet xlnet fnet squeezebert convbert
+    t5 bart marian pegasus mbart whisper speech_to_text moonshine
+    vit deit dinov2 beit convnext convnextv2 resnet regnet mobilenet_v2 efficientnet poolformer segformer
+    swiftformer pvt hiera levit
+    wav2vec2 hubert audio-spectrogram-transformer encodec clap
+    mamba mamba2 falcon_mamba jamba zamba2 rwkv
+    detr yolos dpt clip siglip_vision_model owlvit videomae timesformer patchtst informer decision_transformer
+"""
+MODELS = tuple(_MODELS.split())
+COUNT = 3
+# For a size of up to 4 in the example (a batch), up to 64 (tokens), and above (pixels, samples).
+_FACTORS = (
+    *((4, 8, 1), (2, 4, 2), (3, 12, 1), (1, 1, 1), (4, 4, 4), (2, 2, 2), (3, 3, 3), (2, 16, 1), (5, 1, 1)),
+    (1, 2, 1),
+)
+
+
+def _scaled(hint: int, factors: tuple[int, int, int]) -> int:
+    return hint * (factors[0] if hint <= 4 else factors[1] if hint <= 64 else factors[2])
+
+
+_SMALLEST_SHOWN = 64
+
+
+def rows(name: str, *, explain: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield for each set of sizes of a model what was predicted and what was measured, in bytes."""
+    import fakexport as fe
+    from fakexport.sources import resolve
+    from tests.measured_memory import measured_peak
+    from tests.round_trip.__main__ import spec_of
+    from tests.round_trip.reference import real_model, template_of
+    from tests.round_trip.values import real_inputs
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = resolve(spec := spec_of(name, Path(folder)))
+        report = fe.check(spec, target=["cpu"], dtype="float32", dynamic_shapes="auto")
+        program = report.verdicts[0].program
+        if program is None:
+            yield {"model": name, "error": "does not export"}
+            return
+        module = real_model(source, "float32").eval()
+        template = template_of(source, module, program)
+        bound = fe.bind(program, dict(module.state_dict()), check_finite=False)
+    start = time.perf_counter()
+    found = liveness(bound)
+    seconds = time.perf_counter() - start
+    run, count, failed = bound.module(), 0, ""
+    for values, shapes in _points(bound):
+        inputs = real_inputs(template, shapes, getattr(module, "config", None), seed=1, is_padded=False)
+        args, kwargs = _arguments(bound, inputs)
+        unknown = {symbol: 0 for symbol in found.symbols if symbol not in values}
+        sizes = sizes_at(found, {**values, **unknown})
+        peak = sizes.peak("cpu")
+        call = functools.partial(run, *args, **kwargs)
+        try:
+            measured = measured_peak(call)
+        except Exception as error:
+            failed = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            continue
+        yield {
+            "model": name, "sizes": values, "predicted": peak.run_bytes, "measured": measured,
+            "error": (peak.run_bytes - measured) / measured, "nodes": len(found.steps),
+            "seconds": round(seconds, 2), "node": peak.step.node.name if peak.step else "",
+            "left_out": [*found.left_out, *unknown],
+        }  # fmt: skip
+        if explain and abs(peak.run_bytes - measured) > 0.002 * measured:
+            _explain(found, sizes, call)
+        count += 1
+        if count == COUNT:
+            return
+    if not count:
+        yield {"model": name, "error": f"no size runs: {failed}"}
+
+
+def _points(program: ExportedProgram) -> Iterator[tuple[dict[str, int], dict[str, tuple[int, ...]]]]:
+    """Yield values of the symbols of the inputs, and the shapes that they give."""
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    names = [str(name) for name in program.graph_signature.user_inputs]
+    shapes = {name: values[name].shape for name in names if isinstance(values.get(name), torch.Tensor)}
+    hints = {
+        size.node.expr: size.node.hint
+        for shape in shapes.values()
+        for size in shape
+        if not isinstance(size, int) and size.node.expr.is_Symbol
+    }
+    for factor in _FACTORS if hints else _FACTORS[:1]:
+        chosen = {symbol: _scaled(hint, factor) for symbol, hint in hints.items()}
+        yield (
+            {str(symbol): value for symbol, value in chosen.items()},
+            {
+                name: tuple(
+                    size if isinstance(size, int) else int(size.node.expr.subs(chosen)) for size in shape
+                )
+                for name, shape in shapes.items()
+            },
+        )
+
+
+def _arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
+    from torch.utils import _pytree as pytree
+
+    leaves = [
+        spec.arg.value if isinstance(spec.arg, ConstantArgument) else inputs[spec.arg.name]
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    return pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+
+
+def _explain(found: Liveness, sizes: Sizes, run: Callable[[], Any]) -> None:
+    """Print which sizes are taken more often in a run than predicted, or less, and by which operators."""
+    from tests.measured_memory import measured_operators
+
+    measured: dict[int, Counter[str]] = defaultdict(Counter)
+    predicted: dict[int, Counter[str]] = defaultdict(Counter)
+    for operator, size in measured_operators(run):
+        measured[size][operator] += 1
+    for step, event in found.events:
+        if event >= 0:
+            name = f"{found.storages[event].operator} in {found.steps[step].node.name}"
+            predicted[sizes.bytes[event]][name] += 1
+    for size in sorted({*measured, *predicted}, reverse=True):
+        counts = measured[size].total(), predicted[size].total()
+        if size > _SMALLEST_SHOWN and counts[0] != counts[1]:
+            shown = dict(predicted[size].most_common(6))
+            print(f"  {size}: measured {counts[0]}, predicted {counts[1]}: {dict(measured[size])}; {shown}")
+
+
+def main() -> int:
+    """Print a row per model and size, and the shares that the documentation quotes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="names of models, by comma")
+    parser.add_argument("--explain", action="store_true", help="show the allocations that differ")
+    parser.add_argument("--out", type=Path, help="file that gets the rows as JSON lines")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    names = arguments.only.split(",") if arguments.only else MODELS
+    found: list[dict[str, Any]] = []
+    for name in names:
+        try:
+            for row in rows(name, explain=arguments.explain):
+                found.append(row)
+                print(_line(row), flush=True)
+                if arguments.out:
+                    with arguments.out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {str(error).splitlines()[:1]}", flush=True)
+    errors = sorted(abs(row["error"]) for row in found if "measured" in row)
+    if errors:
+        within = sum(error <= 0.005 for error in errors) / len(errors)
+        exact = sum(error == 0 for error in errors) / len(errors)
+        print(
+            f"{len(errors)} cases of {len({row['model'] for row in found if 'measured' in row})} models: "
+            f"exact {exact:.1%}, within 0.5 % {within:.1%}, median {statistics.median(errors):.3%}, "
+            f"95th percentile {errors[int(0.95 * (len(errors) - 1))]:.2%}, worst {errors[-1]:.2%}"
+        )
+    return 0
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    if "measured" not in row:
+        return f"{row['model']}: {row['error']}"
+    sizes = " ".join(f"{name}={value}" for name, value in row["sizes"].items())
+    return (
+        f"{row['model']:<28} {sizes:<40} predicted {row['predicted']:>12,} measured {row['measured']:>12,} "
+        f"{row['error']:+8.3%} at {row['node']}, {row['seconds']} s {row['left_out'] or ''}"
+    )
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Predicted peaks of small models of every kind are the measured ones, at sizes that were not traced."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.plan_accuracy import MODELS, rows
+
+pytest.importorskip("transformers")
+pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
+
+TOLERANCE = 0.005
+IN_CI = ("llama", "gpt2", "bert", "vit")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in IN_CI else pytest.mark.exhaustive)
+        for name in MODELS
+    ],
+)
+def test_a_peak_is_predicted(name: str) -> None:
+    if name not in ("llama", "gpt2", "bert") and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("convolutions are computed in other blocks on this processor")
+
+    errors = {str(row["sizes"]): row["error"] for row in rows(name) if "measured" in row}
+
+    assert errors
+    assert {sizes: error for sizes, error in errors.items() if abs(error) > TOLERANCE} == {}
