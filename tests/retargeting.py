@@ -13,10 +13,10 @@ from fakexport.capture import capture
 from fakexport.devices import emulate
 from fakexport.fake import build
 from fakexport.program import RetargetError, diff, retargeted
-from fakexport.program.equality import nodes_equal
 from fakexport.program.retargeting.retarget import Retargeted
 from fakexport.sources import Source, resolve
 from tests.architectures import Architecture
+from tests.same_nodes import nodes_equal
 
 __all__ = ["ATTENTION", "EXPERTS", "LITERALS", "both_programs", "differences"]
 

@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"<eval_with_key>\.\d+")
 def first_difference(a: ExportedProgram, b: ExportedProgram) -> str | None:
     """Return where two programs differ first, in words; None if they are identical.
 
-    Stricter than `nodes_equal`: the names of nodes and of symbols, their order, stack traces, module stacks
+    Stricter than `canonical_lines`: names of nodes and of symbols, their order, stack traces, module stacks
     and all other metadata are compared too, and which values share memory.
     """
     for where, one, other in _parts(a, b):

@@ -17,8 +17,8 @@ from torch.export import ExportedProgram, export
 import fakexport as fe
 from fakexport.archive.codec.program_decoder import program_from_json
 from fakexport.archive.codec.program_encoder import program_to_json
-from fakexport.program.equality import nodes_equal
 from tests.forked import run_python
+from tests.same_nodes import nodes_equal
 from tests.unit.archive.programs import (
     branches,
     by_name,

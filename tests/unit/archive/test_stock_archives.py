@@ -26,7 +26,7 @@ from fakexport.container.contents import FRAME_RECORDS
 from fakexport.container.reader import read_container
 from fakexport.container.writer import write_container
 from fakexport.program import UnboundProgram
-from fakexport.program.equality import nodes_equal
+from tests.same_nodes import nodes_equal
 from tests.unit.archive.test_save_and_load import Tied
 
 

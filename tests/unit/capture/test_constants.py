@@ -21,8 +21,8 @@ from fakexport.fake import build, deferred_init, materialize_module
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.history.records import history_of
 from fakexport.history.references import record_of
-from fakexport.program.equality import nodes_equal
 from tests.real_constants import same_bits
+from tests.same_nodes import nodes_equal
 
 X = torch.arange(8.0).view(2, 4)
 

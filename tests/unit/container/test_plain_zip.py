@@ -14,7 +14,7 @@ from torch import nn
 import fakexport as fe
 from fakexport.container import ArchiveError
 from fakexport.container.reader import read_container
-from fakexport.program.equality import nodes_equal
+from tests.same_nodes import nodes_equal
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from fakexport._torch.fake_tensors import fake_elsewhere
 from fakexport.fake import is_fake
 from fakexport.history import value_of
 from fakexport.program import RetargetError, devices, diff, retargeted, transfers
-from fakexport.program.equality import nodes_equal
+from tests.same_nodes import nodes_equal
 from tests.unit.program.small_models import MLP, Blocks, Branching, ManyKinds, TwoDevices
 
 

@@ -10,8 +10,8 @@ from torch._higher_order_ops.out_dtype import out_dtype
 import fakexport as fe
 from fakexport._torch.fake_tensors import fake_elsewhere
 from fakexport.program import RetargetError, retargeted
-from fakexport.program.equality import nodes_equal
 from tests.forked import run_python
+from tests.same_nodes import nodes_equal
 from tests.torchbind import LIBRARY
 
 

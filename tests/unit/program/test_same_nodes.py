@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Node
 
 from fakexport.program.canonical import canonical_lines
-from fakexport.program.equality import nodes_equal
+from tests.same_nodes import nodes_equal
 from tests.unit.program.small_models import MLP, Branching, export_for, export_many_kinds
 
 

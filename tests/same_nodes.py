@@ -1,4 +1,4 @@
-"""Whether two programs are the same, node for node."""
+"""Where the `canonical_lines` of two programs differ, node for node."""
 
 from __future__ import annotations
 
