@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from fakexport.diagnose.custom_operators import compare_custom_operators
 from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers, unproven_sizes
 from fakexport.diagnose.dtypes import diagnose_dtypes
 from fakexport.diagnose.labels import labels_at
+from fakexport.diagnose.peak_memory import diagnose_memory
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import ProgramSummary
 from fakexport.rules import rule
@@ -55,12 +55,12 @@ def diagnose_program(
         topology: The target.
         dynamic: The dimensions that were declared.
     Reports:
-        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE503, FE601, FE602, FE603, and all of FE9.
+        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE503, FE506, FE601, FE602, FE603, and all of FE9.
     """
     program, recovered = captured.program, captured.recovered
     assert program is not None
     assert recovered is not None
-    memory = diagnose_memory(summary, topology)
+    memory = diagnose_memory(program, summary, topology)
     operators = compare_custom_operators(program)
     diagnostics = (
         *diagnose_numbers(program),
@@ -99,37 +99,3 @@ def _of_constant(constant: UnboundConstant) -> Diagnostic:
         fix=Fix(_FIXES_OF_CONSTANTS[constant.code]),
         module_path=constant.name.rpartition(".")[0] or None,
     )
-
-
-def diagnose_memory(summary: ProgramSummary, topology: Topology) -> Diagnostic | None:
-    """Return whether some device has less memory than the parameters and buffers placed on it.
-
-    Reports:
-        FE503, once, with the worst device; the host's memory is not assumed.
-    """
-    placed = Counter[str]()
-    for totals in (summary.parameters, summary.buffers):
-        placed.update(totals.bytes_per_device)
-    over = [
-        (weight_bytes / memory, device, weight_bytes, memory)
-        for device, weight_bytes in sorted(placed.items())
-        if topology.has_device(device) and (memory := topology.device(device).profile.memory_bytes)
-        if weight_bytes > memory
-    ]
-    if not over:
-        return None
-    _, device, weight_bytes, memory = max(over, key=lambda item: item[0])
-    profile = topology.device(device).profile
-    return rule("FE503").diagnostic(
-        notes=(
-            f"{device} ({profile.name}) has {_gibibytes(memory)}, the weights placed on it need "
-            f"{_gibibytes(weight_bytes)}",
-            f"{len(over)} of {len(topology.accelerators)} devices have too little memory; all weights "
-            f"together need {_gibibytes(sum(placed.values()))}",
-        ),
-        fix=Fix("use more or larger devices, or a smaller dtype"),
-    )
-
-
-def _gibibytes(count: float) -> str:
-    return f"{count / 2**30:.1f} GiB"
