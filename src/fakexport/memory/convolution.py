@@ -19,6 +19,7 @@ _BLOCK = 16
 # Smaller single images are computed without oneDNN.
 _SMALLEST_ELEMENTS = 20480
 _LARGE_BATCH = 16
+_PADDING = 128
 
 
 def convolution(args: Sequence[Any], result: torch.Tensor) -> Iterator[Any]:
@@ -29,7 +30,7 @@ def convolution(args: Sequence[Any], result: torch.Tensor) -> Iterator[Any]:
         # In blocks, and once more for the bias.
         yield 2 * size
     elif _uses_blocks(tensor, weight, stride, dilation, groups):
-        yield _in_blocks(tensor, weight, result, groups)
+        yield _in_blocks(tensor, weight, result, stride, groups)
     elif any(length != 1 for length in weight.shape[2:]):
         yield math.prod(weight.shape[1:]) * math.prod(result.shape[2:]) * result.shape[0] * result.itemsize
 
@@ -46,7 +47,9 @@ def _uses_blocks(
     return groups > 1 or is_wide or is_large or len(kernel) == 3
 
 
-def _in_blocks(tensor: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, groups: int) -> Any:
+def _in_blocks(
+    tensor: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, stride: Sequence[Any], groups: int
+) -> Any:
     """Return the most bytes besides the result: input, weight and result in blocks before the result itself
     is taken, or the result in blocks while it is copied back.
     """
@@ -59,7 +62,16 @@ def _in_blocks(tensor: torch.Tensor, weight: torch.Tensor, result: torch.Tensor,
     if groups == 1 and tensor.shape[1] >= _BLOCK:
         kernel = kernel // weight.shape[1] * _up(weight.shape[1])
     target = _blocked(result, 1)
-    return torch.sym_max(own + source + kernel + target - result.numel() * result.itemsize, own + target)
+    before = own + _picked(tensor, weight, result, stride) + source + kernel + target
+    return torch.sym_max(before - result.numel() * result.itemsize, own + target)
+
+
+def _picked(tensor: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, stride: Sequence[Any]) -> Any:
+    """Return the bytes of the pixels that a convolution of single pixels picks, per thread."""
+    if any(length != 1 for length in weight.shape[2:]) or all(step == 1 for step in stride):
+        return 0
+    picked = _up(tensor.shape[1]) * math.prod(result.shape[2:]) * result.itemsize
+    return (picked + _PADDING) * torch.get_num_threads()
 
 
 def _blocked(tensor: torch.Tensor, dim: int) -> Any:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from fakexport._torch.fake_tensors import mode_of
+from fakexport._torch.fake_tensors import FakeTensorMode, mode_of
 from fakexport._torch.operator_effects import effects_of
 from fakexport._torch.operator_memory import Allocation, CallMemory, call_memory, is_composite, tensors_in
 from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import aliased_arguments, argument_names
+from fakexport._torch.python_kernels import python_kernels
+from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.symbolic_numbers import noted_expression_of, without_new_guards
 from fakexport.error import type_and_line
 from fakexport.memory.temporaries import temporaries
@@ -58,14 +60,33 @@ class NodeMemory:
         mode = mode_of(tensors_in((args, kwargs)))
         environment = None if mode is None else mode.shape_env
         with nullcontext() if environment is None else without_new_guards(environment):
-            if mode is None or effects_of(operator).writes or not self._has_to_run(operator):
-                return _by_schema(node, operator)
+            if mode is not None and self._has_to_run(operator) and not effects_of(operator).writes:
+                found = self._run(mode, node, args, kwargs)
+                if found is not None:
+                    return found
+            return _by_schema(node, operator)
+
+    def _run(self, mode: FakeTensorMode, node: Node, args: Any, kwargs: Any) -> CallMemory | None:
+        """Return what a call does by running it, or None where that does not tell.
+
+        An operator whose code takes no symbolic sizes fails, or uses those of the example inputs: then
+        torch's version of it in Python is run, which may take other memory in between.
+        """
+        for kernels in (nullcontext, python_kernels):
             try:
-                with nullcontext() if self._casts is None else torch.autocast(*self._casts):
-                    return call_memory(mode, operator, args, kwargs, temporaries)
+                with kernels(), torch_logs_silenced(), self._in_casts():
+                    found = call_memory(mode, node.target, args, kwargs, temporaries)
             except Exception as error:  # A kernel that fakes lack, a size that only running tells.
-                self.unread[str(operator)] = type_and_line(error)
-                return _by_schema(node, operator)
+                reason = type_and_line(error)
+            else:
+                if not _has_lost_symbols(found, node):
+                    return found
+                reason = "it runs at the sizes of the example inputs only"
+        self.unread[str(node.target)] = reason
+        return None
+
+    def _in_casts(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._casts is None else torch.autocast(*self._casts)
 
     def _has_to_run(self, operator: OpOverload) -> bool:
         if self._casts is not None:
@@ -86,6 +107,17 @@ class NodeMemory:
         if isinstance(argument, dict):
             return tuple([(name, self._key(value)) for name, value in argument.items()])
         return type(argument), argument if isinstance(argument, Hashable) else id(argument)
+
+
+def _has_lost_symbols(memory: CallMemory, node: Node) -> bool:
+    """Return whether a result has symbolic sizes in the program and fixed ones where it was run."""
+    results = zip(memory.outputs, tensors_in(node.meta.get("val")), strict=False)
+    return any(
+        home >= 0
+        and isinstance(memory.allocations[home].bytes, int)
+        and isinstance(tensor.numel(), torch.SymInt)
+        for home, tensor in results
+    )
 
 
 def values_of(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -110,6 +110,11 @@ def has_other_dtypes(m: _Module, x: torch.Tensor) -> Any:
     return spectrum.abs().half(), x > 0, x.to(torch.int8), x.to(torch.float8_e4m3fn)
 
 
+def pads(m: _Module, x: torch.Tensor) -> Any:
+    y = functional.pad(x * 2, (1, 2, 3, 4))
+    return functional.interpolate(y[None, None], scale_factor=2, mode="nearest").relu()
+
+
 def computes_sizes(m: _Module, x: torch.Tensor) -> Any:
     rows = x.shape[0]
     half = x[: rows // 2] * 2
@@ -151,7 +156,7 @@ FUNCTIONS = [
     a_view_outlives_its_base, a_slice_returned_keeps_all, nothing_is_copied, a_reshape_copies,
     writes_in_place, writes_an_input, returns_an_input, uses_a_tied_weight, writes_a_buffer, takes_parts,
     has_an_empty_tensor, has_other_dtypes, computes_sizes, branches_on_data, loops, has_regions, multiplies,
-    normalizes,
+    normalizes, pads,
 ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ IMAGES: dict[str, Function] = {
     "depthwise convolution": lambda x: functional.conv2d(x, torch.ones(32, 1, 3, 3), groups=32),
     "convolution of turned images": lambda x: functional.conv2d(x.transpose(2, 3), torch.ones(16, 32, 3, 3)),
     "convolution of series": lambda x: functional.conv1d(x.flatten(2), torch.ones(16, 32, 3)),
+    "strided convolution of pixels": lambda x: functional.conv2d(x, torch.ones(48, 32, 1, 1), stride=2),
     "patches": lambda x: functional.conv2d(x, torch.ones(16, 32, 4, 4), stride=4),
 }
 OTHERS: dict[str, Function] = {
