@@ -61,12 +61,14 @@ class NodeMemory:
         environment = None if mode is None else mode.shape_env
         with nullcontext() if environment is None else without_new_guards(environment):
             if mode is not None and self._has_to_run(operator) and not effects_of(operator).writes:
-                found = self._run(mode, node, args, kwargs)
+                found = self._run(mode, node, operator, args, kwargs)
                 if found is not None:
                     return found
             return _by_schema(node, operator)
 
-    def _run(self, mode: FakeTensorMode, node: Node, args: Any, kwargs: Any) -> CallMemory | None:
+    def _run(
+        self, mode: FakeTensorMode, node: Node, operator: OpOverload, args: Any, kwargs: Any
+    ) -> CallMemory | None:
         """Return what a call does by running it, or None where that does not tell.
 
         An operator whose code takes no symbolic sizes fails, or uses those of the example inputs: then
@@ -75,14 +77,14 @@ class NodeMemory:
         for kernels in (nullcontext, python_kernels):
             try:
                 with kernels(), torch_logs_silenced(), self._in_casts():
-                    found = call_memory(mode, node.target, args, kwargs, temporaries)
+                    found = call_memory(mode, operator, args, kwargs, temporaries)
             except Exception as error:  # A kernel that fakes lack, a size that only running tells.
                 reason = type_and_line(error)
             else:
                 if not _has_lost_symbols(found, node):
                     return found
                 reason = "it runs at the sizes of the example inputs only"
-        self.unread[str(node.target)] = reason
+        self.unread[str(operator)] = reason
         return None
 
     def _in_casts(self) -> AbstractContextManager[object]:
