@@ -74,9 +74,9 @@ def _may_exceed(program: ExportedProgram, placed: Mapping[str, int], memory: Map
         values.update(_scores(visit.node))
         for tensor in tensors_in(visit.node.meta.get("val")):
             size = _hinted(tensor.numel())
-            if size is None:
+            if size is None and str(tensor.device) in memory:
                 return True
-            values[str(tensor.device)] += size * tensor.itemsize
+            values[str(tensor.device)] += (size or 0) * tensor.itemsize
     return any(
         placed[device] + _SHARE_OF_TEMPORARIES * values[device] > size for device, size in memory.items()
     )

@@ -51,9 +51,10 @@ def test_memory_that_no_value_of_the_program_shows_is_not_overlooked():
     assert ("FE506" in found) == (planned.fit == "does not fit")
 
 
-def test_a_size_that_only_a_run_tells_is_left_to_the_plan():
+@pytest.mark.parametrize("target", ["cpu", "H100"])
+def test_a_size_that_only_a_run_tells_is_left_to_the_plan(target):
     class Chosen(nn.Module):
         def forward(self, x):
             return torch.nonzero(x)
 
-    assert codes(lambda: (Chosen(), (torch.zeros(8, 8),)), dynamic_shapes="auto") == []
+    assert codes(lambda: (Chosen(), (torch.zeros(8, 8),)), target, dynamic_shapes="auto") == []
