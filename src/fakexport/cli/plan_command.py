@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -67,6 +68,12 @@ def plan_command(
         bool,
         typer.Option("--smallest", help="Find how many devices of each NVIDIA or AMD GPU are enough."),
     ] = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write what is held node by node, as .json for ui.perfetto.dev."
+        ),
+    ] = None,
     method: Method = None,
     format_: TextOrJson = "text",
     no_progress: NoProgress = False,
@@ -82,10 +89,12 @@ def plan_command(
     Exit code 0: it fits at every size. 1: it does not, or may not, at some; or the model does not export. 2:
     bad usage or environment.
     """
+    if timeline is not None and timeline.suffix != ".json":
+        raise typer.BadParameter(f"{timeline}: a timeline must be a .json file", param_hint="--timeline")
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
         load_libraries(library)
         from fakexport.planning import PlanError, plan
-        from fakexport.report import json_text, plan_to_dict, render_plan
+        from fakexport.report import json_text, plan_to_dict, plan_trace, render_plan
 
         try:
             report = plan(
@@ -100,6 +109,7 @@ def plan_command(
                 bounds=bound or (),
                 maximum=max_ or (),
                 smallest=smallest,
+                timeline=timeline is not None,
                 method=method,
                 on_progress=on_progress,
             )
@@ -109,6 +119,11 @@ def plan_command(
     write_output(
         json_text(plan_to_dict(report)) if format_ == "json" else render_plan(report, width=output_width())
     )
+    if timeline is not None:
+        from fakexport.files import new_file
+
+        with new_file(timeline) as file:
+            file.write(plan_trace(report).encode())
     if any(point.fit in ("does not fit", "may not fit") for point in report.points):
         raise typer.Exit(1)
 

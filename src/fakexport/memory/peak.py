@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from fakexport._torch.size_values import size_value, symbols_of
 from fakexport.error import InvalidValue
@@ -73,6 +75,29 @@ class Sizes:
                 held += self.bytes[index] if event >= 0 else -self.bytes[index]
             line.append(held)
         return line
+
+    def fullest_by_step(self, device: str) -> Iterator[tuple[Visit, dict[Kind, int]]]:
+        """Yield each node that takes or gives back memory of a device, and the most held while it runs.
+
+        Args:
+            device: One of `liveness.devices`.
+        """
+        liveness = self.liveness
+        held = dict.fromkeys(KINDS, 0)
+        for index, storage in enumerate(liveness.storages[: liveness.held]):
+            held[storage.kind] += self.bytes[index] if storage.device == device else 0
+        for step, events in itertools.groupby(liveness.events, key=itemgetter(0)):
+            found: dict[Kind, int] | None = None
+            for _, event in events:
+                index = event if event >= 0 else ~event
+                storage = liveness.storages[index]
+                if storage.device != device:
+                    continue
+                held[storage.kind] += self.bytes[index] if event >= 0 else -self.bytes[index]
+                if found is None or sum(held.values()) > sum(found.values()):
+                    found = dict(held)
+            if found is not None:
+                yield liveness.steps[step], found
 
     def state_after(self, device: str) -> int:
         """Return the bytes of the state on a device when the program has run: caches and written buffers."""

@@ -43,6 +43,7 @@ def plan(
     bounds: Sequence[str] = (),
     maximum: Sequence[str] = (),
     smallest: bool = False,
+    timeline: bool = False,
     method: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> PlanReport:
@@ -66,6 +67,7 @@ def plan(
         maximum: `"batch"`, `"context"`, or both: find the largest that fits.
         smallest: Whether to find how many devices of each CUDA profile are enough, at the first of the sizes:
             the model is exported once for 1, 2, 4, 8 and 16 devices, as far as needed.
+        timeline: Whether to return what is held node by node at the first of the sizes.
         method: Program to use from a bundle.
         on_progress: Called before each export.
     Returns:
@@ -83,7 +85,7 @@ def plan(
     if unknown := [role for role in maximum if role not in ("batch", "context")]:
         raise InvalidValue(f"--max {unknown[0]}: write batch or context")
     other = SizeRequest(dims=parse_dims(sizes), bounds=parse_bounds(bounds))
-    asked = _Asked(batches, contexts, other, tuple(dict.fromkeys(maximum)))
+    asked = _Asked(batches, contexts, other, tuple(dict.fromkeys(maximum)), timeline)
     if isinstance(subject, (ExportedProgram, Path)) or _is_archive(subject):
         if (device_map, dtype, workload, smallest) != (None, None, "forward", False):
             raise InvalidValue(
@@ -115,6 +117,7 @@ class _Asked:
     contexts: tuple[int | None, ...]
     other: SizeRequest
     maximum: tuple[str, ...]
+    has_timeline: bool
 
     def points(self) -> Iterator[SizeRequest]:
         for batch, context in itertools.product(self.batches, self.contexts):
@@ -145,6 +148,7 @@ def _of_program(
         points = tuple(planned.at(request) for request in asked.points())
         first = next(asked.points())
         found = tuple(greatest(planned, role, first) for role in asked.maximum)
+        steps = tuple(planned.timeline(first)) if asked.has_timeline else ()
     return PlanReport(
         subject=(facts.source or "program") if is_program else str(subject),
         target=topology.canonical,
@@ -154,6 +158,7 @@ def _of_program(
         dtype=planned.dtype,
         points=points,
         greatest=found,
+        timeline=steps,
         left_out=planned.liveness.left_out,
         versions=_versions(),
     )
@@ -163,7 +168,7 @@ def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
     requests = [programs.completed(request) for request in asked.points()]
     points = tuple(programs.at(request) for request in requests)
     found = tuple(_greatest(programs, role, requests[0]) for role in asked.maximum)
-    planned = programs.any
+    planned = programs.program_at(requests[0])
     return PlanReport(
         subject=programs.source.spec,
         target=programs.topology.canonical,
@@ -173,6 +178,7 @@ def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
         dtype=planned.dtype,
         points=points,
         greatest=found,
+        timeline=tuple(planned.timeline(requests[0])) if asked.has_timeline else (),
         left_out=tuple(dict.fromkeys((*programs.left_out, *planned.liveness.left_out))),
         assumptions=programs.source.assumptions,
         versions=_versions(),

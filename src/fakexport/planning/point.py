@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.export import ExportedProgram
 
 from fakexport.devices import Topology
 from fakexport.diagnostics import Span
+from fakexport.error import InvalidValue
 from fakexport.memory import (
     ChosenSizes,
     Kind,
@@ -32,6 +33,7 @@ from fakexport.report import (
     PlannedOverhead,
     PlannedPeak,
     PlannedPoint,
+    PlannedStep,
     PlannedTensor,
 )
 
@@ -94,12 +96,40 @@ class PlannedProgram:
         """
         chosen = self.sizes.chosen(request)
         sizes = sizes_at(self.liveness, chosen.values)
+        growth = dict(self._growth(request, chosen, sizes)) if largest else {}
         return PlannedPoint(
             batch=chosen.batch,
             context=chosen.context,
             as_in_example={str(dim): size for dim, size in chosen.as_in_example},
             devices=tuple(self._device(name, sizes, chosen, largest) for name in self.devices),
+            growth=growth,
         )
+
+    def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
+        """Yield what each device holds, node by node, at the sizes that are asked for."""
+        sizes = sizes_at(self.liveness, self.sizes.chosen(request).values)
+        for device in self.devices:
+            for step, held in sizes.fullest_by_step(device):
+                yield PlannedStep(device, _peak(step), {kind: size for kind, size in held.items() if size})
+
+    def _growth(self, request: SizeRequest, chosen: ChosenSizes, sizes: Sizes) -> Iterator[tuple[str, int]]:
+        """Yield how much more the fullest device holds for one sequence and for one token more."""
+        fullest = max(self.devices, key=lambda device: sizes.peak(device, largest=0).bytes, default=None)
+        if fullest is None:
+            return
+        larger = {
+            "batch": replace(request, batch=(chosen.batch or 0) + 1),
+            "context": replace(request, context=(chosen.context or 0) + 1),
+        }
+        for role, asked in larger.items():
+            if (chosen.batch if role == "batch" else chosen.context) is None:
+                continue
+            try:
+                values = self.sizes.chosen(asked).values
+            except InvalidValue:  # Fixed, or the most that the program accepts.
+                continue
+            more = sizes_at(self.liveness, values).peak(fullest, largest=0).bytes
+            yield role, more - sizes.peak(fullest, largest=0).bytes
 
     def _device(self, name: str, sizes: Sizes, chosen: ChosenSizes, largest: int) -> PlannedDevice:
         peak = sizes.peak(name, largest=largest * _FOLDED)

@@ -26,10 +26,12 @@ from fakexport.report.plan_report import (
     PlannedOverhead,
     PlannedPeak,
     PlannedPoint,
+    PlannedStep,
     PlannedTensor,
     PlanReport,
 )
 from fakexport.report.plan_text import render_plan
+from fakexport.report.plan_trace import plan_trace
 from fakexport.report.progress import Progress, Step
 from fakexport.report.project_report import ProjectReport, project_summary_line, project_to_dict
 from fakexport.report.rule_listing import render_rules
@@ -59,6 +61,7 @@ __all__ = [
     "PlannedOverhead",
     "PlannedPeak",
     "PlannedPoint",
+    "PlannedStep",
     "PlannedTensor",
     "Progress",
     "ProjectReport",
@@ -82,6 +85,7 @@ __all__ = [
     "latency_text",
     "missing_package",
     "plan_to_dict",
+    "plan_trace",
     "project_summary_line",
     "project_to_dict",
     "render_archive",

@@ -19,6 +19,7 @@ def plan_to_dict(report: PlanReport) -> dict[str, Any]:
         A new dict. `plan.schema.json` is its JSON Schema.
     """
     data = plain(report)
+    del data["timeline"]  # A file of its own: `--timeline`.
     data["points"] = [_point(point) for point in report.points]
     return {"schema": PLAN_SCHEMA, **data}
 

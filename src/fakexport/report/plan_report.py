@@ -145,6 +145,21 @@ class PlannedDevice:
 
 
 @dataclass(frozen=True)
+class PlannedStep:
+    """A node that takes or gives back memory, and what is held when it holds the most.
+
+    Args:
+        device: `cuda:0`.
+        peak: The node, with its place.
+        bytes_by_kind: Kind of storage (`weight`, `activation`) -> bytes.
+    """
+
+    device: str
+    peak: PlannedPeak
+    bytes_by_kind: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class PlannedPoint:
     """All devices at one choice of sizes.
 
@@ -153,12 +168,15 @@ class PlannedPoint:
         context: Tokens; None if no input is text.
         as_in_example: Input dimensions that were not asked for, with the size that was assumed.
         devices: In the order of their names.
+        growth: `batch` and `context`, as far as they vary -> bytes that one sequence or one token more adds
+            to the tensors of the fullest device.
     """
 
     batch: int | None
     context: int | None
     as_in_example: Mapping[str, int]
     devices: tuple[PlannedDevice, ...]
+    growth: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def fit(self) -> Fit:
@@ -217,6 +235,7 @@ class PlanReport:
         dtype: Dtype of most of the weights.
         points: One per size that was asked for.
         greatest: Answers to `--max`.
+        timeline: What is held on each device, node by node, at the first point; empty unless asked for.
         machines: Answers to `--smallest`, those that are enough first, by the memory of all their devices.
         left_out: What the figures leave out, one sentence each.
         assumptions: What was assumed about the source, one sentence each.
@@ -231,6 +250,7 @@ class PlanReport:
     dtype: str
     points: tuple[PlannedPoint, ...]
     greatest: tuple[Greatest, ...] = ()
+    timeline: tuple[PlannedStep, ...] = ()
     machines: tuple[Machine, ...] = ()
     left_out: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()

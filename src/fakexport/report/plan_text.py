@@ -59,10 +59,19 @@ def _point(point: PlannedPoint, width: int, *, is_only: bool) -> Iterator[str]:
         _table(point.devices), width=width, right=range(1, len(point.devices) + 1), indent="  "
     )
     yield from (line for text in _state(point) for line in wrapped(text, width))
+    for role, size in point.growth.items():
+        yield (
+            f"one {_UNITS[role]} more: {bytes_text(size)} at the peak"
+            if size > 0
+            else f"a larger {role}: no more"
+        )
     fullest = _fullest(point)
     if is_only and fullest is not None and fullest.peak is not None:
         yield from wrapped(_peak(fullest), width)
         yield from layout([_tensor_row(t) for t in fullest.largest[:_SHOWN_TENSORS]], right=[0], indent="  ")
+
+
+_UNITS = {"batch": "sequence or image", "context": "token"}
 
 
 def _state(point: PlannedPoint) -> Iterator[str]:

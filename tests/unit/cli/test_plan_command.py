@@ -122,6 +122,21 @@ def test_bad_usage_is_one_line(plan, config, options, words):
     assert words in printed.err
 
 
+def test_the_timeline_is_a_trace_with_counters(plan, tmp_path):
+    file = tmp_path / "memory.json"
+
+    plan("examples/mlp.py:factory", "--target", "H100", "--timeline", file)
+
+    events = json.loads(file.read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "C", "X"}
+    times = [event["ts"] for event in events if event["ph"] == "C"]
+    assert times == sorted(times)
+    assert all(
+        isinstance(size, int) for event in events if event["ph"] == "C" for size in event["args"].values()
+    )
+    assert "must be a .json file" in plan("examples/mlp.py:factory", "--timeline", "memory.txt", code=2).err
+
+
 def test_a_model_that_does_not_export_has_exit_code_1(plan, tmp_path):
     path = tmp_path / "model.py"
     path.write_text(

@@ -70,6 +70,22 @@ def test_an_archive_is_planned_as_its_program(program, tmp_path):
     assert report.target == "H100-80GB"
 
 
+def test_one_sequence_and_one_token_more_are_told(program):
+    (point,) = fe.plan(program, batch=8, context=4096).points
+
+    assert point.growth["batch"] == 4096 * (8 + 1024 * 2 + 65536 * 2)
+    assert point.growth["context"] == 8 * (8 + 1024 * 2 + 65536 * 2)
+
+
+def test_the_timeline_has_the_peak_and_ends_with_what_is_returned(program):
+    report = fe.plan(program, batch=8, context=4096, timeline=True)
+
+    held = [sum(step.bytes_by_kind.values()) for step in report.timeline]
+    assert max(held) == report.points[0].devices[0].tensor_bytes
+    assert [step.peak.node for step in report.timeline] == ["embedding", "linear"]
+    assert fe.plan(program).timeline == ()
+
+
 def test_several_sizes_are_several_points(program):
     report = fe.plan(program, batch=[2, 4], context=[32, 64])
 
