@@ -11,6 +11,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("fakexport", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fakexport")
 
 # torch reads it when it is imported, here and in the processes that tests start. The models are tiny, and
 # pytest-xdist has a process for each core: more threads only wait for each other.
