@@ -42,12 +42,14 @@ def fold_lifted_moves(program: ExportedProgram) -> dict[str, torch.Tensor]:
         if spec.kind is InputKind.CONSTANT_TENSOR
     }
     values: dict[str, torch.Tensor] = {}
+    is_changed = False
     for lift in program.graph.find_nodes(op="call_function", target=_LIFT):
         placeholder = lift.args[0]
         name = constants.get(placeholder.name)
         move = _constructor_move(lift)
         if name is None or move is None or len(placeholder.users) != 1:
             continue
+        is_changed = True
         device = move.kwargs["device"]
         assert isinstance(device, torch.device)  # `_constructor_move` looked.
         device = _with_index(device)
@@ -62,7 +64,8 @@ def fold_lifted_moves(program: ExportedProgram) -> dict[str, torch.Tensor]:
                 program.graph.erase_node(user)
         if _erase_unused(program, lift):
             del values[name]
-    program.graph_module.recompile()
+    if is_changed:
+        program.graph_module.recompile()
     return values
 
 

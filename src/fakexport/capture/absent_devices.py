@@ -12,7 +12,15 @@ from fakexport._torch.absent_devices import ALWAYS_THERE, AbsentDevice
 from fakexport.capture.failure import CaptureFailure
 from fakexport.devices import Topology, emulated_topology
 from fakexport.diagnostics import Span
-from fakexport.program import device_of_literal, devices, graph_modules, source_span, tensors_in, walk
+from fakexport.program import (
+    device_of_literal,
+    devices,
+    graph_modules,
+    named_devices,
+    source_span,
+    tensors_in,
+    walk,
+)
 
 
 def drop_refused_nodes(program: ExportedProgram) -> None:
@@ -40,7 +48,7 @@ def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
     weights that were made before, and devices that a library put into the graph by itself.
     """
     topology = emulated_topology()
-    if topology is None:
+    if topology is None or not any(_is_absent(device, topology) for device in _every_device(program)):
         return None
     for device, span in _devices(program):
         if _is_absent(device, topology):
@@ -58,6 +66,17 @@ def _is_refused(node: Node, topology: Topology) -> bool:
         return False
     named = (device_of_literal(value) for value in (*node.args, *node.kwargs.values()))
     return any(device is not None and _is_absent(device, topology) for device in named)
+
+
+def _every_device(program: ExportedProgram) -> set[str]:
+    """Return the devices of `_devices`, and those of autocast regions, without a look at stack traces."""
+    of_values: set[torch.device] = set()
+    named: set[str] = set()
+    for module in graph_modules(program.graph_module):
+        for node in module.graph.nodes:
+            of_values.update(tensor.device for tensor in tensors_in(node.meta.get("val")))
+            named.update(named_devices(node))
+    return named | set(map(str, of_values))
 
 
 def _devices(program: ExportedProgram) -> Iterator[tuple[str, Span | None]]:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport._torch.decided_branches import DecidedBranches
+from fakexport._torch.export_passes import quick_passes
 from fakexport._torch.foreign_fakes import foreign_fakes_join_the_trace
 from fakexport._torch.guard_locations import Guard, guards_of_error
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
@@ -214,6 +215,7 @@ def _traced_once(
         answers,
         foreign_fakes_join_the_trace(),
         transform_levels_closed(),
+        quick_passes(),
         # TorchDynamo reads a field that only generated code sets.
         traced_here() if strict else lazy_graph_modules(),
         decided.watched(),

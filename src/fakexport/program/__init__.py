@@ -1,7 +1,7 @@
 """Reads programs and puts them on other devices: what is in them, what moves, where two of them differ."""
 
 from fakexport.program.derived_program import derived_program, handed_on
-from fakexport.program.devices import DeviceLiteral, device_of_literal, devices
+from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
 from fakexport.program.differences.alignment import align
 from fakexport.program.differences.difference import diff
 from fakexport.program.differences.program_difference import (
@@ -122,6 +122,7 @@ __all__ = [
     "library_modules",
     "library_operators",
     "module_path",
+    "named_devices",
     "names_by_tensor",
     "operator_name",
     "output_names",

@@ -75,6 +75,13 @@ def devices(program: ExportedProgram) -> tuple[DeviceLiteral, ...]:
     return tuple(literal for visit in walk(program) for literal in _literals(visit, homes, constants))
 
 
+def named_devices(node: Node) -> Iterator[str]:
+    """Yield the devices that the arguments of a node name: the same as `devices`, and nothing else."""
+    for value in (*node.args, *node.kwargs.values()):
+        for _, device in _devices_in(value):
+            yield device
+
+
 def device_of_literal(value: Any) -> str | None:
     """Return the device that an argument names, or None for an argument that names none."""
     if isinstance(value, torch.device):
