@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._export import config as export_config
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode
 
-from fakexport._torch.copied_values import CopiedValues, TraceNeeded
+from fakexport._torch.copied_values import CopiedValues, Originals, TraceNeeded
 from fakexport._torch.fake_tensors import storage_identity
 from fakexport._torch.observed_tensors import numbers_of, tensor_facts
 
@@ -64,3 +67,45 @@ def test_an_output_that_needs_gradients_has_them_and_gives_none():
         assert tensor_facts(copy) == tensor_facts(original)
         with pytest.raises(TraceNeeded):
             copy.sum().backward()
+
+
+def test_a_later_copy_is_what_the_constructor_of_fake_tensors_makes():
+    with FakeTensorMode() as mode:
+        original = torch.ones(2, 3)
+    mode._allow_unsafe_data_ptr_access = False
+    originals = Originals()
+    CopiedValues({}, originals).fake(original)
+
+    later = CopiedValues({}, originals).fake(original)
+
+    constructed = FakeTensor(mode, torch.ones(2, 3, device="meta"), torch.device("cpu"))
+    assert vars(later) == vars(constructed)
+    assert tensor_facts(later) == tensor_facts(constructed)
+    assert torch._C._dispatch_keys(later) == torch._C._dispatch_keys(constructed)
+    assert numbers_of(later) == numbers_of(constructed)
+    with pytest.raises(RuntimeError, match="data"):
+        later.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "watching",
+    [
+        lambda: export_config.patch(detect_non_strict_fake_tensor_leaks=True),
+        lambda: patch.object(FakeTensorConfig, "debug", True),
+    ],
+    ids=["leaks", "debug"],
+)
+def test_what_watches_the_constructor_sees_each_copy(watching):
+    with FakeTensorMode():
+        original = torch.ones(2, 3)
+    originals = Originals()
+    CopiedValues({}, originals).fake(original)
+    seen = []
+
+    with patch.object(FakeTensor, "__init__", lambda made, *args: seen.append(id(made))):
+        unseen = CopiedValues({}, originals).fake(original)
+        assert not seen
+        with watching():
+            later = CopiedValues({}, originals).fake(original)
+
+    assert seen == [id(later)] != [id(unseen)]

@@ -18,7 +18,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_flatten
 
 from .block_recordings import LITERALS, MadeNode, NotReplayable, Recording
-from .copied_values import CopiedValues
+from .copied_values import CopiedValues, Originals
 from .left_numbers import NewNumber, changed_symbols, new_numbers, newly_forced
 from .observed_tensors import (
     SymbolicNumber,
@@ -80,6 +80,7 @@ class Template:
     calls: dict[str, int]
     outputs: tuple[tuple[str, Any], ...]
     output_spec: Any
+    values: Originals = field(default_factory=Originals, repr=False)
 
 
 def template_of(recording: Recording, result: Any) -> Template:

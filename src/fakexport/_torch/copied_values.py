@@ -5,13 +5,15 @@ Source: `torch/_subclasses/fake_tensor.py:FakeTensor.__new__`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import in_kernel_invocation_manager
+from torch._export import config as export_config
+from torch._subclasses.fake_tensor import FakeTensorConfig, in_kernel_invocation_manager
 
-from .fake_tensors import FakeTensor, storage_identity
+from .fake_tensors import FakeTensor, FakeTensorMode, storage_identity
 from .patching import Patches
 
 
@@ -34,8 +36,7 @@ class _OfReplayedBlock(torch.autograd.Function):
         raise TraceNeeded("gradients of a block that was not traced itself")
 
 
-def _as_it_is(number: Any) -> Any:
-    return number
+_META = torch.device("meta")
 
 
 def gradients_need_a_trace() -> Patches:
@@ -60,42 +61,87 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a.node.expr == b.node.expr)
 
 
-class CopiedValues:
-    """Copies of the values of nodes; what shared memory among the originals shares it among the copies."""
+@dataclass(frozen=True)
+class ValueFacts:
+    """What a copy of a fake tensor needs to know of it, found out once for all copies."""
 
-    def __init__(self, bases: dict[int, torch.Tensor]) -> None:
-        self._bases = bases  # Of each memory of the originals, a tensor that looks at its copy.
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    offset: Any
+    bytes: Any
+    memory: int
+    dtype: torch.dtype
+    device: torch.device
+    mode: FakeTensorMode
+
+    @classmethod
+    def of(cls, like: FakeTensor, size: Callable[[Any], Any] | None = None) -> ValueFacts:
+        shape, strides, offset = tuple(like.shape), tuple(like.stride()), like.storage_offset()
+        if size is not None:
+            shape, strides, offset = tuple(map(size, shape)), tuple(map(size, strides)), size(offset)
+        bytes_ = like.untyped_storage().nbytes()
+        return cls(
+            shape, strides, offset, bytes_, storage_identity(like), like.dtype, like.device, like.fake_mode
+        )
+
+
+class Originals:
+    """What copies of the same values have in common, found out once. The values must stay alive."""
+
+    def __init__(self) -> None:
+        self._facts: dict[int, ValueFacts] = {}
+        self._attributes: dict[tuple[int, torch.device], dict[str, Any]] = {}
+
+    def facts_of(self, like: FakeTensor) -> ValueFacts:
+        found = self._facts.get(id(like))
+        if found is None:
+            found = self._facts[id(like)] = ValueFacts.of(like)
+        return found
+
+    def new_fake(self, facts: ValueFacts, meta: torch.Tensor) -> FakeTensor:
+        """Return `FakeTensor(facts.mode, meta, facts.device)`, quicker from the second on."""
+        key = id(facts.mode), facts.device
+        attributes = self._attributes.get(key)
+        if attributes is None or FakeTensorConfig.debug or export_config.detect_non_strict_fake_tensor_leaks:
+            made = FakeTensor(facts.mode, meta, facts.device)
+            self._attributes[key] = vars(made).copy()
+            return made
+        made = torch.Tensor._make_subclass(  # type: ignore[attr-defined]
+            FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=facts.device
+        )
+        if facts.mode._allow_unsafe_data_ptr_access:
+            torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
+        else:
+            torch._C._set_throw_on_mutable_data_ptr(made)
+        vars(made).update(attributes)
+        return made
+
+
+class CopiedValues:
+    """Copies of the values of nodes; what shared memory among the originals shares it among the copies.
+
+    Args:
+        bases: For each memory of the originals that the copies have already, a tensor that looks at it.
+        originals: Of the values, for all of their copies.
+    """
+
+    def __init__(self, bases: dict[int, torch.Tensor], originals: Originals | None = None) -> None:
+        self._bases = bases
+        self._originals = originals or Originals()
 
     def copied(self, value: Any) -> Any:
-        if isinstance(value, FakeTensor):
-            return self.fake(value)
-        if isinstance(value, (tuple, list)):
-            return type(value)([self.copied(item) for item in value])
-        return value
+        """Return a copy of a value: a fake tensor, a container of them, or anything else, as it is."""
+        return self.all_copied([value])[0]
 
-    def fake(self, like: FakeTensor, size: Callable[[Any], Any] = _as_it_is) -> FakeTensor:
-        shape, strides = tuple(map(size, like.shape)), tuple(map(size, like.stride()))
-        identity, device, offset = storage_identity(like), like.device, size(like.storage_offset())
-        with torch.no_grad(), in_kernel_invocation_manager(like.fake_mode):
-            base = self._bases.get(identity)
-            if isinstance(base, FakeTensor):
-                base = self._bases[identity] = base.detach()  # Without what autograd knows of an input.
-            if base is None:
-                meta = torch.empty_strided(shape, strides, dtype=like.dtype, device="meta")
-                bytes_ = like.untyped_storage().nbytes()
-                if offset == 0 and _same(meta.untyped_storage().nbytes(), bytes_):
-                    self._bases[identity] = meta
-                    return FakeTensor(like.fake_mode, meta, device)
-                count = (bytes_ // like.itemsize,)
-                base = self._bases[identity] = torch.empty_strided(
-                    count, (1,), dtype=like.dtype, device="meta"
-                )
-            if base.dtype is like.dtype:
-                meta = torch.as_strided(base, shape, strides, offset)  # `set_` would write down other bytes.
-            else:
-                meta = torch.empty(0, dtype=like.dtype, device="meta")
-                meta.set_(base.untyped_storage(), offset, shape, strides)
-        return FakeTensor(like.fake_mode, meta, device)
+    def all_copied(self, values: Sequence[Any]) -> list[Any]:
+        """Return copies of the values, in an order in which memory is met as among the originals."""
+        facts = [self._originals.facts_of(leaf) for value in values for leaf in _fakes(value)]
+        made = iter(self._made(facts))
+        return [_with_fakes(value, made) for value in values]
+
+    def fake(self, like: FakeTensor, size: Callable[[Any], Any] | None = None) -> FakeTensor:
+        """Return a copy of a fake tensor, each number of which `size` may replace."""
+        return self._made([ValueFacts.of(like, size)])[0]
 
     def tensor(self, like: FakeTensor, size: Callable[[Any], Any]) -> torch.Tensor:
         """Return what a call would have returned instead of `like`."""
@@ -108,3 +154,48 @@ class CopiedValues:
             source = torch.empty_strided((1,), (1,), dtype=like.dtype, device=like.device).requires_grad_()
             found: torch.Tensor = _OfReplayedBlock.apply(source, [made])  # type: ignore[no-untyped-call]
         return found
+
+    def _made(self, wanted: Sequence[ValueFacts]) -> list[FakeTensor]:
+        metas: list[torch.Tensor] = []
+        mode = wanted[0].mode if wanted else None
+        if any(facts.mode is not mode for facts in wanted):
+            return [self._made([facts])[0] for facts in wanted]
+        if mode is not None:
+            with torch.no_grad(), in_kernel_invocation_manager(mode):
+                metas = [self._meta(facts) for facts in wanted]
+        return [self._originals.new_fake(*pair) for pair in zip(wanted, metas, strict=True)]
+
+    def _meta(self, facts: ValueFacts) -> torch.Tensor:
+        base = self._bases.get(facts.memory)
+        if isinstance(base, FakeTensor):
+            base = self._bases[facts.memory] = base.detach()  # Without what autograd knows of an input.
+        if base is None:
+            meta = torch.empty_strided(facts.shape, facts.strides, dtype=facts.dtype, device=_META)
+            if facts.offset == 0 and _same(meta.untyped_storage().nbytes(), facts.bytes):
+                self._bases[facts.memory] = meta
+                return meta
+            count = (facts.bytes // facts.dtype.itemsize,)
+            base = torch.empty_strided(count, (1,), dtype=facts.dtype, device=_META)
+            self._bases[facts.memory] = base
+        if base.dtype is facts.dtype:
+            # `set_` would write down other bytes.
+            return torch.as_strided(base, facts.shape, facts.strides, facts.offset)
+        meta = torch.empty(0, dtype=facts.dtype, device=_META)
+        return meta.set_(base.untyped_storage(), facts.offset, facts.shape, facts.strides)
+
+
+def _fakes(value: Any) -> Iterator[FakeTensor]:
+    if isinstance(value, FakeTensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _fakes(item)
+
+
+def _with_fakes(value: Any, made: Iterator[FakeTensor]) -> Any:
+    """Return the value with the next of the copies in place of each fake tensor."""
+    if isinstance(value, FakeTensor):
+        return next(made)
+    if isinstance(value, (tuple, list)):
+        return type(value)([_with_fakes(item, made) for item in value])
+    return value

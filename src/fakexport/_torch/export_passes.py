@@ -35,9 +35,8 @@ def quick_passes() -> Patches:
         return found
 
     def tree_map(function: Callable[[Any], Any], tree: Any, *rests: Any, **kwargs: Any) -> Any:
-        if function is _trace._strip_root and type(tree) is OrderedDict and not rests and not kwargs:
-            if all(type(pair) is tuple and set(map(type, pair)) <= {str} for pair in tree.values()):
-                return OrderedDict((key, tuple(map(function, pair))) for key, pair in tree.items())
+        if function is _trace._strip_root and not rests and not kwargs and _is_module_stack(tree):
+            return OrderedDict((key, tuple(map(function, pair))) for key, pair in tree.items())
         return stock_map(function, tree, *rests, **kwargs)
 
     return Patches(
@@ -45,4 +44,10 @@ def quick_passes() -> Patches:
             (symbolic_shapes, "_free_unbacked_symbols_with_path"): free_symbols,
             (_pytree, "tree_map"): tree_map,
         }
+    )
+
+
+def _is_module_stack(tree: Any) -> bool:
+    return type(tree) is OrderedDict and all(
+        type(pair) is tuple and set(map(type, pair)) <= {str} for pair in tree.values()
     )

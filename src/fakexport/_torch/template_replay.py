@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import (
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_unflatten
 
-from .block_templates import CopiedNode, InnerStack, Template
+from .block_templates import InnerStack, Template
 from .copied_values import CopiedValues
 from .fake_tensors import storage_identity
 from .observed_tensors import proxy_of, source_of, thunk_of
@@ -71,18 +71,26 @@ class _Replay:
             for node, (kind, at) in template.outside.items()
         }
         pairs = zip(template.tensors, tensors, strict=True)
-        self._values = CopiedValues({storage_identity(old): new for old, new in pairs})
+        self._values = CopiedValues({storage_identity(old): new for old, new in pairs}, template.values)
         self._outer = _texts(tracer.module_stack)
         self._stacks: dict[int, OrderedDict[str, Any]] = {}
         self._fresh: dict[int, Any] = {}
 
     def make_nodes(self) -> None:
-        create = self._tracer.graph.create_node
-        for one in self._template.nodes:
+        template, scopes = self._template, self._tracer.node_name_to_scope
+        create, counts = self._tracer.graph.create_node, self._tracer.torch_fn_counts
+        values = self._values.all_copied([one.meta["val"] for one in template.nodes])
+        for one, value in zip(template.nodes, values, strict=True):
             args, kwargs = map_arg(one.args, self._mapped), map_arg(one.kwargs, self._mapped)
             node = create("call_function", one.target, args, kwargs, one.name, one.type_expr)
-            self._tracer.node_name_to_scope[node.name] = (self._path + one.scope[0], one.scope[1])
-            self._set_meta(node.meta, one)
+            scopes[node.name] = (self._path + one.scope[0], one.scope[1])
+            meta = node.meta
+            meta.update(one.meta)  # First of all, for the order of the keys.
+            meta["nn_module_stack"] = self._stack(one.inner_stack).copy()
+            meta["val"] = value
+            if "torch_fn" in meta:
+                number = counts.get(one.function, 0) + one.count
+                meta["torch_fn"] = (f"{one.function.__name__}_{number}", one.meta["torch_fn"][1])
             self._made.append(node)
         new = self._template.new_numbers.items()
         self._fresh = {key: number.again(self._tracer, self._mapped) for key, number in new}
@@ -118,18 +126,6 @@ class _Replay:
     def _mapped(self, node: Node) -> Node:
         at = self._template.refers.get(node)
         return self._made[at] if at is not None else self._inputs[node]
-
-    def _set_meta(self, meta: dict[str, Any], one: CopiedNode) -> None:
-        for key, value in one.meta.items():
-            if key == "nn_module_stack":
-                meta[key] = self._stack(one.inner_stack).copy()
-            elif key == "torch_fn":
-                number = self._tracer.torch_fn_counts.get(one.function, 0) + one.count
-                meta[key] = (f"{one.function.__name__}_{number}", value[1])
-            elif key == "val":
-                meta[key] = self._values.copied(value)
-            else:
-                meta[key] = value
 
     def _stack(self, inner: InnerStack) -> OrderedDict[str, Any]:
         found = self._stacks.get(id(inner))
