@@ -10,7 +10,7 @@ from torch._export import config as export_config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode
 
 from fakexport._torch.copied_values import CopiedValues, Originals, TraceNeeded
-from fakexport._torch.fake_tensors import storage_identity
+from fakexport._torch.fake_tensors import new_fake_mode, storage_identity
 from fakexport._torch.observed_tensors import numbers_of, tensor_facts
 
 MADE = {
@@ -67,6 +67,42 @@ def test_an_output_that_needs_gradients_has_them_and_gives_none():
         assert tensor_facts(copy) == tensor_facts(original)
         with pytest.raises(TraceNeeded):
             copy.sum().backward()
+
+
+def test_copies_of_values_of_symbolic_size_have_the_same_numbers_and_ask_for_nothing():
+    example = torch.empty(6, 10)
+    torch._dynamo.mark_dynamic(example, 0)
+    torch._dynamo.mark_dynamic(example, 1)
+    mode = new_fake_mode()
+    original = mode.from_tensor(example)
+    with mode:
+        values = [
+            original,
+            original.t(),
+            original[1:],
+            torch.cat([original, original]),
+            original.expand(3, -1, -1),
+        ]
+        values += [original[:, :2].contiguous(), torch.empty(original.shape[0] // 4, 3), torch.ones(2)]
+    environment = mode.shape_env
+    guards = len(environment.guards)
+    originals = Originals()
+
+    for _ in range(3):
+        copies = CopiedValues({}, originals).copied(values)
+
+        for copy, value in zip(copies, values, strict=True):
+            assert [_written(n) for n in numbers_of(copy)] == [_written(n) for n in numbers_of(value)]
+        memories = [[storage_identity(value) for value in found] for found in (copies, values)]
+        assert not set(memories[0]) & set(memories[1])
+        assert [m.index(one) for m in memories[:1] for one in m] == [
+            memories[1].index(o) for o in memories[1]
+        ]
+    assert len(environment.guards) == guards
+
+
+def _written(number):
+    return str(number.node.expr.expand()) if isinstance(number, torch.SymInt) else number
 
 
 def test_a_later_copy_is_what_the_constructor_of_fake_tensors_makes():

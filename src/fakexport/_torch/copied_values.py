@@ -6,6 +6,7 @@ Source: `torch/_subclasses/fake_tensor.py:FakeTensor.__new__`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorConfig, in_kernel_invocation
 
 from .fake_tensors import FakeTensor, FakeTensorMode, storage_identity
 from .patching import Patches
+from .remembered_sizes import RememberedSize, state_of_symbols
 
 
 class TraceNeeded(BaseException):
@@ -90,6 +92,7 @@ class Originals:
 
     def __init__(self) -> None:
         self._facts: dict[int, ValueFacts] = {}
+        self._counts: dict[int, tuple[Any, torch.SymInt | None]] = {}
         self._attributes: dict[tuple[int, torch.device], dict[str, Any]] = {}
 
     def facts_of(self, like: FakeTensor) -> ValueFacts:
@@ -97,6 +100,19 @@ class Originals:
         if found is None:
             found = self._facts[id(like)] = ValueFacts.of(like)
         return found
+
+    def count_of(self, facts: ValueFacts) -> torch.SymInt | None:
+        """Return how many elements a memory has, where that is symbolic and says how many bytes; or None."""
+        if isinstance(facts.bytes, int):
+            return None
+        state = state_of_symbols(facts.bytes)
+        known = self._counts.get(facts.memory)
+        if known is None or known[0] != state:
+            count = facts.bytes // facts.dtype.itemsize
+            is_exact = isinstance(count, torch.SymInt) and _same(count * facts.dtype.itemsize, facts.bytes)
+            found = RememberedSize.of(count) if is_exact else None
+            known = self._counts[facts.memory] = state_of_symbols(facts.bytes), found
+        return known[1]
 
     def new_fake(self, facts: ValueFacts, meta: torch.Tensor) -> FakeTensor:
         """Return `FakeTensor(facts.mode, meta, facts.device)`, quicker from the second on."""
@@ -106,7 +122,7 @@ class Originals:
             made = FakeTensor(facts.mode, meta, facts.device)
             self._attributes[key] = vars(made).copy()
             return made
-        made = torch.Tensor._make_subclass(  # type: ignore[attr-defined]
+        made = torch.Tensor._make_subclass(
             FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=facts.device
         )
         if facts.mode._allow_unsafe_data_ptr_access:
@@ -161,7 +177,9 @@ class CopiedValues:
         if any(facts.mode is not mode for facts in wanted):
             return [self._made([facts])[0] for facts in wanted]
         if mode is not None:
-            with torch.no_grad(), in_kernel_invocation_manager(mode):
+            # Memory of a symbolic size asks whether the size is 0; the trace of the block did not.
+            unguarded = mode.shape_env.suppress_guards() if mode.shape_env else nullcontext()
+            with torch.no_grad(), in_kernel_invocation_manager(mode), unguarded:
                 metas = [self._meta(facts) for facts in wanted]
         return [self._originals.new_fake(*pair) for pair in zip(wanted, metas, strict=True)]
 
@@ -169,6 +187,9 @@ class CopiedValues:
         base = self._bases.get(facts.memory)
         if isinstance(base, FakeTensor):
             base = self._bases[facts.memory] = base.detach()  # Without what autograd knows of an input.
+        if base is None and (number := self._originals.count_of(facts)) is not None:
+            base = torch.empty_strided((number,), (1,), dtype=facts.dtype, device=_META)
+            self._bases[facts.memory] = base
         if base is None:
             meta = torch.empty_strided(facts.shape, facts.strides, dtype=facts.dtype, device=_META)
             if facts.offset == 0 and _same(meta.untyped_storage().nbytes(), facts.bytes):
