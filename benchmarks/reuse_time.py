@@ -1,19 +1,26 @@
 """What tracing equal blocks once is worth: our capture with and without it, and stock `torch.export`.
 
-All three trace the same fake model in one process and take turns. The programs with and without reuse are
-compared first, down to the names of nodes; with the program of stock torch, the operators are compared.
+All three trace the same fake model in one process, after a first round that is not counted, and take turns:
+each round begins with another of them. What counts is processor time; the garbage collector does not run
+inside of a measurement. The programs with and without reuse are compared first, down to the names of nodes;
+with the program of stock torch, the operators are compared.
 
-    python -m benchmarks.reuse_time [--config CONFIG] [--dynamic auto] [--rounds 3]
+    python -m benchmarks.reuse_time [--config CONFIG] [--layers 126] [--dynamic auto] [--rounds 3]
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
+import resource
 import statistics
 import sys
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 CONFIG = "examples/configs/llama-3.1-405b.json"
@@ -24,83 +31,118 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Times block reuse against stock torch.export.")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--config", default=CONFIG)
+    parser.add_argument("--layers", type=int, help="instead of those of the configuration")
     parser.add_argument("--dynamic", choices=("auto", "static"), default="static")
     parser.add_argument("--target", default="H100")
+    parser.add_argument(
+        "--ways", default=",".join(WAYS), help="comma-separated; without one of them, nothing is compared"
+    )
     options = parser.parse_args()
+    ways = [way for way in WAYS if way in options.ways.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        config = _with_layers(options.config, options.layers, Path(folder))
+        seconds, programs, blocks = _measured(config, ways, options)
+    if (fault := _difference(programs)) is not None:
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
+    nodes = len(programs[ways[-1]].graph.nodes)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{options.config}, {options.dynamic}, {nodes} nodes, peak of {peak:.2f} GiB for all")
+    for name, (calls, replayed, why) in blocks.items():
+        print(f"  {name}: {replayed} of {calls} calls reused {why or ''}")
+    for way in ways:
+        print(f"  {way:12} {min(seconds[way]):6.2f} s   {_ratio(seconds, ways[0], way)}")
+    return 0
 
+
+def _with_layers(config: str, layers: int | None, folder: Path) -> str:
+    if layers is None:
+        return config
+    path = folder / "config.json"
+    settings = json.loads(Path(config).read_text())
+    path.write_text(json.dumps({**settings, "num_hidden_layers": layers}))
+    return str(path)
+
+
+def _measured(
+    config: str, ways: list[str], options: argparse.Namespace
+) -> tuple[dict[str, list[float]], dict[str, Any], Mapping[str, Any]]:
     import torch
 
     from fakexport.capture import capture, parse_dynamic
-    from fakexport.capture.block_reuse import BlockReuse
     from fakexport.capture.dynamic_dims import as_torch_shapes
     from fakexport.devices import emulate
     from fakexport.fake import build, install_transfers
-    from fakexport.program.identity import first_difference
     from fakexport.sources import resolve
 
-    seen: list[BlockReuse] = []
-    made = BlockReuse.__init__
-
-    def noted(blocks: BlockReuse, module: Any) -> None:
-        seen.append(blocks)
-        made(blocks, module)
-
-    BlockReuse.__init__ = noted  # type: ignore[method-assign]
-    source = resolve(f"hf:{options.config}")
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    source = resolve(f"hf:{config}")
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
     programs: dict[str, Any] = {}
+    blocks: dict[str, Any] = {}
     with emulate(options.target) as devices:
         placed = "balanced" if len(devices.devices) > 1 else None
         built = build(source.factory, device_map=placed or devices.default_device, dtype=torch.bfloat16)
         with built.mode:
             inputs = source.example_inputs(built.module, devices.default_device, torch.bfloat16)
         dynamic = parse_dynamic("auto") if options.dynamic == "auto" else None
+
+        def export(way: str) -> Any:
+            tracing = source.tracing(built.module, inputs)
+            if way == "stock":
+                shapes = as_torch_shapes(dynamic, inputs.kwargs) if dynamic else None
+                with tracing:
+                    return torch.export.export(
+                        built.module, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes
+                    )
+            captured = capture(
+                built.module,
+                inputs.args,
+                inputs.kwargs,
+                dynamic=dynamic,
+                tracing=tracing,
+                reuse=way == "reuse",
+            )
+            if captured.program is None:
+                raise SystemExit(str(captured.failure))
+            blocks.update(captured.blocks)
+            return captured.program
+
         with install_transfers(built.module, built.placement):
-            for _ in range(options.rounds):
-                for way in WAYS:
-                    tracing = source.tracing(built.module, inputs)
-                    gc.collect()
-                    wall, start = time.perf_counter(), time.process_time()
-                    if way == "stock":
-                        shapes = as_torch_shapes(dynamic, inputs.kwargs) if dynamic else None
-                        with tracing:
-                            program = torch.export.export(
-                                built.module, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes
-                            )
-                    else:
-                        captured = capture(
-                            built.module,
-                            inputs.args,
-                            inputs.kwargs,
-                            dynamic=dynamic,
-                            tracing=tracing,
-                            reuse=way == "reuse",
-                        )
-                        if captured.program is None:
-                            raise SystemExit(str(captured.failure))
-                        program = captured.program
-                    seconds[way].append(time.process_time() - start)
-                    wall = time.perf_counter() - wall
-                    print(f"{way}: {seconds[way][-1]:.1f} s of processor, {wall:.1f} s", file=sys.stderr)
-                    programs[way] = program
-    difference = first_difference(programs["reuse"], programs["every block"])
-    if difference is not None:
-        print(f"error: reuse changes the program: {difference}", file=sys.stderr)
-        return 1
-    operators = [_operators(programs[way]) for way in ("stock", "reuse")]
-    if operators[0] != operators[1]:
-        print("error: stock torch has other operators", file=sys.stderr)
-        return 1
-    print(
-        f"{options.config}, {options.dynamic}, {len(programs['reuse'].graph.nodes)} nodes, identical programs"
-    )
-    for name, (calls, replayed, why) in seen[-1].report().items():
-        print(f"  {name}: {replayed} of {calls} calls reused {why or ''}")
-    for way in WAYS:
-        ratios = [a / b for a, b in zip(seconds["stock"], seconds[way], strict=True)]
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"  {way:12} {min(seconds[way]):6.1f} s   {spread}")
-    return 0
+            for turn in range(options.rounds + 1):
+                for at in range(len(ways)):
+                    way = ways[(at + turn) % len(ways)]
+                    taken, programs[way] = _timed(lambda way=way: export(way))  # type: ignore[misc]
+                    print(f"{way}: {taken:.2f} s{'' if turn else ', not counted'}", file=sys.stderr)
+                    if turn:
+                        seconds[way].append(taken)
+    return seconds, programs, blocks
+
+
+def _timed(export: Callable[[], Any]) -> tuple[float, Any]:
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.process_time()
+        program = export()
+        return time.process_time() - start, program
+    finally:
+        gc.enable()
+
+
+def _difference(programs: Mapping[str, Any]) -> str | None:
+    from fakexport.program.identity import first_difference
+
+    if {"reuse", "every block"} <= programs.keys():
+        difference = first_difference(programs["reuse"], programs["every block"])
+        if difference is not None:
+            return f"reuse changes the program: {difference}"
+    found = [_operators(programs[way]) for way in ("stock", "reuse") if way in programs]
+    return "stock torch has other operators" if len(found) == 2 and found[0] != found[1] else None
+
+
+def _ratio(seconds: Mapping[str, list[float]], base: str, way: str) -> str:
+    ratios = [a / b for a, b in zip(seconds[base], seconds[way], strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def _operators(program: Any) -> Counter[str]:

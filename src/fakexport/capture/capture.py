@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,8 @@ class Captured:
         recovered: What became of the program's constants, or None where there is no program.
         effects: What `forward` did besides computing; empty in strict mode, which does not run it.
         read_constants: The constants whose values the trace read, so that the program is specialized on them.
+        blocks: With `reuse`, for each class of blocks: its calls, those that were not traced, and what stood
+            against it.
     """
 
     program: ExportedProgram | None
@@ -64,6 +66,7 @@ class Captured:
     recovered: Recovered | None = None
     effects: tuple[PythonEffect, ...] = ()
     read_constants: tuple[str, ...] = ()
+    blocks: Mapping[str, tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)
 
 
 @one_at_a_time
@@ -103,6 +106,7 @@ def capture(
     kwargs = dict(kwargs or {})
     shapes = torch_shapes(module, args, kwargs, dynamic)
     read: dict[str, None] = {}
+    blocks: dict[str, tuple[int, int, tuple[str, ...]]] = {}
     try:
         with nullcontext(()) if strict else watch_forward(module) as effects:
             program = traced(
@@ -114,6 +118,7 @@ def capture(
                 tracing=tracing,
                 read_constants=read,
                 reuse=reuse,
+                blocks=blocks,
             )
         refuse_lost_transforms(program)
         program = flattened(program)
@@ -128,7 +133,7 @@ def capture(
     recovered = recover_constants(program)
     known = ProgramFacts() if facts is None else facts
     keep_facts(program, replace(known, unbound=recovered.unbound, model=module))
-    return Captured(program, None, recovered, tuple(effects), tuple(read))
+    return Captured(program, None, recovered, tuple(effects), tuple(read), blocks)
 
 
 def traced(
@@ -142,6 +147,7 @@ def traced(
     read_constants: dict[str, None],
     is_specialized: bool = False,
     reuse: bool = False,
+    blocks: dict[str, tuple[int, int, tuple[str, ...]]] | None = None,
 ) -> ExportedProgram:
     """Return the program as `torch.export` makes it, with conditions on its inputs that stock torch leaves
     out.
@@ -155,6 +161,7 @@ def traced(
         read_constants: Gets the names of the constants that were read.
         is_specialized: Give the answers in the first trace already.
         reuse: Trace equal blocks once.
+        blocks: Gets what became of the calls of each class of blocks.
     Raises:
         Exception: What the model or torch raises.
     """
@@ -167,7 +174,7 @@ def traced(
         while True:
             answers = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
             try:
-                program = _traced_blocks(module, args, kwargs, shapes, answers, reuse)
+                program = _traced_blocks(module, args, kwargs, shapes, answers, reuse, blocks)
             except (Exception, TraceFinished):
                 if not (answers.found_changed if is_specialized else answers.read):
                     raise
@@ -186,12 +193,16 @@ def _traced_blocks(
     shapes: Any,
     answers: ConstantAnswers,
     reuse: bool,
+    report: dict[str, tuple[int, int, tuple[str, ...]]] | None,
 ) -> ExportedProgram:
     """Trace equal blocks once, if asked to. A failure is what a trace of all blocks says it is."""
     if reuse:
         blocks = BlockReuse(module)
         try:
-            return _traced_once(module, args, kwargs, shapes, False, answers.given(), blocks.active())
+            program = _traced_once(module, args, kwargs, shapes, False, answers.given(), blocks.active())
+            if report is not None:
+                report.update(blocks.report())
+            return program
         except (Exception, TraceNeeded) as error:
             if not blocks.replayed:
                 raise

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fakexport.capture.block_reuse import BlockReuse
-from tests.unit.capture.reused_blocks import AUTO, DEPTH, Block, Model, check, slow
+from tests.unit.capture.reused_blocks import AUTO, DEPTH, Block, Model, both_ways, check, slow
 
 
 @pytest.fixture
@@ -39,6 +39,15 @@ def test_equal_blocks_are_traced_once(reports, dynamic):
     check(blocks_of(Block), dynamic=dynamic)
 
     assert reports[0].replayed >= DEPTH - 5, reports[0].report()
+
+
+def test_a_capture_says_how_many_calls_were_reused():
+    with_reuse, without = both_ways(Model([Block(at) for at in range(DEPTH)]))
+
+    calls, replayed, against = with_reuse.blocks["Block"]
+    assert (calls, against) == (DEPTH, ())
+    assert replayed >= DEPTH - 5
+    assert without.blocks == {}
 
 
 def test_blocks_inside_of_blocks_that_differ_are_reused(reports):
