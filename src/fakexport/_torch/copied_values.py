@@ -138,7 +138,7 @@ class CopiedValues:
 
     Args:
         bases: For each memory of the originals that the copies have already, a tensor that looks at it.
-        originals: Of the values, for all of their copies.
+        originals: What is known of the values, for all of their copies.
     """
 
     def __init__(self, bases: dict[int, torch.Tensor], originals: Originals | None = None) -> None:
