@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import CodeType, TracebackType
 from typing import Any
 
-from fakexport.diagnostics import Span, with_columns
+from fakexport.diagnostics import Span, whole_comprehension, with_columns
 from fakexport.program import is_own_code, is_user_code
 
 
@@ -183,13 +183,14 @@ def span_at(code: CodeType, instruction: int, line: int | None) -> Span:
         itertools.islice(code.co_positions(), max(index, 0), None), (None, None, None, None)
     )
     start = start or line or 1
-    return Span(
+    span = Span(
         code.co_filename,
         start,
         *_columns(code.co_filename, start, end, column, end_column),
         function=code.co_name,
         origin="traceback",
     )
+    return whole_comprehension(span) if _name_at(code, index) == "GET_ITER" else span
 
 
 def _computed_last(code: CodeType, instruction: int) -> int:

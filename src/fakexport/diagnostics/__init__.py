@@ -10,6 +10,7 @@ from fakexport.diagnostics.statement import (
     is_loop_test,
     is_negated,
     is_test,
+    whole_comprehension,
     with_columns,
 )
 from fakexport.diagnostics.text import render_text, source_text
@@ -32,5 +33,6 @@ __all__ = [
     "render_github",
     "render_text",
     "source_text",
+    "whole_comprehension",
     "with_columns",
 ]

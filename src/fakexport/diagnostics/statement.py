@@ -70,6 +70,20 @@ def is_formatted(span: Span) -> bool:
     return any(_covers(node, span) and _ends_after(node, span) for node in _source(span.path).texts)
 
 
+def whole_comprehension(span: Span) -> Span:
+    """Return the place of the comprehension that runs over what is at a place; the place itself if none does.
+
+    Where a comprehension gets no iterator, Python 3.11 and 3.12 say the whole, 3.13 what it runs over.
+    """
+    for node in _source(span.path).comprehensions:
+        over = node.generators[0].iter
+        is_there = over.lineno == span.line and _columns(span, over) == (span.column, span.end_column)
+        if is_there and not isinstance(over, _COMPREHENSIONS):
+            start, end = _columns(replace(span, line=node.lineno), node)
+            return replace(span, line=node.lineno, column=start, end_column=end)
+    return span
+
+
 def is_negated(span: Span) -> bool:
     """Return whether the place starts with `not`."""
     negations = _source(span.path).negations
@@ -128,6 +142,10 @@ def _columns(span: Span, node: ast.expr | ast.stmt) -> tuple[int, int | None]:
     return start, len(text[: node.end_col_offset].decode(errors="replace")) + 1
 
 
+_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
 @dataclass
 class _Source:
     """What is looked up in a file."""
@@ -136,6 +154,7 @@ class _Source:
     conditions: list[ast.If | ast.IfExp | ast.While | ast.Assert] = field(default_factory=list)
     negations: list[ast.UnaryOp] = field(default_factory=list)
     texts: list[ast.JoinedStr] = field(default_factory=list)
+    comprehensions: list[_Comprehension] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
 
 
@@ -167,6 +186,8 @@ def _read(path: str) -> _Source:
             found.negations.append(node)
         elif isinstance(node, ast.JoinedStr):
             found.texts.append(node)
+        elif isinstance(node, _COMPREHENSIONS):
+            found.comprehensions.append(node)
         elif isinstance(node, ast.ClassDef):
             found.classes.append(node)
     return found

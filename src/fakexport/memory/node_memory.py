@@ -83,7 +83,7 @@ class NodeMemory:
             else:
                 if not _has_lost_symbols(found, node):
                     return found
-                reason = "on fakes it forgets symbolic sizes"
+                reason = "it runs at the sizes of the example inputs only"
         self.unread[str(operator)] = reason
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakexport.diagnostics import Span, is_formatted, source_text, with_columns
+from fakexport.diagnostics import Span, is_formatted, source_text, whole_comprehension, with_columns
 from fakexport.diagnostics.statement import is_loop_test, is_negated, is_test
 
 SOURCE = """
@@ -123,3 +123,33 @@ def test_an_f_string_covers_its_parts(tmp_path, line, column, end_column, is_ins
     path.write_text(TEXTS)
 
     assert is_formatted(Span(str(path), line, column, end_column, origin="traceback")) == is_inside
+
+
+LOOPS = """
+def forward(x, ids):
+    y = [x * i for i in ids.unique()]
+    for i in ids.unique():
+        y = y + i
+    return y, {i: x for i in ids}, sum(i for i in [j for j in x.tolist()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "columns", "text"),
+    [
+        (3, (25, 37), "[x * i for i in ids.unique()]"),
+        (3, (9, 38), "[x * i for i in ids.unique()]"),
+        (3, (10, 15), "x * i"),
+        (4, (14, 26), "ids.unique()"),
+        (6, (30, 33), "{i: x for i in ids}"),
+        (6, (63, 73), "[j for j in x.tolist()]"),
+        (6, (51, 74), "[j for j in x.tolist()]"),
+    ],
+)
+def test_what_a_comprehension_runs_over_stands_for_the_whole(tmp_path, line, columns, text):
+    path = tmp_path / "model.py"
+    path.write_text(LOOPS)
+
+    span = whole_comprehension(Span(str(path), line, *columns, origin="traceback"))
+
+    assert source_text(span) == text
