@@ -71,7 +71,7 @@ def _picked(tensor: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, st
     if any(length != 1 for length in weight.shape[2:]) or all(step == 1 for step in stride):
         return 0
     picked = _up(tensor.shape[1]) * math.prod(result.shape[2:]) * result.itemsize
-    return (picked + _PADDING) * torch.get_num_threads()
+    return picked * torch.get_num_threads() + _PADDING
 
 
 def _blocked(tensor: torch.Tensor, dim: int) -> Any:
