@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .dispatch_observer import observed
 from .operator_registry import OpOverload
 from .pytree import tree_leaves
+from .symbolic_numbers import hint_of
 
 Workspace = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], Iterable[tuple[str, Any]]]
 """Operator, arguments and result of an operator -> device and bytes of what its kernel takes for itself."""
@@ -128,7 +129,7 @@ class _Recorder:
         self._homes[memory._cdata] = index
         self._alive[memory._cdata] = (index, StorageWeakRef(memory))
         shape = tuple(tensor.shape)
-        self._take(Allocation(operator, str(tensor.device), memory.nbytes(), shape, tensor.dtype))
+        self._take(Allocation(operator, str(tensor.device), _bytes(tensor, memory), shape, tensor.dtype))
 
     def _take(self, allocation: Allocation) -> None:
         self.events.append(len(self.allocations))
@@ -140,6 +141,17 @@ class _Recorder:
             if reference.expired():
                 del self._alive[address], self._homes[address]
                 self.events.append(~index)
+
+
+def _bytes(tensor: torch.Tensor, memory: torch.UntypedStorage) -> Any:
+    """Return the bytes of a tensor's memory.
+
+    Some code in C++ makes the memory at the sizes of the example, for a tensor of symbolic sizes.
+    """
+    held, needed = memory.nbytes(), tensor.numel() * tensor.itemsize
+    if isinstance(held, int) and isinstance(needed, torch.SymInt) and hint_of(needed) == held:
+        return needed
+    return held
 
 
 def _memory(tensor: torch.Tensor) -> torch.UntypedStorage | None:

@@ -74,7 +74,7 @@ class Execution:
         """Yield what the result does not count, or not surely."""
         yield from self._left_out
         for operator, reason in self._memory.unread.items():
-            yield f"{operator}: read by its schema, as it does not run on fakes ({reason})"
+            yield f"{operator}: its results are counted, and nothing that it takes in between ({reason})"
 
     def _given(self, node: Node, target: str | None) -> Places:
         indices = iter(self._inputs.get(node.name, ()))

@@ -83,7 +83,7 @@ class NodeMemory:
             else:
                 if not _has_lost_symbols(found, node):
                     return found
-                reason = "it runs at the sizes of the example inputs only"
+                reason = "on fakes it forgets symbolic sizes"
         self.unread[str(operator)] = reason
         return None
 

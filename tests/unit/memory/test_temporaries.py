@@ -30,7 +30,6 @@ IMAGES: dict[str, Function] = {
 }
 OTHERS: dict[str, Function] = {
     "attention": lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
-    "attention in half": lambda x: functional.scaled_dot_product_attention(*[x.bfloat16()] * 3),
     "masked attention": lambda x: functional.scaled_dot_product_attention(
         x, x, x, x[:, :1] @ x[:, :1].mT > 0
     ),
