@@ -34,7 +34,7 @@ _MODELS = """
     bert roberta distilbert electra albert modernbert deberta-v2 mpnet xlnet fnet squeezebert convbert
     t5 bart marian pegasus mbart whisper speech_to_text moonshine
     vit deit dinov2 beit convnext convnextv2 resnet regnet mobilenet_v2 efficientnet poolformer segformer
-    swiftformer pvt levit
+    swiftformer pvt hiera levit
     wav2vec2 hubert audio-spectrogram-transformer encodec clap
     mamba mamba2 falcon_mamba jamba zamba2 rwkv
     detr yolos dpt clip siglip_vision_model owlvit videomae timesformer patchtst
