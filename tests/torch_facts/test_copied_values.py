@@ -9,7 +9,7 @@ import torch
 from torch._export import config as export_config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode
 
-from fakexport._torch.copied_values import CopiedValues, Originals, TraceNeeded
+from fakexport._torch.copied_values import CopiedValues, Originals, Returned, TraceNeeded
 from fakexport._torch.fake_tensors import new_fake_mode, storage_identity
 from fakexport._torch.observed_tensors import numbers_of, tensor_facts
 
@@ -62,7 +62,7 @@ def test_an_output_that_needs_gradients_has_them_and_gives_none():
     with FakeTensorMode():
         original = torch.ones(2, 3, requires_grad=True) * 2
 
-        copy = CopiedValues({}).tensor(original, lambda number: number)
+        copy = CopiedValues({}).tensor(Returned.of(original), lambda number: number)
 
         assert tensor_facts(copy) == tensor_facts(original)
         with pytest.raises(TraceNeeded):

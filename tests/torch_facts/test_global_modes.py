@@ -50,6 +50,11 @@ MODES = {
     "saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x),
     "a dispatch mode": TorchDispatchMode,
     "an environment variable": variable,
+    "digits that are printed": lambda: set_to(
+        lambda digits: torch.set_printoptions(precision=digits),
+        lambda: torch._tensor_str.PRINT_OPTS.precision,
+        7,
+    ),
     "a parametrization's cache": torch.nn.utils.parametrize.cached,
 }
 

@@ -18,7 +18,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_flatten
 
 from .block_recordings import LITERALS, MadeNode, NotReplayable, Recording
-from .copied_values import CopiedValues, Originals
+from .copied_values import CopiedValues, Originals, Returned
 from .left_numbers import NewNumber, changed_symbols, new_numbers, newly_forced
 from .observed_tensors import (
     SymbolicNumber,
@@ -215,7 +215,7 @@ def _output(leaf: Any, recording: Recording, index: dict[Node, int]) -> tuple[st
     raise NotReplayable(f"it returns a {type(leaf).__name__}")
 
 
-def _made_output(tensor: Any, tracer: Any, index: dict[Node, int]) -> tuple[int, torch.Tensor]:
+def _made_output(tensor: Any, tracer: Any, index: dict[Node, int]) -> tuple[int, Returned]:
     reason = why_not_observable(tensor)
     proxy = proxy_of(tracer, tensor)
     if reason is not None or proxy is None or proxy.constant is not None:
@@ -226,6 +226,7 @@ def _made_output(tensor: Any, tracer: Any, index: dict[Node, int]) -> tuple[int,
         raise NotReplayable("it returns a leaf of autograd")
     if tensor._is_view():
         raise NotReplayable("it returns a view")
-    if tensor_facts(CopiedValues({}).tensor(tensor, lambda number: number)) != tensor_facts(tensor):
+    returned = Returned.of(tensor)
+    if tensor_facts(CopiedValues({}).tensor(returned, lambda number: number)) != tensor_facts(tensor):
         raise NotReplayable("it returns a tensor of which no copy can be made")
-    return index[proxy.proxy.node], tensor
+    return index[proxy.proxy.node], returned

@@ -41,6 +41,27 @@ class _OfReplayedBlock(torch.autograd.Function):
 _META = torch.device("meta")
 
 
+@dataclass(frozen=True)
+class Returned:
+    """What a call returned, as it was then: the caller may change it in place.
+
+    Args:
+        like: Another tensor in the same memory.
+        version: How often the returned one had been written to.
+        requires_grad: Whether the returned one requires a gradient.
+    """
+
+    like: FakeTensor
+    version: int
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: FakeTensor) -> Returned:
+        """Return what a tensor is now."""
+        like = CopiedValues({storage_identity(tensor): tensor}).fake(tensor)
+        return cls(like, 0 if tensor.is_inference() else tensor._version, tensor.requires_grad)
+
+
 def gradients_need_a_trace() -> Patches:
     """Return a context in which asking a result of a block that was not traced how it came about raises
     `TraceNeeded`.
@@ -159,12 +180,13 @@ class CopiedValues:
         """Return a copy of a fake tensor, each number of which `size` may replace."""
         return self._made([ValueFacts.of(like, size)])[0]
 
-    def tensor(self, like: FakeTensor, size: Callable[[Any], Any]) -> torch.Tensor:
-        """Return what a call would have returned instead of `like`."""
+    def tensor(self, returned: Returned, size: Callable[[Any], Any]) -> torch.Tensor:
+        """Return what another call would have returned."""
+        like = returned.like
         made = self.fake(like, size)
-        if not like.is_inference() and like._version:
-            torch._C._autograd._unsafe_set_version_counter((made,), (like._version,))
-        if not like.requires_grad:
+        if returned.version:
+            torch._C._autograd._unsafe_set_version_counter((made,), (returned.version,))
+        if not returned.requires_grad:
             return made
         with torch.enable_grad():
             source = torch.empty_strided((1,), (1,), dtype=like.dtype, device=like.device).requires_grad_()

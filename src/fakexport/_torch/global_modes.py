@@ -63,6 +63,7 @@ def global_modes() -> tuple[Any, ...]:
         torch._C._autograd._top_saved_tensors_default_hooks(True),
         torch.compiler.is_exporting(),
         torch.initial_seed(),
+        repr(torch._tensor_str.PRINT_OPTS),
         repr(sorted(torch.fx.traceback.current_meta.items(), key=str)),
         tuple(os.environ.items()),
     )

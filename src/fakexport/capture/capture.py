@@ -200,13 +200,16 @@ def _traced_blocks(
         blocks = BlockReuse(module)
         try:
             program = _traced_once(module, args, kwargs, shapes, False, answers.given(), blocks.active())
-            if report is not None:
-                report.update(blocks.report())
-            return program
         except (Exception, TraceNeeded) as error:
             if not blocks.replayed:
                 raise
             log.debug("the model is traced again, with every block: %s", type_and_line(error))
+        else:
+            if not (left := blocks.unproven):
+                if report is not None:
+                    report.update(blocks.report())
+                return program
+            log.debug("the model is traced again, with every block: no late call of %s was compared", left)
     return _traced_once(module, args, kwargs, shapes, False, answers.given())
 
 

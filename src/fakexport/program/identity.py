@@ -18,8 +18,8 @@ from fakexport._torch.symbolic_numbers import expression_of
 from .program_copy import graph_modules
 
 _ABSENT = "<absent>"
-# The file name of generated code is numbered per process.
-_NUMBERED = re.compile(r"<eval_with_key>\.\d+")
+# The file name of generated code is numbered per process; an object without a text has its address.
+_NUMBERED = re.compile(r"<eval_with_key>\.\d+| at 0x[0-9a-f]+")
 
 
 def first_difference(a: ExportedProgram, b: ExportedProgram) -> str | None:

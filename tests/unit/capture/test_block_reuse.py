@@ -6,7 +6,10 @@ programs are compared down to the names of nodes.
 
 from __future__ import annotations
 
+import enum
+import logging
 import random
+from collections import deque
 
 import pytest
 import torch
@@ -137,6 +140,15 @@ class InSlots(InObject):
         self.holder = Slotted(at)
 
 
+class InQueue(Block):
+    def __init__(self, at):
+        super().__init__(at)
+        self.queue = deque([1], maxlen=3 if at == DEPTH - 3 else 2)
+
+    def forward(self, x):
+        return super().forward(x) * self.queue.maxlen
+
+
 class Training(Block):
     def __init__(self, at):
         super().__init__(at)
@@ -179,6 +191,25 @@ class CountsLate(Block):
     def forward(self, x):
         COUNTER[0] += 1
         return super().forward(x) * (2 if COUNTER[0] % DEPTH == DEPTH - 1 else 1)
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+LOGGER = logging.getLogger("tests.reused_blocks")
+
+
+class CountsInMember(Block):
+    def forward(self, x):
+        Color.RED.count += 1
+        return super().forward(x) * (2 if Color.RED.count % DEPTH == DEPTH - 1 else 1)
+
+
+class CountsInLogger(Block):
+    def forward(self, x):
+        LOGGER.count += 1
+        return super().forward(x) * (2 if LOGGER.count % DEPTH == DEPTH - 1 else 1)
 
 
 def counted(forward):
@@ -235,19 +266,22 @@ OBSERVED = [
     ReadsDict,
     ReadsLate,
     InObject,
+    InQueue,
     Training,
     CountsInGlobal,
     CountsInClass,
     CountsLate,
+    CountsInMember,
     CountsInClosure,
     WritesDefault,
-    *slow(ReadsByName, ReadsVars, Shadowed, Nested, InSlots, CountsInList, Draws, Iterates),
+    *slow(ReadsByName, ReadsVars, Shadowed, Nested, InSlots, CountsInList, CountsInLogger, Draws, Iterates),
 ]
 
 
 def start():
     global GLOBAL
     GLOBAL = COUNTER[0] = CountsInClass.count = 0
+    Color.RED.count = LOGGER.count = 0
     DEFAULTS["scale"] = 1
     Iterates.numbers = iter(range(1, 1000))
     function = CountsInClosure.forward

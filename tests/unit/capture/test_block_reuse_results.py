@@ -203,6 +203,31 @@ def test_what_is_written_after_a_block_is_the_same(write, dynamic):
     check_outcome(Writes(write).eval(), dynamic=dynamic)
 
 
+class AsksVersion(Model):
+    """Writes to each result after it asked how often that was done before."""
+
+    def forward(self, x):
+        for block in self.blocks:
+            y = block(x)
+            written = y._version
+            x = y.add_(1) * (1 + written)
+        return x
+
+
+class Turns(Model):
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x).t_().t()
+        return x
+
+
+@pytest.mark.parametrize("model", [AsksVersion, Turns])
+def test_a_result_is_as_it_was_before_the_caller_changed_it(model, traced_again):
+    check(model([Block(at) for at in range(DEPTH)]).eval().requires_grad_(False))
+
+    assert not traced_again()
+
+
 class Collects(nn.Module):
     """Keeps what all blocks return, in a list, a dictionary and an object."""
 
@@ -337,6 +362,22 @@ def test_hooks_of_all_modules_run_for_every_block():
         if isinstance(module, nn.LayerNorm):
             calls.append(1)
             return result * len(calls)
+        return None
+
+    handle = nn.modules.module.register_module_forward_hook(hook)
+    try:
+        check(Model([Block(at) for at in range(DEPTH)]).eval(), prepare=calls.clear)
+    finally:
+        handle.remove()
+
+
+def test_what_hooks_of_all_modules_keep_in_their_defaults_is_seen():
+    calls = []
+
+    def hook(module, args, result, calls=calls):
+        if isinstance(module, Block):
+            calls.append(1)
+            return result * 2 if len(calls) % DEPTH == DEPTH - 2 else result
         return None
 
     handle = nn.modules.module.register_module_forward_hook(hook)
@@ -581,3 +622,16 @@ class AsksObject(Block):
 )
 def test_what_a_block_is_made_of_is_the_same(kind, dynamic):
     check(Model([kind(at) for at in range(DEPTH)]).eval(), dynamic=dynamic)
+
+
+class Draws(Model):
+    def __init__(self, blocks):
+        super().__init__(blocks)
+        self.generator = torch.Generator()
+
+    def forward(self, x):
+        return super().forward(x) + torch.rand(8, generator=self.generator)
+
+
+def test_an_object_of_torch_is_the_same_wherever_it_is():
+    check(Draws([Block(at) for at in range(DEPTH)]).eval())

@@ -47,9 +47,9 @@ _SUSPECT_MODULES = frozenset(
 )
 
 
-# What torch computes with. None of them keeps anything that a model could have changed.
+# What torch computes with, and a hook of imports. None of them keeps what a model could have changed.
 _OF_TORCH = re.compile(
-    r"[/\\\\](?:site|dist)-packages[/\\\\](?:sympy|mpmath|numpy|networkx|typing_extensions)\b"
+    r"[/\\\\](?:site|dist)-packages[/\\\\](?:sympy|mpmath|numpy|networkx|typing_extensions|_distutils_hack)\b"
 )
 
 

@@ -50,6 +50,9 @@ _CONSTANTS = (
     range,
     enum.Enum,
 )
+# What each member of an enumeration and each logger has.
+_USUAL = {"_value_", "_name_", "__objclass__", "_sort_order_", "_inverted_", "manager"}
+_USUAL |= vars(logging.Logger("usual")).keys()
 _BUILT_IN = (
     types.BuiltinFunctionType,
     types.MethodWrapperType,
@@ -148,6 +151,8 @@ class _Walk(TensorTokens):
         kind = type(value)
         if kind in _VALUES:
             self.tokens.append(plain_token(value))
+        elif isinstance(value, (enum.Enum, logging.Logger)) and not vars(value).keys() <= _USUAL:
+            raise NotComparable(f"attributes of a {kind.__qualname__}")
         elif isinstance(value, _CONSTANTS):
             self.tokens.append(value if isinstance(value, enum.Enum) else (kind, str(value)))
         elif isinstance(value, SymbolicNumber):
@@ -173,7 +178,7 @@ class _Walk(TensorTokens):
         elif isinstance(value, nn.Module):
             self._visit_module(value)
         elif kind in (tuple, list, torch.Size, deque):
-            self.tokens.append((kind, len(value)))
+            self.tokens.append((kind, len(value), value.maxlen if kind is deque else None))
             for item in value:
                 self.visit(item)
         elif kind in (dict, OrderedDict, types.MappingProxyType):

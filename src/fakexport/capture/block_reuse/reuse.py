@@ -14,21 +14,21 @@ from torch import nn
 
 from fakexport._torch.block_recordings import NotReplayable, Recording, entry_state
 from fakexport._torch.block_templates import Template, template_of
-from fakexport._torch.copied_values import gradients_need_a_trace
+from fakexport._torch.copied_values import TraceNeeded, gradients_need_a_trace
 from fakexport._torch.global_modes import foreign_mode, global_modes, random_states
 from fakexport._torch.module_calls import ModuleCall, around_module_calls, can_be_noted, noted_reads
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.template_differences import first_template_difference
 from fakexport._torch.template_replay import replay
 from fakexport.program import is_user_code
 
+from .block_groups import Group, groups_of
 from .executed_code import ExecutedCode
 from .new_containers import refuse_known_containers
 from .observed_state import ObservedState, observed_state
 from .observed_values import plain_token
 
 log = logging.getLogger(__name__)
-# So many blocks of a kind are worth the look: two of them are traced in any case.
-_FEWEST = 4
 _MOST_FAILURES = 3
 # So many templates may wait for a call that they fit.
 _MOST_UNUSED = 4
@@ -38,13 +38,21 @@ _MOST_WAITS = 6
 
 @dataclass
 class _Known:
-    """A template, and for which calls it stands."""
+    """A template, and for which calls it stands.
+
+    Args:
+        key, tokens, slots: What such a call can observe.
+        unread: Which of the slots it does not use.
+        template: The template.
+        unproven: How many calls it answered since one was traced and compared with it.
+    """
 
     key: Any
     tokens: tuple[Any, ...]
     slots: tuple[tuple[str, Any], ...]
     unread: frozenset[int]
     template: Template
+    unproven: int = 0
 
     def fits(self, key: Any, state: ObservedState) -> bool:
         if key != self.key or state.tokens != self.tokens or len(state.slots) != len(self.slots):
@@ -71,6 +79,10 @@ class _Kind:
     def is_given_up(self) -> bool:
         return len(self.failures) >= _MOST_FAILURES
 
+    @property
+    def is_unproven(self) -> bool:
+        return any(known.unproven for known in self.known)
+
 
 class BlockReuse:
     """Answers the calls of equal blocks of one model during one trace.
@@ -80,7 +92,7 @@ class BlockReuse:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._groups = _groups(module)
+        self._groups = groups_of(module)
         self._kinds: dict[type, _Kind] = {}
         self._is_busy = False
 
@@ -88,6 +100,11 @@ class BlockReuse:
     def replayed(self) -> int:
         """How many calls were not traced."""
         return sum(kind.replayed for kind in self._kinds.values())
+
+    @property
+    def unproven(self) -> list[str]:
+        """The classes of which no late call was compared with what was made for earlier ones."""
+        return [kind.name for kind in self._kinds.values() if kind.is_unproven]
 
     def report(self) -> dict[str, tuple[int, int, tuple[str, ...]]]:
         """Return calls, calls that were not traced, and what stood against it, by class."""
@@ -111,24 +128,34 @@ class BlockReuse:
         if self._is_busy or group is None:
             return forward(*args, **kwargs)
         kind = self._kinds.setdefault(type(module), _Kind(type(module).__qualname__))
-        if kind.is_given_up or sys.getprofile() is not None:
+        needs_proof = group.likes[id(module)].needs_proof(module)
+        is_left = kind.is_given_up and not (needs_proof and kind.is_unproven)
+        if is_left or sys.getprofile() is not None:
             return forward(*args, **kwargs)
         kind.calls += 1
         self._is_busy = True
         try:
-            return self._answered(kind, group, tracer, module, forward, args, kwargs)
+            return self._answered(kind, group, tracer, module, forward, args, kwargs, needs_proof)
         finally:
+            if self._is_busy:
+                self._note_inner_calls(module)
             self._is_busy = False
+
+    def _note_inner_calls(self, module: nn.Module) -> None:
+        for inner in module.modules():
+            if inner is not module and (group := self._groups.get(id(inner))) is not None:
+                group.likes[id(inner)].waiting.discard(id(inner))
 
     def _answered(
         self,
         kind: _Kind,
-        group: _Group,
+        group: Group,
         tracer: Any,
         module: nn.Module,
         forward: ModuleCall,
         args: tuple[Any, ...],
         kwargs: Any,
+        needs_proof: bool,
     ) -> Any:
         if not kind.code.found:
             with kind.code.noted():
@@ -144,11 +171,15 @@ class BlockReuse:
         except Exception as reason:  # Mostly `NotComparable`; or an object that cannot be looked at.
             return self._refused(kind, str(reason), forward, args, kwargs)
         key = (group.shape, _call_site(), global_modes(), entry_state(tracer, module))
-        for known in kind.known:
-            if known.fits(key, state):
-                kind.replayed += 1
-                return replay(known.template, tracer, module, state.tensors, state.numbers)
-        return self._recorded(kind, group, tracer, module, forward, args, kwargs, state, key)
+        call = _Call(kind, group, tracer, module, forward, args, kwargs, state, key)
+        known = next((known for known in kind.known if known.fits(key, state)), None)
+        if known is None:
+            return self._recorded(call)
+        if needs_proof:
+            return self._proven(call, known)
+        kind.replayed += 1
+        known.unproven += 1
+        return replay(known.template, tracer, module, state.tensors, state.numbers)
 
     def _refused(
         self, kind: _Kind, reason: str, forward: ModuleCall, args: Any, kwargs: Any, *, is_final: bool = False
@@ -157,67 +188,99 @@ class BlockReuse:
         self._is_busy = not kind.is_given_up  # What is inside may be reused instead.
         return forward(*args, **kwargs)
 
-    def _recorded(
-        self,
-        kind: _Kind,
-        group: _Group,
-        tracer: Any,
-        module: nn.Module,
-        forward: ModuleCall,
-        args: Any,
-        kwargs: Any,
-        state: ObservedState,
-        key: Any,
-    ) -> Any:
-        watched = [
-            (at, owner, name)
-            for at, (owner, name, _) in enumerate(state.slots)
-            if name in group.differing and can_be_noted(owner, name)
-        ]
-        known_code = set(kind.code.found)
-        with real_execution():
-            random_before = random_states()
-        recording = Recording(tracer, module, state.tensors, state.numbers)
-        with (
-            noted_reads([(owner, name) for _, owner, name in watched]) as read,
-            recording.running(),
-            kind.code.noted(),
-        ):
-            result = forward(*args, **kwargs)
-        try:
-            if set(kind.code.found) != known_code or not recording.is_settled:
-                kind.waits += 1
-                return result  # The next one is compared with all of this in view.
-            with real_execution():
-                if random_states() != random_before:
-                    raise NotReplayable("it draws random numbers in Python")
-            refuse_known_containers(result, state.identities)
-            template = template_of(recording, result)
-            self._check_unchanged(state, tracer, module, args, kwargs, kind, key)
-            unread = frozenset(at for at, _, name in watched if name not in read)
-            slots = tuple((name, value) for _, name, value in state.slots)
-            kind.known.append(_Known(key, state.tokens, slots, unread, template))
-        except Exception as reason:  # Mostly `NotReplayable` and `NotComparable`; the call itself is traced.
-            kind.failures.append(str(reason))
+    def _recorded(self, call: _Call) -> Any:
+        result, known = _traced(call)
+        if isinstance(known, _Known):
+            call.kind.known.append(known)
+        elif known is None:
+            call.kind.waits += 1  # The next one is compared with all of this in view.
+        else:
+            call.kind.failures.append(str(known))
         return result
 
-    def _check_unchanged(
-        self,
-        state: ObservedState,
-        tracer: Any,
-        module: nn.Module,
-        args: Any,
-        kwargs: Any,
-        kind: _Kind,
-        key: Any,
-    ) -> None:
-        after = observed_state(tracer, module, args, kwargs, kind.code)
-        is_same = _without_forcing(after.tokens[: after.own]) == _without_forcing(state.tokens[: state.own])
-        slots = [[(name, plain_token(value)) for _, name, value in s.slots] for s in (state, after)]
-        if not is_same or slots[0] != slots[1] or _tensors(after) != _tensors(state):
-            raise NotReplayable("it changes what it can see")
-        if global_modes() != key[2]:
-            raise NotReplayable("it changes a mode of torch")
+    def _proven(self, call: _Call, known: _Known) -> Any:
+        """Trace a call that a template fits, and compare.
+
+        State that no walk can see adds up over the calls, and shows in a late one.
+
+        Raises:
+            TraceNeeded: The template would have made something else.
+        """
+        result, traced = _traced(call) if known.unproven else (call.forward(*call.args, **call.kwargs), known)
+        if isinstance(traced, _Known):
+            difference = first_template_difference(known.template, traced.template)
+            if difference is None and not known.unread <= traced.unread:
+                difference = "attributes that it uses"
+        else:
+            difference = "code that it runs" if traced is None else str(traced)
+        if difference is not None:
+            raise TraceNeeded(f"a late call of {call.kind.name} differs from an earlier one: {difference}")
+        known.unproven = 0
+        return result
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a block, and everything that it can observe."""
+
+    kind: _Kind
+    group: Group
+    tracer: Any
+    module: nn.Module
+    forward: ModuleCall
+    args: tuple[Any, ...]
+    kwargs: Any
+    state: ObservedState
+    key: Any
+
+
+def _traced(call: _Call) -> tuple[Any, _Known | Exception | None]:
+    """Trace a call; return its result, and its template.
+
+    There is an exception instead if the call cannot be made once more, and None if it ran new code or new
+    operators.
+    """
+    state, kind = call.state, call.kind
+    watched = [
+        (at, owner, name)
+        for at, (owner, name, _) in enumerate(state.slots)
+        if name in call.group.differing and can_be_noted(owner, name)
+    ]
+    known_code = set(kind.code.found)
+    with real_execution():
+        random_before = random_states()
+    recording = Recording(call.tracer, call.module, state.tensors, state.numbers)
+    with (
+        noted_reads([(owner, name) for _, owner, name in watched]) as read,
+        recording.running(),
+        kind.code.noted(),
+    ):
+        result = call.forward(*call.args, **call.kwargs)
+    try:
+        if set(kind.code.found) != known_code or not recording.is_settled:
+            return result, None
+        with real_execution():
+            if random_states() != random_before:
+                raise NotReplayable("it draws random numbers in Python")
+        refuse_known_containers(result, state.identities)
+        template = template_of(recording, result)
+        _check_unchanged(call)
+    except Exception as reason:  # Mostly `NotReplayable` and `NotComparable`; the call itself is traced.
+        return result, reason
+    unread = frozenset(at for at, _, name in watched if name not in read)
+    slots = tuple((name, value) for _, name, value in state.slots)
+    return result, _Known(call.key, state.tokens, slots, unread, template)
+
+
+def _check_unchanged(call: _Call) -> None:
+    state = call.state
+    after = observed_state(call.tracer, call.module, call.args, call.kwargs, call.kind.code)
+    is_same = _without_forcing(after.tokens[: after.own]) == _without_forcing(state.tokens[: state.own])
+    slots = [[(name, plain_token(value)) for _, name, value in s.slots] for s in (state, after)]
+    if not is_same or slots[0] != slots[1] or _tensors(after) != _tensors(state):
+        raise NotReplayable("it changes what it can see")
+    if global_modes() != call.key[2]:
+        raise NotReplayable("it changes a mode of torch")
 
 
 def _tensors(state: ObservedState) -> list[int]:
@@ -233,55 +296,6 @@ def _without_forcing(tokens: tuple[Any, ...]) -> list[Any]:
 
 def _is_size(token: tuple[Any, ...]) -> bool:
     return isinstance(token[0], type) and token[0].__name__ in ("SymInt", "SymFloat", "SymBool")
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Blocks with the same classes at the same places.
-
-    Args:
-        shape: The same object for all of them.
-        differing: Names of plain attributes that are not the same in all of them.
-    """
-
-    shape: Any
-    differing: frozenset[str]
-
-
-def _groups(model: nn.Module) -> dict[int, _Group]:
-    """Return the group of each block that has enough others like it, by `id`."""
-    members: dict[Any, list[nn.Module]] = {}
-    shapes: dict[int, Any] = {}
-    for module in model.modules():
-        if any(True for _ in module.children()):
-            members.setdefault(_shape(module, shapes), []).append(module)
-    found: dict[int, _Group] = {}
-    for shape, modules in members.items():
-        if len(modules) >= _FEWEST:
-            group = _Group(shape, _differing(modules))
-            found.update({id(module): group for module in modules})
-    return found
-
-
-def _shape(module: nn.Module, known: dict[int, Any]) -> Any:
-    found = known.get(id(module))
-    if found is None:
-        children = tuple((name, _shape(child, known)) for name, child in module.named_children())
-        found = known[id(module)] = (type(module), children)
-    return found
-
-
-def _differing(modules: list[nn.Module]) -> frozenset[str]:
-    found: set[str] = set()
-    first = list(modules[0].modules())
-    for module in modules[1:]:
-        for one, other in zip(first, module.modules(), strict=False):
-            mine, theirs = vars(one), vars(other)
-            for name in mine.keys() & theirs.keys():
-                a, b = mine[name], theirs[name]
-                if isinstance(a, (bool, int, float, str, type(None))) and (type(a) is not type(b) or a != b):
-                    found.add(name)
-    return frozenset(found)
 
 
 def _call_site() -> tuple[Any, ...]:

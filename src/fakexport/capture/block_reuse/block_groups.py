@@ -1,0 +1,109 @@
+"""Which blocks of a model are of one kind, and which call of them is the last one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+# So many blocks of a kind are worth the look: two of them are traced in any case.
+_FEWEST = 4
+# So many are worth a second proof on the way.
+_MANY = 12
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass
+class Likes:
+    """Blocks of one group whose plain attributes repeat: every sliding layer, or every full one.
+
+    Args:
+        members: The `id` of each.
+        waiting: Those that were not called yet.
+    """
+
+    members: frozenset[int]
+    waiting: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.waiting |= self.members
+
+    def needs_proof(self, module: nn.Module) -> bool:
+        """Note a call, and return whether it is to be traced: as far as can be told, it is the last one.
+
+        One about half the way is traced as well. What alternates with a period of two or three would be the
+        same in both, so the number of calls between them is a multiple of neither.
+        """
+        self.waiting.discard(id(module))
+        if not self.waiting:
+            self.waiting |= self.members  # There may be another round.
+            return True
+        return len(self.members) >= _MANY and len(self.waiting) == len(self.members) // 12 * 6 + 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Blocks with the same classes at the same places.
+
+    Args:
+        shape: The same object for all of them.
+        differing: Names of plain attributes that are not the same in all of them.
+        likes: Those that a block is like, by its `id`.
+    """
+
+    shape: Any
+    differing: frozenset[str]
+    likes: dict[int, Likes]
+
+
+def groups_of(model: nn.Module) -> dict[int, Group]:
+    """Return the group of each block that has enough others like it, by `id`."""
+    members: dict[Any, list[nn.Module]] = {}
+    shapes: dict[int, Any] = {}
+    for module in model.modules():
+        if any(True for _ in module.children()):
+            members.setdefault(_shape(module, shapes), []).append(module)
+    found: dict[int, Group] = {}
+    for shape, modules in members.items():
+        if len(modules) >= _FEWEST:
+            differing = _differing(modules)
+            group = Group(shape, differing, _likes(modules, differing))
+            found.update({id(module): group for module in modules})
+    return found
+
+
+def _shape(module: nn.Module, known: dict[int, Any]) -> Any:
+    found = known.get(id(module))
+    if found is None:
+        children = tuple((name, _shape(child, known)) for name, child in module.named_children())
+        found = known[id(module)] = (type(module), children)
+    return found
+
+
+def _differing(modules: list[nn.Module]) -> frozenset[str]:
+    found: set[str] = set()
+    first = list(modules[0].modules())
+    for module in modules[1:]:
+        for one, other in zip(first, module.modules(), strict=False):
+            mine, theirs = vars(one), vars(other)
+            for name in mine.keys() & theirs.keys():
+                a, b = mine[name], theirs[name]
+                if isinstance(a, _PLAIN) and (type(a) is not type(b) or a != b):
+                    found.add(name)
+    return frozenset(found)
+
+
+def _likes(modules: list[nn.Module], differing: frozenset[str]) -> dict[int, Likes]:
+    """Return the blocks that each block is like. An attribute that is never the same is a position."""
+    names = sorted(differing)
+    rows = [[repr(vars(part).get(name)) for part in m.modules() for name in names] for m in modules]
+    columns = [column for column in zip(*rows, strict=False) if len(set(column)) < len(modules)]
+    labels = list(zip(*columns, strict=True)) or [()] * len(modules)
+    if len(set(labels)) > len(modules) // 3:
+        labels = [()] * len(modules)
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for module, label in zip(modules, labels, strict=True):
+        alike.setdefault(label, []).append(id(module))
+    kinds = {label: Likes(frozenset(members)) for label, members in alike.items()}
+    return {id(module): kinds[label] for module, label in zip(modules, labels, strict=True)}
