@@ -41,7 +41,7 @@ def _is_all_of(node: ast.stmt | ast.IfExp, span: Span) -> bool:
     if span.column is None:
         return isinstance(node, ast.stmt)
     start, end = _columns(span, node)
-    is_conditional = isinstance(node, (ast.If, ast.While, ast.For, ast.IfExp))
+    is_conditional = isinstance(node, (ast.If, ast.While, ast.For, ast.IfExp, ast.Assert))
     return is_conditional and (span.column, span.end_column) == (start, end)
 
 
