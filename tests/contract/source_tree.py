@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,9 @@ class Module:
         return self.name.split(".")[1]
 
 
+@cache
 def modules(folder: Path = PACKAGE) -> list[Module]:
+    """Every module below the folder, read and parsed once for all tests of a process."""
     return [_module(path) for path in sorted(folder.rglob("*.py"))]
 
 
@@ -74,4 +76,6 @@ def _origin(node: ast.ImportFrom, module: Module) -> str:
 
 
 def _is_import_call(function: ast.expr) -> bool:
+    if getattr(function, "attr", getattr(function, "id", "")) not in {"import_module", "__import__"}:
+        return False
     return ast.unparse(function) in {"importlib.import_module", "import_module", "__import__"}

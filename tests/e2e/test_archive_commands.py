@@ -11,7 +11,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402  (comes with transformers)
 
-from tests.command_line import fakexport  # noqa: E402
+from tests.command_line import fakexport_here  # noqa: E402
 
 CONFIG = {
     "vocab_size": 64,
@@ -45,14 +45,14 @@ def test_a_model_goes_from_its_config_to_its_output(target: str, folder: Path) -
     to_cpu = [] if target == "cpu" else ["--devices", "cuda:0=cpu"]
     inputs = f"{folder}/in.safetensors"
 
-    exported = fakexport("export", source, "--target", target, "--dynamic", "auto", "-o", archive)
+    exported = fakexport_here("export", source, "--target", target, "--dynamic", "auto", "-o", archive)
     assert "bytes, without weights" in exported.stderr
-    refused = fakexport("run", archive, "--inputs", inputs, code=2)
+    refused = fakexport_here("run", archive, "--inputs", inputs, code=2)
     assert "this program has no weights" in refused.stderr
     assert refused.stderr.count("\n") == 1
-    fakexport("bind", archive, f"{folder}/checkpoint", *to_cpu, "-o", bound)
-    fakexport("run", bound, "--inputs", inputs, "-o", f"{folder}/out.safetensors")
-    at_once = fakexport("run", archive, f"{folder}/checkpoint", *to_cpu, "--inputs", inputs)
+    fakexport_here("bind", archive, f"{folder}/checkpoint", *to_cpu, "-o", bound)
+    fakexport_here("run", bound, "--inputs", inputs, "-o", f"{folder}/out.safetensors")
+    at_once = fakexport_here("run", archive, f"{folder}/checkpoint", *to_cpu, "--inputs", inputs)
 
     assert at_once.stdout == "logits  float32[3, 7, 64]\n"
     out, eager = (load_file(f"{folder}/{name}.safetensors")["logits"] for name in ("out", "eager"))
@@ -61,10 +61,10 @@ def test_a_model_goes_from_its_config_to_its_output(target: str, folder: Path) -
 
 def test_a_linked_archive_runs_beside_its_checkpoint(folder: Path) -> None:
     archive, linked, inputs = (f"{folder}/{name}" for name in ("plain.pt2", "linked.pt2", "in.safetensors"))
-    fakexport("export", f"hf:{folder}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)
+    fakexport_here("export", f"hf:{folder}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)
 
-    bound = fakexport("bind", archive, f"{folder}/checkpoint", "--link", "-o", linked)
-    fakexport("run", linked, "--inputs", inputs, "-o", f"{folder}/linked-out.safetensors")
+    bound = fakexport_here("bind", archive, f"{folder}/checkpoint", "--link", "-o", linked)
+    fakexport_here("run", linked, "--inputs", inputs, "-o", f"{folder}/linked-out.safetensors")
 
     weights = (folder / "checkpoint" / "model.safetensors").stat().st_size
     counts = re.search(r"([\d,]+) bytes linked, 0 bytes inside", bound.stdout)
@@ -73,6 +73,6 @@ def test_a_linked_archive_runs_beside_its_checkpoint(folder: Path) -> None:
     out, eager = (load_file(f"{folder}/{name}.safetensors")["logits"] for name in ("linked-out", "eager"))
     assert torch.equal(out, eager)
     (folder / "checkpoint" / "model.safetensors").unlink()
-    refused = fakexport("run", linked, "--inputs", inputs, code=2)
+    refused = fakexport_here("run", linked, "--inputs", inputs, code=2)
     assert "linked.pt2: checkpoint/model.safetensors: the weights are linked to it: No such" in refused.stderr
     assert refused.stderr.count("\n") == 1

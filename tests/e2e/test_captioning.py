@@ -81,6 +81,7 @@ def test_no_position_is_baked_in_on_the_cpu(decoder):
     assert on_gpu.transfers == ()
 
 
+@pytest.mark.slow
 @of_both_sizes
 def test_the_bundle_writes_what_transformers_writes_where_it_is_not(sizes, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -10,7 +10,7 @@ import torch
 import fakexport as fe
 from fakexport.archive import bind
 from fakexport.deploy.executorch import compile_executorch, open_executorch
-from tests.command_line import fakexport
+from tests.command_line import fakexport_here
 
 pytest.importorskip("executorch")
 transformers = pytest.importorskip("transformers")
@@ -54,10 +54,10 @@ def test_compile_and_run(tmp_path: Path) -> None:
     )
     x = torch.randn(5, 4)
     safetensors.save_file({"x": x}, given)
-    fakexport("export", f"{model}:factory", "--dynamic", "x.0=1..8", "-o", archive)
+    fakexport_here("export", f"{model}:factory", "--dynamic", "x.0=1..8", "-o", archive)
 
-    made = fakexport("compile", archive, weights, "--to", "executorch", "-o", compiled)
-    ran = fakexport("run", compiled, "--inputs", given, "-o", taken)
+    made = fakexport_here("compile", archive, weights, "--to", "executorch", "-o", compiled)
+    ran = fakexport_here("run", compiled, "--inputs", given, "-o", taken)
 
     assert made.stdout.startswith(f"{compiled}: {compiled.stat().st_size:,} bytes, in ")
     assert made.stderr.splitlines() == [
@@ -73,9 +73,9 @@ def test_compile_and_run(tmp_path: Path) -> None:
 def test_what_cannot_be_lowered_is_shown_and_nothing_is_written(tmp_path: Path) -> None:
     model, archive, compiled = tmp_path / "model.py", tmp_path / "model.pt2", tmp_path / "model.pte"
     model.write_text(SOURCE)
-    fakexport("export", f"{model}:median", "-o", archive)
+    fakexport_here("export", f"{model}:median", "-o", archive)
 
-    failed = fakexport("compile", archive, "--to", "executorch", "-o", compiled, code=1)
+    failed = fakexport_here("compile", archive, "--to", "executorch", "-o", compiled, code=1)
 
     line = next(n for n, text in enumerate(SOURCE.splitlines(), 1) if "nanmedian" in text)
     assert "error[FE801]" in failed.stdout

@@ -13,7 +13,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402  (comes with transformers)
 
-from tests.command_line import fakexport  # noqa: E402
+from tests.command_line import fakexport_here  # noqa: E402
 
 CONFIG = {"vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
 
@@ -42,19 +42,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(inputs, folder / "inputs.pt")
     torch.save(model.state_dict(), folder / "weights.pt")
     source = f"hf:{folder}/checkpoint/config.json"
-    fakexport("export", source, "--target", "H100", "--dynamic", "auto", "-o", f"{folder}/model.pt2")
+    fakexport_here("export", source, "--target", "H100", "--dynamic", "auto", "-o", f"{folder}/model.pt2")
     return folder
 
 
 def test_a_written_program_runs_where_there_is_only_torch(folder: Path) -> None:
-    written = fakexport("source", f"{folder}/model.pt2", "-o", f"{folder}/program.py")
+    written = fakexport_here("source", f"{folder}/model.pt2", "-o", f"{folder}/program.py")
     done = subprocess.run(
         [sys.executable, "-c", ALONE], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     bound = f"{folder}/bound.pt2"
-    fakexport("bind", f"{folder}/model.pt2", f"{folder}/checkpoint", "--devices", "cpu", "-o", bound)
-    fakexport("run", bound, "--inputs", f"{folder}/in.safetensors", "-o", f"{folder}/out.safetensors")
+    fakexport_here("bind", f"{folder}/model.pt2", f"{folder}/checkpoint", "--devices", "cpu", "-o", bound)
+    fakexport_here("run", bound, "--inputs", f"{folder}/in.safetensors", "-o", f"{folder}/out.safetensors")
 
     given = torch.load(folder / "outputs.pt")
 
@@ -65,9 +65,9 @@ def test_a_written_program_runs_where_there_is_only_torch(folder: Path) -> None:
 
 
 def test_the_text_goes_to_stdout_without_a_file(folder: Path) -> None:
-    written = fakexport("source", f"{folder}/model.pt2", "-o", f"{folder}/again.py")
+    written = fakexport_here("source", f"{folder}/model.pt2", "-o", f"{folder}/again.py")
 
-    shown = fakexport("source", f"{folder}/model.pt2")
+    shown = fakexport_here("source", f"{folder}/model.pt2")
 
     assert shown.stdout == (folder / "again.py").read_text()
     assert written.stdout == shown.stderr == ""
@@ -77,8 +77,8 @@ def test_a_program_is_compared_with_its_model(folder: Path) -> None:
     source, archive = f"hf:{folder}/checkpoint/config.json", f"{folder}/model.pt2"
     given = ["--devices", "cpu", "--inputs", f"{folder}/in.safetensors"]
 
-    of_checkpoint = fakexport("compare", source, archive, f"{folder}/checkpoint", *given)
-    of_seed = fakexport("compare", source, archive, "--devices", "cpu", "--format", "json")
+    of_checkpoint = fakexport_here("compare", source, archive, f"{folder}/checkpoint", *given)
+    of_seed = fakexport_here("compare", source, archive, "--devices", "cpu", "--format", "json")
 
     assert "the outputs are equal bit for bit" in of_checkpoint.stdout
     assert of_checkpoint.stdout.startswith(f"weights: from {folder}/checkpoint")
@@ -94,7 +94,7 @@ def test_a_changed_model_is_found_at_its_line(folder: Path) -> None:
     config = json.loads((folder / "checkpoint/config.json").read_text())
     (folder / "other.json").write_text(json.dumps({**config, "layer_norm_epsilon": 1e-3}))
 
-    done = fakexport(
+    done = fakexport_here(
         *("compare", f"hf:{folder}/other.json:AutoModelForCausalLM", f"{folder}/model.pt2"),
         *(f"{folder}/checkpoint", "--devices", "cpu", "--inputs", f"{folder}/in.safetensors"),
         code=1,
@@ -110,11 +110,11 @@ def test_what_does_not_fit_is_one_line(folder: Path) -> None:
     (folder / "wide.json").write_text(json.dumps({**config, "n_embd": 64}))
     archive = f"{folder}/model.pt2"
 
-    wide = fakexport(
+    wide = fakexport_here(
         "compare", f"hf:{folder}/wide.json:AutoModelForCausalLM", archive, "--devices", "cpu", code=2
     )
-    gpu = fakexport("compare", f"hf:{folder}/checkpoint/config.json", archive, code=2)
-    missing = fakexport("source", f"{folder}/none.pt2", code=2)
+    gpu = fakexport_here("compare", f"hf:{folder}/checkpoint/config.json", archive, code=2)
+    missing = fakexport_here("source", f"{folder}/none.pt2", code=2)
 
     for done in (wide, gpu, missing):
         assert done.stdout == ""

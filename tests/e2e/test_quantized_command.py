@@ -198,6 +198,7 @@ def test_a_file_of_wrappers_says_that_it_needs_torchao(quantized: Quantized, tmp
     assert "8 weights bound" in done.stdout
 
 
+@pytest.mark.slow
 def test_that_a_model_imports_torchao_is_not_seen(quantized: Quantized) -> None:
     code = f"import fakexport as fe; assert fe.check({quantized.source!r}).is_clean"
 

@@ -12,7 +12,7 @@ from fakexport._torch.fake_tensors import mode_of
 from fakexport.devices import emulate
 from fakexport.program import devices
 from fakexport.rules import rule
-from tests.command_line import fakexport
+from tests.command_line import fakexport_here
 
 transformers = pytest.importorskip("transformers")
 
@@ -22,12 +22,12 @@ DECODER = "examples/captioning.py:decoder"
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("decoder") / "cpu.pt2"
-    fakexport("export", DECODER, "--dynamic", "input_ids.1=2..256", "-o", path)
+    fakexport_here("export", DECODER, "--dynamic", "input_ids.1=2..256", "-o", path)
     return path
 
 
 def test_the_hard_coded_devices_are_found_with_their_lines(archive: Path) -> None:
-    text = fakexport("inspect", archive, "--devices").stdout
+    text = fakexport_here("inspect", archive, "--devices").stdout
 
     for line in (571, 575, 581, 590):
         assert f"transformers/models/gpt2/modeling_gpt2.py:{line}" in text
@@ -40,9 +40,9 @@ def test_one_command_makes_the_program_of_the_gpu(archive: Path, tmp_path: Path)
     """But for 12 copies behind attention, which takes a kernel with another layout there: it says so."""
     out, native = tmp_path / "gpu.pt2", tmp_path / "native.pt2"
 
-    said = fakexport("retarget", archive, "--to", "cpu=cuda:0", "--target", "H100", "-o", out)
+    said = fakexport_here("retarget", archive, "--to", "cpu=cuda:0", "--target", "H100", "-o", out)
 
-    fakexport("export", DECODER, "--target", "H100", "--dynamic", "input_ids.1=2..256", "-o", native)
+    fakexport_here("export", DECODER, "--target", "H100", "--dynamic", "input_ids.1=2..256", "-o", native)
     moved = fe.load(out)
     found = fe.diff(moved, fe.load(native))
     assert [(d.operator, d.count_a, d.count_b) for d in found.operators] == [
@@ -57,7 +57,7 @@ def test_one_command_makes_the_program_of_the_gpu(archive: Path, tmp_path: Path)
 def test_a_map_that_names_no_device_of_the_program_is_one_line(archive: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.pt2"
 
-    refused = fakexport("retarget", archive, "--to", "cuda:7=cpu", "-o", out, code=2)
+    refused = fakexport_here("retarget", archive, "--to", "cuda:7=cpu", "-o", out, code=2)
 
     assert refused.stderr == "error: the program has nothing on cuda:7: its devices are cpu\n"
     assert not out.exists()
@@ -66,9 +66,9 @@ def test_a_map_that_names_no_device_of_the_program_is_one_line(archive: Path, tm
 def test_what_fails_on_the_new_device_is_a_finding(tmp_path: Path) -> None:
     source = tmp_path / "model.py"
     source.write_text(rule("FE504").failing_model)
-    fakexport("export", f"{source}:factory", "--target", "H100", "-o", tmp_path / "gpu.pt2")
+    fakexport_here("export", f"{source}:factory", "--target", "H100", "-o", tmp_path / "gpu.pt2")
 
-    failed = fakexport(
+    failed = fakexport_here(
         "retarget", tmp_path / "gpu.pt2", "--to", "cuda:0=cpu", "-o", tmp_path / "cpu.pt2", code=1
     )
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from tests.command_line import fakexport, fakexport_from_nothing
+from tests.command_line import fakexport, fakexport_from_nothing, fakexport_here
 from tests.contract.source_tree import ROOT
 
 safetensors = pytest.importorskip("safetensors.torch")
@@ -65,7 +65,7 @@ def test_a_bound_program_runs_where_no_package_of_models_can_be_imported(tmp_pat
     model = transformers.GPT2LMHeadModel(config).eval()
     model.save_pretrained(tmp_path / "checkpoint")
     archive, bound, out = (tmp_path / name for name in ("model.pt2", "bound.pt2", "out.safetensors"))
-    fakexport("export", f"hf:{tmp_path}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)
+    fakexport_here("export", f"hf:{tmp_path}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)
     fe.save(fe.bind(fe.load(archive), tmp_path / "checkpoint"), bound)
     ids = torch.randint(0, 64, (3, 7))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -98,7 +98,7 @@ def test_the_module_that_makes_an_operator_is_told_and_can_be_named(tmp_path: Pa
     model = transformers.MixtralForCausalLM(config).eval()
     model.save_pretrained(tmp_path / "checkpoint")
     archive, out = tmp_path / "model.pt2", tmp_path / "out.safetensors"
-    fakexport("export", f"hf:{tmp_path}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)
+    fakexport_here("export", f"hf:{tmp_path}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)
     ids = torch.randint(0, 64, (3, 7))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     safetensors.save_file(inputs, tmp_path / "in.safetensors")
@@ -119,7 +119,7 @@ def test_timed_calls_leave_the_outputs_those_of_the_first(counted, tmp_path: Pat
     bound, inputs, eager = counted
     out = tmp_path / "out.safetensors"
 
-    done = fakexport("run", bound, "--inputs", inputs, "-o", out, "--warmup", 2, "--repeat", 5)
+    done = fakexport_here("run", bound, "--inputs", inputs, "-o", out, "--warmup", 2, "--repeat", 5)
 
     number = r"[\d.]+ (us|ms|s)"
     assert re.fullmatch(
@@ -145,7 +145,7 @@ def test_a_program_that_cannot_be_compiled_here_is_one_line(counted, monkeypatch
     monkeypatch.setenv("CXX", "/no/compiler")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
 
-    done = fakexport_from_nothing("run", bound, "--inputs", inputs, "--compile", code=2)
+    done = fakexport("run", bound, "--inputs", inputs, "--compile", code=2)
 
     assert done.stderr.startswith("error: torch.compile failed: ")
     assert done.stderr.count("\n") == 1
@@ -155,6 +155,6 @@ def test_a_program_that_cannot_be_compiled_here_is_one_line(counted, monkeypatch
 def test_a_warm_up_without_timed_calls_is_a_wrong_call(counted) -> None:
     bound, inputs, _ = counted
 
-    done = fakexport("run", bound, "--inputs", inputs, "--warmup", 3, code=2)
+    done = fakexport_here("run", bound, "--inputs", inputs, "--warmup", 3, code=2)
 
     assert "--warmup needs --repeat" in done.stderr

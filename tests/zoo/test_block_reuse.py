@@ -21,14 +21,11 @@ pytest.importorskip("transformers")
 pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
 
 # What people deploy. Calls of blocks of these must be reused, in both ways.
-IN_EVERY_RUN = ("vit",)
-IN_CI = ("llama", "bert", "qwen3", "gpt2", "whisper", "clip", "bart", "deepseek_v3")
+IN_CI = ("vit", "llama", "bert", "qwen3", "gpt2", "whisper", "clip", "bart", "deepseek_v3")
 DEPTH = 6
 
 
 def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
-    if name in IN_EVERY_RUN:
-        return ()
     return (pytest.mark.slow,) if name in IN_CI else (pytest.mark.exhaustive,)
 
 
@@ -91,5 +88,5 @@ def test_reuse_gives_the_same_program(
                     built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing, reuse=True
                 )
             verify_reuse(captured, source, made, dynamic=dynamic)
-    if str(architecture) in (*IN_EVERY_RUN, *IN_CI):
+    if str(architecture) in IN_CI:
         assert all(blocks.replayed for blocks in traces), [blocks.report() for blocks in traces]

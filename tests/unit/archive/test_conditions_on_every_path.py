@@ -128,7 +128,7 @@ def random(args: tuple[Any, ...]) -> tuple[Any, ...]:
 # By default every path has some of the cases, and every case some of the paths.
 WAYS = [
     pytest.param(
-        name, path, id=f"{name}-{path.__name__}", marks=[] if (row + column) % 3 == 0 else pytest.mark.slow
+        name, path, id=f"{name}-{path.__name__}", marks=[] if (row + column) % 5 == 0 else pytest.mark.slow
     )
     for row, name in enumerate(CASES)
     for column, path in enumerate(PATHS)

@@ -76,13 +76,25 @@ OTHER_VALUES = [
 ]  # fmt: skip
 
 
-@settings(
-    max_examples=400,
-    deadline=20_000,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+SETTINGS = settings(
+    deadline=20_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
+
+
+@settings(SETTINGS, max_examples=100)
 @given(data=st.data())
 def test_a_bent_document_is_read_or_refused(documents, data):
+    assert_read_or_refused(documents, data)
+
+
+@pytest.mark.slow
+@settings(SETTINGS, max_examples=300)
+@given(data=st.data())
+def test_more_bent_documents_are_read_or_refused(documents, data):
+    assert_read_or_refused(documents, data)
+
+
+def assert_read_or_refused(documents, data):
     document = documents[data.draw(st.integers(0, 2))]
     path = data.draw(st.sampled_from(places(document)))
     document = bent(document, path, data.draw(st.sampled_from(OTHER_VALUES)))

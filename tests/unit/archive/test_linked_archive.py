@@ -50,10 +50,19 @@ def eager() -> Tied:
     return Tied().eval()
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What every test has a copy of."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Tied().eval()
+    return write_linked(model, tmp_path_factory.mktemp("linked") / "models").parent
+
+
 @pytest.fixture
-def linked(eager: Tied, tmp_path: Path) -> Path:
+def linked(written: Path, tmp_path: Path) -> Path:
     """`models/linked.pt2`, and the checkpoint that it is linked to."""
-    return write_linked(eager, tmp_path / "models")
+    return shutil.copytree(written, tmp_path / "models") / "linked.pt2"
 
 
 def write_linked(eager: Tied, folder: Path, dtypes: dict[str, torch.dtype] | None = None) -> Path:

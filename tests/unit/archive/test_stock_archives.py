@@ -83,7 +83,9 @@ def saved(program: ExportedProgram, path: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:No complete tensor found")  # Torch, about views.
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [name if name != "llama" else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
 def test_a_real_program_is_the_one_that_torch_loads(name: str, tmp_path: Path) -> None:
     make, example, shapes = MODELS[name]
     torch.manual_seed(0)

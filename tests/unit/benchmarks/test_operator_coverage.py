@@ -79,6 +79,7 @@ def test_every_operator_is_the_same_on_a_virtual_device_or_known(eighth):
     assert len(works) > 60
 
 
+@pytest.mark.slow
 def test_an_explanation_is_still_needed():
     names = {"svd_lowrank", "linalg.eig", "nonzero_static", "tensor_split", "to_sparse"}
 

@@ -37,7 +37,7 @@ def blocks_of(kind, **differing):
     return Model([kind(at) for at in range(DEPTH)]).eval()
 
 
-@pytest.mark.parametrize("dynamic", [None, AUTO], ids=["static", "auto"])
+@pytest.mark.parametrize("dynamic", [*slow(None), AUTO], ids=["static", "auto"])
 def test_equal_blocks_are_traced_once(reports, dynamic):
     check(blocks_of(Block), dynamic=dynamic)
 
@@ -263,18 +263,28 @@ class Iterates(Block):
 
 OBSERVED = [
     Reads,
-    ReadsDict,
     ReadsLate,
     InObject,
     InQueue,
     Training,
     CountsInGlobal,
-    CountsInClass,
-    CountsLate,
     CountsInMember,
     CountsInClosure,
     WritesDefault,
-    *slow(ReadsByName, ReadsVars, Shadowed, Nested, InSlots, CountsInList, CountsInLogger, Draws, Iterates),
+    *slow(
+        ReadsDict,
+        CountsInClass,
+        CountsLate,
+        ReadsByName,
+        ReadsVars,
+        Shadowed,
+        Nested,
+        InSlots,
+        CountsInList,
+        CountsInLogger,
+        Draws,
+        Iterates,
+    ),
 ]
 
 
@@ -458,13 +468,10 @@ def called_from_another_line(block, x):
 AROUND = [
     without_grad,
     in_autocast,
-    in_float64,
     deterministic,
     transposed,
-    detached,
-    cast,
-    called_twice,
     called_from_another_line,
+    *slow(in_float64, detached, cast, called_twice),
 ]
 
 

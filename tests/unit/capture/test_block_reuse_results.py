@@ -105,7 +105,7 @@ def test_a_result_is_what_it_would_be(result, use):
     check_outcome(Uses(result, use).eval())
 
 
-@pytest.mark.parametrize("result", ["part of the input", "parameter turned", "alias of the input"])
+@pytest.mark.parametrize("result", ["part of the input", *slow("parameter turned", "alias of the input")])
 def test_a_view_without_gradients_can_be_written_to(result):
     model = Uses(RESULTS[result], lambda result, x: result.add_(1).sum() + x).eval()
 
@@ -145,8 +145,18 @@ MANY = {
 }
 
 
+SOONEST_OF_MANY = ("two aliases", "one memory", "input and result", "one list twice", "number")
+
+
 @pytest.mark.parametrize("dynamic", [None, *slow(AUTO)], ids=["static", "auto"])
-@pytest.mark.parametrize(("result", "use"), MANY.values(), ids=MANY)
+@pytest.mark.parametrize(
+    ("result", "use"),
+    [
+        case if name in SOONEST_OF_MANY else pytest.param(*case, marks=pytest.mark.slow)
+        for name, case in MANY.items()
+    ],
+    ids=MANY,
+)
 def test_several_results_are_what_they_would_be(result, use, dynamic):
     check_outcome(Uses(result, use).eval(), dynamic=dynamic)
 
@@ -244,7 +254,7 @@ class Collects(nn.Module):
         return {"last": x, "states": tuple(states), "means": by_number}
 
 
-@pytest.mark.parametrize("dynamic", [None, AUTO], ids=["static", "auto"])
+@pytest.mark.parametrize("dynamic", [None, *slow(AUTO)], ids=["static", "auto"])
 def test_results_that_are_kept_are_the_same(dynamic):
     check(Collects().eval(), dynamic=dynamic)
 
@@ -338,7 +348,7 @@ class BranchIn(Block):
         return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (super().forward(x),))
 
 
-@pytest.mark.parametrize("make", [Branches, lambda: Model([BranchIn(at) for at in range(DEPTH)])])
+@pytest.mark.parametrize("make", [*slow(Branches), lambda: Model([BranchIn(at) for at in range(DEPTH)])])
 def test_branches_are_traced(make):
     check_outcome(make().eval())
 
@@ -431,7 +441,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("kind", [DrawsLocally, DrawsFromNumpy, Seeds], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [DrawsLocally, *slow(DrawsFromNumpy, Seeds)], ids=lambda kind: kind.__name__)
 def test_random_numbers_of_python_are_drawn_by_every_block(kind):
     check(Model([kind(at) for at in range(DEPTH)]).eval(), prepare=seeded)
 

@@ -348,7 +348,7 @@ def as_numbers(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("is_boolean", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float16, marks=pytest.mark.slow)])
 def test_a_token_that_sees_nothing_gets_nothing(dtype: torch.dtype, is_boolean: bool, tmp_path: Path) -> None:
     x = torch.randn(2, 2, 5, 4).to(dtype)
     mask = torch.ones(2, 1, 5, 5).tril().bool()

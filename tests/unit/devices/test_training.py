@@ -27,16 +27,14 @@ OPTIONS = (
     {"momentum": 0.9},
     {"maximize": True, "weight_decay": 0.1},
 )
-IN_CI = ({"foreach": True}, {"maximize": True, "weight_decay": 0.1})
-"""Options with which only two optimizers run by default: all of them do the same with these."""
+IN_EVERY_RUN = (torch.optim.Adam, torch.optim.SGD)
+"""Those that run with all of their options by default: with these, the others do the same."""
 VARIANTS = [
     pytest.param(
         kind,
         options,
         id="-".join([kind.__name__, *options]),
-        marks=pytest.mark.slow
-        if options in IN_CI and kind not in (torch.optim.Adam, torch.optim.SGD)
-        else (),
+        marks=pytest.mark.slow if options and kind not in IN_EVERY_RUN else (),
     )
     for kind in OPTIMIZERS
     for options in OPTIONS

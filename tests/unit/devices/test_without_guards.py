@@ -2,8 +2,7 @@
 
 import subprocess
 import sys
-
-import pytest
+from pathlib import Path
 
 # A process that lacks what Windows lacks. The guards are refused as where libc10 has another name.
 PREAMBLE = """
@@ -46,28 +45,7 @@ def moves():
 """
 
 
-@pytest.fixture(scope="module")
-def in_such_a_process(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bare")
-    (folder / "model.py").write_text(MODEL)
-
-    def ran(code):
-        done = subprocess.run(
-            [sys.executable, "-c", PREAMBLE + code],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    return ran
-
-
-def test_the_cpu_is_checked_and_a_gpu_is_refused_in_one_line(in_such_a_process):
-    in_such_a_process(
-        """
+ONE_LINE = """
 code, out, err = run("check", "model.py:factory", "--target", "cpu", "--no-progress")
 assert code == 0 and "1 of 1 target exports" in out, (code, out, err)
 
@@ -86,12 +64,7 @@ except RuntimeError as error:
 else:
     raise AssertionError("devices were emulated")
 """
-    )
-
-
-def test_a_program_for_the_cpu_goes_through_an_archive(in_such_a_process):
-    in_such_a_process(
-        """
+ARCHIVE = """
 import model
 code, out, err = run("export", "model.py:factory", "--target", "cpu", "-o", "model.pt2")
 assert code == 0, (code, out, err)
@@ -102,4 +75,18 @@ assert code == 0, (code, out, err)
 assert torch.equal(fe.load("bound.pt2").module()(x), eager(x))
 assert run("devices")[0] == run("inspect", "bound.pt2")[0] == 0
 """
+
+
+def test_the_cpu_is_checked_and_exported_and_a_gpu_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + ONE_LINE + ARCHIVE],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
+
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -166,8 +166,15 @@ def reported(function, cases, shapes):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Of eager torch: a slow kernel, a padded copy.
-@pytest.mark.parametrize("case", PAIRS)
-@pytest.mark.parametrize("dtypes", [COMMON, pytest.param(ALL, marks=pytest.mark.slow)], ids=["common", "all"])
+@pytest.mark.parametrize(
+    ("case", "dtypes"),
+    [
+        pytest.param(case, dtypes, id=f"{name}-{case}", marks=() if is_default else pytest.mark.slow)
+        for number, case in enumerate(PAIRS)
+        for name, dtypes in (("common", COMMON), ("all", ALL))
+        for is_default in (name == "common" and number % 3 == 0,)
+    ],
+)
 def test_two_dtypes_are_reported_where_eager_refuses_them(case, dtypes):
     function, *shapes = PAIRS[case]
     captured = [each for each in product(dtypes, repeat=2) if is_captured(function, each, shapes)]

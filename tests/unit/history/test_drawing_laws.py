@@ -99,7 +99,9 @@ class Drawing:
             self.made.append(torch.full((2,), last.flatten()[0].item()))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 60))]
+)
 def test_drawn_values_are_eager_ones(seed: int) -> None:
     torch.manual_seed(7)
     expected = Drawing(seed).run()

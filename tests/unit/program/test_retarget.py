@@ -59,11 +59,16 @@ FACTORIES = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [None, "auto"])
-@pytest.mark.parametrize("name", FACTORIES)
+UP = [
+    pytest.param(name, dynamic, marks=() if dynamic or name == "many-kinds" else pytest.mark.slow)
+    for name in FACTORIES
+    for dynamic in (None, "auto")
+    if (name, dynamic) != ("many-kinds", "auto")  # Its `times` is a number.
+]
+
+
+@pytest.mark.parametrize(("name", "dynamic"), UP)
 def test_up_it_is_the_native_program(name, dynamic):
-    if (name, dynamic) == ("many-kinds", "auto"):
-        pytest.skip("`times` is a number")
     cpu = fe.export(FACTORIES[name], dynamic_shapes=dynamic)
 
     moved = fe.retarget(cpu, {"cpu": "cuda:0"}, target="H100")

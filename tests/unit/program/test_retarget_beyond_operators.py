@@ -50,7 +50,7 @@ FACTORIES = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [None, "auto"])
+@pytest.mark.parametrize("dynamic", [pytest.param(None, marks=pytest.mark.slow), "auto"])
 @pytest.mark.parametrize("name", FACTORIES)
 def test_up_it_is_the_native_program(name, dynamic):
     cpu = fe.export(FACTORIES[name], dynamic_shapes=dynamic)

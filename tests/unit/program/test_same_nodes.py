@@ -38,7 +38,9 @@ def test_two_exports_of_one_model_are_equal(many_kinds: ExportedProgram, branchi
     assert nodes_equal(branching, torch.export.export(Branching(), (torch.randn(3, 4),))) == ()
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "many_kinds", "branching"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", pytest.param("llama", marks=pytest.mark.slow), "many_kinds", "branching"]
+)
 def test_a_loaded_program_equals_the_saved_one(name: str, request: pytest.FixtureRequest, tmp_path) -> None:
     program = request.getfixturevalue(name)
     torch.export.save(program, tmp_path / "model.pt2")

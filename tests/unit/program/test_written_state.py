@@ -49,8 +49,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("form", ["captured", "loaded", "decomposed"])
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("in_place", "batch_norm_train", "constant")
+FORMS = [
+    pytest.param(
+        case, form, marks=() if form == "captured" or case in QUICK else pytest.mark.slow, id=f"{case}-{form}"
+    )
+    for case in CASES
+    for form in ("captured", "loaded", "decomposed")
+]
+
+
+@pytest.mark.parametrize(("case", "form"), FORMS)
 def test_the_written_tensors_are_those_that_a_run_changes(case, form, tmp_path):
     make, sizes = CASES[case]
     x = torch.tensor([1, 3]) if sizes is None else torch.ones(sizes)

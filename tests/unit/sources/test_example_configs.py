@@ -1,6 +1,7 @@
 """The configs in `examples/configs` have the sizes of the published models."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,17 @@ def test_the_table_lists_every_config():
     assert TABLE.keys() == PUBLISHED.keys() == {path.name for path in CONFIGS.glob("*.json")}
 
 
+@cache
+def built(name):
+    """The source of a config, and its model on meta."""
+    source = resolve(f"hf:{CONFIGS / name}")
+    with torch.device("meta"):
+        return source, source.factory()
+
+
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_a_config_has_the_published_number_of_parameters(name):
-    source = resolve(f"hf:{CONFIGS / name}")
-
-    with torch.device("meta"):
-        module = source.factory()
+    source, module = built(name)
 
     parameters = sum(parameter.numel() for parameter in module.parameters())
     assert parameters == TABLE[name]
@@ -54,9 +60,7 @@ def test_a_config_has_the_published_number_of_parameters(name):
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_every_input_of_a_config_can_be_derived(name):
-    source = resolve(f"hf:{CONFIGS / name}")
-    with torch.device("meta"):
-        module = source.factory()
+    source, module = built(name)
 
     inputs = source.example_inputs(module, "meta", None)
 

@@ -29,9 +29,7 @@ def test_the_mlp_leaves_its_place_to_the_caller():
 def test_the_halves_of_the_captioner_fit_together():
     with torch.device("meta"):
         encoder, (image,) = resolve(f"{EXAMPLES}/captioning.py:encoder").factory()
-    decoder, (input_ids, states) = resolve(f"{EXAMPLES}/captioning.py:decoder").factory()
-
-    with torch.no_grad():
+        decoder, (input_ids, states) = resolve(f"{EXAMPLES}/captioning.py:decoder").factory()
         logits = decoder(input_ids, states)
 
     assert image.shape == (4, 3, 224, 224)

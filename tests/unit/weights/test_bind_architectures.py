@@ -41,7 +41,7 @@ CASES = {
 }
 
 
-QUICK = {("mixtral", "cpu"), ("bart", "cpu"), ("gpt2", "H100")}
+QUICK = {("mixtral", "cpu"), ("gpt2", "H100")}
 # Their code branches on the device: the program of a GPU calls what the CPU has no kernel for.
 BRANCH_ON_THE_DEVICE = ["mixtral", "qwen3_moe", "gpt_oss"]
 RUNS = [
@@ -83,7 +83,7 @@ def test_a_program_that_branched_on_its_device_is_refused_with_what_the_cpu_lack
 
 
 # Their programs differ from eager in the last bit, whoever exports them: stock export is the reference.
-@pytest.mark.parametrize("model_type", ["t5", "wav2vec2-bert"])
+@pytest.mark.parametrize("model_type", [pytest.param("t5", marks=pytest.mark.slow), "wav2vec2-bert"])
 def test_a_bound_program_gives_what_the_stock_program_of_the_real_model_gives(model_type, tmp_path):
     model = real_model(model_type, tmp_path)
     inputs = model.source.example_inputs(model.module, "cpu", None)

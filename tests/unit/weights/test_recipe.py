@@ -84,7 +84,9 @@ def test_entries_that_no_recipe_names_are_weights_as_they_are():
     assert targets == {("old",): "new", ("a",): "a", ("plain",): "plain"}
 
 
-@pytest.mark.parametrize("model_type", ["mixtral", "vit", "llama"])
+@pytest.mark.parametrize(
+    "model_type", ["mixtral", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit", "llama"))]
+)
 def test_an_archive_brings_the_recipes_of_its_model(model_type, tmp_path):
     model = real_model(model_type, tmp_path)
     program = model.program()
@@ -107,7 +109,7 @@ def test_a_model_that_transformers_cannot_save_has_no_recipes(tmp_path):
     assert recipes_of(program) == ()
 
 
-@pytest.mark.parametrize("model_type", ["mixtral", "vit"])
+@pytest.mark.parametrize("model_type", ["mixtral", pytest.param("vit", marks=pytest.mark.slow)])
 def test_a_loaded_program_binds_by_its_recipes(model_type, tmp_path):
     model = real_model(model_type, tmp_path)
     fe.save(model.program(), tmp_path / "model.pt2")

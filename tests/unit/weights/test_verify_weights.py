@@ -15,10 +15,14 @@ from fakexport.fake import fake_mode
 from fakexport.weights import CheckpointError
 from tests.unit.weights.real_models import real_model
 
-WITH_EXPERTS_AS_MIXTRAL = pytest.param("qwen3_moe", marks=pytest.mark.slow)
+IN_EVERY_RUN = ("gpt2", "mixtral")  # Turned weights, and merged ones.
+MODELS = [
+    pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.slow)
+    for name in ("llama", "gpt2", "mixtral", "t5", "qwen3_moe", "gpt_oss")
+]
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt2", "mixtral", "t5", WITH_EXPERTS_AS_MIXTRAL, "gpt_oss"])
+@pytest.fixture(scope="module", params=MODELS)
 def model(request, tmp_path_factory):
     return real_model(request.param, tmp_path_factory.mktemp(request.param))
 
