@@ -15,14 +15,15 @@ demo: $(VENV)/.with-transformers
 		--device-map balanced --dtype bfloat16 --dynamic auto
 
 # The tests of a file share what they build, so they stay in one process. Those that start a process import all
-# of `src` in it, which takes a fifth longer where it is not compiled.
+# of `src` in it, which takes a fifth longer where it is not compiled. pytest compiles the tests itself, in each
+# process, and keeps what it made unless that variable is set.
 test: $(VENV)/.with-test
 	$(RUN) -m compileall -q src
-	$(RUN) -m pytest -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/.with-test
 	$(RUN) -m compileall -q src
-	$(RUN) -m pytest -n 2 --dist loadgroup -m "slow and not gpu"
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist loadgroup -m "slow and not gpu"
 
 # Every architecture in every test of its kind: some hours.
 test-all: $(VENV)/.with-test

@@ -44,6 +44,7 @@ def checked(half, sizes, dims):
     return fe.check(lambda: factory(**sizes), target=TARGETS, dynamic_shapes=dims)
 
 
+@pytest.mark.slow
 @of_both_sizes
 def test_both_halves_export_for_both_targets(encoder, decoder):
     for report in (encoder, decoder):
@@ -51,6 +52,7 @@ def test_both_halves_export_for_both_targets(encoder, decoder):
         assert [verdict.summary.devices for verdict in report.verdicts] == [("cpu",), ("cuda:0",)]
 
 
+@pytest.mark.slow
 @of_both_sizes
 def test_the_encoders_batch_varies(encoder):
     for verdict in encoder.verdicts:

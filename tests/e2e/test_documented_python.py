@@ -20,7 +20,14 @@ BLOCK = re.compile(r"^```python\n(?!# \S+\.py\n)(?P<code>.*?)^```$", re.DOTALL |
 PAGES = sorted(path for path in [*ROOT.glob("docs/*.md")] if BLOCK.search(path.read_text()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+LONGEST = ("language_models.md",)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow) if page.name in LONGEST else page for page in PAGES],
+    ids=[page.name for page in PAGES],
+)
 def test_each_block_runs(page):
     text = page.read_text()
     namespace: dict[str, object] = {}

@@ -60,6 +60,7 @@ def test_qwen2_vl_exports_with_its_vision_tower_and_as_torch_exports_the_real_mo
     assert len(used) > 20
 
 
+@pytest.mark.slow
 def test_a_bound_qwen2_vl_computes_what_eager_computes(run: Run, tmp_path: Path) -> None:
     spec = source_of("qwen2_vl", tmp_path)
     run("export", spec, "-o", tmp_path / "program.pt2")

@@ -7,12 +7,12 @@ some of each kind, and every eighth operator.
 import json
 from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from benchmarks.operator_coverage.device_only import SECTION_TITLE, device_only_section, group_of
 from benchmarks.operator_coverage.explained import reason_of
-from benchmarks.operator_coverage.samples import dtypes_of, operators, samples_of
 from benchmarks.operator_coverage.table import read_results, render
 from fakexport._torch.device_operators import device_only_operators
 from tests.architectures import sampled
@@ -30,6 +30,14 @@ NAMES = """
     nn.functional.pad.constant
 """
 SAMPLE = NAMES.split()
+
+
+@pytest.fixture(scope="module")
+def samples() -> ModuleType:
+    """The operator database, for which everyone who collects the tests would wait two seconds."""
+    from benchmarks.operator_coverage import samples
+
+    return samples
 
 
 def outcomes(*options: str) -> list[dict]:
@@ -68,8 +76,8 @@ def test_a_sample_of_operators_is_the_same_on_a_virtual_device(part):
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("eighth", sampled(range(8)))
-def test_every_operator_is_the_same_on_a_virtual_device_or_known(eighth):
-    names = sorted({operator.full_name for operator in operators()})[eighth::8]
+def test_every_operator_is_the_same_on_a_virtual_device_or_known(eighth, samples):
+    names = sorted({operator.full_name for operator in samples.operators()})[eighth::8]
 
     found = outcomes("--operators", ",".join(names))
 
@@ -88,16 +96,16 @@ def test_an_explanation_is_still_needed():
     assert {outcome["operator"] for outcome in found if outcome["same"] < outcome["on_cpu"]} == names
 
 
-def test_an_unknown_operator_is_named():
+def test_an_unknown_operator_is_named(samples):
     with pytest.raises(ValueError, match="no_such_operator"):
-        operators(["add", "no_such_operator"])
+        samples.operators(["add", "no_such_operator"])
 
 
-def test_samples_that_no_fake_can_tell_apart_count_once():
-    (op,) = operators(["add"])
-    (dtype,) = dtypes_of(op, "float32", needs_grad=False)
+def test_samples_that_no_fake_can_tell_apart_count_once(samples):
+    (op,) = samples.operators(["add"])
+    (dtype,) = samples.dtypes_of(op, "float32", needs_grad=False)
 
-    calls = list(samples_of(op, dtype, needs_grad=False, count="all"))
+    calls = list(samples.samples_of(op, dtype, needs_grad=False, count="all"))
 
     everything = list(op.sample_inputs("cpu", dtype))
     assert 1 < len(calls) <= len(everything)

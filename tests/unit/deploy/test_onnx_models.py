@@ -47,6 +47,7 @@ def compiled(model: torch.nn.Module, folder: Path, inputs: dict[str, Any], dynam
     return open_onnx(folder / "m.onnx", checkpoint=dict(model.state_dict()))
 
 
+@pytest.mark.slow
 def test_gpt2_with_dynamic_sizes_and_padding(tmp_path: Path) -> None:
     model = gpt2()
     sizes = {0: Dim("batch", max=16), 1: Dim("sequence", max=32)}

@@ -71,7 +71,7 @@ def facts(module: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("target", ["cpu", "H100"])
+@pytest.mark.parametrize("target", [pytest.param("cpu", marks=pytest.mark.slow), "H100"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_is_that_of_the_real_call(folders, has_accelerate, case, target):
     real = CASES[case](folders)
