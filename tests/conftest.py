@@ -47,6 +47,7 @@ def pytest_collection_modifyitems(
 
 def pytest_collection_finish() -> None:
     _keep_out_of_the_collector()
+    gc.set_threshold(20_000)  # An export makes many objects, and few cycles of them.
     gc.enable()
     # pytest 9 attaches a handler to every logger that does not propagate. Where that one has a handler, torch
     # extracts a stack and writes JSON at each step of an export.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fakexport as fe
+from tests.forked import run_python
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux")
 
@@ -71,8 +72,28 @@ def test_a_fault_of_the_streams_is_one_line_and_exit_code_2(
     assert found[2].count("\n") == bool(said)
 
 
-@pytest.mark.parametrize("stderr", ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
-def test_a_verdict_does_not_depend_on_stderr(stderr: str, tmp_path: Path) -> None:
+CLOSED = """
+import os, runpy, sys
+os.close(2)
+sys.stderr = None  # As the interpreter does when it starts so.
+sys.argv = ["fakexport", "export", "m.py:factory", "-o", "a.pt2"]
+runpy.run_module("fakexport", run_name="__main__")
+"""
+
+
+def test_a_verdict_does_not_depend_on_stderr(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(MODEL)
+
+    done = run_python(CLOSED, folder=tmp_path)
+
+    assert done.returncode == 0
+    assert "1 of 1 target exports; 0 errors" in done.stdout
+    assert fe.load(tmp_path / "a.pt2").graph_signature.user_inputs == ("x",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_a_verdict_does_not_depend_on_how_stderr_was_started(stderr: str, tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(MODEL)
 
     code, said, _ = shell(f"FE export m.py:factory -o a.pt2 {stderr}", tmp_path)

@@ -49,7 +49,8 @@ def trained(kind, options, device):
     if kind is torch.optim.SparseAdam:
         model, data = nn.Embedding(5, 3, sparse=True).to(device), torch.tensor([1, 2], device=device)
     parameters = [p for p in model.parameters() if p.dim() == 2 or kind is not torch.optim.Muon]
-    optimizer = kind(parameters, **{"lr": 0.01, **options})
+    few = {"max_iter": 3} if kind is torch.optim.LBFGS else {}
+    optimizer = kind(parameters, **{"lr": 0.01, **few, **options})
 
     def closure():
         optimizer.zero_grad()

@@ -186,7 +186,13 @@ def test_two_dtypes_are_reported_where_eager_refuses_them(case, dtypes):
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex")
-@pytest.mark.parametrize("case", SINGLE)
+@pytest.mark.parametrize(
+    "case",
+    [
+        case if number % 2 == 0 else pytest.param(case, marks=pytest.mark.slow)
+        for number, case in enumerate(SINGLE)
+    ],
+)
 def test_a_dtype_without_a_kernel_is_reported_where_eager_refuses_them(case):
     shapes = [(2, 4)]
     captured = [(dtype,) for dtype in KINDS if is_captured(SINGLE[case], (dtype,), shapes)]

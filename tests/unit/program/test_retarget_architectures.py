@@ -13,7 +13,7 @@ BY_NAME = {str(architecture): architecture for architecture in ARCHITECTURES}
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "bert", "resnet"))]
+    "name", [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "llama", "bert", "resnet")]
 )
 def test_up_and_down_it_is_the_native_program(name, tmp_path):
     assert differences(both_programs(BY_NAME[name], tmp_path)) == set()
