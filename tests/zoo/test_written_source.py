@@ -19,6 +19,8 @@ pytestmark = [
 
 # Tied weights and two stacks, and experts with an operator of transformers.
 IN_EVERY_RUN = frozenset(("mixtral", "t5"))
+# A decoder with and one without tied weights, convolutions, two towers.
+IN_CI = IN_EVERY_RUN | {"gpt2", "llama", "resnet", "clip"}
 
 # Why there is nothing to compare with: the program itself refuses the inputs with which it was exported.
 WITHOUT_OUTPUT = frozenset(("splinter",))
@@ -29,6 +31,7 @@ WITHOUT_OUTPUT = frozenset(("splinter",))
     sampled(
         (each for each in ARCHITECTURES if str(each) not in {*EXCLUDED, *WITHOUT_OUTPUT}),
         in_every_run=IN_EVERY_RUN,
+        in_ci=IN_CI,
     ),
 )
 def test_the_written_module_gives_what_the_program_gives(architecture, tmp_path):
