@@ -28,6 +28,11 @@ class Module:
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.path)
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree, as `ast.walk` gives them."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def room(self) -> str:
         """The part below `fakexport`: `fake`, `check`, `__init__`."""
@@ -57,7 +62,7 @@ def imports(module: Module) -> Iterator[tuple[int, str]]:
 
 def imported_names(module: Module) -> Iterator[tuple[int, str, str]]:
     """Line, dotted origin and name of every import; "" is the name if the module itself is imported."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Import():
                 yield from ((node.lineno, alias.name, "") for alias in node.names)

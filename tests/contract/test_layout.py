@@ -18,7 +18,7 @@ MODULES = modules()
 
 def stream_uses(module: Module) -> Iterator[str]:
     """A line for every use of a standard stream, `print` included."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Call(func=ast.Name(id="print" | "input")):
                 pass

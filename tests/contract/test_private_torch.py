@@ -17,7 +17,7 @@ def private_uses(module: Module) -> Iterator[str]:
         if _is_private_torch(target):
             yield f"{module.path}:{line}: {target}"
     names = _torch_names(module)
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         chain = _chain(node, names)
         if chain and _is_private(chain.rpartition(".")[2]):
             yield f"{module.path}:{node.lineno}: {chain}"
@@ -26,7 +26,7 @@ def private_uses(module: Module) -> Iterator[str]:
 def patches(module: Module) -> Iterator[str]:
     """A line for every assignment to an attribute of torch, its modules or its classes."""
     names = _torch_names(module)
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Attribute(ctx=ast.Store() | ast.Del()):
                 chain = _chain(node, names)
@@ -41,7 +41,7 @@ def patches(module: Module) -> Iterator[str]:
 def _torch_names(module: Module) -> dict[str, str]:
     """Local names bound by imports from torch, with what each stands for: `F` -> `torch.nn.functional`."""
     bound = {}
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == "torch":

@@ -17,8 +17,8 @@ from fakexport.capture import flattened
 from fakexport.program.derived_program import derived_program
 from fakexport.program.program_facts import ProgramFacts, facts_of
 from fakexport.program.stand_in_inputs import checked_module
+from tests.contract.source_tree import Module, modules
 
-SOURCE = Path(fe.__file__).parent
 MAKING = ("reassemble", "assemble", "ExportedProgram", "load_pt2", "torch.export.export")
 
 # Where a program comes into being, and who gives it its facts.
@@ -35,10 +35,10 @@ PLACES = {
 }
 
 
-def made_in(path: Path) -> set[str]:
-    """The functions of a file that call what makes a program."""
+def made_in(module: Module) -> set[str]:
+    """The functions of a module that call what makes a program."""
     found = set()
-    for function in ast.walk(ast.parse(path.read_text())):
+    for function in module.nodes:
         if isinstance(function, ast.FunctionDef):
             calls = (ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call))
             if any(call in MAKING or call.endswith(".run_decompositions") for call in calls):
@@ -47,7 +47,9 @@ def made_in(path: Path) -> set[str]:
 
 
 def test_programs_come_into_being_in_known_places():
-    found = {(str(path.relative_to(SOURCE)), name) for path in SOURCE.rglob("*.py") for name in made_in(path)}
+    found = {
+        (module.path.removeprefix("src/fakexport/"), name) for module in modules() for name in made_in(module)
+    }
 
     assert found == PLACES.keys()
 
