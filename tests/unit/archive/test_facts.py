@@ -92,7 +92,9 @@ def options_of(case: dict) -> list[str]:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.filterwarnings("ignore:the program is incomplete")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "language" else name for name in CASES]
+)
 def test_python_writes_what_the_command_line_writes(name: str) -> None:
     source, case = CASES[name]
     if source.startswith("hf:"):
