@@ -145,7 +145,7 @@ def test_a_program_that_cannot_be_compiled_here_is_one_line(counted, monkeypatch
     monkeypatch.setenv("CXX", "/no/compiler")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
 
-    done = fakexport("run", bound, "--inputs", inputs, "--compile", code=2)
+    done = fakexport_from_nothing("run", bound, "--inputs", inputs, "--compile", code=2)
 
     assert done.stderr.startswith("error: torch.compile failed: ")
     assert done.stderr.count("\n") == 1
