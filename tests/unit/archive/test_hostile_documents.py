@@ -76,9 +76,7 @@ OTHER_VALUES = [
 ]  # fmt: skip
 
 
-SETTINGS = settings(
-    deadline=20_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+SETTINGS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @settings(SETTINGS, max_examples=100)
