@@ -49,16 +49,15 @@ def allocator_peak(
         expandable_segments: As in `PYTORCH_ALLOC_CONF=expandable_segments:True`.
         workspace_bytes: What libraries take through the allocator before the first operator, and keep.
     """
-    liveness = sizes.liveness
+    own = sizes.liveness.on_devices[device]
     allocator = CachingAllocator(expandable_segments=expandable_segments)
     blocks: dict[int, _Block] = {}
-    for index, storage in enumerate(liveness.storages[: liveness.held]):
-        if storage.device == device:
-            allocator.allocate(sizes.bytes[index])
+    for index in own.held:
+        allocator.allocate(sizes.bytes[index])
     allocator.allocate(workspace_bytes)
-    for _, event in liveness.events:
+    for _, event in own.events:
         index = event if event >= 0 else ~event
-        if liveness.storages[index].device != device or not sizes.bytes[index]:
+        if not sizes.bytes[index]:
             continue
         if event >= 0:
             blocks[index] = allocator.allocate(sizes.bytes[index])

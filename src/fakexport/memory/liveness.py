@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -13,6 +14,19 @@ from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.memory.execution import Execution
 from fakexport.memory.storage import Storage
 from fakexport.program import Visit, devices_of_program, facts_of
+
+
+@dataclass(frozen=True)
+class DeviceEvents:
+    """What happens on one device.
+
+    Args:
+        held: Storages that are there before, while and after the program runs.
+        events: As `Liveness.events`, those of this device.
+    """
+
+    held: tuple[int, ...]
+    events: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -38,16 +52,27 @@ class Liveness:
     state: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property
     def symbols(self) -> tuple[str, ...]:
         """Names of the symbols that some size depends on, sorted: `s77`; `u0` only running tells."""
         found = {symbol.name for storage in self.storages for symbol in symbols_of(storage.bytes)}
         return tuple(sorted(found))
 
-    @property
+    @functools.cached_property
     def devices(self) -> tuple[str, ...]:
         """The devices that hold anything, sorted."""
         return tuple(sorted({storage.device for storage in self.storages}))
+
+    @functools.cached_property
+    def on_devices(self) -> Mapping[str, DeviceEvents]:
+        """What each device holds from the start and the events of its storages, by name."""
+        held: dict[str, list[int]] = {device: [] for device in self.devices}
+        events: dict[str, list[tuple[int, int]]] = {device: [] for device in self.devices}
+        for index, storage in enumerate(self.storages[: self.held]):
+            held[storage.device].append(index)
+        for step, event in self.events:
+            events[self.storages[event if event >= 0 else ~event].device].append((step, event))
+        return {device: DeviceEvents(tuple(held[device]), tuple(events[device])) for device in self.devices}
 
 
 def liveness(program: ExportedProgram, *, topology: Topology | None = None) -> Liveness:

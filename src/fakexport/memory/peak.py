@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from fakexport._torch.size_values import size_value, symbols_of
 from fakexport.error import InvalidValue
-from fakexport.memory.liveness import Liveness
+from fakexport.memory.liveness import DeviceEvents, Liveness
 from fakexport.memory.storage import KINDS, Kind, Storage
 from fakexport.program import Visit
 
@@ -61,20 +61,11 @@ class Sizes:
     bytes: tuple[int, ...]
 
     def timeline(self, device: str) -> list[int]:
-        """Return the bytes held on a device after each of `liveness.events`, those of other devices too."""
-        storages = self.liveness.storages
-        held = sum(
-            size
-            for size, storage in zip(self.bytes, storages[: self.liveness.held], strict=False)
-            if storage.device == device
-        )
-        line: list[int] = []
-        for _, event in self.liveness.events:
-            index = event if event >= 0 else ~event
-            if storages[index].device == device:
-                held += self.bytes[index] if event >= 0 else -self.bytes[index]
-            line.append(held)
-        return line
+        """Return the bytes held on a device after each of its events."""
+        found = self.liveness.on_devices[device]
+        held = sum(self.bytes[index] for index in found.held)
+        changes = (self.bytes[event] if event >= 0 else -self.bytes[~event] for _, event in found.events)
+        return list(itertools.accumulate(changes, initial=held))[1:]
 
     def fullest_by_step(self, device: str) -> Iterator[tuple[Visit, dict[Kind, int]]]:
         """Yield each node that takes or gives back memory of a device, and the most held while it runs.
@@ -82,22 +73,18 @@ class Sizes:
         Args:
             device: One of `liveness.devices`.
         """
-        liveness = self.liveness
+        own, storages = self.liveness.on_devices[device], self.liveness.storages
         held = dict.fromkeys(KINDS, 0)
-        for index, storage in enumerate(liveness.storages[: liveness.held]):
-            held[storage.kind] += self.bytes[index] if storage.device == device else 0
-        for step, events in itertools.groupby(liveness.events, key=itemgetter(0)):
-            found: dict[Kind, int] | None = None
+        for index in own.held:
+            held[storages[index].kind] += self.bytes[index]
+        for step, events in itertools.groupby(own.events, key=itemgetter(0)):
+            found: dict[Kind, int] = {}
             for _, event in events:
                 index = event if event >= 0 else ~event
-                storage = liveness.storages[index]
-                if storage.device != device:
-                    continue
-                held[storage.kind] += self.bytes[index] if event >= 0 else -self.bytes[index]
-                if found is None or sum(held.values()) > sum(found.values()):
+                held[storages[index].kind] += self.bytes[index] if event >= 0 else -self.bytes[index]
+                if not found or sum(held.values()) > sum(found.values()):
                     found = dict(held)
-            if found is not None:
-                yield liveness.steps[step], found
+            yield self.liveness.steps[step], found
 
     def state_after(self, device: str) -> int:
         """Return the bytes of the state on a device when the program has run: caches and written buffers."""
@@ -111,13 +98,13 @@ class Sizes:
             device: One of `liveness.devices`.
             largest: How many of the storages that are held there to return.
         """
+        own = self.liveness.on_devices[device]
         line = self.timeline(device)
         top = max(range(len(line)), key=line.__getitem__, default=-1)
-        alive = self._alive(device, top)
-        held = [index for index in alive if index < self.liveness.held]
-        held_bytes = sum(self.bytes[index] for index in held)
-        if top < 0 or line[top] <= held_bytes:
-            top, alive = -1, held
+        held_bytes = sum(self.bytes[index] for index in own.held)
+        if top >= 0 and line[top] <= held_bytes:
+            top = -1
+        alive = _alive(own, top)
         by_kind = dict.fromkeys(KINDS, 0)
         for index in alive:
             by_kind[self.liveness.storages[index].kind] += self.bytes[index]
@@ -127,18 +114,20 @@ class Sizes:
             bytes=sum(by_kind.values()),
             held_bytes=held_bytes,
             bytes_by_kind={kind: size for kind, size in by_kind.items() if size},
-            step=None if top < 0 else self.liveness.steps[self.liveness.events[top][0]],
+            step=None if top < 0 else self.liveness.steps[own.events[top][0]],
             largest=tuple(LiveStorage(self.liveness.storages[i], self.bytes[i]) for i in ordered),
         )
 
-    def _alive(self, device: str, last_event: int) -> list[int]:
-        alive = dict.fromkeys(range(self.liveness.held))
-        for _, event in self.liveness.events[: last_event + 1]:
-            if event >= 0:
-                alive[event] = None
-            else:
-                alive.pop(~event)
-        return [index for index in alive if self.liveness.storages[index].device == device]
+
+def _alive(own: DeviceEvents, last_event: int) -> list[int]:
+    """Return the storages that a device holds after one of its events; before the first for -1."""
+    alive = dict.fromkeys(own.held)
+    for _, event in own.events[: last_event + 1]:
+        if event >= 0:
+            alive[event] = None
+        else:
+            alive.pop(~event)
+    return list(alive)
 
 
 def sizes_at(liveness: Liveness, values: Mapping[str, int]) -> Sizes:
