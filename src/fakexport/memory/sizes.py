@@ -136,6 +136,7 @@ class ProgramSizes:
         self._ranges = {
             symbol: (finite_bound(bounds.lower), _bound(bounds.upper))
             for symbol, bounds in program.range_constraints.items()
+            if isinstance(symbol, sympy.Symbol)  # Of derived dimensions torch has the range too.
         }
         self._hints: dict[Any, int] = dict(_hints(program))
 
@@ -208,7 +209,7 @@ class ProgramSizes:
         free = [dim for dim in dims if _symbol(dim) is not None]
         cached = [dim for dim in self.dims if role == "context" and dim.role == "cached"]
         if not free and not any(_symbol(dim) is not None for dim in cached):
-            fixed = next((dim for dim in (*dims, *cached) if int(dim.size) != self._size_of(dim, size)), None)
+            fixed = next((dim for dim in (*dims, *cached) if dim.size != self._size_of(dim, size)), None)
             if dims and fixed is None:
                 return
             raise InvalidValue(_not_free(role, size, fixed))
@@ -236,12 +237,14 @@ class ProgramSizes:
 
     def _example(self, dim: InputDim) -> int | None:
         symbol = _symbol(dim)
-        return int(dim.size) if symbol is None else self._hints.get(symbol)
+        if symbol is not None:
+            return self._hints.get(symbol)
+        return dim.size if isinstance(dim.size, int) else None
 
     def _set(self, values: dict[Any, int], dim: InputDim, size: int) -> None:
         symbol = _symbol(dim)
         if symbol is None:
-            if int(dim.size) != size:
+            if dim.size != size:
                 raise InvalidValue(_fixed(dim, size))
             return
         if values.get(symbol, size) != size:
@@ -282,6 +285,8 @@ class ProgramSizes:
             cached = [dim for dim in self.dims if dim.role == "cached"]
             sizes = [_valued(dim, values) + self._new_tokens for dim in cached]
             return max(sizes, default=None)
+        if role == "batch":  # Of several that depend on each other, the one that was chosen.
+            return next((_valued(dim, values) for dim in sorted(found, key=_is_derived)), None)
         return max((_valued(dim, values) for dim in found), default=None)
 
 
@@ -333,6 +338,10 @@ def _hints(program: ExportedProgram) -> Iterator[tuple[Any, int]]:
 def _symbol(dim: InputDim) -> Any:
     """Return the symbol that a dimension is; None for a number and for a size that depends on others."""
     return dim.size if isinstance(dim.size, sympy.Symbol) else None
+
+
+def _is_derived(dim: InputDim) -> bool:
+    return not isinstance(dim.size, int) and _symbol(dim) is None
 
 
 def _valued(dim: InputDim, values: Mapping[Any, int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch.export import ExportedProgram
@@ -205,9 +205,3 @@ def _tensors(group: Sequence[LiveStorage], chosen: ChosenSizes) -> PlannedTensor
 
 def _line(span: Span | None) -> str | None:
     return None if span is None else f"{_PATHS.shortened(span.path)}:{span.line}"
-
-
-def fullest(points: Iterable[PlannedPoint]) -> PlannedDevice | None:
-    """Return the device that has the least to spare."""
-    known = [device for point in points for device in point.devices if device.headroom is not None]
-    return min(known, key=lambda device: device.headroom.lower if device.headroom else 0, default=None)

@@ -99,6 +99,23 @@ def test_a_fixed_size_is_accepted_if_it_is_the_one_that_is_asked_for():
         found.chosen(SizeRequest(context=8))
 
 
+def test_a_dimension_that_depends_on_another_follows_it():
+    class Pairs(nn.Module):
+        def forward(self, pairs, single):
+            return pairs[::2] + single
+
+    rows = torch.export.Dim("rows", min=2, max=64)
+    shapes = {"pairs": {0: 2 * rows}, "single": {0: rows}}
+    found = ProgramSizes(fe.export(Pairs, (torch.zeros(8, 3), torch.zeros(4, 3)), dynamic_shapes=shapes))
+
+    chosen = found.chosen(SizeRequest(batch=16))
+
+    assert chosen.batch == 16
+    assert [chosen.valued(dim.size) for dim in found.dims] == [32, 3, 16, 3]
+    with pytest.raises(fe.InvalidValue, match=r"pairs\.0 is 2\*\w+ in this program, not 8"):
+        found.chosen(SizeRequest(dims={("pairs", 0): 8}))
+
+
 class Chosen(nn.Module):
     def forward(self, x):
         return torch.nonzero(x)
