@@ -98,17 +98,18 @@ def _hinted(size: int | torch.SymInt) -> int | None:
 
 
 def _run(program: ExportedProgram, topology: Topology, memory: Mapping[str, int]) -> Diagnostic | None:
+    found = liveness(program, topology=topology)
     try:
-        chosen = ProgramSizes(program).chosen(SizeRequest())
+        chosen = ProgramSizes(program, needed=found.symbols).chosen(SizeRequest())
     except InvalidValue:  # A size that only a run tells: `fakexport plan` asks for a bound.
         return None
-    sizes = sizes_at(liveness(program, topology=topology), chosen.values)
-    found = []
+    sizes = sizes_at(found, chosen.values)
+    loads = []
     for device, size in memory.items():
         peak = sizes.peak(device, largest=1)
         process = sum(one.lower for one in overheads(topology.device(device).profile, multiplies=False))
-        found.append(((peak.bytes + process) / size, process, peak))
-    load, process, peak = max(found, key=lambda item: item[0])
+        loads.append(((peak.bytes + process) / size, process, peak))
+    load, process, peak = max(loads, key=lambda item: item[0])
     if load <= 1 or peak.step is None:
         return None
     profile = topology.device(peak.device).profile

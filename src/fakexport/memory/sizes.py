@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,14 +129,19 @@ class ProgramSizes:
 
     Args:
         program: An exported program. Only its inputs and ranges are read.
+        needed: Names of all symbols that a value is needed for, those without a range included.
     """
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, *, needed: Collection[str] = ()) -> None:
         self.dims = tuple(_input_dims(program))
         self._ranges = {
             symbol: (finite_bound(bounds.lower), _bound(bounds.upper))
             for symbol, bounds in program.range_constraints.items()
             if isinstance(symbol, sympy.Symbol)  # Of derived dimensions torch has the range too.
+        }
+        known = {symbol.name: bounds[1] for symbol, bounds in self._ranges.items()}
+        self._unbacked = {
+            name: known.get(name) for name in sorted({*known, *needed}) if unbacked_index(name) is not None
         }
         self._hints: dict[Any, int] = dict(_hints(program))
 
@@ -188,8 +193,8 @@ class ProgramSizes:
             if symbol is not None and symbol not in values:
                 values[symbol] = self._of_example(dim, symbol)
                 left.append((dim, values[symbol]))
-        values.update(self._bounded(request, values))
         named = {symbol.name: value for symbol, value in values.items()}
+        named.update(self._bounded(request, named))
         return ChosenSizes(named, self._means("batch", values), self._means("context", values), tuple(left))
 
     def _asked(self, request: SizeRequest) -> Iterator[tuple[InputDim, int]]:
@@ -264,20 +269,19 @@ class ProgramSizes:
             raise InvalidValue(f"the program has no example size for {dim}: choose it with --size {dim}=N")
         return hint
 
-    def _bounded(self, request: SizeRequest, values: Mapping[Any, int]) -> Iterator[tuple[Any, int]]:
-        unknown = {symbol for symbol in self._ranges if unbacked_index(symbol.name) and symbol not in values}
-        names = {symbol.name for symbol in unknown}
+    def _bounded(self, request: SizeRequest, chosen: Collection[str]) -> Iterator[tuple[str, int]]:
+        unknown = {name: bound for name, bound in self._unbacked.items() if name not in chosen}
         for name in request.bounds:
-            if name not in names:
-                has = ", ".join(sorted(names)) or "none"
+            if name not in unknown:
+                has = ", ".join(unknown) or "none"
                 raise InvalidValue(f"--bound {name}: the program has no such size; it has {has}")
-        for symbol in sorted(unknown, key=str):
-            bound = request.bounds.get(symbol.name, self._ranges[symbol][1])
+        for name, greatest in unknown.items():
+            bound = request.bounds.get(name, greatest)
             if bound is None:
                 raise InvalidValue(
-                    f"only a run would tell the size {symbol}: give the greatest with --bound {symbol}=N"
+                    f"only a run would tell the size {name}: give the greatest with --bound {name}=N"
                 )
-            yield symbol, bound
+            yield name, bound
 
     def _means(self, role: str, values: Mapping[Any, int]) -> int | None:
         found = [dim for dim in self.dims if dim.role == role]

@@ -68,7 +68,8 @@ class PlannedProgram:
             topology: Its devices.
         """
         found = liveness(program, topology=topology)
-        return cls(topology, ProgramSizes(program), found, frozenset(_multiplying(found)))
+        sizes = ProgramSizes(program, needed=found.symbols)
+        return cls(topology, sizes, found, frozenset(_multiplying(found)))
 
     @property
     def dtype(self) -> str:

@@ -141,3 +141,12 @@ def test_a_bound_of_another_form_is_refused():
     assert parse_bounds(["u0=5"]) == {"u0": 5}
     with pytest.raises(fe.InvalidValue, match="write SYMBOL=N"):
         parse_bounds(["s0=5"])
+
+
+def test_a_size_without_a_range_needs_a_bound_as_well():
+    program = fe.export(lambda: (nn.Conv2d(3, 4, 3), (torch.zeros(2, 3, 32, 48),)))
+    found = ProgramSizes(program, needed=["s3", "u7"])
+
+    with pytest.raises(fe.InvalidValue, match="only a run would tell the size u7"):
+        found.chosen(SizeRequest())
+    assert found.chosen(SizeRequest(bounds={"u7": 9})).values == {"u7": 9}

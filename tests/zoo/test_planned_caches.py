@@ -1,0 +1,84 @@
+"""The cache that a plan counts is, to the byte, the memory of the cache of a real small model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fakexport as fe
+from tests.architectures.architecture import Architecture
+
+BATCH, CONTEXT = 3, 40
+# Full attention, grouped heads, windows in every other layer, latent attention, state spaces, hybrids.
+COMMON = ("llama", "gemma3_text", "deepseek_v3", "mamba2", "bamba")
+MORE = """
+    apertus arcee bitnet bloom codegen cohere cohere2 deepseek_v2 doge ernie4_5 exaone4 falcon falcon_h1
+    falcon_mamba gemma gemma2 glm glm4 glm4_moe gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite
+    granitemoe granitemoehybrid helium jamba lfm2 mamba minimax ministral mistral mixtral nemotron olmo
+    olmo2 olmo3 opt phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next recurrent_gemma seed_oss smollm3
+    stablelm starcoder2 zamba zamba2
+"""
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in COMMON)]
+    + [pytest.param(name, marks=pytest.mark.exhaustive) for name in MORE.split()],
+)
+def test_the_state_is_that_of_a_real_cache(model_type: str, tmp_path: Path) -> None:
+    architecture = Architecture(model_type, "AutoModelForCausalLM", is_common=False)
+    source = _with_cache(architecture.source(tmp_path))
+
+    planned = [_state(source, workload) for workload in ("prefill", "decode")]
+
+    assert planned == [_real(architecture, CONTEXT, steps) for steps in (0, 1)]
+
+
+def _with_cache(source: str) -> str:
+    path = Path(source.split(":")[1])
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "use_cache": True}))
+    return source
+
+
+def _state(source: str, workload: Any) -> int:
+    report = fe.plan(source, target="cpu", batch=BATCH, context=CONTEXT, workload=workload)
+    return sum(device.state_after for device in report.points[0].devices)
+
+
+def _real(architecture: Architecture, context: int, steps: int) -> int:
+    """Return the bytes of the cache of a real model that has read a context, the last tokens one by one."""
+    model = architecture.build().eval()
+    ids = torch.ones(BATCH, context, dtype=torch.long)
+    with torch.no_grad():
+        cache = _cache(model(input_ids=ids[:, : context - steps], use_cache=True))
+        for _ in range(steps):
+            name = "past_key_values" if not hasattr(cache, "conv_states") else "cache_params"
+            mask = torch.ones(BATCH, context, dtype=torch.long)
+            cache = _cache(model(input_ids=ids[:, :1], attention_mask=mask, use_cache=True, **{name: cache}))
+    memory = {tensor.untyped_storage()._cdata: tensor for tensor in _tensors(cache, set())}
+    return sum(tensor.untyped_storage().nbytes() for tensor in memory.values())
+
+
+def _cache(returned: Any) -> Any:
+    cache = getattr(returned, "past_key_values", None)
+    return returned.cache_params if cache is None else cache
+
+
+def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an object holds, wherever they are in it."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item, seen)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()), seen)
+    elif hasattr(value, "__dict__") and id(value) not in seen:
+        seen.add(id(value))
+        yield from _tensors(vars(value), seen)
