@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -16,7 +16,7 @@ from fakexport.program import Visit
 
 @dataclass(frozen=True)
 class LiveStorage:
-    """A storage and its bytes at the chosen sizes, as the allocator rounds them."""
+    """A storage and its bytes at the chosen sizes, before any allocator rounds them."""
 
     storage: Storage
     bytes: int
@@ -54,7 +54,7 @@ class Sizes:
 
     Args:
         liveness: What the sizes are of.
-        bytes: Size of each of its storages, as the allocator of its device rounds them.
+        bytes: Size of each of its storages, before any allocator rounds it.
     """
 
     liveness: Liveness
@@ -149,22 +149,5 @@ def sizes_at(liveness: Liveness, values: Mapping[str, int]) -> Sizes:
         if size is None:
             point = {symbol: values[symbol.name] for symbol in symbols_of(storage.bytes)}
             size = known[storage.bytes] = size_value(storage.bytes, point)
-        sizes.append(rounded(size, storage.device))
+        sizes.append(size)
     return Sizes(liveness, tuple(sizes))
-
-
-def rounded(size: int, device: str) -> int:
-    """Return the bytes that an allocator gives for a request: on the CPU what is asked for."""
-    return size
-
-
-def peaks(liveness: Liveness, values: Mapping[str, int], *, largest: int = 10) -> Sequence[DevicePeak]:
-    """Return the peak of each device where the symbols have these values.
-
-    Args:
-        liveness: What was read off a program.
-        values: As for `sizes_at`.
-        largest: How many of the storages at each peak to return.
-    """
-    sizes = sizes_at(liveness, values)
-    return tuple(sizes.peak(device, largest=largest) for device in liveness.devices)
