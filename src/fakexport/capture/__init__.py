@@ -5,7 +5,7 @@ from fakexport.capture.capture import Captured, capture, guard_span
 from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
 from fakexport.capture.dynamic_dims import DynamicDim, DynamicDims, as_torch_shapes, parse_dynamic
 from fakexport.capture.exploration import Exploration, Problem, capture_or_explore
-from fakexport.capture.export import export, export_source
+from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, OperatorCall, user_spans
 from fakexport.capture.flattening import flattened
 from fakexport.capture.given_inputs import given_inputs
@@ -40,7 +40,6 @@ __all__ = [
     "capture",
     "capture_or_explore",
     "export",
-    "export_source",
     "facts_at_capture",
     "flattened",
     "given_inputs",

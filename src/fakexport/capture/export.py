@@ -28,7 +28,7 @@ from fakexport.sources import ExampleInputs, Source, resolve
 
 @renamed(topology="target")
 def export(
-    source: str | nn.Module | Callable[[], Any],
+    source: str | nn.Module | Callable[[], Any] | Source,
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -82,36 +82,9 @@ def export(
         >>> program.state_dict["weight"].device
         device(type='cuda', index=0)
     """
-    return export_source(
-        resolve(source),
-        args,
-        kwargs,
-        target=target,
-        device_map=device_map,
-        dtype=dtype,
-        dynamic_shapes=dynamic_shapes,
-        strict=strict,
-        reuse_blocks=reuse_blocks,
-        verify_reuse=verify_reuse,
-    )
-
-
-def export_source(
-    found: Source,
-    args: tuple[Any, ...] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    target: str | Topology | None = None,
-    device_map: str | Mapping[str, str] | None = None,
-    dtype: torch.dtype | None = None,
-    dynamic_shapes: Any = None,
-    strict: bool = False,
-    reuse_blocks: bool = False,
-    verify_reuse: bool = False,
-) -> ExportedProgram:
-    """Export the model of a source that is resolved: everything else is as for `export`."""
     reuse_verification.refuse_strict(verify_reuse=verify_reuse, strict=strict)
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
+    found = resolve(source)
     placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(target) as devices:
 
@@ -142,9 +115,9 @@ def export_source(
         raise captured.failure.error
     unbound = () if captured.recovered is None else captured.recovered.unbound
     if unbound:
-        warnings.warn(UnboundConstants.of(unbound), stacklevel=4)
+        warnings.warn(UnboundConstants.of(unbound), stacklevel=3)
     for text in _left_out(found, built.module, inputs, captured.program):
-        warnings.warn(PartialProgram(text), stacklevel=4)
+        warnings.warn(PartialProgram(text), stacklevel=3)
     return captured.program
 
 

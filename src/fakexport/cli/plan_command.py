@@ -86,8 +86,8 @@ def plan_command(
     The figures are read off the exported program: every tensor from the node that makes it to the node that
     uses it last. Loads no weights.
 
-    Exit code 0: it fits at every size. 1: it does not, or may not, at some; or the model does not export. 2:
-    bad usage or environment.
+    Exit code 0: it fits at every size, or the memory of the devices is not known. 1: it does not, or may not,
+    at some; or the model does not export. 2: bad usage or environment.
     """
     if timeline is not None and timeline.suffix != ".json":
         raise typer.BadParameter(f"{timeline}: a timeline must be a .json file", param_hint="--timeline")

@@ -87,7 +87,7 @@ class Execution:
     def _graph(
         self, owner: GraphModule, given: Sequence[Places], *, graph: str, caller: Visit | None
     ) -> Places:
-        """Execute one graph; what is given is held by whoever gives it, what is returned is held after it."""
+        """Execute one graph; what is given is held by the caller, what is returned is held after it."""
         values: dict[Node, Places] = {}
         result: Places = None
         arguments = iter(given)

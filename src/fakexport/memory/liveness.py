@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 
+import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.size_values import symbols_of
@@ -87,7 +88,7 @@ def liveness(program: ExportedProgram, *, topology: Topology | None = None) -> L
         program: Not changed; with or without weights.
         topology: The devices that it is for. Default: those it was exported for, as far as they are known.
     """
-    with _machine(program, topology):
+    with _machine(program, topology), _without_autocast(program):
         execution = Execution(program)
         execution.run()
     return Liveness(
@@ -98,6 +99,15 @@ def liveness(program: ExportedProgram, *, topology: Topology | None = None) -> L
         state=tuple(execution.state),
         left_out=tuple(execution.left_out()),
     )
+
+
+@contextmanager
+def _without_autocast(program: ExportedProgram) -> Iterator[None]:
+    """The caller's autocast is not the program's, whose own regions are entered where they are."""
+    with ExitStack() as stack:
+        for kind in {device.partition(":")[0] for device in devices_of_program(program)} - {"meta"}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def _machine(program: ExportedProgram, topology: Topology | None) -> AbstractContextManager[object]:

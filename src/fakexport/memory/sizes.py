@@ -15,7 +15,8 @@ from torch.export.graph_signature import InputKind
 from fakexport._torch.symbolic_numbers import expression_of, finite_bound, hint_of, unbacked_index
 from fakexport.error import InvalidValue
 
-_INTEGERS = (torch.int64, torch.int32, torch.bool)
+_INTEGERS = (torch.int64, torch.int32)
+_NOT_TEXT = re.compile(r"grid|size|shape|length")
 _EMBEDDED = re.compile(r"(?:\w+_)?inputs_embeds")
 _CACHED = re.compile(r"(?:past|cache)(?:[_.\d]|$)|(?:\w+_)?cache(?:s|[_.\d]|$)")
 _MOST_ELEMENTS = 2**62
@@ -211,6 +212,8 @@ class ProgramSizes:
 
     def _of_role(self, role: str, size: int) -> Iterator[tuple[InputDim, int]]:
         dims = [dim for dim in self.dims if dim.role == role]
+        if role == "context":
+            self._refuse_free_query(size)
         free = [dim for dim in dims if _symbol(dim) is not None]
         cached = [dim for dim in self.dims if role == "context" and dim.role == "cached"]
         if not free and not any(_symbol(dim) is not None for dim in cached):
@@ -220,6 +223,17 @@ class ProgramSizes:
             raise InvalidValue(_not_free(role, size, fixed))
         for dim in (*free, *(dim for dim in cached if _symbol(dim) is not None)):
             yield dim, self._size_of(dim, size)
+
+    def _refuse_free_query(self, size: int) -> None:
+        """Of a program that takes new tokens and a cache, both of any length, a context says neither."""
+        free = [dim for dim in self.dims if _symbol(dim) is not None]
+        query = next((dim for dim in free if dim.role == "context" and _is_query(dim)), None)
+        cached = next((dim for dim in free if dim.role == "cached"), None)
+        if query is not None and cached is not None:
+            raise InvalidValue(
+                f"--context {size:,}: the new tokens ({query}) and the cache ({cached}) both vary: choose "
+                "each with --size NAME.DIM=N"
+            )
 
     def _size_of(self, dim: InputDim, context: int) -> int:
         """Return the size of a dimension for a context: a cache does not have the new tokens yet.
@@ -235,9 +249,8 @@ class ProgramSizes:
 
     @property
     def _new_tokens(self) -> int:
-        """How many tokens a call adds: the length of what is no cache and no mask."""
-        sizes = [dim for dim in self.dims if dim.role in ("context", "") and dim.dim == 1]
-        own = [dim for dim in sizes if "mask" not in dim.name and _is_text(dim.name)]
+        """How many tokens a call adds: the length of the tokens next to the cache, where it is fixed."""
+        own = [dim for dim in self.dims if dim.dim == 1 and _is_query(dim)]
         return next((self._example(dim) or 1 for dim in own if _symbol(dim) is None), 0)
 
     def _example(self, dim: InputDim) -> int | None:
@@ -315,9 +328,10 @@ def _role(name: str, value: torch.Tensor, index: int) -> str:
         return "batch" if index == 0 else "cached" if (index, value.dim()) == (2, 4) else ""
     if index == 0:
         return "batch"
-    is_tokens = value.dim() == 2 and value.dtype in _INTEGERS
-    is_text = is_tokens or (value.dim() == 3 and _is_text(name)) or "mask" in name
-    return "context" if index == 1 and is_text else ""
+    is_tokens = value.dim() == 2 and value.dtype in _INTEGERS and not _NOT_TEXT.search(name)
+    is_mask = value.dim() == 2 and name.endswith("attention_mask")
+    is_embedded = value.dim() == 3 and _is_text(name)
+    return "context" if index == 1 and (is_tokens or is_mask or is_embedded) else ""
 
 
 def is_cache(name: str) -> bool:
@@ -327,6 +341,11 @@ def is_cache(name: str) -> bool:
 
 def _is_text(name: str) -> bool:
     return name.endswith("input_ids") or _EMBEDDED.fullmatch(name) is not None
+
+
+def _is_query(dim: InputDim) -> bool:
+    """Return whether a dimension is the number of new tokens, and not that of a mask over all of them."""
+    return dim.role == "context" and "mask" not in dim.name
 
 
 def _hints(program: ExportedProgram) -> Iterator[tuple[Any, int]]:

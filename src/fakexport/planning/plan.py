@@ -58,8 +58,8 @@ def plan(
         device_map, dtype: As for `check`; of a source only.
         batch: Sequences or images at a time; one number, or several. Default: 1 for a model of `hf:`, else
             that of the example inputs.
-        context: Tokens that the model attends to, those of a cache included. Default: 4,096 for a model of
-            `hf:`, else that of the example inputs.
+        context: Tokens that the model attends to, those of a cache included. Default: 4,096, or fewer where
+            it takes no more, for a model of `hf:`; else that of the example inputs.
         workload: What an `hf:` model does: `"forward"` without a cache, `"prefill"`, which returns one, or
             `"decode"`, which reads one token and a cache.
         sizes: Other dimensions of inputs, such as `"pixel_values.2=448"`.
@@ -91,6 +91,8 @@ def plan(
             raise InvalidValue(
                 "--device-map, --dtype, --workload and --smallest apply to models, not to programs"
             )
+        if method is not None and isinstance(subject, ExportedProgram):
+            raise InvalidValue("--method applies to archives, not to programs")
         return _of_program(subject, asked, target, method)
     if method is not None:
         raise InvalidValue("--method applies to archives, not to models")
@@ -167,6 +169,7 @@ def _of_program(
 def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
     requests = [programs.completed(request) for request in asked.points()]
     points = tuple(programs.at(request) for request in requests)
+    defaults = _defaults(next(asked.points()), requests[0])
     found = tuple(_greatest(programs, role, requests[0]) for role in asked.maximum)
     planned = programs.program_at(requests[0])
     return PlanReport(
@@ -180,9 +183,19 @@ def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
         greatest=found,
         timeline=tuple(planned.timeline(requests[0])) if asked.has_timeline else (),
         left_out=tuple(dict.fromkeys((*programs.left_out, *planned.liveness.left_out))),
-        assumptions=programs.source.assumptions,
+        assumptions=(*programs.source.assumptions, *defaults),
         versions=_versions(),
     )
+
+
+def _defaults(asked: SizeRequest, completed: SizeRequest) -> list[str]:
+    """Return a sentence for each size that was not asked for."""
+    sizes = {"batch": (asked.batch, completed.batch), "context": (asked.context, completed.context)}
+    return [
+        f"--{role} was not given: {size:,} is assumed"
+        for role, (given, size) in sizes.items()
+        if given is None and size is not None
+    ]
 
 
 def _greatest(programs: SourcePrograms, role: str, request: SizeRequest) -> Greatest:

@@ -115,7 +115,8 @@ class PlannedProgram:
 
     def _growth(self, request: SizeRequest, chosen: ChosenSizes, sizes: Sizes) -> Iterator[tuple[str, int]]:
         """Yield how much more the fullest device holds for one sequence and for one token more."""
-        fullest = max(self.devices, key=lambda device: sizes.peak(device, largest=0).bytes, default=None)
+        held = {device: sizes.peak(device, largest=0).bytes for device in self.devices}
+        fullest = max(held, key=held.__getitem__, default=None)
         if fullest is None:
             return
         larger = {
@@ -130,7 +131,7 @@ class PlannedProgram:
             except InvalidValue:  # Fixed, or the most that the program accepts.
                 continue
             more = sizes_at(self.liveness, values).peak(fullest, largest=0).bytes
-            yield role, more - sizes.peak(fullest, largest=0).bytes
+            yield role, more - held[fullest]
 
     def _device(self, name: str, sizes: Sizes, chosen: ChosenSizes, largest: int) -> PlannedDevice:
         peak = sizes.peak(name, largest=largest * _FOLDED)

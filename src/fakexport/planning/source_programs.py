@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport.capture import PartialProgram, export_source
+from fakexport.capture import PartialProgram, export
 from fakexport.devices import Topology, emulate
 from fakexport.error import FakexportError, InvalidValue, type_and_line
 from fakexport.memory import SizeRequest
@@ -25,7 +25,7 @@ _LEAST_DECODED = 3
 
 
 class PlanError(FakexportError):
-    """The model could not be exported, so there is no program to plan."""
+    """The model could not be exported, so nothing can be planned."""
 
 
 class SourcePrograms:
@@ -69,6 +69,8 @@ class SourcePrograms:
             return request
         batch, context = request.batch or _BATCH, request.context or _CONTEXT
         sizes = self.program(replace(request, batch=batch, context=context)).sizes
+        if request.context is None:
+            context = min(context, sizes.greatest("context") or context)
         return replace(
             request,
             batch=batch if sizes.has_role("batch") else request.batch,
@@ -138,7 +140,7 @@ class SourcePrograms:
         with torch_logs_silenced(), emulate(self.topology), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
-                program = export_source(
+                program = export(
                     source,
                     target=self.topology,
                     device_map=self._device_map,

@@ -45,7 +45,7 @@ def decode_inputs(
         returned = module(**before.kwargs, use_cache=True)
     cache = _cache_of(returned)
     if cache is None:
-        raise SourceError(f"{name} returns no cache, so there is no decode step to plan")
+        raise SourceError(f"{name} does not return a cache, so a decode step cannot be planned")
     parameter, state = cache
     token = before.kwargs["input_ids"][:, :1].clone()
     kwargs = {"input_ids": token}

@@ -27,7 +27,10 @@ _OF_PREFIX: Mapping[str, Callable[[str, str, bool, Workload], Source]] = {
 
 
 def resolve(
-    spec: str | nn.Module | Callable[[], Any], *, use_cache: bool = False, workload: Workload = FORWARD
+    spec: str | nn.Module | Callable[[], Any] | Source,
+    *,
+    use_cache: bool = False,
+    workload: Workload = FORWARD,
 ) -> Source:
     """Return the source that a spec names, or that a factory or a module is; nothing is constructed yet.
 
@@ -36,7 +39,8 @@ def resolve(
 
     Args:
         spec: One of `FORMS`. A factory is any callable without arguments, an `nn.Module` class included. Or
-            such a factory, or a module, whose weights are not read; its name is the spec then.
+            such a factory, or a module, whose weights are not read; its name is the spec then. A source
+            stands for itself.
         use_cache: Whether a language model returns a key-value cache; it takes none. For `hf:` only.
         workload: The call that the example inputs are of. Of `hf:` models only; the inputs of others are what
             they are.
@@ -52,6 +56,8 @@ def resolve(
         >>> resolve("hf:gpt2").assumptions[-1]
         'hf:gpt2 names no class: GPT2LMHeadModel assumed'
     """
+    if isinstance(spec, Source):
+        return spec
     form, colon, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if workload.name != "forward" and form != "hf":
         raise SourceError(

@@ -85,6 +85,19 @@ def test_a_batch_of_one_and_a_context_are_assumed(planned):
 
 
 @pytest.mark.slow
+def test_a_model_that_takes_fewer_tokens_is_planned_for_those(plan, tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    settings = {"model_type": "bert", "vocab_size": 64, "max_position_embeddings": 128, **sizes}
+    path.write_text(json.dumps(settings))
+
+    text = plan(f"hf:{path}:BertForMaskedLM", "--target", "H100").out
+
+    assert "batch 1, context 128: fits" in text
+    assert "--context was not given: 128 is assumed" in text
+
+
+@pytest.mark.slow
 def test_the_text_answers_what_fits(plan, config):
     text = plan(config, "--target", "T4", "--batch", "2", "--context", "64", "--max", "batch").out
 

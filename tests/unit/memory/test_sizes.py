@@ -99,6 +99,44 @@ def test_a_fixed_size_is_accepted_if_it_is_the_one_that_is_asked_for():
         found.chosen(SizeRequest(context=8))
 
 
+class Several(nn.Module):
+    """Reads new tokens and a cache, both of any length."""
+
+    def forward(self, input_ids, past_key_values):
+        return torch.cat([past_key_values, past_key_values[:, :, :1]], 2) + input_ids.sum()
+
+
+def test_a_context_is_refused_where_new_tokens_and_the_cache_both_vary():
+    inputs = {"input_ids": torch.zeros(2, 5, dtype=torch.long), "past_key_values": torch.zeros(2, 3, 7, 4)}
+    found = ProgramSizes(fe.export(Several, (), inputs, dynamic_shapes="auto"))
+
+    with pytest.raises(
+        fe.InvalidValue, match=r"\(input_ids\.1\) and the cache \(past_key_values\.2\) both vary"
+    ):
+        found.chosen(SizeRequest(context=100))
+    dims = {("input_ids", 1): 5, ("past_key_values", 2): 95}
+    assert sizes_of(found, SizeRequest(dims=dims))["past_key_values.2"] == 95
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pixel_mask", torch.ones(2, 32, 48, dtype=torch.long)),
+        ("bool_masked_pos", torch.ones(2, 32, dtype=torch.bool)),
+        ("image_grid_thw", torch.ones(2, 3, dtype=torch.long)),
+    ],
+)
+def test_a_picture_has_no_context(name, value):
+    class Pictures(nn.Module):
+        def forward(self, **inputs):
+            return inputs[name] + 1
+
+    found = ProgramSizes(fe.export(Pictures, (), {name: value}, dynamic_shapes="auto"))
+
+    assert not found.has_role("context")
+    assert found.chosen(SizeRequest(batch=4)).context is None
+
+
 def test_a_dimension_that_depends_on_another_follows_it():
     class Pairs(nn.Module):
         def forward(self, pairs, single):

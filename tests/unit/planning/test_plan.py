@@ -86,6 +86,13 @@ def test_the_timeline_has_the_peak_and_ends_with_what_is_returned(program):
     assert fe.plan(program).timeline == ()
 
 
+def test_the_autocast_of_the_caller_is_not_that_of_the_program(program):
+    expected = device_at(program, batch=8, context=64)
+
+    with fe.emulate("H100"), torch.autocast("cuda", dtype=torch.float16):
+        assert device_at(program, batch=8, context=64) == expected
+
+
 def test_several_sizes_are_several_points(program):
     report = fe.plan(program, batch=[2, 4], context=[32, 64])
 
@@ -199,6 +206,8 @@ def test_bad_usage_is_one_line(options, words):
 def test_options_of_models_are_refused_for_programs(program):
     with pytest.raises(fe.InvalidValue, match="apply to models, not to programs"):
         fe.plan(program, dtype="float16")
+    with pytest.raises(fe.InvalidValue, match="--method applies to archives, not to programs"):
+        fe.plan(program, method="decode")
 
 
 def test_a_program_is_not_planned_for_devices_that_the_target_lacks():
