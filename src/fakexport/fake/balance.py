@@ -7,7 +7,8 @@ transfer per run, so a repeated block stays whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,8 +34,9 @@ class _Unit:
 def balanced_map(module: nn.Module, topology: Topology | None) -> dict[str, str]:
     """Return the device by module path: blocks in the order of the model, in shares of the devices' memory.
 
-    Modules without parameters (rotary embeddings) are on the first device, modules whose parameters are
-    all tied to earlier ones are with those. The host is used only where it is the only device.
+    Modules without parameters (rotary embeddings) are on the first device. Modules that share a parameter are
+    together, where the first of them is: an operator takes its weights from one device. The host is used only
+    where it is the only device.
 
     Args:
         module: The model.
@@ -44,22 +46,31 @@ def balanced_map(module: nn.Module, topology: Topology | None) -> dict[str, str]
     if len(devices) < 2:
         return {"": devices[0][0] if devices else "cpu"}
     units = list(_units(module, len(devices)))
-    total = sum(unit.bytes_ for unit in units)
-    shares = _upper_bounds([memory for _, memory in devices], total)
-    placed: dict[str, str] = {}
-    owners: dict[int, str] = {}
+    groups = _tied(units)
+    group_bytes = Counter[int]()
+    for unit, group in zip(units, groups, strict=True):
+        group_bytes[group] += unit.bytes_
+    bounds = _upper_bounds([memory for _, memory in devices], group_bytes.total())
+    device_of: dict[int, str] = {}
     start = 0.0
-    for unit in units:
-        middle = start + unit.bytes_ / 2
-        device = devices[next((i for i, bound in enumerate(shares) if middle < bound), len(devices) - 1)][0]
-        if not unit.parameter_ids:
-            device = devices[0][0]
-        elif unit.bytes_ == 0 and (tied := next(filter(None, map(owners.get, unit.parameter_ids)), None)):
-            device = tied
-        placed[unit.path] = device
-        owners |= {key: device for key in unit.parameter_ids if key not in owners}
-        start += unit.bytes_
-    return placed
+    for group, size in group_bytes.items():
+        middle = start + size / 2
+        place = next((i for i, bound in enumerate(bounds) if middle < bound), len(devices) - 1)
+        device_of[group] = devices[place if units[group].parameter_ids else 0][0]
+        start += size
+    return {unit.path: device_of[group] for unit, group in zip(units, groups, strict=True)}
+
+
+def _tied(units: Sequence[_Unit]) -> list[int]:
+    """Return for each unit the first one that it shares a parameter with, directly or over others."""
+    groups = list(range(len(units)))
+    owners: dict[int, int] = {}
+    for index, unit in enumerate(units):
+        joined = {index, *(groups[owners.setdefault(key, index)] for key in unit.parameter_ids)}
+        if len(joined) > 1:
+            first = min(joined)
+            groups = [first if group in joined else group for group in groups]
+    return groups
 
 
 def _upper_bounds(memories: list[int], total: int) -> list[float]:

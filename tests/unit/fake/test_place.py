@@ -171,6 +171,22 @@ class TestBalanced:
         assert placement.device_of("head") == "cuda:0"
         assert placement.notes == ()
 
+    def test_a_head_that_is_tied_in_part_is_with_its_embedding(self):
+        """As BERT's: layers of its own, the weight of the embedding, and one bias under two names."""
+        model = Decoder(layers=32)
+        model.head = nn.Module()
+        model.head.dense = nn.Linear(8, 8)
+        model.head.decoder = nn.Linear(8, 11)
+        model.head.decoder.weight = model.embed.weight
+        model.bias = model.head.decoder.bias
+
+        placement = place(model, "balanced")
+
+        tied = ("embed.weight", "head.dense.weight", "head.decoder.weight", "head.decoder.bias", "bias")
+        assert {placement.tensor_devices[name] for name in tied} == {"cuda:0"}
+        assert placement.device_of("layers.31") == "cuda:3"
+        assert placement.notes == ()
+
     def test_a_class_that_must_not_be_split_is_not(self):
         class Whole(nn.Module):
             _no_split_modules = ("Decoder",)
