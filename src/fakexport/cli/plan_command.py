@@ -68,6 +68,10 @@ def plan_command(
         bool,
         typer.Option("--smallest", help="Find how many devices of each NVIDIA or AMD GPU are enough."),
     ] = False,
+    by_module: Annotated[
+        bool,
+        typer.Option("--by-module", help="Also show what each module computes and reads, equal ones as one."),
+    ] = False,
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -110,6 +114,7 @@ def plan_command(
                 maximum=max_ or (),
                 smallest=smallest,
                 timeline=timeline is not None,
+                by_module=by_module,
                 method=method,
                 on_progress=on_progress,
             )

@@ -4,20 +4,25 @@
 """
 
 from fakexport.memory.allocator import allocator_peak
+from fakexport.memory.execution import REGIONS
 from fakexport.memory.liveness import Liveness, liveness
+from fakexport.memory.node_memory import value_key, values_of
 from fakexport.memory.overheads import allocator_overhead, overheads
 from fakexport.memory.peak import LiveStorage, Sizes, sizes_at
 from fakexport.memory.sizes import ChosenSizes, ProgramSizes, SizeRequest, parse_bounds, parse_dims
-from fakexport.memory.storage import Kind
+from fakexport.memory.storage import Kind, Size, Storage
 
 __all__ = [
+    "REGIONS",
     "ChosenSizes",
     "Kind",
     "LiveStorage",
     "Liveness",
     "ProgramSizes",
+    "Size",
     "SizeRequest",
     "Sizes",
+    "Storage",
     "allocator_overhead",
     "allocator_peak",
     "liveness",
@@ -25,4 +30,6 @@ __all__ = [
     "parse_bounds",
     "parse_dims",
     "sizes_at",
+    "value_key",
+    "values_of",
 ]

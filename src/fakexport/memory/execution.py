@@ -30,7 +30,7 @@ Places = Any
 """A node's value with the index of a storage in place of each tensor, None in place of the rest."""
 
 # They run their subgraph once, on the operands after it, and return what it returns.
-_REGIONS = frozenset(
+REGIONS = frozenset(
     f"higher_order.{name}"
     for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast", "invoke_subgraph", "wrap",
                  "tag_activation_checkpoint", "hints_wrapper", "wrap_inductor_compiled_regions")
@@ -170,7 +170,7 @@ class Execution:
         name = operator_name(visit.node)
         operands = _operands(visit.node, values)
         named = [(f"{visit.graph}.{graph}".lstrip("."), module) for graph, module in subgraphs]
-        if name in _REGIONS and len(named) == 1:
+        if name in REGIONS and len(named) == 1:
             with self._casts(visit.node) if name == _AUTOCAST else nullcontext():
                 return self._graph(named[0][1], operands, graph=named[0][0], caller=visit)
         if name not in (_BRANCH, _LOOP):

@@ -102,7 +102,7 @@ class NodeMemory:
         if isinstance(argument, Node):
             known = self._keys.get(argument)
             if known is None:
-                known = self._keys[argument] = _value_key(argument.meta.get("val"))
+                known = self._keys[argument] = value_key(argument.meta.get("val"))
             return known
         if isinstance(argument, (list, tuple)):
             return tuple([self._key(item) for item in argument])
@@ -128,13 +128,14 @@ def values_of(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args, kwargs
 
 
-def _value_key(value: Any) -> Hashable:
+def value_key(value: Any) -> Hashable:
+    """Return what calls have in common whose arguments are alike: dtypes, devices, sizes and strides."""
     if isinstance(value, torch.Tensor):
         strides = value.stride() if value.layout is torch.strided else ()
         numbers = tuple([_number_key(number) for number in (*value.shape, *strides)])
         return value.dtype, value.device, numbers
     if isinstance(value, (list, tuple)):
-        return tuple([_value_key(item) for item in value])
+        return tuple([value_key(item) for item in value])
     return _number_key(value)
 
 

@@ -44,6 +44,7 @@ def plan(
     maximum: Sequence[str] = (),
     smallest: bool = False,
     timeline: bool = False,
+    by_module: bool = False,
     method: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> PlanReport:
@@ -68,6 +69,7 @@ def plan(
         smallest: Whether to find how many devices of each CUDA profile are enough, at the first of the sizes:
             the model is exported once for 1, 2, 4, 8 and 16 devices, as far as needed.
         timeline: Whether to return what is held node by node at the first of the sizes.
+        by_module: Whether to return what each module computes and reads at the first of the sizes.
         method: Program to use from a bundle.
         on_progress: Called before each export.
     Returns:
@@ -85,7 +87,7 @@ def plan(
     if unknown := [role for role in maximum if role not in ("batch", "context")]:
         raise InvalidValue(f"--max {unknown[0]}: write batch or context")
     other = SizeRequest(dims=parse_dims(sizes), bounds=parse_bounds(bounds))
-    asked = _Asked(batches, contexts, other, tuple(dict.fromkeys(maximum)), timeline)
+    asked = _Asked(batches, contexts, other, tuple(dict.fromkeys(maximum)), timeline, by_module)
     if isinstance(subject, (ExportedProgram, Path)) or _is_archive(subject):
         if (device_map, dtype, workload, smallest) != (None, None, "forward", False):
             raise InvalidValue(
@@ -120,6 +122,7 @@ class _Asked:
     other: SizeRequest
     maximum: tuple[str, ...]
     has_timeline: bool
+    has_modules: bool
 
     def points(self) -> Iterator[SizeRequest]:
         for batch, context in itertools.product(self.batches, self.contexts):
@@ -151,6 +154,7 @@ def _of_program(
         first = next(asked.points())
         found = tuple(greatest(planned, role, first) for role in asked.maximum)
         steps = tuple(planned.timeline(first)) if asked.has_timeline else ()
+        modules = planned.modules(first) if asked.has_modules else ()
     return PlanReport(
         subject=(facts.source or "program") if is_program else str(subject),
         target=topology.canonical,
@@ -161,6 +165,7 @@ def _of_program(
         points=points,
         greatest=found,
         timeline=steps,
+        modules=modules,
         left_out=planned.liveness.left_out,
         versions=_versions(),
     )
@@ -182,6 +187,7 @@ def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
         points=points,
         greatest=found,
         timeline=tuple(planned.timeline(requests[0])) if asked.has_timeline else (),
+        modules=planned.modules(requests[0]) if asked.has_modules else (),
         left_out=tuple(dict.fromkeys((*programs.left_out, *planned.liveness.left_out))),
         assumptions=(*programs.source.assumptions, *defaults),
         versions=_versions(),

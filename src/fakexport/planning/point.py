@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch.export import ExportedProgram
 
+from fakexport.costs import CostsAt, ProgramCosts, program_costs
 from fakexport.devices import Topology
 from fakexport.diagnostics import Span
 from fakexport.error import InvalidValue
@@ -26,10 +27,12 @@ from fakexport.memory import (
     overheads,
     sizes_at,
 )
+from fakexport.planning.point_costs import planned_costs, planned_modules
 from fakexport.program import SourcePaths, Visit, operator_name, star, star_common
 from fakexport.report import (
     Interval,
     PlannedDevice,
+    PlannedModule,
     PlannedOverhead,
     PlannedPeak,
     PlannedPoint,
@@ -52,12 +55,14 @@ class PlannedProgram:
         sizes: The sizes that may be chosen.
         liveness: Its storages and when they are held.
         multiplies: Devices on which it multiplies matrices.
+        costs: What one call computes, reads and sends.
     """
 
     topology: Topology
     sizes: ProgramSizes
     liveness: Liveness
     multiplies: frozenset[str]
+    costs: ProgramCosts
 
     @classmethod
     def of(cls, program: ExportedProgram, topology: Topology) -> PlannedProgram:
@@ -69,7 +74,7 @@ class PlannedProgram:
         """
         found = liveness(program, topology=topology)
         sizes = ProgramSizes(program, needed=found.symbols)
-        return cls(topology, sizes, found, frozenset(_multiplying(found)))
+        return cls(topology, sizes, found, frozenset(_multiplying(found)), program_costs(program, found))
 
     @property
     def dtype(self) -> str:
@@ -104,7 +109,18 @@ class PlannedProgram:
             as_in_example={str(dim): size for dim, size in chosen.as_in_example},
             devices=tuple(self._device(name, sizes, chosen, largest) for name in self.devices),
             growth=growth,
+            costs=planned_costs(self._costs(sizes, chosen), self.topology, self.sizes, chosen)
+            if largest
+            else None,
         )
+
+    def modules(self, request: SizeRequest) -> tuple[PlannedModule, ...]:
+        """Return what each module computes and reads, at the sizes that are asked for."""
+        chosen = self.sizes.chosen(request)
+        return planned_modules(self._costs(sizes_at(self.liveness, chosen.values), chosen))
+
+    def _costs(self, sizes: Sizes, chosen: ChosenSizes) -> CostsAt:
+        return CostsAt(self.costs, sizes, chosen.values)
 
     def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
         """Yield what each device holds, node by node, at the sizes that are asked for."""

@@ -52,7 +52,7 @@ from fakexport.program.symbol_range import SymbolRange, symbol_ranges
 from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
 from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
 from fakexport.program.training_mode import training_operators
-from fakexport.program.transfers import Transfer, transfers
+from fakexport.program.transfers import Transfer, moved_tensor, transfers
 from fakexport.program.unbound_constant import UnboundConstant, UnboundReason
 from fakexport.program.unused_parameters import UnusedParameters, unused_parameters
 from fakexport.program.walk import Visit, attribute, walk
@@ -122,6 +122,7 @@ __all__ = [
     "library_modules",
     "library_operators",
     "module_path",
+    "moved_tensor",
     "named_devices",
     "names_by_tensor",
     "operator_name",

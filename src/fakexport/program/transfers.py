@@ -73,13 +73,13 @@ def transfers(program: ExportedProgram) -> tuple[Transfer, ...]:
 
 def _found(program: ExportedProgram, spelling: Spelling) -> Iterator[Transfer]:
     for visit in walk(program):
-        moved = _moved(visit.node)
+        moved = moved_tensor(visit.node)
         if moved is not None:
             yield _transfer(visit, *moved, spelling)
 
 
-def _moved(node: Node) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the tensor before and after, if this node moves it."""
+def moved_tensor(node: Node) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the tensor before and after, if a node moves it from one device to another."""
     output = node.meta.get("val")
     if node.op != "call_function" or not isinstance(output, torch.Tensor):
         return None

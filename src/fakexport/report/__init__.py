@@ -32,6 +32,7 @@ from fakexport.report.plan_report import (
 )
 from fakexport.report.plan_text import render_plan
 from fakexport.report.plan_trace import plan_trace
+from fakexport.report.planned_costs import PlannedBound, PlannedCosts, PlannedDeviceCost, PlannedModule
 from fakexport.report.progress import Progress, Step
 from fakexport.report.project_report import ProjectReport, project_summary_line, project_to_dict
 from fakexport.report.rule_listing import render_rules
@@ -57,7 +58,11 @@ __all__ = [
     "OutputComparison",
     "Place",
     "PlanReport",
+    "PlannedBound",
+    "PlannedCosts",
     "PlannedDevice",
+    "PlannedDeviceCost",
+    "PlannedModule",
     "PlannedOverhead",
     "PlannedPeak",
     "PlannedPoint",

@@ -6,6 +6,7 @@ from typing import Any
 
 from fakexport.report.as_json import plain
 from fakexport.report.plan_report import PlannedDevice, PlannedPoint, PlanReport
+from fakexport.report.planned_costs import PlannedCosts
 
 PLAN_SCHEMA = "fakexport.plan/1"
 
@@ -25,7 +26,24 @@ def plan_to_dict(report: PlanReport) -> dict[str, Any]:
 
 
 def _point(point: PlannedPoint) -> dict[str, Any]:
-    return {**plain(point), "fit": point.fit, "devices": [_device(device) for device in point.devices]}
+    return {
+        **plain(point),
+        "fit": point.fit,
+        "devices": [_device(device) for device in point.devices],
+        "costs": None if point.costs is None else _costs(point.costs),
+    }
+
+
+def _costs(costs: PlannedCosts) -> dict[str, Any]:
+    return {
+        **plain(costs),
+        "devices": [
+            {**plain(d), "least_seconds": d.least_seconds, "flops_per_byte": d.flops_per_byte}
+            for d in costs.devices
+        ],
+        "least_seconds": costs.least_seconds,
+        "most_tokens_per_second": costs.most_tokens_per_second,
+    }
 
 
 def _device(device: PlannedDevice) -> dict[str, Any]:

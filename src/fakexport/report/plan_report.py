@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fakexport.report.planned_costs import PlannedCosts, PlannedModule
+
 Fit = Literal["fits", "may not fit", "does not fit", "unknown"]
 
 
@@ -170,6 +172,7 @@ class PlannedPoint:
         devices: In the order of their names.
         growth: `batch` and `context`, as far as they vary -> bytes that one sequence or one token more adds
             to the tensors of the fullest device.
+        costs: What one call costs at least; None where only what fits was asked.
     """
 
     batch: int | None
@@ -177,6 +180,7 @@ class PlannedPoint:
     as_in_example: Mapping[str, int]
     devices: tuple[PlannedDevice, ...]
     growth: Mapping[str, int] = field(default_factory=dict)
+    costs: PlannedCosts | None = None
 
     @property
     def fit(self) -> Fit:
@@ -237,6 +241,7 @@ class PlanReport:
         greatest: Answers to `--max`.
         timeline: What is held on each device, node by node, at the first point; empty unless asked for.
         machines: Answers to `--smallest`, those that are enough first, by the memory of all their devices.
+        modules: What each module computes and reads at the first point; empty unless asked for.
         left_out: What the figures leave out, one sentence each.
         assumptions: What was assumed about the source, one sentence each.
         versions: The packages that decided the figures.
@@ -252,6 +257,7 @@ class PlanReport:
     greatest: tuple[Greatest, ...] = ()
     timeline: tuple[PlannedStep, ...] = ()
     machines: tuple[Machine, ...] = ()
+    modules: tuple[PlannedModule, ...] = ()
     left_out: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)

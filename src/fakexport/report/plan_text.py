@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fakexport.documents import escaped
+from fakexport.report.cost_text import cost_lines, module_lines
 from fakexport.report.plan_report import (
     Greatest,
     Interval,
@@ -34,7 +35,10 @@ def render_plan(report: PlanReport, *, width: int = 100) -> str:
         lines += ["", *(line for found in report.greatest for line in wrapped(_greatest(found), width))]
     if report.machines:
         lines += ["", *_machines(report.machines)]
-    notes = [*(f"left out: {text}" for text in report.left_out), *report.assumptions]
+    if report.modules:
+        lines += ["", *module_lines(report.modules, width=width)]
+    uncounted = dict.fromkeys(text for point in report.points if point.costs for text in point.costs.left_out)
+    notes = [*(f"left out: {text}" for text in (*report.left_out, *uncounted)), *report.assumptions]
     for note in notes:
         lines += wrapped(note, width, first="note: ", later="      ")
     return "\n".join(lines) + "\n"
@@ -65,6 +69,8 @@ def _point(point: PlannedPoint, width: int, *, is_only: bool) -> Iterator[str]:
             if size > 0
             else f"a larger {role}: no more"
         )
+    if point.costs is not None:
+        yield from (line for text in cost_lines(point.costs) for line in wrapped(text, width))
     fullest = _fullest(point)
     if is_only and fullest is not None and fullest.peak is not None:
         yield from wrapped(_peak(fullest), width)

@@ -135,6 +135,24 @@ def test_bad_usage_is_one_line(plan, config, options, words):
     assert words in printed.err
 
 
+def test_modules_are_shown_on_demand(plan):
+    shown = plan("examples/mlp.py:factory", "--target", "H100", "--by-module").out
+
+    assert "FLOP per byte" in shown.split("\n\n")[-1]
+    assert "reads at least" not in plan("examples/mlp.py:factory", "--target", "H100").out
+
+
+def test_the_costs_of_a_decode_step_are_weights_and_cache(planned):
+    ((point, _),) = planned("--workload", "decode", "--batch", "4", "--context", "128")
+
+    (cost,) = point["costs"]["devices"]
+    layer = HIDDEN * HIDDEN * 2 + HIDDEN * KV_HEADS * HEAD_DIM * 2 + 3 * HIDDEN * 128
+    products = (LAYERS * layer + HIDDEN * VOCABULARY) * 4
+    assert point["costs"]["tokens"] == 4
+    assert 0 <= cost["read_bytes"] - products - cache_bytes(4, 127) < 4096
+    assert cost["written_bytes"] == cache_bytes(4, 1) + 4 * VOCABULARY * 4
+
+
 def test_the_timeline_is_a_trace_with_counters(plan, tmp_path):
     file = tmp_path / "memory.json"
 

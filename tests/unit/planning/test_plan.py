@@ -86,6 +86,60 @@ def test_the_timeline_has_the_peak_and_ends_with_what_is_returned(program):
     assert fe.plan(program).timeline == ()
 
 
+def test_a_call_costs_what_its_products_and_weights_cost(program):
+    (point,) = fe.plan(program, batch=8, context=4096).points
+
+    tokens = 8 * 4096
+    (cost,) = point.costs.devices
+    assert cost.flops == cost.least_flops["bfloat16"] == 2 * tokens * 1024 * 65536
+    assert cost.read_bytes == 65536 * 1024 * 2
+    assert cost.written_bytes == tokens * 65536 * 2
+    assert point.costs.least_seconds == cost.flops / 989.4e12
+    assert point.costs.most_tokens_per_second == pytest.approx(tokens / point.costs.least_seconds)
+
+
+def test_the_bound_names_its_reason(program):
+    report = fe.plan(program, batch=8, context=4096)
+
+    text = " ".join(render_plan(report).split())
+    assert "cannot be faster than 4.44 ms per call: cuda:0 computes 4.398 TFLOP in bfloat16" in text
+
+
+def test_a_decode_step_of_few_tokens_is_bound_by_memory(program):
+    (point,) = fe.plan(program, batch=2, context=16).points
+
+    device, bound = point.costs.limit
+    assert (device.name, bound.limit) == ("cuda:0", "memory")
+
+
+def test_devices_without_rates_have_no_bound():
+    report = fe.plan(lambda: (nn.Linear(8, 8), (torch.zeros(2, 8),)))
+
+    assert report.points[0].costs.least_seconds is None
+    assert "256 FLOP per call; no bound on its time: the profile of cpu has no rates" in render_plan(report)
+
+
+def test_equal_modules_are_one_row_and_all_of_them_are_counted():
+    def factory():
+        layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)) for _ in range(3))
+        model = nn.Sequential(*layers, nn.Linear(8, 4))
+        return model, (torch.zeros(2, 8),)
+
+    report = fe.plan(factory, target="H100", by_module=True)
+
+    flops = 2 * 2 * 8 * 16
+    assert [(m.path, m.depth, m.count, m.flops) for m in report.modules] == [
+        ("", 0, 1, 3 * 2 * flops + flops // 4),
+        ("0-2", 1, 3, 3 * 2 * flops),
+        ("0-2.0", 2, 3, 3 * flops),
+        ("0-2.2", 2, 3, 3 * flops),
+        ("3", 1, 1, flops // 4),
+    ]
+    whole, *_ = report.modules
+    assert whole.read_bytes == 4 * (3 * (2 * 8 * 16 + 16 + 8) + 8 * 4 + 4 + 2 * 8)
+    assert fe.plan(factory, target="H100").modules == ()
+
+
 def test_the_autocast_of_the_caller_is_not_that_of_the_program(program):
     expected = device_at(program, batch=8, context=64)
 

@@ -1,0 +1,17 @@
+"""What one call of a program computes, reads and sends, and the time that no device can stay below.
+
+`program_costs` reads a program once, `CostsAt` evaluates it at sizes, `bounds` divides by a device's rates.
+"""
+
+from fakexport.costs.bounds import Bound, bounds
+from fakexport.costs.costs_at import CostsAt, DeviceCost
+from fakexport.costs.program_costs import ProgramCosts, program_costs
+
+__all__ = [
+    "Bound",
+    "CostsAt",
+    "DeviceCost",
+    "ProgramCosts",
+    "bounds",
+    "program_costs",
+]

@@ -1,0 +1,246 @@
+"""What one call of a program computes, reads and sends, as expressions over its symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from fakexport._torch.operator_memory import tensors_in
+from fakexport._torch.pytree import tree_leaves
+from fakexport._torch.symbolic_numbers import expression_of, noted_expression_of
+from fakexport.costs.held_reads import HeldReads, Sources, Value, sources_of
+from fakexport.costs.node_products import NodeProducts
+from fakexport.memory import REGIONS, Liveness, Size
+from fakexport.program import Visit, moved_tensor, operator_name, plain_name
+
+_AUTOCAST = "higher_order.wrap_with_autocast"
+_BRANCH = "higher_order.cond"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProduct:
+    """Floating-point operations of a node on one device.
+
+    Args:
+        device: `cuda:0`.
+        dtype: Dtype of the factors, without `torch.`.
+        flops: By torch's formula.
+        least: What no kernel does without.
+    """
+
+    device: str
+    dtype: str
+    flops: Size
+    least: Size
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """What one node computes, reads of what is held from the start, and sends.
+
+    Args:
+        visit: The node.
+        products: What a matrix product, a convolution or attention computes; else ().
+        reads: Storage -> bytes of it that any kernel reads, once products have anything to compute.
+        sent: Source, target and bytes of a tensor that moves; None if none does.
+        branch: The `cond` that it is inside of and the branch; None where it is in none.
+        is_sure: Whether every call executes it: not so in branches and loops.
+    """
+
+    visit: Visit
+    products: tuple[NodeProduct, ...]
+    reads: Sources
+    sent: tuple[str, str, Size] | None
+    branch: tuple[int, str] | None
+    is_sure: bool
+
+
+@dataclass(frozen=True)
+class ProgramCosts:
+    """The costs of a program's nodes.
+
+    Args:
+        liveness: Its storages.
+        nodes: Those that compute, read or send, in the order of execution.
+        returned: Nodes whose value is returned.
+        uncounted: Operators that multiply and count as 0, with the reason.
+    """
+
+    liveness: Liveness
+    nodes: tuple[NodeCost, ...]
+    returned: frozenset[Node]
+    uncounted: Mapping[str, str]
+
+
+def program_costs(program: ExportedProgram, liveness: Liveness) -> ProgramCosts:
+    """Return what one call of a program computes, reads and sends.
+
+    Args:
+        program: Not changed.
+        liveness: Of this program.
+    """
+    reading = _Reading(program, liveness)
+    nodes = tuple(reading.nodes())
+    returned = frozenset(program.graph.output_node().all_input_nodes)
+    return ProgramCosts(liveness, nodes, returned, reading.products.uncounted)
+
+
+_Frame = dict[Node, Value]
+"""The values of one run of a graph that are made of something held."""
+
+
+class _Reading:
+    def __init__(self, program: ExportedProgram, liveness: Liveness) -> None:
+        self._program, self._liveness = program, liveness
+        self._known: dict[Any, Size] = {}
+        self.products = NodeProducts()
+        held = liveness.storages[: liveness.held]
+        self._places = {
+            name: index for index, storage in enumerate(held) for name in (*storage.names, storage.name)
+        }
+        self._itemsizes = [0] * len(held)
+        self._reads = HeldReads(self._size, self._itemsizes)
+        self._has_links = len(liveness.devices) > 1
+        self._frames: dict[tuple[int, str], _Frame] = {}
+
+    def nodes(self) -> Iterator[NodeCost]:
+        seen: set[tuple[int, Node]] = set()
+        for visit in self._liveness.steps:
+            frame = self._frame(visit)
+            # The second round of a loop.
+            key = (visit.caller.index if visit.caller else -1, visit.node)
+            if visit.node.op == "call_function" and key not in seen:
+                seen.add(key)
+                yield from self._node(visit, frame)
+
+    def _node(self, visit: Visit, frame: _Frame) -> Iterator[NodeCost]:
+        node = visit.node
+        products = self.products.of(node, _casts(visit))
+        reads: Sources = {}
+        if any(source in frame for source in node.all_input_nodes):
+            reads = self._followed(node, frame, is_reader=bool(products))
+        sent = self._sent(node) if self._has_links else None
+        if products or reads or sent:
+            yield NodeCost(
+                visit,
+                tuple(
+                    NodeProduct(p.device, plain_name(p.dtype), self._size(p.flops), self._size(p.least))
+                    for p in products
+                ),
+                reads,
+                sent,
+                _branch(visit),
+                _is_sure(visit),
+            )
+
+    def _followed(self, node: Node, frame: _Frame, *, is_reader: bool) -> Sources:
+        """Return what a node reads of what is held; else its value passes that on."""
+        if operator_name(node) == "operator.getitem":
+            value = _item(node, frame)
+        else:
+            given = list(sources_of((node.args, dict(node.kwargs)), frame))
+            if is_reader or self._reads.is_reduction(node):
+                return self._reads.read(node, given)
+            value = self._reads.passed_on(node, given)
+        if any(value):
+            frame[node] = value
+        return {}
+
+    def _sent(self, node: Node) -> tuple[str, str, Size] | None:
+        moved = moved_tensor(node)
+        if moved is None:
+            return None
+        return str(moved[0].device), str(moved[1].device), self._bytes(moved[1])
+
+    def _frame(self, visit: Visit) -> _Frame:
+        """Return the values of the graph that a node is in, its inputs among them."""
+        key = (visit.caller.index if visit.caller else -1, visit.graph)
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = self._frames[key] = {node: value for node, value in self._given(visit) if any(value)}
+        return frame
+
+    def _given(self, visit: Visit) -> Iterator[tuple[Node, Value]]:
+        placeholders = visit.owner.graph.find_nodes(op="placeholder")
+        if visit.caller is None:
+            for node, spec in zip(placeholders, self._program.graph_signature.input_specs, strict=True):
+                yield node, self._held(node, spec.target or node.name)
+            return
+        outer = self._frame(visit.caller)
+        operands = _operands(visit.caller.node)
+        for node, operand in zip(placeholders, operands, strict=False):
+            yield node, tuple(sources_of(operand, outer))
+
+    def _held(self, node: Node, name: str) -> Value:
+        tensors = tensors_in(node.meta.get("val"))
+        place = self._places.get(name)
+        if place is None or len(tensors) != 1:
+            return tuple({} for _ in tensors)
+        self._itemsizes[place] = max(self._itemsizes[place], tensors[0].itemsize)
+        return ({place: self._bytes(tensors[0])},)
+
+    def _bytes(self, tensor: Any) -> Size:
+        return self._size(tensor.numel() * tensor.itemsize)
+
+    def _size(self, number: Any) -> Size:
+        if isinstance(number, int):
+            return number
+        noted = noted_expression_of(number)
+        known = self._known.get(noted)
+        if known is None:
+            expression = expression_of(number)
+            known = self._known[noted] = int(expression) if expression.is_Integer else expression
+        return known
+
+
+def _item(node: Node, frame: _Frame) -> Value:
+    """Return the sources of one of several results."""
+    source, index = node.args[0], node.args[1]
+    whole = frame.get(source, ()) if isinstance(source, Node) else ()
+    values = source.meta.get("val") if isinstance(source, Node) else None
+    if not isinstance(values, (list, tuple)) or not isinstance(index, int):
+        return tuple({} for _ in tensors_in(node.meta.get("val")))
+    index %= max(1, len(values))
+    first = len(tensors_in(values[:index]))
+    return whole[first : first + len(tensors_in(values[index]))]
+
+
+def _operands(node: Node) -> Sequence[Any]:
+    """Return what a higher-order operator hands to its subgraphs: the arguments after the last of them."""
+    leaves = tree_leaves((node.args, dict(node.kwargs)))
+    last = max(
+        (i for i, leaf in enumerate(leaves) if isinstance(leaf, Node) and leaf.op == "get_attr"), default=-1
+    )
+    return leaves[last + 1 :]
+
+
+def _callers(visit: Visit) -> Iterator[Visit]:
+    caller = visit.caller
+    while caller is not None:
+        yield caller
+        caller = caller.caller
+
+
+def _casts(visit: Visit) -> Sequence[Any] | None:
+    """Return the arguments of the innermost autocast region around a node."""
+    regions = (caller.node for caller in _callers(visit) if operator_name(caller.node) == _AUTOCAST)
+    return next((node.args[:4] for node in regions), None)
+
+
+def _is_sure(visit: Visit) -> bool:
+    return all(operator_name(caller.node) in REGIONS for caller in _callers(visit))
+
+
+def _branch(visit: Visit) -> tuple[int, str] | None:
+    """Return the outermost `cond` around a node, and which branch it is in."""
+    found = None
+    inner = visit
+    for caller in _callers(visit):
+        if operator_name(caller.node) == _BRANCH:
+            found = caller.index, inner.graph
+        inner = caller
+    return found

@@ -1,0 +1,110 @@
+"""What one call costs at least, as text: times that it cannot stay below, and a row per module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from fakexport.documents import escaped
+from fakexport.report.planned_costs import PlannedBound, PlannedCosts, PlannedDeviceCost, PlannedModule
+from fakexport.report.quantity import bytes_text, device_names, rate_text
+from fakexport.report.spread import duration_text
+from fakexport.report.table import wide_layout
+
+_SHOWN_LINKS = 4
+_HEAD = ("module", "count", "FLOP", "share", "reads at least", "FLOP per byte", "device")
+_RIGHT = (1, 2, 3, 4, 5)
+
+
+def cost_lines(costs: PlannedCosts) -> Iterator[str]:
+    """Yield what one call cannot be faster than and why, and what it computes and moves; not wrapped."""
+    flops = sum(device.flops for device in costs.devices)
+    if costs.limit is None:
+        names = device_names([device.name for device in costs.devices])
+        yield f"{_flops(flops)} per call; no bound on its time: the profile of {names} has no rates"
+    else:
+        yield _fastest(costs)
+        yield f"{_flops(flops)} per call; {'; '.join(_device(device) for device in _slowest(costs))}"
+    links = [
+        f"{device.name} sends {bytes_text(size)} to {target}"
+        for device in costs.devices
+        for target, size in device.sent_bytes.items()
+    ]
+    if links:
+        more = f" and {len(links) - _SHOWN_LINKS} more" if len(links) > _SHOWN_LINKS else ""
+        yield f"per call, {', '.join(links[:_SHOWN_LINKS])}{more}"
+
+
+def module_lines(modules: Sequence[PlannedModule], *, width: int) -> list[str]:
+    """Return a table with a row per module, each below the one that it is in; equal ones are one row."""
+    whole = max((module.flops for module in modules), default=0)
+    rows = [_HEAD, *(_row(module, name, whole) for module, name in _named(modules))]
+    is_told = len({module.devices for module in modules}) > 1
+    return wide_layout([row if is_told else row[:-1] for row in rows], width=width, right=_RIGHT)
+
+
+def _named(modules: Sequence[PlannedModule]) -> Iterator[tuple[PlannedModule, str]]:
+    """Yield each module with its path from the one that it is in."""
+    above: list[str] = []
+    for module in modules:
+        del above[module.depth :]
+        outer = above[-1] if above else ""
+        yield module, module.path[len(outer) :].lstrip(".") or "(root)"
+        above.append(module.path)
+
+
+def _row(module: PlannedModule, name: str, whole: int) -> tuple[str, ...]:
+    return (
+        "  " * module.depth + escaped(name),
+        f"{module.count:,}",
+        _flops(module.flops),
+        f"{100 * module.flops / whole:.1f} %" if whole else "",
+        bytes_text(module.read_bytes),
+        f"{module.flops / module.read_bytes:,.1f}" if module.read_bytes else "",
+        device_names(module.devices),
+    )
+
+
+def _fastest(costs: PlannedCosts) -> str:
+    assert costs.limit is not None
+    device, bound = costs.limit
+    if not bound.seconds:
+        return f"no bound on its time: all that a call moves may stay in the cache of {device.name}"
+    most = costs.most_tokens_per_second
+    tokens = "" if most is None else f"; at most {math.ceil(most):,} tokens/s"
+    return f"cannot be faster than {_at_least(bound.seconds)} per call: {_reason(device, bound)}{tokens}"
+
+
+def _reason(device: PlannedDeviceCost, bound: PlannedBound) -> str:
+    if bound.limit == "compute":
+        rate = rate_text(bound.per_second, "FLOP/s")
+        return f"{device.name} computes {_flops(bound.amount)} in {bound.dtype} at {rate}"
+    rate = rate_text(bound.per_second, "B/s")
+    if bound.limit == "link":
+        return f"the link of {device.name} moves {bytes_text(bound.amount)} at {rate}"
+    return f"the memory of {device.name} moves {bytes_text(bound.amount)} at {rate}"
+
+
+def _slowest(costs: PlannedCosts) -> Sequence[PlannedDeviceCost]:
+    assert costs.limit is not None
+    return [costs.limit[0]]
+
+
+def _device(device: PlannedDeviceCost) -> str:
+    names = {"compute": "arithmetic", "memory": "memory", "link": "links"}
+    times = ", ".join(
+        f"{names[bound.limit]} {_at_least(bound.seconds)}" for bound in device.bounds if bound.seconds
+    )
+    ratio = device.flops_per_byte
+    intensity = "" if ratio is None else f", {ratio:,.1f} FLOP per byte"
+    return f"{device.name} at least: {times or 'no time'}{intensity}"
+
+
+def _flops(count: int) -> str:
+    return rate_text(count, "FLOP")
+
+
+def _at_least(seconds: float) -> str:
+    """Return a time that is rounded down to three digits: rounded up it would not be a bound."""
+    step = 10.0 ** (math.floor(math.log10(seconds)) - 2) if seconds else 1.0
+    return duration_text(math.floor(seconds / step + 1e-9) * step)
