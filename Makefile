@@ -30,13 +30,13 @@ test-all: $(VENV)/.with-test
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "not gpu"
 
 # The tests of torch's private names and a core set on another torch, in an environment of its own:
-# make test-torch TORCH=2.15. The results are in docs/support.md.
+# make test-torch TORCH=2.15, slow tests included. The results are in docs/support.md.
 TORCH ?= 2.13
 CORE := tests/torch_facts tests/contract tests/unit/rules tests/unit/devices tests/unit/capture tests/unit/diagnose tests/unit/comparison \
 	tests/unit/program tests/unit/python_source tests/unit/conditions tests/unit/container tests/unit/archive tests/unit/weights tests/unit/sources tests/features
 test-torch:
 	$(MAKE) VENV=.venv-torch-$(TORCH) ONLY_TORCH=$(TORCH) .venv-torch-$(TORCH)/.with-test-core
-	.venv-torch-$(TORCH)/bin/python -m pytest -n 2 $(CORE)
+	.venv-torch-$(TORCH)/bin/python -m pytest -n 2 -m "not exhaustive and not gpu" $(CORE)
 
 # Coverage-guided, where a wheel of atheris exists. What a fuzzer finds is printed and left in the file fuzz-crash-*.
 # FUZZ_SEED=0 takes another way each time, which is what a long run is for: make fuzz FUZZ_SEED=0 FUZZ_S=900

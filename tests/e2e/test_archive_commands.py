@@ -59,6 +59,7 @@ def test_a_model_goes_from_its_config_to_its_output(target: str, folder: Path) -
     assert torch.equal(out, eager)
 
 
+@pytest.mark.slow
 def test_a_linked_archive_runs_beside_its_checkpoint(folder: Path) -> None:
     archive, linked, inputs = (f"{folder}/{name}" for name in ("plain.pt2", "linked.pt2", "in.safetensors"))
     fakexport_here("export", f"hf:{folder}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)

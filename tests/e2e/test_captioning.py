@@ -61,6 +61,7 @@ def test_the_encoders_batch_varies(encoder):
         assert verdict.summary.inputs[0].shape == (symbol, "3", "224", "224")
 
 
+@pytest.mark.slow
 @of_both_sizes
 def test_the_decoders_batch_and_length_vary(decoder, sizes):
     for verdict in decoder.verdicts:

@@ -73,6 +73,7 @@ def test_the_text_goes_to_stdout_without_a_file(folder: Path) -> None:
     assert written.stdout == shown.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_program_is_compared_with_its_model(folder: Path) -> None:
     source, archive = f"hf:{folder}/checkpoint/config.json", f"{folder}/model.pt2"
     given = ["--devices", "cpu", "--inputs", f"{folder}/in.safetensors"]

@@ -38,7 +38,8 @@ def small_vit(tmp_path: Path) -> str:
     return f"hf:{path}"
 
 
-@pytest.mark.parametrize("target", ["PVC-1550", pytest.param("M2-Ultra", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["PVC-1550", "M2-Ultra"])
 def test_a_vit_exports_with_a_dynamic_batch(small_vit, target):
     report = fe.check(small_vit, target=["cpu", target], dynamic_shapes=["pixel_values.0=2..64"])
 

@@ -69,6 +69,7 @@ def generated(bundle):
     return ids
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_write_what_generate_writes_from_weights_that_are_there_once(programs, tmp_path):
     torch.manual_seed(0)
     model = llama()

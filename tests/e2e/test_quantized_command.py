@@ -87,6 +87,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return fakexport
 
 
+@pytest.mark.slow
 def test_a_quantized_model_is_checked_exported_bound_and_run_as_it_is(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "model.py"
     source.write_text(MODEL)
@@ -141,6 +142,7 @@ def test_the_original_in_high_precision_is_not_taken_for_it(
     assert "parametrizations.weight.original" in out
 
 
+@pytest.mark.slow
 def test_the_weights_of_a_quantized_source_are_those_inside(
     capsys: pytest.CaptureFixture[str], run: Run, quantized: Quantized
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_quantized_program_is_compared_with_its_model(config: str, run: Run, t
     assert "equal bit for bit" in given
 
 
+@pytest.mark.slow
 def test_a_file_of_wrappers_needs_torchao_and_a_bound_program_does_not(
     quantized: Quantized, tmp_path: Path
 ) -> None:

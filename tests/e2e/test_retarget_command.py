@@ -107,6 +107,7 @@ def gpt2():
     return transformers.GPT2LMHeadModel(config).eval()
 
 
+@pytest.mark.slow
 def test_the_retargeted_program_runs_on_fakes_of_the_target(gpt2) -> None:
     program = fe.export(gpt2, (), {"input_ids": torch.zeros(2, 8, dtype=torch.int64)})
 
@@ -119,6 +120,7 @@ def test_the_retargeted_program_runs_on_fakes_of_the_target(gpt2) -> None:
     assert (leaf.device, leaf.shape) == (torch.device("cuda:0"), (2, 8, 64))
 
 
+@pytest.mark.slow
 def test_from_the_gpu_to_the_cpu_with_real_weights_it_equals_eager_bit_for_bit(gpt2) -> None:
     ids = torch.randint(0, 64, (2, 8))
     program = fe.export(gpt2, (), {"input_ids": ids}, target="H100", device_map="cuda:0")

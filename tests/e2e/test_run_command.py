@@ -140,6 +140,7 @@ def test_a_compiled_program_gives_the_same(counted, tmp_path: Path) -> None:
     assert_same(out, eager)
 
 
+@pytest.mark.slow
 def test_a_program_that_cannot_be_compiled_here_is_one_line(counted, monkeypatch, tmp_path: Path) -> None:
     bound, inputs, _ = counted
     monkeypatch.setenv("CXX", "/no/compiler")

@@ -112,6 +112,7 @@ def test_a_failure_for_want_of_an_omitted_input_names_it(run: Run, tmp_path: Pat
     assert "pixel_values was not provided: it depends on other inputs that give its position" in text
 
 
+@pytest.mark.slow
 def test_a_bare_model_type_says_that_no_published_model_was_measured(run: Run) -> None:
     code, text = run("check", "hf:gpt2")
 

@@ -16,6 +16,7 @@ class Attention(nn.Module):
         return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
 
 
+@pytest.mark.slow
 def test_a_hidden_row_is_zero_in_torch_and_the_mean_in_onnx() -> None:
     x = torch.arange(6.0).reshape(1, 1, 3, 2)
     mask = torch.tensor([[True, False, False], [False, False, False], [True, True, True]])
@@ -30,6 +31,7 @@ def test_a_hidden_row_is_zero_in_torch_and_the_mean_in_onnx() -> None:
     torch.testing.assert_close(found[0, 0, 1], x[0, 0].mean(dim=0))
 
 
+@pytest.mark.slow
 def test_a_row_that_numbers_hide_is_zero_in_torch_and_nan_in_onnx() -> None:
     x = torch.arange(6.0).reshape(1, 1, 3, 2)
     mask = torch.tensor([[0, -torch.inf, -torch.inf], [-torch.inf] * 3, [0, 0, 0]])

@@ -53,6 +53,7 @@ def _no_logs() -> Any:
     logging.disable(before)
 
 
+@pytest.mark.slow
 def test_the_exporter_stops_at_the_first_operator_and_we_name_all() -> None:
     program = exported(TwoMissing())
 
@@ -99,6 +100,7 @@ def test_the_exporter_drops_what_is_written_into_a_buffer_and_only_its_own_progr
     assert [value.name for value in made.model.graph.outputs] == ["add_1"]
 
 
+@pytest.mark.slow
 def test_the_optimiser_takes_a_graph_whose_weights_have_no_values() -> None:
     import onnxscript.optimizer
 

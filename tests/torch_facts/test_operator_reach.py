@@ -50,6 +50,7 @@ def operators_to_judge() -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
+@pytest.mark.slow
 def test_every_operator_that_could_name_something_outside_is_judged():
     unjudged = set(operators_to_judge()) - set(JUDGED.read_text().split())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from fakexport._torch.operator_registry import (
@@ -35,6 +36,7 @@ def test_what_is_not_registered_is_none_and_leaves_no_trace():
     assert set(sys.modules) == loaded
 
 
+@pytest.mark.slow
 def test_all_that_torch_registers_is_in_its_namespaces():
     code = """
 import torch, torch.onnx.ops

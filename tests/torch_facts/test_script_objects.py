@@ -56,6 +56,7 @@ def test_a_class_is_registered_under_its_name():
     assert not is_class_registered("no_such_library::Boom")
 
 
+@pytest.mark.slow
 def test_torch_registers_classes_in_these_namespaces_only():
     code = """
 import torch

@@ -26,6 +26,7 @@ IN_CI = IN_EVERY_RUN | {"gpt2", "llama", "resnet", "clip"}
 WITHOUT_OUTPUT = frozenset(("splinter",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "architecture",
     sampled(

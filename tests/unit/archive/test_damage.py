@@ -61,12 +61,14 @@ def test_a_flip_at_every_bit(sample, scratch, bit):
     assert unnoticed_flips(sample, scratch, lambda _: 1 << bit) == []
 
 
+@pytest.mark.slow
 def test_a_cut_at_every_byte(sample, scratch):
     unnoticed = [length for length in range(len(sample)) if not is_refused(scratch, sample[:length])]
 
     assert unnoticed == []
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_a_splice(sample, scratch, data):
@@ -80,6 +82,7 @@ def test_a_splice(sample, scratch, data):
     assert damaged == sample or is_refused(scratch, damaged)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(flips=st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 255)), min_size=1, max_size=8))
 def test_several_flips(sample, scratch, flips):

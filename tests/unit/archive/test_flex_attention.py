@@ -50,6 +50,7 @@ def case(tmp_path_factory):
     return eager, folder
 
 
+@pytest.mark.slow
 def test_an_archive_gives_the_same_bits(case):
     eager, folder = case
     x = torch.randn(1, 8, 32)

@@ -344,6 +344,7 @@ def test_a_weight_that_was_written_to_is_not_taken_for_the_one_in_the_file(linke
     assert "has different data for `first.bias`" in refusal(linked)
 
 
+@pytest.mark.slow
 def test_experts_that_transformers_merges_are_inside_and_the_rest_is_linked(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from tests.unit.weights.real_models import real_model, tensors_in

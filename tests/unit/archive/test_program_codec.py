@@ -58,6 +58,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "dynamic", "topology"), WAYS)
@@ -201,6 +202,7 @@ def test_inputs_get_storage_of_their_own():
     assert len(set(everything)) == len(everything)
 
 
+@pytest.mark.slow
 def test_a_program_that_was_read_can_be_decomposed():
     program = every_kind(is_dynamic=True)
 

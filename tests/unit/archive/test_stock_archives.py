@@ -142,6 +142,7 @@ def test_a_fake_program_has_fakes_and_no_zeros(name: str, topology: str, tmp_pat
         loaded.program.module()
 
 
+@pytest.mark.slow
 def test_a_fake_program_is_bound_like_one_of_ours(tmp_path: Path) -> None:
     make, example, _ = MODELS["llama"]
     torch.manual_seed(1)

@@ -183,7 +183,8 @@ def test_a_process_that_takes_too_long_is_ended(tmp_path: Path):
     assert why.reason == "timed out after 0.5 s"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: signal.Signals):
     Request(f"{MODELS}:waits").write(tmp_path)
     script = (

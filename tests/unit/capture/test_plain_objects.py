@@ -5,6 +5,7 @@ The oracle is `torch.export` of the real module, and eager's values.
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
@@ -64,6 +65,7 @@ def step(token, position):
     return {"input_ids": torch.tensor([[token]]), "cache_position": torch.tensor([position])}
 
 
+@pytest.mark.slow
 def test_a_decode_step_with_a_static_cache_gives_the_program_and_values_of_the_real_module():
     eager = decoder()
     real = torch.export.export(decoder(), (), step(0, 0), strict=False)
@@ -77,6 +79,7 @@ def test_a_decode_step_with_a_static_cache_gives_the_program_and_values_of_the_r
         assert torch.equal(running(**step(token, position)), eager(**step(token, position)))
 
 
+@pytest.mark.slow
 def test_a_decode_step_exports_for_a_gpu():
     report = fe.check(lambda: (decoder(), (), step(0, 0)), target=["cpu", "H100"])
 

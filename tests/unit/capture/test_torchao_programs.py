@@ -52,6 +52,7 @@ def weights_of_torch(real: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach() for name, tensor in state.items()}
 
 
+@pytest.mark.slow
 @each_config
 def test_the_program_is_that_of_the_real_model_node_for_node(config: Callable[[], Any]) -> None:
     real = model(config)
@@ -71,6 +72,7 @@ def test_the_program_is_that_of_the_real_model_node_for_node(config: Callable[[]
         }
 
 
+@pytest.mark.slow
 @each_config
 def test_bound_to_the_flattened_weights_it_computes_what_eager_does(
     config: Callable[[], Any], tmp_path: Path
@@ -133,6 +135,7 @@ def test_float8_activations_need_a_device_that_has_them() -> None:
     assert program.state_dict["0.parametrizations.weight.original0"].dtype is torch.float8_e4m3fn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["torchao", "torch"])
 def test_unwrapped_by_the_factory_it_gives_the_same_program(package: str) -> None:
     from torch._functorch._aot_autograd.subclass_parametrization import unwrap_tensor_subclass_parameters
@@ -150,6 +153,7 @@ def test_unwrapped_by_the_factory_it_gives_the_same_program(package: str) -> Non
     assert torch.equal(fe.bind(program, real.state_dict()).module()(*INPUT), real(*INPUT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_live_model_is_converted_as_module_to_converts_it(dtype: torch.dtype) -> None:
     given = (INPUT[0].to(dtype),)

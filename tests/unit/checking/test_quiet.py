@@ -31,6 +31,7 @@ class WrongShape(nn.Module):
         return self.linear(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_failing_model_leaves_nothing_on_the_streams_and_in_the_log(capfd, caplog, strict: bool) -> None:
     for model in (Branch, Size, WrongShape):

@@ -78,6 +78,7 @@ def test_the_repaired_model_is_compiled_and_computes_the_same(tmp_path: Path) ->
     assert torch.equal(open_aoti(made.path)({"x": x})["output"], x * (x > 0).sum())
 
 
+@pytest.mark.slow
 def test_a_missing_compiler_is_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "CXX": "/nowhere/g++"}
 

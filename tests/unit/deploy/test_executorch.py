@@ -185,6 +185,7 @@ def test_the_layout_of_an_input_is_not_the_callers_concern(mlp):
     torch.testing.assert_close(open_executorch(mlp[1].path)({"x": x})["output"], Mlp()(x))
 
 
+@pytest.mark.slow
 def test_the_same_program_gives_the_same_bytes(mlp, tmp_path):
     program, made = mlp
 
@@ -193,6 +194,7 @@ def test_the_same_program_gives_the_same_bytes(mlp, tmp_path):
     assert again.path.read_bytes() == made.path.read_bytes()
 
 
+@pytest.mark.slow
 def test_nothing_is_printed(mlp, tmp_path, capfd):
     program, _ = mlp
 
@@ -213,6 +215,7 @@ def test_outputs_have_the_names_of_the_program(tmp_path):
         torch.testing.assert_close(outputs[name], value, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_tied_weights_are_in_the_file_once(tmp_path):
     ids = torch.tensor([[1, 500, 3]])
     program = torch.export.export(Tied().eval(), (ids,))

@@ -37,6 +37,7 @@ def refusal(content, folder):
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_cut_file_is_refused_wherever_it_was_cut(content, tmp_path):
     for length in range(0, len(content), 97):
         assert refusal(content[:length], tmp_path)
@@ -81,6 +82,7 @@ def test_what_is_no_pte_file_is_named(foreign, tmp_path):
     assert "is not an ExecuTorch program" in refusal(foreign, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_file_that_executorch_wrote_alone_is_named(program, tmp_path):
     from executorch.exir import to_edge_transform_and_lower
 

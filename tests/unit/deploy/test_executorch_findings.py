@@ -124,6 +124,7 @@ def test_a_size_without_a_bound_is_found_for_each_input(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_executorch_itself_takes_the_example_for_the_bound():
     """Why a size without a bound is refused; if this fails, ExecuTorch has learned to say so."""
     from executorch.exir import to_edge_transform_and_lower
@@ -221,6 +222,7 @@ def test_a_kernel_that_only_fails_in_its_program_is_found_at_its_line(tmp_path):
     assert "input tensors have different dim orders" in places.notes[1]
 
 
+@pytest.mark.slow
 def test_complex_numbers_that_have_kernels_are_not_refused(tmp_path):
     """ExecuTorch's own check refuses this operator, and its runtime runs it."""
     x = torch.ones(3, dtype=torch.complex64)
@@ -229,6 +231,7 @@ def test_complex_numbers_that_have_kernels_are_not_refused(tmp_path):
     assert compile_executorch(program, tmp_path / "model.pte").path.exists()
 
 
+@pytest.mark.slow
 def test_what_was_there_stays_when_nothing_can_be_written(tmp_path):
     path = tmp_path / "model.pte"
     path.write_bytes(b"before")
@@ -249,6 +252,7 @@ def program_of(source, path):
     return torch.export.export(model, args)
 
 
+@pytest.mark.slow
 def test_the_failing_model_of_the_rule_gives_exactly_it_at_the_marked_line(tmp_path):
     program = program_of(KNOWN.failing_model, tmp_path / "edge_failing.py")
 
@@ -261,6 +265,7 @@ def test_the_failing_model_of_the_rule_gives_exactly_it_at_the_marked_line(tmp_p
     assert (found.code, found.primary.span.line) == ("FE801", marked)
 
 
+@pytest.mark.slow
 def test_the_repaired_model_of_the_rule_compiles(tmp_path):
     program = program_of(KNOWN.repaired_model, tmp_path / "edge_repaired.py")
 

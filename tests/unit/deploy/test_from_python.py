@@ -19,6 +19,7 @@ def archive(model, tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_what_is_compiled_and_opened_gives_what_eager_gives(model, archive, tmp_path):
     lines: list[str] = []
     weights, x = dict(model.state_dict()), torch.randn(2, 4)

@@ -54,6 +54,7 @@ def mlp() -> Any:
     return model, program, fe.bind(program, dict(model.state_dict()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["inside", "beside"])
 def test_an_mlp_gives_what_the_model_gives(mlp: Any, place: Any, tmp_path: Path) -> None:
     model, _, bound = mlp
@@ -67,6 +68,7 @@ def test_an_mlp_gives_what_the_model_gives(mlp: Any, place: Any, tmp_path: Path)
     torch.testing.assert_close(open_onnx(made.path)({"x": x}), {"output": model(x)}, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_graph_is_the_same_with_weights_and_without_and_from_a_loaded_program(
     mlp: Any, tmp_path: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_the_graph_is_the_same_with_weights_and_without_and_from_a_loaded_progra
     assert len(set(files)) == 1
 
 
+@pytest.mark.slow
 def test_a_program_without_weights_gets_them_when_it_is_opened(mlp: Any, tmp_path: Path) -> None:
     model, program, _ = mlp
     x = torch.randn(1, 8)
@@ -93,6 +96,7 @@ def test_a_program_without_weights_gets_them_when_it_is_opened(mlp: Any, tmp_pat
     torch.testing.assert_close(found, {"output": model(x)}, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_weights_beside_are_a_safetensors_file_that_any_onnx_runtime_reads(mlp: Any, tmp_path: Path) -> None:
     import onnxruntime
     from safetensors.torch import load_file
@@ -110,6 +114,7 @@ def test_weights_beside_are_a_safetensors_file_that_any_onnx_runtime_reads(mlp: 
     torch.testing.assert_close(torch.from_numpy(found), model(x).detach(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_dynamic_sizes_keep_their_names(mlp: Any, tmp_path: Path) -> None:
     _, program, _ = mlp
     compile_onnx(program, tmp_path / "m.onnx")
@@ -187,6 +192,7 @@ class Kinds(nn.Module):
         return self.table[index], number.half()[:2] * self.halves, mask & (number > 0), turned, number.sum()
 
 
+@pytest.mark.slow
 def test_dtypes_and_strides_are_kept(tmp_path: Path) -> None:
     module = Kinds()
     inputs = {"index": torch.tensor([2, 0]), "number": torch.randn(4), "mask": torch.ones(4).bool()}
@@ -261,6 +267,7 @@ class Branches(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: self.one(x), lambda x: self.other(x), (x,))
 
 
+@pytest.mark.slow
 def test_both_branches_of_a_condition_are_in_the_file(tmp_path: Path) -> None:
     module = Branches()
 
@@ -377,6 +384,7 @@ def test_attention_to_what_is_no_number_gives_none(is_boolean: bool, tmp_path: P
     assert torch.equal(found.isnan(), Attention()(x, mask).isnan())
 
 
+@pytest.mark.slow
 def test_a_softmax_of_the_models_own_stays_as_it_is(tmp_path: Path) -> None:
     x = torch.randn(1, 1, 3, 4)
     mask = as_numbers(torch.tensor([[True, False, True], [False] * 3, [True] * 3]), x.dtype)

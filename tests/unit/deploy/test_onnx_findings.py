@@ -45,6 +45,7 @@ def line_of(mark: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
 
 
+@pytest.mark.slow
 def test_the_failing_model_gives_the_rule_at_the_marked_line(tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     program = fe.export(factory_of(RULE.failing_model or "", path))
@@ -56,6 +57,7 @@ def test_the_failing_model_gives_the_rule_at_the_marked_line(tmp_path: Path) -> 
     assert (diagnostic.primary.span.path, diagnostic.primary.span.line) == (str(path), marked)
 
 
+@pytest.mark.slow
 def test_the_repaired_model_is_compiled_and_computes_the_same(tmp_path: Path) -> None:
     failing, (x,) = factory_of(RULE.failing_model or "", tmp_path / "failing.py")()
     program = fe.export(factory_of(RULE.repaired_model or "", tmp_path / "repaired.py"))

@@ -59,6 +59,7 @@ def folder(files: dict[str, bytes], tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_it_is_opened_as_every_compiled_form_is(folder: Path) -> None:
     for name in ("inside.onnx", "m.onnx"):
         kind = artifact_kind(folder / name)
@@ -105,6 +106,7 @@ def test_a_damaged_file_of_weights_is_refused(folder: Path) -> None:
         open_onnx(folder / "m.onnx")
 
 
+@pytest.mark.slow
 def test_weights_of_another_compilation_are_not_taken_for_those_of_the_model(folder: Path) -> None:
     """An interruption between the two files leaves an old model, and new weights that look the same."""
     given = {f"0.{name.removeprefix('linear.')}": weight for name, weight in WEIGHTS.items()}
@@ -245,6 +247,7 @@ def test_damage_anywhere_is_refused_in_one_line(folder: Path, name: str) -> None
             assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_loaded_archive_brings_its_recipes_along(tmp_path: Path) -> None:
     """The hub's layout of a checkpoint is bound without transformers and without the archive."""
     transformers = pytest.importorskip("transformers")

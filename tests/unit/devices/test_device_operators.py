@@ -51,6 +51,7 @@ def test_a_recurrent_cell_exports_as_it_does_for_the_cpu(factory, bias, target):
     assert values(on_device) == values(on_cpu)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", [gru, lstm])
 def test_a_recurrent_cell_exports_with_a_dynamic_batch_and_decomposes(factory):
     program = fe.export(lambda: factory(True), target="H100", dynamic_shapes="auto")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from fakexport.devices.host_memory import peak_bytes, resident_bytes
 
 
+@pytest.mark.slow
 def test_the_peak_keeps_what_was_given_back():
     size, slack = 256 * 2**20, 2**20  # The system counts by threads and now and then only.
     before = resident_bytes()

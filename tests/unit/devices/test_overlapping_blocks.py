@@ -191,6 +191,7 @@ class Branching(nn.Module):
         return self.linear(x) * torch.cuda.device_count()
 
 
+@pytest.mark.slow
 def test_exports_in_threads_are_those_of_one_thread():
     specs = ("cpu", "8xH100", "T4") * 4
     expected = {spec: str(fe.export(Branching, (torch.ones(2, 4),), target=spec).graph) for spec in specs}

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # A process that lacks what Windows lacks. The guards are refused as where libc10 has another name.
 PREAMBLE = """
 import contextlib, io, os, sys
@@ -77,6 +79,7 @@ assert run("devices")[0] == run("inspect", "bound.pt2")[0] == 0
 """
 
 
+@pytest.mark.slow
 def test_the_cpu_is_checked_and_exported_and_a_gpu_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
 

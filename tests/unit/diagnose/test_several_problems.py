@@ -69,6 +69,7 @@ def found(report, target="cpu"):
     return sorted((d.primary.span.line, d.code) for d in report.diagnostics if target in d.targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "H100"])
 def test_every_problem_is_found_at_its_line(target, tmp_path):
     report = checked(tmp_path, EVERYTHING, target=[target])
@@ -104,6 +105,7 @@ def test_an_operator_that_is_called_twice_is_one_problem(tmp_path):
     assert kernel.count == 2
 
 
+@pytest.mark.slow
 def test_targets_share_what_they_share(tmp_path):
     report = checked(tmp_path, EVERYTHING, target=["cpu", "H100"])
 
@@ -116,6 +118,7 @@ def test_targets_share_what_they_share(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_report(tmp_path):
     reports = [checked(tmp_path, EVERYTHING, target=["cpu", "H100"]) for _ in range(2)]
 
@@ -178,6 +181,7 @@ def factory():
 """
 
 
+@pytest.mark.slow
 def test_a_loop_whose_condition_is_elsewhere_ends_too(tmp_path):
     report = checked(tmp_path, ENDLESS)
 
@@ -265,6 +269,7 @@ def test_equal_layers_are_one_problem(tmp_path):
     assert len(report.verdicts[0].notes) == 1
 
 
+@pytest.mark.slow
 def test_what_is_assumed_in_each_layer_is_told_once(tmp_path):
     report = checked(
         tmp_path, LAYERS.replace("x if x.sum() > 0 else -x", "x + sum(p.sum() for p in x[x > 0].split(2))")

@@ -133,6 +133,7 @@ def test_a_quantized_checkpoint_is_never_built_unquantized(folders, tmp_path, me
         build(lambda: AutoModelForCausalLM.from_pretrained(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_factory_with_a_cache_exports_as_torch_exports_the_real_model(folders):
     """The cache of a model is registered for its type, in `check`, in `export` and for a live module."""
     ids = torch.zeros(2, 8, dtype=torch.long)
@@ -171,6 +172,7 @@ def test_a_missing_folder_is_what_transformers_says(tmp_path):
         build(lambda: AutoModel.from_pretrained(tmp_path / "nothing_here"))
 
 
+@pytest.mark.slow
 def test_a_factory_may_import_transformers_itself(folders, tmp_path):
     """Afterwards everything is transformers' own again, also in what was imported meanwhile."""
     code = f"""

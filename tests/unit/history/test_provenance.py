@@ -257,9 +257,8 @@ def run(seed: int, scale: float) -> tuple[torch.Tensor, list[torch.Tensor]]:
     return weight, tensors
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(100), pytest.param(range(100, 400), marks=pytest.mark.slow)], ids=len
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [range(100), range(100, 400)], ids=len)
 def test_whatever_differs_with_a_parameter_is_found(seeds):
     """Oracle: the same program, run for real with two values of the parameter."""
     programs = missed = suspected = independent = 0

@@ -122,6 +122,7 @@ def test_options_that_are_equal_but_of_another_type_stay_apart():
     assert [recorded.value_of(t).tolist() for t in (twice, real, thrice)] == [[2, 2], [2.0, 2.0], [3, 3]]
 
 
+@pytest.mark.slow
 def test_a_table_that_is_filled_row_by_row_is_read():
     with fake_mode():
         table = torch.zeros(300, 2)

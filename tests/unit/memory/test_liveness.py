@@ -252,6 +252,7 @@ def test_a_tensor_is_held_where_it_is_and_where_it_goes() -> None:
     assert [sizes.peak(device).bytes for device in found.devices] == [4096 + 8 + 4, 4096, 4096]
 
 
+@pytest.mark.slow
 def test_an_exported_program_is_not_changed() -> None:
     program = _program(multiplies)
     before = str(program), len(_guards(program))

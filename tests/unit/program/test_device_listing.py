@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.export import ExportedProgram
@@ -9,6 +10,7 @@ from torch.export import ExportedProgram
 import fakexport as fe
 
 
+@pytest.mark.slow
 def test_the_four_lines_of_gpt2_are_found(gpt2: ExportedProgram) -> None:
     listing = fe.inspect_devices(gpt2)
 

@@ -290,6 +290,7 @@ def test_other_ranges_and_structures_are_told() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes_are_compared_in_seconds() -> None:
     def long(is_changed: bool) -> ExportedProgram:
         program = blocks()
@@ -315,6 +316,7 @@ def test_ten_thousand_nodes_are_compared_in_seconds() -> None:
     assert difference.nodes_removed == difference.nodes_rewired == ()
 
 
+@pytest.mark.slow
 def test_experts_of_mixtral_multiply_otherwise_on_an_older_device() -> None:
     def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
         config = MixtralConfig(

@@ -25,6 +25,7 @@ def test_every_path_names_a_module_of_the_model(is_strict: bool) -> None:
     assert set(paths.values()) == {f"layers.{i}{suffix}" for i in range(4) for suffix in ("", ".proj")}
 
 
+@pytest.mark.slow
 def test_library_paths_are_those_of_named_modules(
     llama: ExportedProgram, llama_model: LlamaForCausalLM
 ) -> None:

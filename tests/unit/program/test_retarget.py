@@ -89,6 +89,7 @@ def test_down_it_is_the_native_program(name):
     assert diff(moved, native).constants == ()
 
 
+@pytest.mark.slow
 def test_the_input_is_unchanged():
     program = fe.export(FACTORIES["every-literal"])
     before, text = fe.export(FACTORIES["every-literal"]), str(program.graph)

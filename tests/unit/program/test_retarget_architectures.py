@@ -19,13 +19,10 @@ def test_up_and_down_it_is_the_native_program(name, tmp_path):
     assert differences(both_programs(BY_NAME[name], tmp_path)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [
-        pytest.param("vit", ATTENTION, marks=pytest.mark.slow),
-        ("mixtral", EXPERTS),
-        pytest.param("deberta", LITERALS, marks=pytest.mark.slow),
-    ],
+    [("vit", ATTENTION), ("mixtral", EXPERTS), ("deberta", LITERALS)],
 )
 def test_a_model_that_asks_for_its_device_is_told_apart(name, reason, tmp_path):
     assert differences(both_programs(BY_NAME[name], tmp_path)) == {reason}

@@ -33,6 +33,7 @@ def test_a_program_equals_itself_and_its_copy(many_kinds: ExportedProgram) -> No
     assert nodes_equal(many_kinds, copy.deepcopy(many_kinds)) == ()
 
 
+@pytest.mark.slow
 def test_two_exports_of_one_model_are_equal(many_kinds: ExportedProgram, branching: ExportedProgram) -> None:
     assert nodes_equal(many_kinds, export_many_kinds()) == ()
     assert nodes_equal(branching, torch.export.export(Branching(), (torch.randn(3, 4),))) == ()

@@ -42,6 +42,7 @@ def test_a_linear_layer_points_at_the_line_that_calls_it() -> None:
     assert spans["p_fc1_weight"] is None
 
 
+@pytest.mark.slow
 def test_a_library_model_points_into_the_library(llama: ExportedProgram) -> None:
     linear = next(visit for visit in walk(llama) if visit.node.name == "linear")
 

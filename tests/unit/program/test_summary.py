@@ -135,6 +135,7 @@ def test_bytes_and_devices_are_told_apart(two_devices: ExportedProgram) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_loaded_program_has_the_same_summary(gpt2: ExportedProgram, tmp_path) -> None:
     torch.export.save(gpt2, tmp_path / "gpt2.pt2")
 

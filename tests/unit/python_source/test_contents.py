@@ -333,6 +333,7 @@ def _written_on(folder, **devices):
     return runpy.run_path(str(folder / "program.py"))["Program"](**devices)
 
 
+@pytest.mark.slow
 def test_an_archive_without_weights_has_the_same_text(tmp_path):
     program = fe.export(Conditions, (ROWS,))
     save(program, tmp_path / "model.pt2")

@@ -46,6 +46,7 @@ def test_the_table_is_one_where_there_is_room():
     assert render_bench(sample_bench(), width=200).count("mode  ") == 1
 
 
+@pytest.mark.slow
 def test_a_chart_has_a_bar_or_a_word_for_each_mode():
     pytest.importorskip("matplotlib")
 

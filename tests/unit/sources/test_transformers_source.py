@@ -229,6 +229,7 @@ def test_patches_are_undone_after_an_exception(write):
     assert patchable() == (kernels, attention)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["vit", "gpt2"])
 def test_the_patches_leave_the_program_as_it_is(write, model_type):
     source = resolve(write({"model_type": model_type, **TINY[model_type][0]}))
@@ -311,6 +312,7 @@ def test_a_class_of_another_config_is_an_error():
     assert message == "hf:llama: GPT2LMHeadModel expects a GPT2Config, not a LlamaConfig"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["LlamaConfig", "pipeline", "AutoTokenizer"])
 def test_what_is_no_model_is_no_class(name):
     assert f"hf:llama: transformers has no class {name!r}" in message_of(f"hf:llama:{name}")
@@ -387,6 +389,7 @@ def test_transformers_broken_says_why(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_seq2seq_cache_needs_no_registration_of_the_callers(write):
     source = resolve(write({"model_type": "bart", **SEQ2SEQ}), use_cache=True)
     module = source.factory()

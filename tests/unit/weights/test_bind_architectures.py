@@ -66,13 +66,8 @@ def test_a_bound_program_gives_what_eager_gives(model_type, target, tmp_path):
         assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True)), inputs.keys()
 
 
-@pytest.mark.parametrize(
-    "model_type",
-    [
-        pytest.param(name, marks=() if name == "mixtral" else pytest.mark.slow)
-        for name in BRANCH_ON_THE_DEVICE
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", BRANCH_ON_THE_DEVICE)
 def test_a_program_that_branched_on_its_device_is_refused_with_what_the_cpu_lacks(model_type, tmp_path):
     model = real_model(model_type, tmp_path)
 
@@ -83,7 +78,8 @@ def test_a_program_that_branched_on_its_device_is_refused_with_what_the_cpu_lack
 
 
 # Their programs differ from eager in the last bit, whoever exports them: stock export is the reference.
-@pytest.mark.parametrize("model_type", [pytest.param("t5", marks=pytest.mark.slow), "wav2vec2-bert"])
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["t5", "wav2vec2-bert"])
 def test_a_bound_program_gives_what_the_stock_program_of_the_real_model_gives(model_type, tmp_path):
     model = real_model(model_type, tmp_path)
     inputs = model.source.example_inputs(model.module, "cpu", None)
@@ -97,6 +93,7 @@ def test_a_bound_program_gives_what_the_stock_program_of_the_real_model_gives(mo
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
+@pytest.mark.slow
 def test_the_head_that_is_tied_is_read_under_one_name_and_bound_under_all(tmp_path):
     model = real_model("gpt2", tmp_path)
     program = model.program()
@@ -106,6 +103,7 @@ def test_the_head_that_is_tied_is_read_under_one_name_and_bound_under_all(tmp_pa
     assert bound.state_dict["lm_head.weight"] is bound.state_dict["transformer.wte.weight"]
 
 
+@pytest.mark.slow
 def test_the_base_model_takes_its_part_of_the_whole_models_checkpoint(tmp_path):
     model = real_model("mixtral", tmp_path)
     model.spec += ":MixtralModel"
@@ -119,6 +117,7 @@ def test_the_base_model_takes_its_part_of_the_whole_models_checkpoint(tmp_path):
     assert torch.equal(bound.module()(**inputs)["last_hidden_state"], expected)
 
 
+@pytest.mark.slow
 def test_without_the_config_the_program_still_knows_its_model(tmp_path):
     model = real_model("mixtral", tmp_path)
     (model.checkpoint / "config.json").unlink()
@@ -128,6 +127,7 @@ def test_without_the_config_the_program_still_knows_its_model(tmp_path):
     assert has_the_experts_of(model, bound)
 
 
+@pytest.mark.slow
 def test_a_program_made_of_another_is_told_its_model(tmp_path):
     model = real_model("mixtral", tmp_path)
     (model.checkpoint / "config.json").unlink()
@@ -144,6 +144,7 @@ def has_the_experts_of(model, bound):
     return torch.equal(bound.state_dict[name], model.module.state_dict()[name])
 
 
+@pytest.mark.slow
 def test_a_shard_of_one_tensor_each_binds_as_well(tmp_path):
     model = real_model("mixtral", tmp_path)
     model.module.save_pretrained(tmp_path / "shards", max_shard_size="4KB")

@@ -84,9 +84,8 @@ def test_entries_that_no_recipe_names_are_weights_as_they_are():
     assert targets == {("old",): "new", ("a",): "a", ("plain",): "plain"}
 
 
-@pytest.mark.parametrize(
-    "model_type", ["mixtral", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit", "llama"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["mixtral", "vit", "llama"])
 def test_an_archive_brings_the_recipes_of_its_model(model_type, tmp_path):
     model = real_model(model_type, tmp_path)
     program = model.program()

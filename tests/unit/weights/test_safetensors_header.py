@@ -147,6 +147,7 @@ def test_nothing_is_allocated_for_what_a_header_declares(tmp_path):
     assert peak < 1_000_000
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_any_change_of_a_file_is_refused_or_read_as_safetensors_reads_it(data, tmp_path):
@@ -172,6 +173,7 @@ def test_any_change_of_a_file_is_refused_or_read_as_safetensors_reads_it(data, t
             ) or (expected.ndim == 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     header=st.dictionaries(

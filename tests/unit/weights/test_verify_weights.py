@@ -52,6 +52,7 @@ def test_the_state_dict_of_the_module_fits_as_it_is(model):
     assert report.converted == 0
 
 
+@pytest.mark.slow
 def test_a_program_finds_the_tables_beside_the_checkpoint(model):
     report = fe.verify_weights(model.program(), model.checkpoint)
 
