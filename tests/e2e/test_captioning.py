@@ -14,15 +14,15 @@ from safetensors.torch import load_file
 import fakexport as fe
 from fakexport.program import devices
 
+pytestmark = pytest.mark.slow
+
 TARGETS = ["cpu", "H100"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"layers": 2, "width": 48, "heads": 4}
 
 
-# By default a small one of the same shape; in CI also that of the seed.
-of_both_sizes = pytest.mark.parametrize(
-    "sizes", [SMALL, pytest.param({}, marks=pytest.mark.slow)], ids=["small", "base"], scope="module"
-)
+# A small one of the same shape, and that of the seed.
+of_both_sizes = pytest.mark.parametrize("sizes", [SMALL, {}], ids=["small", "base"], scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,6 @@ def checked(half, sizes, dims):
     return fe.check(lambda: factory(**sizes), target=TARGETS, dynamic_shapes=dims)
 
 
-@pytest.mark.slow
 @of_both_sizes
 def test_both_halves_export_for_both_targets(encoder, decoder):
     for report in (encoder, decoder):
@@ -52,7 +51,6 @@ def test_both_halves_export_for_both_targets(encoder, decoder):
         assert [verdict.summary.devices for verdict in report.verdicts] == [("cpu",), ("cuda:0",)]
 
 
-@pytest.mark.slow
 @of_both_sizes
 def test_the_encoders_batch_varies(encoder):
     for verdict in encoder.verdicts:
@@ -61,7 +59,6 @@ def test_the_encoders_batch_varies(encoder):
         assert verdict.summary.inputs[0].shape == (symbol, "3", "224", "224")
 
 
-@pytest.mark.slow
 @of_both_sizes
 def test_the_decoders_batch_and_length_vary(decoder, sizes):
     for verdict in decoder.verdicts:
@@ -84,7 +81,6 @@ def test_no_position_is_baked_in_on_the_cpu(decoder):
     assert on_gpu.transfers == ()
 
 
-@pytest.mark.slow
 @of_both_sizes
 def test_the_bundle_writes_what_transformers_writes_where_it_is_not(sizes, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)

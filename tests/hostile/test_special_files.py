@@ -177,7 +177,10 @@ def test_what_is_no_file_is_one_line_and_exit_code_2(command, folder, capsys) ->
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("command", sorted(WRITING))
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(line, marks=pytest.mark.slow if "onnx" in line else ()) for line in sorted(WRITING)],
+)
 def test_nothing_but_a_file_is_replaced(command, folder, capsys) -> None:
     faults = [
         call(command, placed(command, folder), kind, capsys)

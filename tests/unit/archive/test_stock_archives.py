@@ -84,7 +84,8 @@ def saved(program: ExportedProgram, path: Path) -> Path:
 
 @pytest.mark.filterwarnings("ignore:No complete tensor found")  # Torch, about views.
 @pytest.mark.parametrize(
-    "name", [name if name != "llama" else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in ("llama", "gpt2") else ()) for name in MODELS],
 )
 def test_a_real_program_is_the_one_that_torch_loads(name: str, tmp_path: Path) -> None:
     make, example, shapes = MODELS[name]

@@ -68,7 +68,7 @@ def expected() -> dict[str, torch.Tensor]:
     return torch.export.export(Constants(), (X,)).constants
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_on_the_cpu_they_are_those_of_the_real_model(strict):
     program = fe.export(Constants, (X,), strict=strict)
 
@@ -78,7 +78,7 @@ def test_on_the_cpu_they_are_those_of_the_real_model(strict):
     assert all(same_bits(program.constants[name], real[name]) for name in real)
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_on_a_virtual_device_their_values_are_known(strict):
     program = fe.export(Constants, (X,), target="H100", strict=strict)
 

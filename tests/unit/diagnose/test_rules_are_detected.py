@@ -126,7 +126,7 @@ CONSTANTS = ["FE601", "FE602", "FE603"]
 
 
 @pytest.mark.parametrize("code", CONSTANTS)
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_constant_without_a_value_is_found_on_every_target(code, strict, tmp_path):
     rule = next(rule for rule in all_rules() if rule.code == code)
     path = tmp_path / "model.py"

@@ -40,7 +40,8 @@ def node(program: ExportedProgram, name: str) -> Node:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("llama", marks=pytest.mark.slow), "gpt2", "many_kinds", "branching"]
+    "name",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gpt2")), "many_kinds", "branching"],
 )
 def test_a_program_does_not_differ_from_its_copy(name: str, request: pytest.FixtureRequest) -> None:
     program = request.getfixturevalue(name)

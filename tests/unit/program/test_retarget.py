@@ -59,8 +59,9 @@ FACTORIES = {
 }
 
 
+QUICK = {("mlp", "auto"), ("blocks", "auto"), ("many-kinds", None)}
 UP = [
-    pytest.param(name, dynamic, marks=() if dynamic or name == "many-kinds" else pytest.mark.slow)
+    pytest.param(name, dynamic, marks=() if (name, dynamic) in QUICK else pytest.mark.slow)
     for name in FACTORIES
     for dynamic in (None, "auto")
     if (name, dynamic) != ("many-kinds", "auto")  # Its `times` is a number.
@@ -78,7 +79,13 @@ def test_up_it_is_the_native_program(name, dynamic):
     assert diff(moved, native).constants == ()
 
 
-@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("control-flow", "every-literal") else ())
+        for name in FACTORIES
+    ],
+)
 def test_down_it_is_the_native_program(name):
     gpu = fe.export(FACTORIES[name], target="H100")
 

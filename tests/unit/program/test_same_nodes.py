@@ -40,7 +40,8 @@ def test_two_exports_of_one_model_are_equal(many_kinds: ExportedProgram, branchi
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt2", pytest.param("llama", marks=pytest.mark.slow), "many_kinds", "branching"]
+    "name",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gpt2")), "many_kinds", "branching"],
 )
 def test_a_loaded_program_equals_the_saved_one(name: str, request: pytest.FixtureRequest, tmp_path) -> None:
     program = request.getfixturevalue(name)
@@ -161,6 +162,7 @@ def test_an_added_node_is_told_first_and_the_list_is_cut() -> None:
     assert mismatches[1].index == 7
 
 
+@pytest.mark.slow
 def test_no_mismatch_means_equal_lines(llama: ExportedProgram, gpt2: ExportedProgram) -> None:
     again = copy.deepcopy(llama)
 
