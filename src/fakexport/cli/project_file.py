@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -126,6 +125,8 @@ def _table(path: Path) -> Any:
     content = read_file(path, most_bytes=_MOST_BYTES)
     if b"fakexport" not in content:
         return None
+    import tomllib  # Seldom needed, and `--help` is waited for.
+
     try:
         tool = tomllib.loads(content.decode()).get("tool", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from io import BufferedWriter
 from pathlib import Path
@@ -45,7 +44,7 @@ def new_file(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[Buf
     target = Path(path)
     try:
         _check_replaceable(target)
-        named = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.tmp")
+        named = target.with_name(f".{target.name[:200]}.{os.urandom(4).hex()}.tmp")
         descriptor, is_named = _create(named, mode)
         try:
             with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor is no path)
