@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +14,9 @@ from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, No
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_error_line, write_output
+
+if TYPE_CHECKING:
+    from fakexport.report import PlanReport
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -75,7 +79,8 @@ def plan_command(
     timeline: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also write what is held node by node, as .json for ui.perfetto.dev."
+            metavar="FILE",
+            help="Also write what is held node by node: .json for ui.perfetto.dev, or .svg or .png.",
         ),
     ] = None,
     method: Method = None,
@@ -93,12 +98,12 @@ def plan_command(
     Exit code 0: it fits at every size, or the memory of the devices is not known. 1: it does not, or may not,
     at some; or the model does not export. 2: bad usage or environment.
     """
-    if timeline is not None and timeline.suffix != ".json":
-        raise typer.BadParameter(f"{timeline}: a timeline must be a .json file", param_hint="--timeline")
+    if timeline is not None:
+        _check_timeline(timeline)
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
         load_libraries(library)
         from fakexport.planning import PlanError, plan
-        from fakexport.report import json_text, plan_to_dict, plan_trace, render_plan
+        from fakexport.report import json_text, plan_to_dict, render_plan
 
         try:
             report = plan(
@@ -127,10 +132,32 @@ def plan_command(
     if timeline is not None:
         from fakexport.files import new_file
 
+        drawn = _timeline(report, timeline.suffix)
         with new_file(timeline) as file:
-            file.write(plan_trace(report).encode())
+            file.write(drawn)
     if any(point.fit in ("does not fit", "may not fit") for point in report.points):
         raise typer.Exit(1)
+
+
+def _check_timeline(path: Path) -> None:
+    """Refuse a bad format, or one that needs a missing package, before the model is exported."""
+    if path.suffix not in (".json", ".svg", ".png"):
+        raise typer.BadParameter(
+            f"{path}: a timeline must be a .json, .svg or .png file", param_hint="--timeline"
+        )
+    if path.suffix != ".json":
+        importlib.import_module("matplotlib")
+
+
+def _timeline(report: PlanReport, suffix: str) -> bytes:
+    from fakexport.report import plan_trace, render_plan_chart
+
+    match suffix:
+        case ".svg":
+            return render_plan_chart(report, format_="svg")
+        case ".png":
+            return render_plan_chart(report, format_="png")
+    return plan_trace(report).encode()
 
 
 def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:

@@ -17,6 +17,7 @@ from fakexport.report.device_literals import render_device_literals, render_diag
 from fakexport.report.github import render_github
 from fakexport.report.missing_package import missing_package
 from fakexport.report.modules import render_modules
+from fakexport.report.plan_chart import render_plan_chart
 from fakexport.report.plan_json import plan_to_dict
 from fakexport.report.plan_report import (
     Greatest,
@@ -105,6 +106,7 @@ __all__ = [
     "render_github",
     "render_modules",
     "render_plan",
+    "render_plan_chart",
     "render_report",
     "render_rules",
     "render_weights",

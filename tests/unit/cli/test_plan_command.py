@@ -1,6 +1,8 @@
 """`fakexport plan` as users run it: small configs of transformers, archives, and bad usage."""
 
 import json
+import sys
+from xml.etree import ElementTree
 
 import pytest
 from transformers import LlamaConfig
@@ -165,7 +167,44 @@ def test_the_timeline_is_a_trace_with_counters(plan, tmp_path):
     assert all(
         isinstance(size, int) for event in events if event["ph"] == "C" for size in event["args"].values()
     )
-    assert "must be a .json file" in plan("examples/mlp.py:factory", "--timeline", "memory.txt", code=2).err
+    printed = plan("examples/mlp.py:factory", "--timeline", "memory.txt", code=2)
+    assert "must be a .json, .svg or .png file" in printed.err
+
+
+def test_the_timeline_is_a_picture_with_the_peak_and_the_kinds(plan, tmp_path):
+    pytest.importorskip("matplotlib")
+    first, second, pixels = (tmp_path / name for name in ("a.svg", "b.svg", "a.png"))
+
+    for file in (first, second, pixels):
+        plan("examples/mlp.py:factory", "--target", "H100", "--timeline", file)
+
+    texts = {"".join(each.itertext()).strip() for each in ElementTree.fromstring(first.read_text()).iter()}
+    assert {"weight", "activation", "output", "KiB", "nodes in the order of execution"} <= texts
+    assert any(text.startswith("cuda:0 H100-80GB: ") for text in texts)
+    assert first.read_bytes() == second.read_bytes()
+    assert pixels.read_bytes().startswith(b"\x89PNG")
+
+
+class _Missing:
+    """Finds nothing for one package, as if it were not installed."""
+
+    def __init__(self, package):
+        self.package = package
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == self.package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_without_matplotlib_a_picture_is_refused_before_the_export(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [_Missing("matplotlib"), *sys.meta_path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+
+    printed = plan("examples/mlp.py:factory", "--timeline", tmp_path / "memory.svg", code=2)
+
+    assert "matplotlib is not installed: pip install 'fakexport[charts]'" in printed.err
+    assert printed.out == ""
 
 
 def test_a_model_that_does_not_export_has_exit_code_1(plan, tmp_path):

@@ -1,11 +1,13 @@
 """The plan of a model: which sizes it is for, what fits, and what is refused."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.report import render_plan
+from fakexport.report import render_plan, render_plan_chart
 
 GIB = 2**30
 
@@ -138,6 +140,18 @@ def test_equal_modules_are_one_row_and_all_of_them_are_counted():
     whole, *_ = report.modules
     assert whole.read_bytes == 4 * (3 * (2 * 8 * 16 + 16 + 8) + 8 * 4 + 4 + 2 * 8)
     assert fe.plan(factory, target="H100").modules == ()
+
+
+def test_the_picture_shows_what_the_last_node_holds(program):
+    pytest.importorskip("matplotlib")
+    report = fe.plan(program, batch=8, context=4096, timeline=True)
+
+    drawn = render_plan_chart(report, format_="svg").decode()
+
+    # The output is 16 times the weights: its area is nearly as high as the picture, and not a line.
+    areas = re.findall(r'<path[^>]* d="([^"]*)"[^>]*style="fill: #aa3377', drawn)
+    heights = [[float(pair.split()[1]) for pair in re.findall(r"[ML] ([\d. ]+)", area)] for area in areas]
+    assert max(max(height) - min(height) for height in heights) > 80
 
 
 def test_the_autocast_of_the_caller_is_not_that_of_the_program(program):

@@ -1,0 +1,115 @@
+"""What a plan holds node by node, as a picture: the bytes of each kind, stacked, one panel per device."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fakexport.report.bench_chart import ChartFormat
+from fakexport.report.plan_report import PlannedDevice, PlannedStep, PlanReport
+from fakexport.report.quantity import bytes_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLORS = {
+    "weight": "#4477aa",
+    "constant": "#66ccee",
+    "state": "#228833",
+    "input": "#ccbb44",
+    "activation": "#ee6677",
+    "temporary": "#bbbbbb",
+    "output": "#aa3377",
+}
+# Without these an SVG would have other names in it each time.
+_SETTINGS = {"svg.hashsalt": "fakexport", "svg.fonttype": "none", "font.size": 9.0}
+_MOST_COLUMNS = 1500
+_UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
+_SHOWN_ABOVE_PEAK = 2.0
+_ROOM = 1.1
+
+
+def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
+    """Draw the timeline: what is held while each node runs, by kind, with the peak and the device's memory.
+
+    The order of execution is the horizontal axis, and no time. In a long program neighboring nodes share a
+    column, which shows the one that holds the most.
+
+    Args:
+        report: A plan with a timeline.
+        format_: Format of the picture.
+    Returns:
+        The file; the same report returns the same bytes with the same matplotlib.
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    devices = report.points[0].devices
+    with rc_context(_SETTINGS):
+        figure = Figure(figsize=(11, 0.8 + 2.8 * len(devices)), layout="constrained")
+        panels = figure.subplots(len(devices), 1, squeeze=False)
+        for (axes,), device in zip(panels, devices, strict=True):
+            _draw(axes, device, [step for step in report.timeline if step.device == device.name])
+        panels[-1][0].set_xlabel("nodes in the order of execution")
+        figure.suptitle(f"{report.subject} on {report.target}: {report.execution}", parse_math=False)
+        written = io.BytesIO()
+        metadata: dict[str, Any] = {"Date": None} if format_ == "svg" else {}
+        figure.savefig(written, format=format_, metadata=metadata, dpi=150)
+    return written.getvalue()
+
+
+def _draw(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep]) -> None:
+    """One panel: the stack, the peak, and the memory of the device where it is near."""
+    columns = list(_columns(steps))
+    unit = next((name for name, size in _UNITS.items() if size <= device.tensor_bytes), "B")
+    scale = _UNITS[unit]
+    kinds = [kind for kind in _COLORS if any(step.bytes_by_kind.get(kind) for _, step in columns)]
+    if columns:
+        # Each column ends where the next one begins; the last one at the end.
+        ends = [*columns, (len(steps), columns[-1][1])]
+        heights = [[step.bytes_by_kind.get(kind, 0) / scale for _, step in ends] for kind in kinds]
+        places = [place for place, _ in ends]
+        axes.stackplot(places, heights, labels=kinds, colors=[_COLORS[kind] for kind in kinds], step="post")
+        _mark_peak(axes, columns, scale)
+    highest = device.tensor_bytes
+    memory = device.memory_bytes
+    title = f"{device.name} {device.profile}: {bytes_text(highest)} of tensors at the peak"
+    if memory is not None:
+        title += f", {bytes_text(memory)} of memory"
+        if memory <= _SHOWN_ABOVE_PEAK * highest:
+            axes.axhline(memory / scale, color="#222222", linestyle=":", linewidth=1.0)
+    axes.set_title(title, parse_math=False, loc="left")
+    axes.set_ylabel(unit)
+    axes.set_ylim(0, _ROOM * axes.get_ylim()[1])
+    axes.margins(x=0)
+    if kinds:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _mark_peak(axes: Axes, columns: Sequence[tuple[int, PlannedStep]], scale: int) -> None:
+    place, step = max(columns, key=lambda column: _held(column[1]))
+    where = " in ".join(part for part in (step.peak.operator, step.peak.module_path) if part)
+    axes.plot([place], [_held(step) / scale], marker="v", color="#222222", clip_on=False)
+    is_late = place > columns[-1][0] / 2
+    axes.annotate(
+        where,
+        (place, _held(step) / scale),
+        xytext=(-6 if is_late else 6, 4),
+        textcoords="offset points",
+        ha="right" if is_late else "left",
+        parse_math=False,
+    )
+
+
+def _columns(steps: Sequence[PlannedStep]) -> Iterator[tuple[int, PlannedStep]]:
+    """Yield the fullest of neighboring steps, with the position of the first of them."""
+    width = -(-len(steps) // _MOST_COLUMNS) or 1
+    for first in range(0, len(steps), width):
+        yield first, max(steps[first : first + width], key=_held)
+
+
+def _held(step: PlannedStep) -> int:
+    return sum(step.bytes_by_kind.values())
