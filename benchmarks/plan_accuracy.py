@@ -101,7 +101,7 @@ def rows(name: str, *, explain: bool = False) -> Iterator[dict[str, Any]]:
         yield {
             "model": name, "sizes": values, "predicted": peak.run_bytes, "measured": measured,
             "error": (peak.run_bytes - measured) / measured, "nodes": len(found.steps),
-            "seconds": round(seconds, 2), "node": peak.step.node.name if peak.step else "",
+            "seconds": round(seconds, 2), "node": peak.step.name if peak.step else "",
             "left_out": [*found.left_out, *unknown],
         }  # fmt: skip
         if explain and abs(peak.run_bytes - measured) > 0.002 * measured:
@@ -158,7 +158,7 @@ def _explain(found: Liveness, sizes: Sizes, run: Callable[[], Any]) -> None:
         measured[size][operator] += 1
     for step, event in found.events:
         if event >= 0:
-            name = f"{found.storages[event].operator} in {found.steps[step].node.name}"
+            name = f"{found.storages[event].operator} in {found.steps[step].name}"
             predicted[sizes.bytes[event]][name] += 1
     for size in sorted({*measured, *predicted}, reverse=True):
         counts = measured[size].total(), predicted[size].total()

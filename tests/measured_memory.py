@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 
@@ -71,3 +72,26 @@ def measured_operators(run: Callable[[], Any]) -> list[tuple[str, int]]:
         if size > 0:
             found.append((" ".join(inside[-2:]), size))
     return found
+
+
+def measured_training(module: nn.Module, step: Callable[[torch.optim.Optimizer], None], make: Any) -> int:
+    """Return the most bytes that two steps of training add to weights and inputs, after two that warm up.
+
+    Args:
+        module: Real, without gradients.
+        step: Runs one step.
+        make: Returns a new optimizer.
+    """
+    for is_recorded in (False, True):
+        optimizer = make()
+        recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        with _quiet(), recorder if is_recorded else nullcontext():
+            step(optimizer)
+            step(optimizer)
+        module.zero_grad(set_to_none=True)
+        del optimizer
+    events = enumerate(recorder.profiler.kineto_results.events())
+    memory = [
+        (event.start_ns(), index, event.nbytes()) for index, event in events if event.name() == "[memory]"
+    ]
+    return max(accumulate(size for _, _, size in sorted(memory)))

@@ -35,12 +35,29 @@ def plan_command(
     device_map: DeviceMap = None,
     dtype: Dtype = None,
     workload: Annotated[
-        Literal["forward", "prefill", "decode"],
+        Literal["forward", "prefill", "decode", "train"],
         typer.Option(
             help="Call of an hf: model: forward without a cache, prefill, which returns one, or decode, "
-            "which reads a token and a cache."
+            "which reads a token and a cache. Of any model: train."
         ),
     ] = "forward",
+    optimizer: Annotated[
+        Literal["adamw", "adam", "sgd"] | None,
+        typer.Option(help="Optimizer of --workload train, with torch's defaults. Default: adamw."),
+    ] = None,
+    checkpointing: Annotated[
+        bool,
+        typer.Option(
+            "--checkpointing",
+            help="With --workload train: recompute activations in the backward pass.",
+        ),
+    ] = False,
+    autocast: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE", help="With --workload train: mixed precision, with bfloat16 or float16."
+        ),
+    ] = None,
     batch: Annotated[
         str | None,
         typer.Option(metavar="N", help="Batch: a number, several (1,8,32), or a range in doublings (1..64)."),
@@ -114,6 +131,9 @@ def plan_command(
                 batch=_sizes("--batch", batch),
                 context=_sizes("--context", context),
                 workload=workload,
+                optimizer=optimizer,
+                checkpointing=checkpointing,
+                autocast=autocast,
                 sizes=size or (),
                 bounds=bound or (),
                 maximum=max_ or (),

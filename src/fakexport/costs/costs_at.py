@@ -10,6 +10,7 @@ from fakexport._torch.size_values import size_value, symbols_of
 from fakexport._torch.symbolic_numbers import unbacked_index
 from fakexport.costs.program_costs import NodeCost, ProgramCosts
 from fakexport.memory import Size, Sizes, Storage
+from fakexport.program import Visit
 
 
 @dataclass
@@ -149,7 +150,7 @@ class CostsAt:
         yield from ((device, size) for device, size in grown.items() if size > 0)
 
     def _is_returned(self, storage: Storage) -> bool:
-        return storage.visit is not None and storage.visit.node in self._costs.returned
+        return isinstance(storage.visit, Visit) and storage.visit.node in self._costs.returned
 
     def _surely(self, node: NodeCost, size: Size) -> int:
         return 0 if not node.is_sure or _is_unbacked(size) else self._value(size)

@@ -109,7 +109,7 @@ class _Reading:
 
     def nodes(self) -> Iterator[NodeCost]:
         seen: set[tuple[int, Node]] = set()
-        for visit in self._liveness.steps:
+        for visit in self._liveness.visits:
             frame = self._frame(visit)
             # The second round of a loop.
             key = (visit.caller.index if visit.caller else -1, visit.node)

@@ -121,7 +121,7 @@ def _run(program: ExportedProgram, topology: Topology, memory: Mapping[str, int]
             f"{_gibibytes(peak.held_bytes)} for weights and inputs, {_gibibytes(peak.run_bytes)} for the run "
             f"at its peak, and at least {_gibibytes(process)} for the process",
             f"the largest value there is {largest.storage.name}, {_gibibytes(largest.bytes)}; the peak is in "
-            f"{operator_name(peak.step.node)}",
+            f"{peak.step.operator}",
         ),
         fix=Fix(
             "use smaller inputs, more or larger devices, or a smaller dtype: `fakexport plan` tells what fits"

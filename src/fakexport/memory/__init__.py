@@ -1,6 +1,7 @@
-"""How much memory a program needs on each device, at any size, read off the program.
+"""How much memory a program or a training step needs on each device.
 
-`liveness` reads a program once, `sizes_at` evaluates it at sizes, `Sizes.peak` finds the peak of a device.
+`liveness` reads a program once, `training_liveness` trains on fakes; `sizes_at` evaluates either at sizes,
+`Sizes.peak` finds the peak of a device.
 """
 
 from fakexport.memory.allocator import allocator_peak
@@ -10,7 +11,9 @@ from fakexport.memory.node_memory import value_key, values_of
 from fakexport.memory.overheads import allocator_overhead, overheads
 from fakexport.memory.peak import LiveStorage, Sizes, sizes_at
 from fakexport.memory.sizes import ChosenSizes, ProgramSizes, SizeRequest, parse_bounds, parse_dims
-from fakexport.memory.storage import Kind, Size, Storage
+from fakexport.memory.storage import Kind, Size, Step, Storage
+from fakexport.memory.training import OptimizerName, Untrainable, training_liveness
+from fakexport.memory.training_inputs import TrainingInputs, training_inputs
 
 __all__ = [
     "REGIONS",
@@ -18,11 +21,15 @@ __all__ = [
     "Kind",
     "LiveStorage",
     "Liveness",
+    "OptimizerName",
     "ProgramSizes",
     "Size",
     "SizeRequest",
     "Sizes",
+    "Step",
     "Storage",
+    "TrainingInputs",
+    "Untrainable",
     "allocator_overhead",
     "allocator_peak",
     "liveness",
@@ -30,6 +37,8 @@ __all__ = [
     "parse_bounds",
     "parse_dims",
     "sizes_at",
+    "training_inputs",
+    "training_liveness",
     "value_key",
     "values_of",
 ]

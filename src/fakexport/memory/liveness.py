@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.size_values import symbols_of
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.memory.execution import Execution
-from fakexport.memory.storage import Storage
+from fakexport.memory.storage import Step, Storage
 from fakexport.program import Visit, devices_of_program, facts_of
 
 
@@ -40,7 +40,8 @@ class Liveness:
             constants, inputs.
         events: In the order of execution: the step, and `k` where storage k is taken or `~k` where it is
             given back.
-        steps: The nodes in the order of execution; the body of a loop may come more than once.
+        steps: The nodes in the order of execution, or the operators of a training step; the body of a loop
+            may come more than once.
         state: Which storages are the state when the program has run: a cache that it returns, an input or
             buffer that it writes.
         left_out: What the sizes do not count or count by the schema alone, one line each.
@@ -49,9 +50,14 @@ class Liveness:
     storages: tuple[Storage, ...]
     held: int
     events: tuple[tuple[int, int], ...]
-    steps: tuple[Visit, ...]
+    steps: tuple[Step, ...]
     state: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
+
+    @property
+    def visits(self) -> Iterator[Visit]:
+        """The steps that are nodes: all of those of a program, and none of training."""
+        return (step for step in self.steps if isinstance(step, Visit))
 
     @functools.cached_property
     def symbols(self) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from operator import itemgetter
 from fakexport._torch.size_values import size_value, symbols_of
 from fakexport.error import InvalidValue
 from fakexport.memory.liveness import DeviceEvents, Liveness
-from fakexport.memory.storage import KINDS, Kind, Storage
-from fakexport.program import Visit
+from fakexport.memory.storage import KINDS, Kind, Step, Storage
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class DevicePeak:
     bytes: int
     held_bytes: int
     bytes_by_kind: Mapping[Kind, int]
-    step: Visit | None
+    step: Step | None
     largest: tuple[LiveStorage, ...]
 
     @property
@@ -67,7 +66,7 @@ class Sizes:
         changes = (self.bytes[event] if event >= 0 else -self.bytes[~event] for _, event in found.events)
         return list(itertools.accumulate(changes, initial=held))[1:]
 
-    def fullest_by_step(self, device: str) -> Iterator[tuple[Visit, dict[Kind, int]]]:
+    def fullest_by_step(self, device: str) -> Iterator[tuple[Step, dict[Kind, int]]]:
         """Yield each node that takes or gives back memory of a device, and the most held while it runs.
 
         Args:

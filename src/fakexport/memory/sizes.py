@@ -320,10 +320,11 @@ def _input_dims(program: ExportedProgram) -> Iterator[InputDim]:
         if spec.kind is InputKind.USER_INPUT and isinstance(value, torch.Tensor):
             for index, size in enumerate(value.shape):
                 expression = expression_of(size) if isinstance(size, torch.SymInt) else int(size)
-                yield InputDim(spec.arg.name, index, expression, _role(spec.arg.name, value, index))
+                yield InputDim(spec.arg.name, index, expression, role_of(spec.arg.name, value, index))
 
 
-def _role(name: str, value: torch.Tensor, index: int) -> str:
+def role_of(name: str, value: torch.Tensor, index: int) -> str:
+    """Return what a dimension of an input is: `batch`, `context`, `cached` or ""."""
     if is_cache(name):
         return "batch" if index == 0 else "cached" if (index, value.dim()) == (2, 4) else ""
     if index == 0:

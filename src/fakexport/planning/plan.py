@@ -18,14 +18,15 @@ from fakexport.archive import load
 from fakexport.capture import loaded_libraries
 from fakexport.devices import Topology, emulate
 from fakexport.error import InvalidValue
-from fakexport.memory import SizeRequest, parse_bounds, parse_dims
+from fakexport.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
 from fakexport.planning.point import PlannedProgram
 from fakexport.planning.search import greatest
 from fakexport.planning.smallest import smallest_machines
 from fakexport.planning.source_programs import SourcePrograms
+from fakexport.planning.training import TrainedSource, Training
 from fakexport.program import facts_of
 from fakexport.report import Greatest, PlanReport, Progress
-from fakexport.sources import WorkloadName
+from fakexport.sources import WorkloadName, parse_dtype
 
 EXECUTION = "the program's module()"
 
@@ -39,6 +40,9 @@ def plan(
     batch: int | Sequence[int] | None = None,
     context: int | Sequence[int] | None = None,
     workload: WorkloadName = "forward",
+    optimizer: OptimizerName | None = None,
+    checkpointing: bool = False,
+    autocast: str | None = None,
     sizes: Sequence[str] = (),
     bounds: Sequence[str] = (),
     maximum: Sequence[str] = (),
@@ -62,7 +66,11 @@ def plan(
         context: Tokens that the model attends to, those of a cache included. Default: 4,096, or fewer where
             it takes no more, for a model of `hf:`; else that of the example inputs.
         workload: What an `hf:` model does: `"forward"` without a cache, `"prefill"`, which returns one, or
-            `"decode"`, which reads one token and a cache.
+            `"decode"`, which reads one token and a cache. What any model does: `"train"`, two steps of a
+            forward and a backward pass and an optimizer.
+        optimizer: Of training: `"adamw"`, the default, `"adam"` or `"sgd"`, with torch's defaults.
+        checkpointing: Of training: recompute the activations of a model's blocks in the backward pass.
+        autocast: Of training: `"bfloat16"` or `"float16"`, for a forward pass in mixed precision.
         sizes: Other dimensions of inputs, such as `"pixel_values.2=448"`.
         bounds: The most that sizes may be which only a run would tell, such as `"u0=4096"`.
         maximum: `"batch"`, `"context"`, or both: find the largest that fits.
@@ -88,6 +96,9 @@ def plan(
         raise InvalidValue(f"--max {unknown[0]}: write batch or context")
     other = SizeRequest(dims=parse_dims(sizes), bounds=parse_bounds(bounds))
     asked = _Asked(batches, contexts, other, tuple(dict.fromkeys(maximum)), timeline, by_module)
+    is_training = workload == "train"
+    if not is_training and (optimizer, checkpointing, autocast) != (None, False, None):
+        raise InvalidValue("--optimizer, --checkpointing and --autocast apply to --workload train")
     if isinstance(subject, (ExportedProgram, Path)) or _is_archive(subject):
         if (device_map, dtype, workload, smallest) != (None, None, "forward", False):
             raise InvalidValue(
@@ -98,6 +109,22 @@ def plan(
         return _of_program(subject, asked, target, method)
     if method is not None:
         raise InvalidValue("--method applies to archives, not to models")
+
+    if is_training:
+        if maximum or smallest or bounds or by_module:
+            raise InvalidValue(
+                "--max, --smallest, --bound and --by-module do not apply to --workload train: training is "
+                "run at each size"
+            )
+        trained = TrainedSource(
+            subject,
+            Topology.parse(target or "cpu"),
+            device_map=device_map,
+            dtype=dtype,
+            training=Training(optimizer or "adamw", checkpointing, _autocast_dtype(autocast)),
+            announce=on_progress or (lambda progress: None),
+        )
+        return _of_training(trained, asked)
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
         return SourcePrograms(
@@ -192,6 +219,33 @@ def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
         assumptions=(*programs.source.assumptions, *defaults),
         versions=_versions(),
     )
+
+
+def _of_training(trained: TrainedSource, asked: _Asked) -> PlanReport:
+    requests = list(asked.points())
+    points = tuple(trained.at(request) for request in requests)
+    return PlanReport(
+        subject=trained.source.spec,
+        target=trained.topology.canonical,
+        device_map=trained.placement,
+        workload="train",
+        execution=f"two steps with {trained.training}",
+        dtype=trained.run(requests[0]).dtype,
+        points=points,
+        timeline=tuple(trained.timeline(requests[0])) if asked.has_timeline else (),
+        left_out=tuple(trained.left_out),
+        assumptions=(*trained.source.assumptions, *trained.assumptions),
+        versions=_versions(),
+    )
+
+
+def _autocast_dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    dtype = parse_dtype(name)
+    if dtype not in (torch.bfloat16, torch.float16):
+        raise InvalidValue(f"--autocast {name}: write bfloat16 or float16")
+    return dtype
 
 
 def _defaults(asked: SizeRequest, completed: SizeRequest) -> list[str]:

@@ -21,6 +21,7 @@ from fakexport.memory import (
     ProgramSizes,
     SizeRequest,
     Sizes,
+    Step,
     allocator_overhead,
     allocator_peak,
     liveness,
@@ -28,7 +29,7 @@ from fakexport.memory import (
     sizes_at,
 )
 from fakexport.planning.point_costs import planned_costs, planned_modules
-from fakexport.program import SourcePaths, Visit, operator_name, star, star_common
+from fakexport.program import SourcePaths, star, star_common
 from fakexport.report import (
     Interval,
     PlannedDevice,
@@ -74,22 +75,17 @@ class PlannedProgram:
         """
         found = liveness(program, topology=topology)
         sizes = ProgramSizes(program, needed=found.symbols)
-        return cls(topology, sizes, found, frozenset(_multiplying(found)), program_costs(program, found))
+        return cls(topology, sizes, found, multiplying(found), program_costs(program, found))
 
     @property
     def dtype(self) -> str:
         """The dtype of most of the weights; `no weights`."""
-        taken = Counter[str]()
-        for storage in self.liveness.storages[: self.liveness.held]:
-            if storage.kind == "weight":
-                taken[storage.dtype] += int(storage.bytes)
-        return taken.most_common(1)[0][0] if taken else "no weights"
+        return dtype_of_weights(self.liveness)
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices that hold anything; the host only where the program has nothing elsewhere."""
-        found = self.liveness.devices
-        return tuple(device for device in found if device != "cpu") or found
+        return planned_names(self.liveness)
 
     def at(self, request: SizeRequest, *, largest: int = 10) -> PlannedPoint:
         """Return the plan at the sizes that are asked for.
@@ -107,7 +103,7 @@ class PlannedProgram:
             batch=chosen.batch,
             context=chosen.context,
             as_in_example={str(dim): size for dim, size in chosen.as_in_example},
-            devices=tuple(self._device(name, sizes, chosen, largest) for name in self.devices),
+            devices=planned_devices(sizes, self.topology, chosen, self.multiplies, largest=largest),
             growth=growth,
             costs=planned_costs(self._costs(sizes, chosen), self.topology, self.sizes, chosen)
             if largest
@@ -125,9 +121,7 @@ class PlannedProgram:
     def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
         """Yield what each device holds, node by node, at the sizes that are asked for."""
         sizes = sizes_at(self.liveness, self.sizes.chosen(request).values)
-        for device in self.devices:
-            for step, held in sizes.fullest_by_step(device):
-                yield PlannedStep(device, _peak(step), {kind: size for kind, size in held.items() if size})
+        yield from planned_steps(sizes)
 
     def _growth(self, request: SizeRequest, chosen: ChosenSizes, sizes: Sizes) -> Iterator[tuple[str, int]]:
         """Yield how much more the fullest device holds for one sequence and for one token more."""
@@ -149,48 +143,91 @@ class PlannedProgram:
             more = sizes_at(self.liveness, values).peak(fullest, largest=0).bytes
             yield role, more - held[fullest]
 
-    def _device(self, name: str, sizes: Sizes, chosen: ChosenSizes, largest: int) -> PlannedDevice:
-        peak = sizes.peak(name, largest=largest * _FOLDED)
-        profile = self.topology.device(name).profile
-        by_kind = peak.bytes_by_kind
-        around = overheads(profile, multiplies=name in self.multiplies)
-        workspace = sum(overhead.lower for overhead in around if overhead.is_allocated)
-        allocated = peak.bytes + workspace
-        if profile.device_type == "cuda":
-            default, growing = (
-                allocator_peak(sizes, name, expandable_segments=grows, workspace_bytes=workspace)
-                for grows in (False, True)
-            )
-            allocated = default.allocated_bytes
-            around = (allocator_overhead(peak, default, growing, workspace_bytes=workspace), *around)
-        return PlannedDevice(
-            name=name,
-            profile=profile.name,
-            memory_bytes=profile.memory_bytes,
-            weights=by_kind.get("weight", 0),
-            constants=by_kind.get("constant", 0),
-            state=by_kind.get("state", 0),
-            inputs=by_kind.get("input", 0),
-            activations=sum(by_kind.get(kind, 0) for kind in _ACTIVATIONS),
-            state_after=sizes.state_after(name),
-            allocated_bytes=allocated,
-            overheads=tuple(
-                PlannedOverhead(o.name, Interval(o.lower, o.upper), o.is_allocated, o.source) for o in around
-            ),
-            peak=None if peak.step is None else _peak(peak.step),
-            largest=tuple(_folded(peak.largest, chosen, largest)),
+
+def dtype_of_weights(found: Liveness) -> str:
+    """Return the dtype of most of the weights; `no weights`."""
+    taken = Counter[str]()
+    for storage in found.storages[: found.held]:
+        if storage.kind == "weight":
+            taken[storage.dtype] += int(storage.bytes)
+    return taken.most_common(1)[0][0] if taken else "no weights"
+
+
+def planned_names(found: Liveness) -> tuple[str, ...]:
+    """Return the devices that hold anything; the host only where nothing is held elsewhere."""
+    return tuple(device for device in found.devices if device != "cpu") or found.devices
+
+
+def planned_devices(
+    sizes: Sizes, topology: Topology, chosen: ChosenSizes, multiplies: frozenset[str], *, largest: int
+) -> tuple[PlannedDevice, ...]:
+    """Return what each device holds at its peak.
+
+    Args:
+        sizes: At the sizes that were chosen.
+        topology: The devices.
+        chosen: The sizes.
+        multiplies: Devices on which matrices are multiplied.
+        largest: How many kinds of storages at each peak to list.
+    """
+    names = planned_names(sizes.liveness)
+    return tuple(_device(name, sizes, topology, chosen, name in multiplies, largest) for name in names)
+
+
+def planned_steps(sizes: Sizes) -> Iterator[PlannedStep]:
+    """Yield what each device holds, step by step."""
+    for device in planned_names(sizes.liveness):
+        for step, held in sizes.fullest_by_step(device):
+            yield PlannedStep(device, _peak(step), {kind: size for kind, size in held.items() if size})
+
+
+def _device(
+    name: str, sizes: Sizes, topology: Topology, chosen: ChosenSizes, multiplies: bool, largest: int
+) -> PlannedDevice:
+    peak = sizes.peak(name, largest=largest * _FOLDED)
+    profile = topology.device(name).profile
+    by_kind = peak.bytes_by_kind
+    around = overheads(profile, multiplies=multiplies)
+    workspace = sum(overhead.lower for overhead in around if overhead.is_allocated)
+    allocated = peak.bytes + workspace
+    if profile.device_type == "cuda":
+        default, growing = (
+            allocator_peak(sizes, name, expandable_segments=grows, workspace_bytes=workspace)
+            for grows in (False, True)
         )
+        allocated = default.allocated_bytes
+        around = (allocator_overhead(peak, default, growing, workspace_bytes=workspace), *around)
+    return PlannedDevice(
+        name=name,
+        profile=profile.name,
+        memory_bytes=profile.memory_bytes,
+        weights=by_kind.get("weight", 0),
+        constants=by_kind.get("constant", 0),
+        state=by_kind.get("state", 0),
+        gradients=by_kind.get("gradient", 0),
+        optimizer=by_kind.get("optimizer", 0),
+        inputs=by_kind.get("input", 0),
+        activations=sum(by_kind.get(kind, 0) for kind in _ACTIVATIONS),
+        state_after=sizes.state_after(name),
+        allocated_bytes=allocated,
+        overheads=tuple(
+            PlannedOverhead(o.name, Interval(o.lower, o.upper), o.is_allocated, o.source) for o in around
+        ),
+        peak=None if peak.step is None else _peak(peak.step),
+        largest=tuple(_folded(peak.largest, chosen, largest)),
+    )
 
 
-def _multiplying(found: Liveness) -> Iterator[str]:
-    """Yield the devices on which something multiplies matrices: cuBLAS gets a workspace there."""
-    for step, event in found.events:
-        if event >= 0 and _PRODUCTS.search(operator_name(found.steps[step].node)):
-            yield found.storages[event].device
+def multiplying(found: Liveness) -> frozenset[str]:
+    """Return the devices on which something multiplies matrices: cuBLAS gets a workspace there."""
+    taken = (
+        (found.steps[step].operator, found.storages[event]) for step, event in found.events if event >= 0
+    )
+    return frozenset(storage.device for operator, storage in taken if _PRODUCTS.search(operator))
 
 
-def _peak(step: Visit) -> PlannedPeak:
-    return PlannedPeak(step.node.name, operator_name(step.node), step.module_path, _line(step.span))
+def _peak(step: Step) -> PlannedPeak:
+    return PlannedPeak(step.name, step.operator, step.module_path, _line(step.span))
 
 
 def _folded(found: Sequence[LiveStorage], chosen: ChosenSizes, most: int) -> list[PlannedTensor]:

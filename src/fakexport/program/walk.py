@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from fakexport.diagnostics import Span
 from fakexport.program.module_path import module_path
+from fakexport.program.operator_name import operator_name
 from fakexport.program.source_span import source_span
 
 __all__ = ["Visit", "walk"]
@@ -32,6 +33,16 @@ class Visit:
     index: int
     graph: str = ""
     caller: Visit | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self.node.name
+
+    @property
+    def operator(self) -> str:
+        """Name of the node's operator."""
+        return operator_name(self.node)
 
     @property
     def module_path(self) -> str:

@@ -29,7 +29,8 @@ class PlannedTensor:
     Args:
         name: The node, input, weight or constant; `layers.*.weight` for several.
         count: How many they are.
-        kind: `weight`, `constant`, `state`, `input`, `activation`, `temporary` or `output`.
+        kind: `weight`, `constant`, `state`, `gradient`, `optimizer`, `input`, `activation`, `temporary` or
+            `output`.
         bytes: What all of them take.
         shape: Sizes of one at the point; None for an operator's own memory.
         dtype: `bfloat16`; "" for an operator's own memory.
@@ -52,7 +53,7 @@ class PlannedPeak:
     """Where a device holds the most.
 
     Args:
-        node: Name of the node in the program.
+        node: Name of the node in the program; of training, `forward`, `backward` or `optimizer`.
         operator: `aten.mul.Tensor`.
         module_path: Path of the module; "" for the root.
         line: The user's line, `model.py:12`; None if it is not known.
@@ -91,6 +92,8 @@ class PlannedDevice:
         memory_bytes: All of its memory; None if the profile has none (the host).
         weights, constants, state, inputs: Bytes held all the time, or at the peak for state that the program
             makes; state is a cache, a recurrent state or a buffer that is written.
+        gradients, optimizer: Of training, bytes at the peak of the gradients of weights, and of what the
+            optimizer keeps.
         activations: Bytes of everything else at the peak: values in between, operators' own memory, outputs.
         state_after: Bytes of the state when the program has run.
         allocated_bytes: Tensors as the allocator of the device rounds them, and workspaces:
@@ -106,6 +109,8 @@ class PlannedDevice:
     weights: int
     constants: int
     state: int
+    gradients: int
+    optimizer: int
     inputs: int
     activations: int
     state_after: int
@@ -117,7 +122,8 @@ class PlannedDevice:
     @property
     def tensor_bytes(self) -> int:
         """Bytes of tensors at the peak."""
-        return self.weights + self.constants + self.state + self.inputs + self.activations
+        trained = self.gradients + self.optimizer
+        return self.weights + self.constants + self.state + trained + self.inputs + self.activations
 
     @property
     def total(self) -> Interval:
@@ -234,8 +240,8 @@ class PlanReport:
         subject: The source or the archive.
         target: The topology, as text.
         device_map: Placement, as text; None for a single device.
-        workload: `forward`, `prefill` or `decode`; None for an archive, whose inputs say what it is.
-        execution: What is meant by running it: `module()`.
+        workload: `forward`, `prefill`, `decode` or `train`; None for an archive, whose inputs say what it is.
+        execution: What is meant by running it: `the program's module()`, or two steps of training.
         dtype: Dtype of most of the weights.
         points: One per size that was asked for.
         greatest: Answers to `--max`.

@@ -11,6 +11,7 @@ from fakexport.report.plan_report import (
     Interval,
     Machine,
     PlannedDevice,
+    PlannedPeak,
     PlannedPoint,
     PlannedTensor,
     PlanReport,
@@ -30,7 +31,8 @@ def render_plan(report: PlanReport, *, width: int = 100) -> str:
     """
     lines = wrapped(_title(report), width)
     for point in report.points:
-        lines += ["", *_point(point, width, is_only=len(report.points) == 1)]
+        is_only = len(report.points) == 1
+        lines += ["", *_point(point, width, is_only=is_only, has_phases=report.workload == "train")]
     if report.greatest:
         lines += ["", *(line for found in report.greatest for line in wrapped(_greatest(found), width))]
     if report.machines:
@@ -57,7 +59,7 @@ def _sizes(point: PlannedPoint) -> str:
     return ", ".join(sizes) or "sizes of the program"
 
 
-def _point(point: PlannedPoint, width: int, *, is_only: bool) -> Iterator[str]:
+def _point(point: PlannedPoint, width: int, *, is_only: bool, has_phases: bool) -> Iterator[str]:
     yield from wrapped(f"{_sizes(point)}: {_verdict(point)}", width)
     yield from wide_layout(
         _table(point.devices), width=width, right=range(1, len(point.devices) + 1), indent="  "
@@ -73,7 +75,8 @@ def _point(point: PlannedPoint, width: int, *, is_only: bool) -> Iterator[str]:
         yield from (line for text in cost_lines(point.costs) for line in wrapped(text, width))
     fullest = _fullest(point)
     if is_only and fullest is not None and fullest.peak is not None:
-        yield from wrapped(_peak(fullest), width)
+        phase = f" ({fullest.peak.node})" if has_phases else ""
+        yield from wrapped(_peak(fullest.peak, fullest.name, phase), width)
         yield from layout([_tensor_row(t) for t in fullest.largest[:_SHOWN_TENSORS]], right=[0], indent="  ")
 
 
@@ -128,6 +131,8 @@ _CLASSES = (
     ("weights", "weights"),
     ("constants", "constants"),
     ("cache and state", "state"),
+    ("gradients", "gradients"),
+    ("optimizer state", "optimizer"),
     ("inputs", "inputs"),
     ("activations", "activations"),
 )
@@ -147,11 +152,10 @@ def _interval(size: Interval) -> str:
     return lower if lower == upper else f"{lower} to {upper}"
 
 
-def _peak(device: PlannedDevice) -> str:
-    assert device.peak is not None
-    at = f" at {device.peak.line}" if device.peak.line else ""
-    module = f" in {device.peak.module_path}" if device.peak.module_path else ""
-    return f"peak of {device.name}: {device.peak.operator}{module}{at}; largest there:"
+def _peak(peak: PlannedPeak, device: str, phase: str) -> str:
+    at = f" at {peak.line}" if peak.line else ""
+    module = f" in {peak.module_path}" if peak.module_path else ""
+    return f"peak of {device}: {peak.operator}{phase}{module}{at}; largest there:"
 
 
 def _tensor_row(tensor: PlannedTensor) -> list[str]:

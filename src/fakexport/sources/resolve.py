@@ -47,7 +47,7 @@ def resolve(
     Returns:
         The source. Resolving one spec twice imports a Python file twice.
     Raises:
-        SourceError: A workload other than forward, of a source that is not `hf:`. An unknown form, a missing
+        SourceError: Prefill or decode, of a source that is not `hf:`. An unknown form, a missing
             file or package, a file that raises on import, an attribute that is missing or not callable,
             broken JSON, an unknown model type or class; a factory that needs arguments.
         TypeError: it is neither a text, a factory nor a module.
@@ -59,7 +59,7 @@ def resolve(
     if isinstance(spec, Source):
         return spec
     form, colon, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
-    if workload.name != "forward" and form != "hf":
+    if workload.name in ("prefill", "decode") and form != "hf":
         raise SourceError(
             f"--workload {workload.name} applies to hf: sources; the inputs of others say what they do"
         )

@@ -21,6 +21,7 @@ from fakexport.sources.cache_inputs import decode_inputs
 from fakexport.sources.config_limits import within_limits
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library
+from fakexport.sources.training_labels import labelled_inputs
 from fakexport.sources.transformers_class import model_class_for, text_part
 from fakexport.sources.transformers_config import (
     config_from_file,
@@ -60,7 +61,7 @@ def transformers_source(
         _import_export_patches()
     dtype = config.dtype
     config = text_part(config, model_class)
-    use_cache = use_cache or workload.name != "forward"
+    use_cache = use_cache or workload.name in ("prefill", "decode")
     set_use_cache(config, use_cache)
 
     def construct() -> nn.Module:
@@ -90,7 +91,12 @@ def _sizes(workload: Workload) -> dict[str, int]:
 
 
 _INPUTS: Mapping[str, Callable[..., ExampleInputs]] = MappingProxyType(
-    {"forward": derive_inputs, "prefill": derive_inputs, "decode": decode_inputs}
+    {
+        "forward": derive_inputs,
+        "prefill": derive_inputs,
+        "decode": decode_inputs,
+        "train": labelled_inputs,
+    }
 )
 
 

@@ -126,7 +126,8 @@ def test_an_archive_that_does_not_fit_has_exit_code_1(plan, config, tmp_path):
         (["--max", "weights"], "--max weights: write batch or context"),
         (["--size", "x"], "cannot read the size 'x': write NAME.DIM=N"),
         (["--bound", "x"], "cannot read the bound 'x': write SYMBOL=N"),
-        (["--workload", "train"], "'train' is not one of"),
+        (["--workload", "training"], "'training' is not one of"),
+        (["--optimizer", "sgd"], "--optimizer, --checkpointing and --autocast apply to --workload train"),
         (["--context", "1", "--workload", "decode"], "--context 1"),
     ],
 )

@@ -20,6 +20,8 @@ def sample_device(name="cuda:0", memory=80 * GIB, weights=60 * GIB, **fields):
     figures = {
         "constants": 0,
         "state": 2 * GIB,
+        "gradients": 0,
+        "optimizer": 0,
         "inputs": 4096,
         "activations": 10 * GIB,
         "state_after": 2 * GIB,

@@ -1,0 +1,107 @@
+"""The inputs of a training step at the sizes that are asked for: it is run, so nothing is evaluated later."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport._torch.fake_tensors import FakeTensorMode
+from fakexport.error import InvalidValue
+from fakexport.memory.sizes import SizeRequest, role_of
+
+
+@dataclass(frozen=True)
+class TrainingInputs:
+    """Arguments of a model's call, and what their sizes mean.
+
+    Args:
+        args, kwargs: Fakes.
+        batch: Their dimension 0; None if there is none.
+        context: Tokens; None if no input is text.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    batch: int | None
+    context: int | None
+
+
+def training_inputs(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    request: SizeRequest,
+    mode: FakeTensorMode,
+) -> TrainingInputs:
+    """Return the inputs with other sizes: new fakes in place of those whose sizes are not as asked.
+
+    Args:
+        module: Its `forward` names the positional arguments.
+        args, kwargs: Fakes of any sizes.
+        request: The sizes. What it leaves open stays as it is.
+        mode: The mode of the fakes.
+    Raises:
+        ValueError: there is no such input, or nothing that has a batch or a context. One line.
+    """
+    names = _names(module, args)
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    shapes = {name: [int(size) for size in tensor.shape] for name, tensor in tensors.items()}
+    roles = {
+        (name, index): role_of(name, tensor, index)
+        for name, tensor in tensors.items()
+        for index in range(tensor.dim())
+    }
+    for role, size in (("batch", request.batch), ("context", request.context)):
+        if size is not None:
+            _set_role(shapes, roles, role, size)
+    for (name, index), size in request.dims.items():
+        if (name, index) not in roles:
+            known = ", ".join(f"{name}.{index}" for name, index in roles) or "none"
+            raise InvalidValue(f"--size {name}.{index}: the model has no such input dimension: {known}")
+        shapes[name][index] = size
+    made = {name: _of_shape(tensor, shapes[name], mode) for name, tensor in tensors.items()}
+    return TrainingInputs(
+        args=tuple(made.get(name, value) for name, value in zip(names, args, strict=False)),
+        kwargs={name: made.get(name, value) for name, value in kwargs.items()},
+        batch=_size(shapes, roles, "batch"),
+        context=_size(shapes, roles, "context"),
+    )
+
+
+def _names(module: nn.Module, args: tuple[Any, ...]) -> list[str]:
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [*named, *(f"input_{index}" for index in range(len(named), len(args)))][: len(args)]
+
+
+def _set_role(
+    shapes: dict[str, list[int]], roles: Mapping[tuple[str, int], str], role: str, size: int
+) -> None:
+    found = [place for place, own in roles.items() if own == role]
+    if not found:
+        what = "batch" if role == "batch" else "context: none of its inputs is text"
+        raise InvalidValue(f"--{role} {size:,}: the model has no {what}; use --size NAME.DIM=N")
+    for name, index in found:
+        shapes[name][index] = size
+
+
+def _of_shape(tensor: torch.Tensor, shape: list[int], mode: FakeTensorMode) -> torch.Tensor:
+    if list(tensor.shape) == shape:
+        return tensor
+    with mode:
+        return torch.empty(
+            shape, dtype=tensor.dtype, device=tensor.device, requires_grad=tensor.requires_grad
+        )
+
+
+def _size(shapes: Mapping[str, list[int]], roles: Mapping[tuple[str, int], str], role: str) -> int | None:
+    return max((shapes[name][index] for (name, index), own in roles.items() if own == role), default=None)
