@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,16 +19,18 @@ from fakexport.capture import loaded_libraries
 from fakexport.devices import Topology, emulate
 from fakexport.error import InvalidValue
 from fakexport.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
+from fakexport.planning.automatic_placement import AUTO, automatic_placement
 from fakexport.planning.point import PlannedProgram
 from fakexport.planning.search import greatest
 from fakexport.planning.smallest import smallest_machines
 from fakexport.planning.source_programs import SourcePrograms
 from fakexport.planning.training import TrainedSource, Training
 from fakexport.program import facts_of
-from fakexport.report import Greatest, PlanReport, Progress
+from fakexport.report import Greatest, PlannedPoint, PlanReport, Progress
 from fakexport.sources import WorkloadName, parse_dtype
 
 EXECUTION = "the program's module()"
+_Planned = TypeVar("_Planned", SourcePrograms, TrainedSource)
 
 
 def plan(
@@ -60,7 +62,8 @@ def plan(
     Args:
         subject: A source as for `check`, an archive (`model.pt2`), or an exported program.
         target: The devices, such as `"2xH100"`. Default: those of the archive or program; of a source, cpu.
-        device_map, dtype: As for `check`; of a source only.
+        device_map, dtype: As for `check`; of a source only. `"auto"` is accelerate's placement, with room for
+            what a call needs besides weights at the largest of the sizes.
         batch: Sequences or images at a time; one number, or several. Default: 1 for a model of `hf:`, else
             that of the example inputs.
         context: Tokens that the model attends to, those of a cache included. Default: 4,096, or fewer where
@@ -116,15 +119,20 @@ def plan(
                 "--max, --smallest, --bound and --by-module do not apply to --workload train: training is "
                 "run at each size"
             )
-        trained = TrainedSource(
-            subject,
-            Topology.parse(target or "cpu"),
-            device_map=device_map,
-            dtype=dtype,
-            training=Training(optimizer or "adamw", checkpointing, _autocast_dtype(autocast)),
-            announce=on_progress or (lambda progress: None),
-        )
-        return _of_training(trained, asked)
+        training = Training(optimizer or "adamw", checkpointing, _autocast_dtype(autocast))
+
+        def trained_on(topology: Topology, placement: str | Mapping[str, str] | None) -> TrainedSource:
+            return TrainedSource(
+                subject,
+                topology,
+                device_map=placement,
+                dtype=dtype,
+                training=training,
+                announce=on_progress or (lambda progress: None),
+            )
+
+        trained, where = _placed(trained_on, subject, target, device_map, dtype, asked)
+        return _of_training(trained, asked, where)
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
         return SourcePrograms(
@@ -136,7 +144,8 @@ def plan(
             announce=on_progress or (lambda progress: None),
         )
 
-    report = _of_source(programs_on(Topology.parse(target or "cpu"), device_map), asked)
+    programs, where = _placed(programs_on, subject, target, device_map, dtype, asked)
+    report = _of_source(programs, asked, where)
     if not smallest:
         return report
     return replace(report, machines=smallest_machines(programs_on, next(asked.points())))
@@ -154,6 +163,29 @@ class _Asked:
     def points(self) -> Iterator[SizeRequest]:
         for batch, context in itertools.product(self.batches, self.contexts):
             yield replace(self.other, batch=batch, context=context)
+
+
+def _placed(
+    source_on: Callable[[Topology, str | Mapping[str, str] | None], _Planned],
+    subject: str | nn.Module | Callable[[], Any],
+    target: str | None,
+    device_map: str | Mapping[str, str] | None,
+    dtype: str | None,
+    asked: _Asked,
+) -> tuple[_Planned, str | None]:
+    """Return what plans the source where its modules are, and a line about a placement that was chosen."""
+    topology = Topology.parse(target or "cpu")
+    if device_map != AUTO:
+        return source_on(topology, device_map), None
+    largest = max(asked.points(), key=lambda request: (request.batch or 0, request.context or 0))
+    made: dict[str, _Planned] = {}
+
+    def planned(entries: Mapping[str, str]) -> PlannedPoint:
+        source = made[str(entries)] = source_on(topology, entries)
+        return source.at(source.completed(largest))
+
+    found = automatic_placement(subject, topology, dtype, planned)
+    return made[str(found.entries)], f"--device-map auto: {found.summary}"
 
 
 def _several(option: str, size: int | Sequence[int] | None) -> tuple[int | None, ...]:
@@ -198,7 +230,7 @@ def _of_program(
     )
 
 
-def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
+def _of_source(programs: SourcePrograms, asked: _Asked, where: str | None) -> PlanReport:
     requests = [programs.completed(request) for request in asked.points()]
     points = tuple(programs.at(request) for request in requests)
     defaults = _defaults(next(asked.points()), requests[0])
@@ -207,7 +239,7 @@ def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
     return PlanReport(
         subject=programs.source.spec,
         target=programs.topology.canonical,
-        device_map=programs.placement,
+        device_map=AUTO if where else programs.placement,
         workload=programs.workload,
         execution=EXECUTION,
         dtype=planned.dtype,
@@ -216,25 +248,25 @@ def _of_source(programs: SourcePrograms, asked: _Asked) -> PlanReport:
         timeline=tuple(planned.timeline(requests[0])) if asked.has_timeline else (),
         modules=planned.modules(requests[0]) if asked.has_modules else (),
         left_out=tuple(dict.fromkeys((*programs.left_out, *planned.liveness.left_out))),
-        assumptions=(*programs.source.assumptions, *defaults),
+        assumptions=(*programs.source.assumptions, *defaults, *([where] if where else [])),
         versions=_versions(),
     )
 
 
-def _of_training(trained: TrainedSource, asked: _Asked) -> PlanReport:
+def _of_training(trained: TrainedSource, asked: _Asked, where: str | None) -> PlanReport:
     requests = list(asked.points())
     points = tuple(trained.at(request) for request in requests)
     return PlanReport(
         subject=trained.source.spec,
         target=trained.topology.canonical,
-        device_map=trained.placement,
+        device_map=AUTO if where else trained.placement,
         workload="train",
         execution=f"two steps with {trained.training}",
         dtype=trained.run(requests[0]).dtype,
         points=points,
         timeline=tuple(trained.timeline(requests[0])) if asked.has_timeline else (),
         left_out=tuple(trained.left_out),
-        assumptions=(*trained.source.assumptions, *trained.assumptions),
+        assumptions=(*trained.source.assumptions, *trained.assumptions, *([where] if where else [])),
         versions=_versions(),
     )
 

@@ -110,6 +110,10 @@ class TrainedSource:
         """The device map as the user wrote it."""
         return None if self.device_map is None else str(self.device_map)
 
+    def completed(self, request: SizeRequest) -> SizeRequest:
+        """Return the sizes as they are: those that are left open are chosen where the model is built."""
+        return request
+
     def at(self, request: SizeRequest) -> PlannedPoint:
         """Return the plan at the sizes that are asked for.
 
