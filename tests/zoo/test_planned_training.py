@@ -12,9 +12,9 @@ from torch import nn
 
 from fakexport.devices import emulate
 from fakexport.fake import build
-from fakexport.memory import sizes_at, training_liveness
+from fakexport.memory import eager_liveness, sizes_at, training_liveness
 from fakexport.memory.training import OPTIMIZERS, loss_of
-from tests.measured_memory import measured_training
+from tests.measured_memory import measured_peak, measured_training
 
 SIZES = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 128}
 BATCH, TOKENS, VOCABULARY = 4, 48, 512
@@ -81,3 +81,14 @@ def test_training_is_planned_as_it_runs(name: str, is_checkpointed: bool, optimi
         assert 0 <= measured - predicted <= 4 * RANDOM_STATE_BYTES + 128
     else:
         assert abs(predicted - measured) <= 128
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_eager_mode_is_planned_as_it_runs(name: str) -> None:
+    with emulate("cpu"):
+        built = build(lambda: (_model(name, is_checkpointed=False).eval(), (), _inputs()))
+        found = eager_liveness(built, (), built.kwargs)
+
+    module, inputs = _model(name, is_checkpointed=False).eval(), _inputs()
+    assert abs(sizes_at(found, {}).peak("cpu").run_bytes - measured_peak(lambda: module(**inputs))) <= 128

@@ -89,6 +89,10 @@ def plan_command(
         bool,
         typer.Option("--smallest", help="Find how many devices of each NVIDIA or AMD GPU are enough."),
     ] = False,
+    eager: Annotated[
+        bool,
+        typer.Option("--eager", help="Run the model's own code on fake tensors instead of its program."),
+    ] = False,
     by_module: Annotated[
         bool,
         typer.Option("--by-module", help="Also show what each module computes and reads, equal ones as one."),
@@ -140,6 +144,7 @@ def plan_command(
                 smallest=smallest,
                 timeline=timeline is not None,
                 by_module=by_module,
+                eager=eager,
                 method=method,
                 on_progress=on_progress,
             )

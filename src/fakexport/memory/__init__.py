@@ -12,7 +12,7 @@ from fakexport.memory.overheads import allocator_overhead, overheads
 from fakexport.memory.peak import LiveStorage, Sizes, sizes_at
 from fakexport.memory.sizes import ChosenSizes, ProgramSizes, SizeRequest, parse_bounds, parse_dims
 from fakexport.memory.storage import Kind, Size, Step, Storage
-from fakexport.memory.training import OptimizerName, Untrainable, training_liveness
+from fakexport.memory.training import OptimizerName, Untrainable, eager_liveness, training_liveness
 from fakexport.memory.training_inputs import TrainingInputs, training_inputs
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Untrainable",
     "allocator_overhead",
     "allocator_peak",
+    "eager_liveness",
     "liveness",
     "overheads",
     "parse_bounds",

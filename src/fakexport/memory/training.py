@@ -1,4 +1,4 @@
-"""When training holds which memory: forward, backward and the optimizer's step run on fakes, twice."""
+"""What eager mode holds, found by running a model's code on fakes: a call, or two steps of training."""
 
 from __future__ import annotations
 
@@ -105,6 +105,28 @@ def training_liveness(
                 tracker.note_gradients()
                 own.step()
         own.zero_grad(set_to_none=True)
+    return _liveness(tracker.finished())
+
+
+@one_at_a_time
+def eager_liveness(built: Built, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Liveness:
+    """Return what one call holds in eager mode, without autograd: what Python frames keep alive counts.
+
+    The caller's autocast is not the model's.
+
+    Args:
+        built: A model of fakes, in the `emulate` block of its devices.
+        args, kwargs: Fakes at the sizes that are asked for.
+    Raises:
+        Exception: what the model raises.
+    """
+    held = tensors_in((list(args), dict(kwargs)))
+    tracker = TrainingTracker(built.module, held, temporaries, is_user_code)
+    devices = {tensor.device.type for tensor in (*built.module.parameters(), *held)}
+    with built.mode, torch.inference_mode(False), torch.no_grad(), _autocast(devices, None):
+        with tracker.record():
+            output = built.module(*args, **kwargs)
+        del output
     return _liveness(tracker.finished())
 
 

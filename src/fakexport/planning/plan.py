@@ -24,13 +24,13 @@ from fakexport.planning.point import PlannedProgram
 from fakexport.planning.search import greatest
 from fakexport.planning.smallest import smallest_machines
 from fakexport.planning.source_programs import SourcePrograms
-from fakexport.planning.training import TrainedSource, Training
+from fakexport.planning.training import SourceRuns, Training
 from fakexport.program import facts_of
 from fakexport.report import Greatest, PlannedPoint, PlanReport, Progress
 from fakexport.sources import WorkloadName, parse_dtype
 
 EXECUTION = "the program's module()"
-_Planned = TypeVar("_Planned", SourcePrograms, TrainedSource)
+_Planned = TypeVar("_Planned", SourcePrograms, SourceRuns)
 
 
 def plan(
@@ -51,6 +51,7 @@ def plan(
     smallest: bool = False,
     timeline: bool = False,
     by_module: bool = False,
+    eager: bool = False,
     method: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> PlanReport:
@@ -81,6 +82,8 @@ def plan(
             the model is exported once for 1, 2, 4, 8 and 16 devices, as far as needed.
         timeline: Whether to return what is held node by node at the first of the sizes.
         by_module: Whether to return what each module computes and reads at the first of the sizes.
+        eager: Whether to run the model's own code on fakes instead of its program: what Python frames keep
+            alive counts as well. Of forward calls only.
         method: Program to use from a bundle.
         on_progress: Called before each export.
     Returns:
@@ -103,9 +106,9 @@ def plan(
     if not is_training and (optimizer, checkpointing, autocast) != (None, False, None):
         raise InvalidValue("--optimizer, --checkpointing and --autocast apply to --workload train")
     if isinstance(subject, (ExportedProgram, Path)) or _is_archive(subject):
-        if (device_map, dtype, workload, smallest) != (None, None, "forward", False):
+        if (device_map, dtype, workload, smallest, eager) != (None, None, "forward", False, False):
             raise InvalidValue(
-                "--device-map, --dtype, --workload and --smallest apply to models, not to programs"
+                "--device-map, --dtype, --workload, --smallest and --eager apply to models, not to programs"
             )
         if method is not None and isinstance(subject, ExportedProgram):
             raise InvalidValue("--method applies to archives, not to programs")
@@ -113,26 +116,28 @@ def plan(
     if method is not None:
         raise InvalidValue("--method applies to archives, not to models")
 
-    if is_training:
+    if is_training or eager:
         if maximum or smallest or bounds or by_module:
             raise InvalidValue(
-                "--max, --smallest, --bound and --by-module do not apply to --workload train: training is "
-                "run at each size"
+                "--max, --smallest, --bound and --by-module need a program: they do not apply to --workload "
+                "train and --eager"
             )
+        if workload in ("prefill", "decode"):
+            raise InvalidValue(f"--eager does not apply to --workload {workload}")
         training = Training(optimizer or "adamw", checkpointing, _autocast_dtype(autocast))
 
-        def trained_on(topology: Topology, placement: str | Mapping[str, str] | None) -> TrainedSource:
-            return TrainedSource(
+        def runs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourceRuns:
+            return SourceRuns(
                 subject,
                 topology,
                 device_map=placement,
                 dtype=dtype,
-                training=training,
+                training=training if is_training else None,
                 announce=on_progress or (lambda progress: None),
             )
 
-        trained, where = _placed(trained_on, subject, target, device_map, dtype, asked)
-        return _of_training(trained, asked, where)
+        runs, where = _placed(runs_on, subject, target, device_map, dtype, asked)
+        return _of_runs(runs, asked, where)
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
         return SourcePrograms(
@@ -253,20 +258,20 @@ def _of_source(programs: SourcePrograms, asked: _Asked, where: str | None) -> Pl
     )
 
 
-def _of_training(trained: TrainedSource, asked: _Asked, where: str | None) -> PlanReport:
+def _of_runs(runs: SourceRuns, asked: _Asked, where: str | None) -> PlanReport:
     requests = list(asked.points())
-    points = tuple(trained.at(request) for request in requests)
+    points = tuple(runs.at(request) for request in requests)
     return PlanReport(
-        subject=trained.source.spec,
-        target=trained.topology.canonical,
-        device_map=AUTO if where else trained.placement,
-        workload="train",
-        execution=f"two steps with {trained.training}",
-        dtype=trained.run(requests[0]).dtype,
+        subject=runs.source.spec,
+        target=runs.topology.canonical,
+        device_map=AUTO if where else runs.placement,
+        workload=runs.workload,
+        execution="eager mode" if runs.training is None else f"two steps with {runs.training}",
+        dtype=runs.run(requests[0]).dtype,
         points=points,
-        timeline=tuple(trained.timeline(requests[0])) if asked.has_timeline else (),
-        left_out=tuple(trained.left_out),
-        assumptions=(*trained.source.assumptions, *trained.assumptions, *([where] if where else [])),
+        timeline=tuple(runs.timeline(requests[0])) if asked.has_timeline else (),
+        left_out=tuple(runs.left_out),
+        assumptions=(*runs.source.assumptions, *runs.assumptions, *([where] if where else [])),
         versions=_versions(),
     )
 

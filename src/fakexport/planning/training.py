@@ -1,4 +1,4 @@
-"""The memory of training at the sizes that are asked for: the model is trained on fakes, once for each."""
+"""What eager mode holds at the sizes that are asked for: the model runs on fakes, once for each."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fakexport.memory import (
     SizeRequest,
     TrainingInputs,
     Untrainable,
+    eager_liveness,
     sizes_at,
     training_inputs,
     training_liveness,
@@ -28,7 +29,7 @@ from fakexport.memory import (
 from fakexport.planning.point import dtype_of_weights, multiplying, planned_devices, planned_steps
 from fakexport.planning.source_programs import PlanError
 from fakexport.report import PlannedPoint, PlannedStep, Progress
-from fakexport.sources import ExampleInputs, SourceError, Workload, parse_dtype, resolve
+from fakexport.sources import ExampleInputs, SourceError, Workload, WorkloadName, parse_dtype, resolve
 
 _BATCH = 1
 _CONTEXT = 4096
@@ -72,13 +73,13 @@ class _Run:
     dtype: str
 
 
-class TrainedSource:
-    """Trains a source on fakes, for two steps, at each choice of sizes.
+class SourceRuns:
+    """Runs a source on fakes at each choice of sizes: it is called once, or trained for two steps.
 
     Args:
         subject: The source, as `resolve` takes it.
         topology, device_map, dtype: What it is built for.
-        training: How it is trained.
+        training: How it is trained; None: it is called without autograd.
         announce: Called before each run.
     """
 
@@ -89,7 +90,7 @@ class TrainedSource:
         *,
         device_map: str | Mapping[str, str] | None,
         dtype: str | None,
-        training: Training,
+        training: Training | None,
         announce: Callable[[Progress], None],
     ) -> None:
         self._subject = subject
@@ -98,7 +99,8 @@ class TrainedSource:
         self._dtype = None if dtype is None else parse_dtype(dtype)
         self.training = training
         self._announce = announce
-        self.source = resolve(subject, workload=Workload("train"))
+        self.workload: WorkloadName = "forward" if training is None else "train"
+        self.source = resolve(subject, workload=Workload(self.workload))
         self.assumptions: dict[str, None] = {}
         """What was chosen for the runs, one sentence each."""
         self.left_out: dict[str, None] = {}
@@ -149,22 +151,28 @@ class TrainedSource:
             try:
                 inputs = self._inputs(built, request)
                 self._prepare(built.module)
-                found = training_liveness(
-                    built,
-                    inputs.args,
-                    inputs.kwargs,
-                    optimizer=self.training.optimizer,
-                    autocast=self.training.autocast,
-                )
+                found = self._liveness(built, inputs)
             except (InvalidValue, Untrainable, SourceError):
                 raise
             except Exception as error:
+                option = "--eager" if self.training is None else "--workload train"
                 raise PlanError(
-                    f"--workload train: {self.source.spec} does not train on fake tensors for "
-                    f"{self.topology.spec}: {type_and_line(error)}"
+                    f"{option}: {self.source.spec} does not run on fake tensors for {self.topology.spec}: "
+                    f"{type_and_line(error)}"
                 ) from error
         chosen = ChosenSizes({}, inputs.batch, inputs.context, ())
         return _Run(found, chosen, dtype_of_weights(found))
+
+    def _liveness(self, built: Built, inputs: TrainingInputs) -> Liveness:
+        if self.training is None:
+            return eager_liveness(built, inputs.args, inputs.kwargs)
+        return training_liveness(
+            built,
+            inputs.args,
+            inputs.kwargs,
+            optimizer=self.training.optimizer,
+            autocast=self.training.autocast,
+        )
 
     def _inputs(self, built: Built, request: SizeRequest) -> TrainingInputs:
         """Return the inputs at the sizes; those of a library's model are derived for them."""
@@ -172,7 +180,7 @@ class TrainedSource:
             self._note_loss(built.kwargs)
             return training_inputs(built.module, built.args, built.kwargs, request, built.mode)
         batch, context = request.batch or _BATCH, request.context or _longest(built.module)
-        source = resolve(self._subject, workload=Workload("train", batch, context))
+        source = resolve(self._subject, workload=Workload(self.workload, batch, context))
         with built.mode:
             found = source.example_inputs(
                 built.module, built.placement.input_device, self._dtype or source.dtype
@@ -191,6 +199,8 @@ class TrainedSource:
 
     def _prepare(self, module: nn.Module) -> None:
         """Let a model train: one that is in eval mode would draw no dropout, and keep less."""
+        if self.training is None:
+            return
         if not module.training:
             module.train()
             if self.source.kind == "python":
@@ -199,6 +209,8 @@ class TrainedSource:
             _checkpoint(module, self.source.spec)
 
     def _note_loss(self, given: Mapping[str, Any]) -> None:
+        if self.training is None:
+            return
         if "labels" in given:
             text = "the loss is the model's own, with labels"
         else:

@@ -103,8 +103,8 @@ def test_the_text_names_the_optimizer_the_phase_and_the_loss():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"maximum": ["batch"]}, "do not apply to --workload train"),
-        ({"by_module": True}, "do not apply to --workload train"),
+        ({"maximum": ["batch"]}, "need a program: they do not apply"),
+        ({"by_module": True}, "need a program: they do not apply"),
         ({"checkpointing": True}, "has no activation_checkpointing_enable"),
         ({"autocast": "float32"}, "write bfloat16 or float16"),
         ({"sizes": ["x.1=3"]}, "the model has no such input dimension: input_ids.0, input_ids.1"),
@@ -117,6 +117,28 @@ def test_bad_usage_is_one_line(options, words):
     assert "\n" not in str(error.value)
 
 
+def test_eager_mode_keeps_what_frames_hold():
+    class Kept(nn.Module):
+        def forward(self, x):
+            first = x + 1
+            second = first * 2
+            return second.exp() + 1
+
+    def kept():
+        return Kept(), (torch.zeros(1024, 256),)
+
+    eager, program = (fe.plan(kept, target="H100", eager=is_eager) for is_eager in (True, False))
+
+    assert (eager.execution, program.execution) == ("eager mode", "the program's module()")
+    assert [report.points[0].devices[0].activations // 2**20 for report in (eager, program)] == [4, 2]
+
+
+@pytest.mark.parametrize("options", [{"workload": "decode"}, {"maximum": ["batch"]}])
+def test_eager_mode_has_no_program(options):
+    with pytest.raises(ValueError, match="--eager"):
+        fe.plan(factory, target="H100", eager=True, **options)
+
+
 def test_options_of_training_need_training():
     with pytest.raises(ValueError, match="apply to --workload train"):
         fe.plan(factory, optimizer="sgd")
@@ -127,5 +149,5 @@ def test_a_model_that_branches_on_data_is_not_planned():
         def forward(self, x):
             return super().forward(x) if x.sum() > 0 else x
 
-    with pytest.raises(PlanError, match="does not train on fake tensors for H100"):
+    with pytest.raises(PlanError, match=r"--workload train: .* does not run on fake tensors"):
         device_of(lambda: (Branching(4, 4), (torch.zeros(2, 4),)))

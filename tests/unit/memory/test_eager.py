@@ -1,0 +1,50 @@
+"""What eager mode is predicted to hold is what torch's profiler records of a real call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fakexport.devices import emulate
+from fakexport.fake import build
+from fakexport.memory import eager_liveness, sizes_at
+from tests.measured_memory import measured_peak
+
+
+class Kept(nn.Module):
+    """Keeps results in its frame that nothing needs any more, as a program does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(24, 40), nn.Linear(40, 24)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        hidden = self.first(x)
+        active = functional.gelu(hidden)
+        rows = active.view(-1, 2, 20).transpose(1, 2).reshape(-1, 40)
+        return self.second(rows).softmax(-1)
+
+
+def _inputs() -> tuple[torch.Tensor]:
+    return (torch.ones(50, 24),)
+
+
+def test_what_frames_keep_alive_counts() -> None:
+    with emulate("cpu"):
+        built = build(lambda: (Kept(), _inputs()))
+        predicted = sizes_at(eager_liveness(built, built.args, {}), {}).peak("cpu").run_bytes
+
+    real, inputs = Kept(), _inputs()
+    assert predicted == measured_peak(lambda: real(*inputs))
+
+
+def test_gradients_are_not_recorded_whatever_the_caller_does() -> None:
+    with emulate("cpu"), torch.enable_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        built = build(lambda: (Kept(), _inputs()))
+        found = eager_liveness(built, built.args, {})
+
+    assert {step.name for step in found.steps} == {"forward"}
+    assert "bfloat16" not in {storage.dtype for storage in found.storages}
