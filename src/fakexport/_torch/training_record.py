@@ -265,7 +265,8 @@ class TrainingTracker(MemTracker):
             return replace(forward, operator=name, phase="backward")
         phase: Phase = "backward" if is_backward else "forward"
         place = TrainingOperator(name, phase, self._module_path(), *self._line())
-        self._places[torch._C._autograd._get_sequence_nr() - 1] = place
+        # The first operator to see the number of a node has made it; those after it may make none.
+        self._places.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
         return place
 
     def _module_path(self) -> str:

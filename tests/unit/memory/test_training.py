@@ -183,6 +183,19 @@ def test_the_place_of_a_backward_operator_is_that_of_the_forward_one() -> None:
     assert all(step.span is not None and step.span.path == __file__ for step in backward)
 
 
+def test_an_operator_without_a_node_takes_no_place_of_another() -> None:
+    class Aside(Plain):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(x)
+            with torch.no_grad():
+                self.second(hidden)
+            return hidden.sin()
+
+    backward = [step for step in _trained(Aside).steps if step.name == "backward" and "mm" in step.operator]
+
+    assert {step.module_path for step in backward} == {"first"}
+
+
 def test_a_model_without_parameters_to_train_is_refused() -> None:
     with pytest.raises(Untrainable, match="no parameter requires a gradient"):
         _trained(lambda: Plain().requires_grad_(False))
