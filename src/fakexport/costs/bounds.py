@@ -95,7 +95,8 @@ def fastest_rate(dtype: str, rates: Mapping[str, float]) -> float | None:
         return rates.get("bfloat16") or fallback
     if dtype.startswith("float8"):
         return max(rates["float8"], int8) if "float8" in rates else fallback
-    return fallback
+    # Profiles have no rate for 4 bits, at which the newest devices are twice as fast as at 8.
+    return 2 * fallback if dtype.startswith("float4") else fallback
 
 
 def _cache_bytes(profile: DeviceProfile) -> int:

@@ -11,6 +11,7 @@ from torch.fx import Node
 
 from fakexport._torch.operator_memory import tensors_in
 from fakexport._torch.pytree import tree_leaves
+from fakexport._torch.size_values import symbols_of
 from fakexport._torch.symbolic_numbers import expression_of, noted_expression_of
 from fakexport.costs.held_reads import HeldReads, Sources, Value, sources_of
 from fakexport.costs.node_products import NodeProducts
@@ -58,6 +59,14 @@ class NodeCost:
     branch: tuple[int, str] | None
     is_sure: bool
 
+    def sizes(self) -> Iterator[Size]:
+        """Yield every number or expression in it."""
+        for product in self.products:
+            yield from (product.flops, product.least)
+        yield from self.reads.values()
+        if self.sent is not None:
+            yield self.sent[2]
+
 
 @dataclass(frozen=True)
 class ProgramCosts:
@@ -74,6 +83,12 @@ class ProgramCosts:
     nodes: tuple[NodeCost, ...]
     returned: frozenset[Node]
     uncounted: Mapping[str, str]
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of the symbols that some cost depends on."""
+        sizes = [size for node in self.nodes for size in node.sizes()]
+        return frozenset(symbol.name for size in sizes for symbol in symbols_of(size))
 
 
 def program_costs(program: ExportedProgram, liveness: Liveness) -> ProgramCosts:

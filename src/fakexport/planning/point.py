@@ -74,8 +74,9 @@ class PlannedProgram:
             topology: Its devices.
         """
         found = liveness(program, topology=topology)
-        sizes = ProgramSizes(program, needed=found.symbols)
-        return cls(topology, sizes, found, multiplying(found), program_costs(program, found))
+        costs = program_costs(program, found)
+        sizes = ProgramSizes(program, needed={*found.symbols, *costs.symbols})
+        return cls(topology, sizes, found, multiplying(found), costs)
 
     @property
     def dtype(self) -> str:

@@ -387,6 +387,7 @@ def test_the_host_has_no_rates_and_no_bounds():
         ("A100-80GB", "float8_e4m3fn", 624e12),
         ("H100", "int8", 1978.9e12),
         ("H100", "float64", 66.9e12),
+        ("B200", "float4_e2m1fn_x2", 9000e12),
     ],
 )
 def test_the_rate_is_the_fastest_that_a_run_may_use(device, dtype, rate):
