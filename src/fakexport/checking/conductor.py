@@ -45,6 +45,7 @@ from fakexport.diagnose import (
     diagnose_program,
     diagnose_quantization,
     headline,
+    memory_left,
     unused_note,
 )
 from fakexport.diagnostics import Diagnostic, fold
@@ -313,6 +314,7 @@ def _check_target(request: _Request, target: Target, announce: Announce) -> Outc
                     summary=summary,
                     transfers=transfers(captured.program),
                     recovered=captured.recovered,
+                    memory_left=memory_left(summary, target.topology),
                     notes=built.notes + unused + findings.notes,
                     placement=built.placement.device_map,
                     program=captured.program,

@@ -5,6 +5,7 @@ from fakexport.diagnose.failure import diagnose_assumptions, diagnose_failure
 from fakexport.diagnose.internal_fault import diagnose_internal_fault
 from fakexport.diagnose.labels import headline, labels_at
 from fakexport.diagnose.left_out import diagnose_omitted_inputs, diagnose_quantization, unused_note
+from fakexport.diagnose.peak_memory import memory_left
 from fakexport.diagnose.program import diagnose_program
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "diagnose_quantization",
     "headline",
     "labels_at",
+    "memory_left",
     "unused_note",
 ]

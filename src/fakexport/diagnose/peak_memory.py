@@ -15,7 +15,7 @@ from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.error import InvalidValue
 from fakexport.memory import ProgramSizes, SizeRequest, liveness, overheads, sizes_at
-from fakexport.program import ProgramSummary, operator_name, tensors_in, walk
+from fakexport.program import ProgramSummary, TensorTotals, operator_name, tensors_in, walk
 from fakexport.rules import rule
 
 _FLOAT32_BYTES = 4
@@ -35,18 +35,41 @@ def diagnose_memory(
     Reports:
         FE503 or FE506, once, with the worst device; the host's memory is not assumed.
     """
-    placed = Counter[str]()
-    for totals in (summary.parameters, summary.buffers):
-        placed.update(totals.bytes_per_device)
-    memory = {
-        device: size
-        for device in summary.devices
-        if topology.has_device(device) and (size := topology.device(device).profile.memory_bytes)
-    }
+    placed = _placed(summary.parameters, summary.buffers)
+    memory = _memory(summary, topology)
     over = [(placed[device] / size, device) for device, size in memory.items() if placed[device] > size]
     if over:
         return _weights(max(over)[1], placed, topology, len(over))
     return _run(program, topology, memory) if _may_exceed(program, placed, memory) else None
+
+
+def memory_left(summary: ProgramSummary, topology: Topology) -> dict[str, int]:
+    """Return for each device what of its memory the weights and constants on it leave for a run.
+
+    Args:
+        summary: Facts of a program.
+        topology: The target.
+    Returns:
+        Device -> bytes, negative where they do not fit; without the host, whose memory is not assumed.
+    """
+    placed = _placed(summary.parameters, summary.buffers, summary.constants)
+    return {device: size - placed[device] for device, size in _memory(summary, topology).items()}
+
+
+def _placed(*totals: TensorTotals) -> Counter[str]:
+    placed = Counter[str]()
+    for own in totals:
+        placed.update(own.bytes_per_device)
+    return placed
+
+
+def _memory(summary: ProgramSummary, topology: Topology) -> dict[str, int]:
+    """Return the memory of each device that a program uses, as far as it is known."""
+    return {
+        device: size
+        for device in summary.devices
+        if topology.has_device(device) and (size := topology.device(device).profile.memory_bytes)
+    }
 
 
 def _weights(device: str, placed: Mapping[str, int], topology: Topology, count: int) -> Diagnostic:

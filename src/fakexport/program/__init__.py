@@ -46,7 +46,7 @@ from fakexport.program.stand_in_inputs import (
     has_stand_in_inputs,
     stand_in_inputs,
 )
-from fakexport.program.summary import ProgramSummary, ValueSummary, summarise
+from fakexport.program.summary import ProgramSummary, TensorTotals, ValueSummary, summarise
 from fakexport.program.summary_of import summary_of
 from fakexport.program.symbol_range import SymbolRange, symbol_ranges
 from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
@@ -85,6 +85,7 @@ __all__ = [
     "SourcePaths",
     "Spelling",
     "SymbolRange",
+    "TensorTotals",
     "Transfer",
     "UnboundConstant",
     "UnboundProgram",

@@ -59,6 +59,7 @@ def _target(verdict: Verdict) -> dict[str, Any]:
         "notes": list(verdict.notes),
         "summary": plain(verdict.summary),
         "transfers": plain(verdict.transfers),
+        "memory_left": plain(verdict.memory_left),
         "recovered": _recovered(verdict.recovered),
     }
 

@@ -74,6 +74,8 @@ class Verdict:
             problems, one sentence each.
         recovered: The program's constants that have their values and those that have none, or None where
             there is no program.
+        memory_left: Bytes of each device next to the weights placed on it, for cache, inputs and activations;
+            negative where they do not fit. Without the host and devices whose memory is not known.
         placement: Device by module path, as it was used; with the program, for saving.
         program: The program itself; neither is part of any rendering.
     """
@@ -86,6 +88,7 @@ class Verdict:
     timings: Timings
     notes: tuple[str, ...] = ()
     recovered: Recovered | None = None
+    memory_left: Mapping[str, int] = field(default_factory=dict)
     placement: Mapping[str, str] = field(default_factory=dict, repr=False)
     program: ExportedProgram | None = field(default=None, repr=False, compare=False)
 

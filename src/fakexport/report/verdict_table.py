@@ -21,21 +21,28 @@ _MEASURED_HEAD = ("target", "build", "capture", "analyse", "peak memory", "growt
 _RIGHT = (3, 4)
 _MEASURED_RIGHT = (1, 2, 3, 4, 5)
 _MOST_ROWS_OF_DEVICES = 2
+_PEAK_EXCEEDS = "FE506"
 _MOST_CONSTANTS = 4
 _NONE = "-"
+_MEMORY_LEFT = "memory left"
 
 
 def verdict_table(report: Report, *, width: int) -> list[str]:
     """Return the lines of two tables: the facts, which are the same in every run, and what was measured.
 
-    Weights are parameters, buffers and constants. Times are of this run, memory is that of the process. A
-    table that is too wide is cut into several below each other.
+    Weights are parameters, buffers and constants. The memory that they leave is that of the fullest device
+    whose memory is known; what fits next to them is up to the inputs. Times are of this run, peak memory is
+    that of the process. A table that is too wide is cut into several below each other.
 
     Args:
         report: What the check found.
         width: Columns of text that there is room for.
     """
-    facts = wide_layout([_HEAD, *map(_facts, report.verdicts)], width=width, right=_RIGHT)
+    rows = [_HEAD, *map(_facts, report.verdicts)]
+    if any(verdict.memory_left for verdict in report.verdicts):
+        left = [_MEMORY_LEFT, *(_memory_left(report, verdict) for verdict in report.verdicts)]
+        rows = [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, left, strict=True)]
+    facts = wide_layout(rows, width=width, right=_RIGHT)
     measured = wide_layout(
         [_MEASURED_HEAD, *map(_measured, report.verdicts)], width=width, right=_MEASURED_RIGHT
     )
@@ -81,6 +88,16 @@ def _facts(verdict: Verdict) -> tuple[str, ...]:
         _weights_text(_weight_bytes(summary)),
         transferred_text(verdict.transfers),
     )
+
+
+def _memory_left(report: Report, verdict: Verdict) -> str:
+    """Return `64.2 GiB`, `-15.8 GiB` where weights lack memory, and a word where a run does."""
+    if any(d.code == _PEAK_EXCEEDS and verdict.target.name in d.targets for d in report.diagnostics):
+        return "not enough"
+    if not verdict.memory_left:
+        return _NONE
+    least = min(verdict.memory_left.values())
+    return f"-{bytes_text(-least)}" if least < 0 else bytes_text(least)
 
 
 def _measured(verdict: Verdict) -> tuple[str, ...]:
