@@ -15,6 +15,7 @@ from torch.distributed._tools.mod_tracker import ModTracker
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakexport._torch.training_record import TrainingRecord, TrainingTracker, optimizer_is_foreach
+from fakexport.devices import emulate
 
 
 class _Seen(TorchDispatchMode):
@@ -147,6 +148,8 @@ def test_torch_updates_parameters_together_where_the_device_has_kernels_for_it()
     calls = [name for name, *_ in seen.calls if "_foreach_" in name]
 
     assert (optimizer_is_foreach(parameters), calls) == (False, [])
+    with emulate("H100"), FakeTensorMode():
+        assert optimizer_is_foreach([torch.empty(2, device="cuda")])
 
 
 def test_the_text_of_warnings_is_made_by_whoever_made_it_before() -> None:

@@ -11,7 +11,7 @@ it, because they differ between a run on fakes and a real one, or are not its su
   parameters that are frozen take none.
 - The module of a backward operator is that of the forward operator that made its node.
 
-Seen on torch 2.11 to 2.13.
+Seen on torch 2.13.
 
 Source: `torch/distributed/_tools/mem_tracker.py:MemTracker`;
 `torch/csrc/autograd/input_buffer.cpp:accumulate`.

@@ -80,6 +80,15 @@ def test_the_logits_of_every_token_are_the_peak_of_a_forward(planned):
 
 
 @pytest.mark.slow
+def test_training_counts_gradients_and_two_states_of_each_weight(planned):
+    ((point, device),) = planned("--workload", "train", "--batch", "2", "--context", "64", "--checkpointing")
+
+    assert (point["batch"], point["context"]) == (2, 64)
+    assert 0 <= 2 * device["weights"] - device["optimizer"] <= 256  # Buffers have no state.
+    assert device["activations"] > 2 * 64 * VOCABULARY * 4
+
+
+@pytest.mark.slow
 def test_a_batch_of_one_and_a_context_are_assumed(planned):
     ((point, _),) = planned()
 
