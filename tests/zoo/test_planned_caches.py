@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from torch import nn
 
 import fakexport as fe
 from tests.architectures.architecture import Architecture
@@ -36,7 +38,23 @@ def test_the_state_is_that_of_a_real_cache(model_type: str, tmp_path: Path) -> N
 
     planned = [_state(source, workload) for workload in ("prefill", "decode")]
 
-    assert planned == [_real(architecture, CONTEXT, steps) for steps in (0, 1)]
+    model = architecture.build().eval()
+    assert planned == [_real(model, CONTEXT, steps) for steps in (0, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", [12, CONTEXT])
+def test_windows_in_every_layer_are_those_of_a_real_cache(context: int, tmp_path: Path) -> None:
+    """As Mistral 7B has them: no cache shows that it is shorter than another one."""
+    architecture = Architecture("mistral", "AutoModelForCausalLM", is_common=False)
+    source = _with_cache(architecture.source(tmp_path))
+    path = Path(source.split(":")[1])
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sliding_window": 16}))
+
+    planned = _state(source, "decode", context)
+
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
+    assert planned == _real(model.eval(), context, 1)
 
 
 def _with_cache(source: str) -> str:
@@ -46,14 +64,13 @@ def _with_cache(source: str) -> str:
     return source
 
 
-def _state(source: str, workload: Any) -> int:
-    report = fe.plan(source, target="cpu", batch=BATCH, context=CONTEXT, workload=workload)
+def _state(source: str, workload: Any, context: int = CONTEXT) -> int:
+    report = fe.plan(source, target="cpu", batch=BATCH, context=context, workload=workload)
     return sum(device.state_after for device in report.points[0].devices)
 
 
-def _real(architecture: Architecture, context: int, steps: int) -> int:
+def _real(model: nn.Module, context: int, steps: int) -> int:
     """Return the bytes of the cache of a real model that has read a context, the last tokens one by one."""
-    model = architecture.build().eval()
     ids = torch.ones(BATCH, context, dtype=torch.long)
     with torch.no_grad():
         cache = _cache(model(input_ids=ids[:, : context - steps], use_cache=True))

@@ -96,6 +96,9 @@ class _WithoutLibraries(io.TextIOBase):
     def flush(self) -> None:
         self._stream.flush()
 
+    def close(self) -> None:
+        """Leave the other stream alone, which may be closed when `io` finalizes this one."""
+
     def isatty(self) -> bool:
         return self._stream.isatty()
 

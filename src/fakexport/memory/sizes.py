@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -14,31 +14,13 @@ from torch.export.graph_signature import InputKind
 
 from fakexport._torch.symbolic_numbers import expression_of, finite_bound, hint_of, unbacked_index
 from fakexport.error import InvalidValue
+from fakexport.memory.size_request import SizeRequest
 
 _INTEGERS = (torch.int64, torch.int32)
 _NOT_TEXT = re.compile(r"grid|size|shape|length")
 _EMBEDDED = re.compile(r"(?:\w+_)?inputs_embeds")
 _CACHED = re.compile(r"(?:past|cache)(?:[_.\d]|$)|(?:\w+_)?cache(?:s|[_.\d]|$)")
 _MOST_ELEMENTS = 2**62
-_DIM = re.compile(r"(?P<name>\w+)\.(?P<dim>\d+)=(?P<size>\d+)")
-_BOUND = re.compile(r"(?P<symbol>u\d+)=(?P<size>\d+)")
-
-
-@dataclass(frozen=True)
-class SizeRequest:
-    """The sizes that a plan is asked for.
-
-    Args:
-        batch: Sequences or images at a time: dimension 0 of the inputs.
-        context: Tokens that the model attends to, those of a cache included.
-        dims: Input name and dimension -> size, for everything else.
-        bounds: Symbol of a size that only a run would tell (`u0`) -> the most that it may be.
-    """
-
-    batch: int | None = None
-    context: int | None = None
-    dims: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    bounds: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,44 +64,6 @@ class ChosenSizes:
         if isinstance(size, int):
             return size
         return int(size.xreplace({symbol: self.values[symbol.name] for symbol in size.free_symbols}))
-
-
-def parse_dims(texts: Sequence[str]) -> dict[tuple[str, int], int]:
-    """Return what `--size` names.
-
-    Args:
-        texts: `pixel_values.2=448`; several of them.
-    Raises:
-        ValueError: a text of another form.
-
-    Example:
-        >>> parse_dims(["pixel_values.2=448"])
-        {('pixel_values', 2): 448}
-    """
-    found = {}
-    for text in texts:
-        match = _DIM.fullmatch(text.strip())
-        if match is None:
-            raise InvalidValue(f"cannot read the size {text!r}: write NAME.DIM=N, such as pixel_values.2=448")
-        found[match["name"], int(match["dim"])] = int(match["size"])
-    return found
-
-
-def parse_bounds(texts: Sequence[str]) -> dict[str, int]:
-    """Return what `--bound` names.
-
-    Args:
-        texts: `u0=4096`; several of them.
-    Raises:
-        ValueError: a text of another form.
-    """
-    found = {}
-    for text in texts:
-        match = _BOUND.fullmatch(text.strip())
-        if match is None:
-            raise InvalidValue(f"cannot read the bound {text!r}: write SYMBOL=N, such as u0=4096")
-        found[match["symbol"]] = int(match["size"])
-    return found
 
 
 _ROLES: Mapping[str, tuple[str, ...]] = {"batch": ("batch",), "context": ("context", "cached")}
@@ -214,6 +158,7 @@ class ProgramSizes:
         dims = [dim for dim in self.dims if dim.role == role]
         if role == "context":
             self._refuse_free_query(size)
+            self._refuse_two_texts(size)
         free = [dim for dim in dims if _symbol(dim) is not None]
         cached = [dim for dim in self.dims if role == "context" and dim.role == "cached"]
         if not free and not any(_symbol(dim) is not None for dim in cached):
@@ -235,17 +180,35 @@ class ProgramSizes:
                 "each with --size NAME.DIM=N"
             )
 
+    def _refuse_two_texts(self, size: int) -> None:
+        """Of the caches of an encoder and a decoder, a context does not say which it is about."""
+        free = {
+            self._example(dim): dim for dim in self.dims if dim.role == "cached" and _symbol(dim) is not None
+        }
+        if len(free) > 1 and any(dim.name.startswith(("encoder_", "decoder_")) for dim in self.dims):
+            one, other = list(free.values())[:2]
+            raise InvalidValue(
+                f"--context {size:,}: an encoder and a decoder have a context each ({one}, {other}): choose "
+                "each with --size NAME.DIM=N"
+            )
+
     def _size_of(self, dim: InputDim, context: int) -> int:
         """Return the size of a dimension for a context: a cache does not have the new tokens yet.
 
-        A cache that was shorter than the others in the example keeps a window.
+        A cache that was shorter in the example than the others, or than the mask says, keeps a window.
         """
         if dim.role != "cached":
             return context
         size = context - self._new_tokens
         example = self._example(dim)
-        longest = max((self._example(other) or 0 for other in self.dims if other.role == "cached"), default=0)
-        return min(size, example) if example is not None and example < longest else size
+        return min(size, example) if example is not None and example < self._longest_cache else size
+
+    @property
+    def _longest_cache(self) -> int:
+        """The tokens before the new ones in the example: those of the longest cache, or as the mask says."""
+        cached = [self._example(dim) or 0 for dim in self.dims if dim.role == "cached"]
+        masks = [dim for dim in self.dims if dim.role == "context" and not _is_query(dim)]
+        return max((*cached, *((self._example(dim) or 0) - self._new_tokens for dim in masks)), default=0)
 
     @property
     def _new_tokens(self) -> int:

@@ -12,7 +12,8 @@ from torch import nn
 
 from fakexport._torch.fake_tensors import FakeTensorMode
 from fakexport.error import InvalidValue
-from fakexport.memory.sizes import SizeRequest, role_of
+from fakexport.memory.size_request import SizeRequest
+from fakexport.memory.sizes import role_of
 
 
 @dataclass(frozen=True)

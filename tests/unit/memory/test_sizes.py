@@ -56,6 +56,36 @@ def test_a_cache_that_was_shorter_in_the_example_keeps_a_window(decoder):
     assert sizes_of(decoder, SizeRequest(context=6))["past_key_values_1.2"] == 5
 
 
+def test_where_every_cache_keeps_a_window_the_mask_tells_it():
+    inputs = {
+        "input_ids": torch.zeros(2, 1, dtype=torch.long),
+        "attention_mask": torch.ones(2, 40, dtype=torch.long),
+        "past_key_values": (torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8, 4)),
+    }
+    windows = ProgramSizes(fe.export(Decoder, (), inputs, dynamic_shapes="auto"))
+
+    for context, kept in ((6, 5), (9, 8), (10, 8), (1000, 8)):
+        sizes = sizes_of(windows, SizeRequest(context=context))
+        assert (sizes["attention_mask.1"], sizes["past_key_values_0.2"]) == (context, kept)
+        assert sizes["past_key_values_1.2"] == kept
+
+
+def test_a_context_is_refused_where_an_encoder_and_a_decoder_have_one_each():
+    class Both(Decoder):
+        def forward(self, decoder_input_ids, attention_mask, past_key_values):
+            return super().forward(decoder_input_ids, attention_mask, past_key_values)
+
+    inputs = {
+        "decoder_input_ids": torch.zeros(2, 1, dtype=torch.long),
+        "attention_mask": torch.ones(2, 40, dtype=torch.long),
+        "past_key_values": (torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 40, 4)),
+    }
+    both = ProgramSizes(fe.export(Both, (), inputs, dynamic_shapes="auto"))
+
+    with pytest.raises(ValueError, match=r"have a context each \(past_key_values_0.2, past_key_values_1.2\)"):
+        both.chosen(SizeRequest(context=100))
+
+
 def test_what_was_chosen_is_told_in_the_words_of_the_question(decoder):
     chosen = decoder.chosen(SizeRequest(batch=5, context=100))
 

@@ -1,0 +1,67 @@
+"""The sizes that a plan is asked for, and what `--size` and `--bound` mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fakexport.error import InvalidValue
+
+_DIM = re.compile(r"(?P<name>\w+)\.(?P<dim>\d+)=(?P<size>\d+)")
+_BOUND = re.compile(r"(?P<symbol>u\d+)=(?P<size>\d+)")
+
+
+@dataclass(frozen=True)
+class SizeRequest:
+    """The sizes that a plan is asked for.
+
+    Args:
+        batch: Sequences or images at a time: dimension 0 of the inputs.
+        context: Tokens that the model attends to, those of a cache included.
+        dims: Input name and dimension -> size, for everything else.
+        bounds: Symbol of a size that only a run would tell (`u0`) -> the most that it may be.
+    """
+
+    batch: int | None = None
+    context: int | None = None
+    dims: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+
+def parse_dims(texts: Sequence[str]) -> dict[tuple[str, int], int]:
+    """Return what `--size` names.
+
+    Args:
+        texts: `pixel_values.2=448`; several of them.
+    Raises:
+        ValueError: a text of another form.
+
+    Example:
+        >>> parse_dims(["pixel_values.2=448"])
+        {('pixel_values', 2): 448}
+    """
+    found = {}
+    for text in texts:
+        match = _DIM.fullmatch(text.strip())
+        if match is None:
+            raise InvalidValue(f"cannot read the size {text!r}: write NAME.DIM=N, such as pixel_values.2=448")
+        found[match["name"], int(match["dim"])] = int(match["size"])
+    return found
+
+
+def parse_bounds(texts: Sequence[str]) -> dict[str, int]:
+    """Return what `--bound` names.
+
+    Args:
+        texts: `u0=4096`; several of them.
+    Raises:
+        ValueError: a text of another form.
+    """
+    found = {}
+    for text in texts:
+        match = _BOUND.fullmatch(text.strip())
+        if match is None:
+            raise InvalidValue(f"cannot read the bound {text!r}: write SYMBOL=N, such as u0=4096")
+        found[match["symbol"]] = int(match["size"])
+    return found
