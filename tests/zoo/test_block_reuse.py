@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
 
 # What people deploy. Calls of blocks of these must be reused, in both ways.
 IN_CI = ("vit", "llama", "bert", "qwen3", "gpt2", "whisper", "clip", "bart", "deepseek_v3")
-DEPTH = 6
+DEPTH = 10
 
 
 def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:

@@ -41,6 +41,10 @@ class NotReplayable(Exception):
     """Why the nodes of a call cannot be made once more."""
 
 
+class NeverReplayable(NotReplayable):
+    """Why the nodes of no call that runs the same code can be made once more."""
+
+
 @dataclass
 class MadeNode:
     node: Node
@@ -78,6 +82,7 @@ class Recording:
         self, tracer: Any, module: Any, tensors: Sequence[torch.Tensor], numbers: Sequence[Any]
     ) -> None:
         self.faults: list[str] = []
+        self.faults_of_all: list[str] = []
         self.tracer = tracer
         self.path = tracer.submodule_paths[module]
         self.tensors = tuple(tensors)
@@ -122,8 +127,11 @@ class Recording:
         """Raise unless what was recorded can be done again without running its code.
 
         Raises:
+            NeverReplayable: No other such call can either.
             NotReplayable: The message says what cannot.
         """
+        if self.faults_of_all:
+            raise NeverReplayable(self.faults_of_all[0])
         if _versions(self.tensors) != self._versions:
             self.faults.append("it writes to memory from outside")
         if [_environment_state(mode) for mode in self._modes()] != self._environments:
@@ -174,11 +182,11 @@ class Recording:
         def call(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
             tags = getattr(func, "tags", ())
             if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
-                self.faults.append(f"{func} depends on data")
+                self.faults_of_all.append(f"{func} depends on data")
             if func is torch.ops.aten.is_nonzero.default:
-                self.faults.append("it asks whether a tensor is true")
+                self.faults_of_all.append("it asks whether a tensor is true")
             if mode.tracer is not tracer:
-                self.faults.append("it traces a graph of its own")
+                self.faults_of_all.append("it traces a graph of its own")
             return stock_call(mode, func, *args, **kwargs)
 
         return {(proxy_tensor, "set_proxy_slot"): set_slot, (proxy_tensor, "proxy_call"): call}

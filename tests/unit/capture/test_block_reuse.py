@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from fakexport.capture.block_reuse import BlockReuse
+from fakexport.program import first_difference
 from tests.unit.capture.reused_blocks import AUTO, DEPTH, Block, Model, both_ways, check, slow
 
 
@@ -42,6 +43,29 @@ def test_equal_blocks_are_traced_once(reports, dynamic):
     check(blocks_of(Block), dynamic=dynamic)
 
     assert reports[0].replayed >= DEPTH - 5, reports[0].report()
+
+
+class Picks(Block):
+    def __init__(self, at=0):
+        super().__init__(at)
+        self.register_buffer("order", torch.arange(7, -1, -1))
+
+    def forward(self, x):
+        return super().forward(x[:, self.order])
+
+
+def test_blocks_that_can_never_be_reused_are_looked_at_once():
+    with_reuse, without = both_ways(Model([Picks(at) for at in range(DEPTH)]))
+
+    assert with_reuse.blocks["Picks"][:2] == (2, 0)
+    assert set(with_reuse.blocks["Picks"][2]) == {"aten.index.Tensor depends on data"}
+    assert first_difference(with_reuse.program, without.program) is None
+
+
+def test_a_few_blocks_are_not_looked_at():
+    with_reuse, _ = both_ways(Model([Block(at) for at in range(6)]))
+
+    assert with_reuse.blocks == {}
 
 
 def test_a_capture_says_how_many_calls_were_reused():

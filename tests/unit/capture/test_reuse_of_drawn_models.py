@@ -23,7 +23,7 @@ EXAMPLE, OTHER = (2, 5, WIDTH), (3, 7, WIDTH)
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    count = draw(st.integers(6, 10))
+    count = draw(st.integers(7, 10))
     places = st.frozensets(st.integers(0, count - 1), min_size=1, max_size=3)
     return Plan(
         count,

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-# So many blocks of a kind are worth the look: two of them are traced in any case.
-_FEWEST = 4
+# So many blocks of a kind are worth the look: three of them are traced in any case, two under observation.
+_FEWEST = 7
 # So many are worth a second proof on the way.
 _MANY = 12
 _PLAIN = (bool, int, float, str, type(None))

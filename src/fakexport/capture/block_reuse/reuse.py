@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fakexport._torch.block_recordings import NotReplayable, Recording, entry_state
+from fakexport._torch.block_recordings import NeverReplayable, NotReplayable, Recording, entry_state
 from fakexport._torch.block_templates import Template, template_of
 from fakexport._torch.copied_values import TraceNeeded, gradients_need_a_trace
 from fakexport._torch.global_modes import foreign_mode, global_modes, random_states
@@ -195,7 +195,8 @@ class BlockReuse:
         elif known is None:
             call.kind.waits += 1  # The next one is compared with all of this in view.
         else:
-            call.kind.failures.append(str(known))
+            is_final = isinstance(known, NeverReplayable)
+            call.kind.failures += [str(known)] * (_MOST_FAILURES if is_final else 1)
         return result
 
     def _proven(self, call: _Call, known: _Known) -> Any:
@@ -257,7 +258,8 @@ def _traced(call: _Call) -> tuple[Any, _Known | Exception | None]:
     ):
         result = call.forward(*call.args, **call.kwargs)
     try:
-        if set(kind.code.found) != known_code or not recording.is_settled:
+        is_new = set(kind.code.found) != known_code or not recording.is_settled
+        if is_new and not recording.faults_of_all:
             return result, None
         with real_execution():
             if random_states() != random_before:
