@@ -62,10 +62,43 @@ def test_blocks_that_can_never_be_reused_are_looked_at_once():
     assert first_difference(with_reuse.program, without.program) is None
 
 
-def test_a_few_blocks_are_not_looked_at():
-    with_reuse, _ = both_ways(Model([Block(at) for at in range(6)]))
+class Scales(Block):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+@pytest.mark.parametrize("scales", [(1,) * 6, *slow((1, 2) * 4)], ids=["six", "twice four"])
+def test_a_few_blocks_are_not_looked_at(scales):
+    with_reuse, _ = both_ways(Model([Scales(scale) for scale in scales]))
 
     assert with_reuse.blocks == {}
+
+
+class Counted(Model):
+    """Counts, in a hook that operators call, how many tensors autograd saves; blocks read the number."""
+
+    def forward(self, x):
+        counted = []
+        for block in self.blocks:
+            block.counted = counted
+            with torch.autograd.graph.saved_tensors_hooks(
+                lambda t, c=counted: (c.append(1), t)[1], lambda t: t
+            ):
+                x = block(x)
+        return x
+
+
+class ReadsCount(Block):
+    def forward(self, x):
+        return super().forward(x) * (2 if len(self.counted) % 8 > 3 else 1)
+
+
+def test_a_hook_that_operators_call_is_code_of_the_block():
+    check(Counted([ReadsCount(at) for at in range(DEPTH + 4)]).train())
 
 
 def test_a_capture_says_how_many_calls_were_reused():

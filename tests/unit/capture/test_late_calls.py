@@ -131,7 +131,7 @@ class ScalesByOwnPlace(Block):
 def test_blocks_that_are_taken_for_equal_by_mistake_are_found(traced_again, monkeypatch):
     monkeypatch.setattr(reuse._Known, "fits", lambda known, key, state: True)
 
-    check(Model([ScalesByOwnPlace(2 if at < 6 else 3) for at in range(DEPTH)]).eval())
+    check(Model([ScalesByOwnPlace(2 if at < 8 else 3) for at in range(DEPTH + 2)]).eval())
 
     assert len(traced_again()) == 1
 
@@ -190,6 +190,34 @@ def test_equal_calls_are_not_traced_again(model, kind, traced_again, monkeypatch
     assert seen[0].replayed >= 5, seen[0].report()
 
 
+class TwoPlaces(nn.Module):
+    """As CLIP: blocks of one class in two towers, each with its own last call."""
+
+    def __init__(self):
+        super().__init__()
+        self.text = nn.ModuleList([Block(at) for at in range(DEPTH)])
+        self.vision = nn.ModuleList([Block(at) for at in range(DEPTH)])
+
+    def forward(self, x):
+        y = x
+        for block in self.text:
+            x = block(x)
+        for block in self.vision:
+            y = block(y)
+        return x + y
+
+
+def test_blocks_of_one_class_at_two_places_each_have_a_last_call(traced_again, monkeypatch):
+    seen = []
+    active = BlockReuse.active
+    monkeypatch.setattr(BlockReuse, "active", lambda blocks: (seen.append(blocks), active(blocks))[1])
+
+    check(TwoPlaces().eval())
+
+    assert not traced_again()
+    assert seen[0].replayed >= DEPTH, seen[0].report()
+
+
 def proofs(model, order):
     groups = groups_of(model)
     blocks = [model.blocks[at] for at in order]
@@ -201,8 +229,8 @@ def proofs(model, order):
 
 
 def test_the_last_of_each_kind_is_traced():
-    assert proofs(Model([Sliding(at) for at in range(9)]), range(9)) == [6, 8]
-    assert proofs(Model([Sliding(at) for at in range(9)]), range(8, -1, -1)) == [1, 0]
+    assert proofs(Model([Sliding(at) for at in range(12)]), range(12)) == [9, 11]
+    assert proofs(Model([Sliding(at) for at in range(12)]), range(11, -1, -1)) == [1, 0]
 
 
 @pytest.mark.parametrize("count", [11, 12, 23, 24, 126])

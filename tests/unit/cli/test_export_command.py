@@ -41,7 +41,7 @@ def equal():
     return Model([2] * 8), (torch.zeros(3, 4),)
 
 def different():
-    return Model([2] * 6 + [3] * 2), (torch.zeros(3, 4),)
+    return Model([2] * 8 + [3] * 2), (torch.zeros(3, 4),)
 """
 
 
@@ -120,7 +120,7 @@ class Block(nn.Module):
 
 
 def different() -> nn.Module:
-    return nn.Sequential(*map(Block, [2] * 6 + [3] * 2))
+    return nn.Sequential(*map(Block, [2] * 8 + [3] * 2))
 
 
 @pytest.mark.usefixtures("broken")

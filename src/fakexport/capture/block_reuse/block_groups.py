@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-# So many blocks of a kind are worth the look: three of them are traced in any case, two under observation.
-_FEWEST = 7
+# So many blocks of a kind are traced in any case, and so many more of all kinds are worth the look.
+_TRACED = 4
+_FEWEST = 3
 # So many are worth a second proof on the way.
 _MANY = 12
+_NUMBERS = re.compile(r"\d+")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -59,18 +62,25 @@ class Group:
 
 def groups_of(model: nn.Module) -> dict[int, Group]:
     """Return the group of each block that has enough others like it, by `id`."""
-    members: dict[Any, list[nn.Module]] = {}
+    members: dict[Any, dict[str, nn.Module]] = {}
     shapes: dict[int, Any] = {}
-    for module in model.modules():
+    for name, module in model.named_modules():
         if any(True for _ in module.children()):
-            members.setdefault(_shape(module, shapes), []).append(module)
+            members.setdefault(_shape(module, shapes), {})[name] = module
     found: dict[int, Group] = {}
     for shape, modules in members.items():
-        if len(modules) >= _FEWEST:
-            differing = _differing(modules)
-            group = Group(shape, differing, _likes(modules, differing))
-            found.update({id(module): group for module in modules})
+        if len(modules) < _TRACED + _FEWEST:
+            continue
+        differing = _differing([*modules.values()])
+        likes = _likes(modules, differing)
+        if sum(max(0, len(each.members) - _TRACED) for each in _distinct(likes)) >= _FEWEST:
+            group = Group(shape, differing, likes)
+            found.update(dict.fromkeys(likes, group))
     return found
+
+
+def _distinct(likes: dict[int, Likes]) -> list[Likes]:
+    return [*{id(each): each for each in likes.values()}.values()]
 
 
 def _shape(module: nn.Module, known: dict[int, Any]) -> Any:
@@ -94,16 +104,20 @@ def _differing(modules: list[nn.Module]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _likes(modules: list[nn.Module], differing: frozenset[str]) -> dict[int, Likes]:
-    """Return the blocks that each block is like. An attribute that is never the same is a position."""
+def _likes(named: dict[str, nn.Module], differing: frozenset[str]) -> dict[int, Likes]:
+    """Return the blocks that each block is like: at such a place, with the same plain attributes.
+
+    An attribute that is never the same is a position.
+    """
+    modules = [*named.values()]
     names = sorted(differing)
     rows = [[repr(vars(part).get(name)) for part in m.modules() for name in names] for m in modules]
     columns = [column for column in zip(*rows, strict=False) if len(set(column)) < len(modules)]
     labels = list(zip(*columns, strict=True)) or [()] * len(modules)
     if len(set(labels)) > len(modules) // 3:
         labels = [()] * len(modules)
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for module, label in zip(modules, labels, strict=True):
-        alike.setdefault(label, []).append(id(module))
-    kinds = {label: Likes(frozenset(members)) for label, members in alike.items()}
-    return {id(module): kinds[label] for module, label in zip(modules, labels, strict=True)}
+    alike: dict[Any, list[int]] = {}
+    for (name, module), label in zip(named.items(), labels, strict=True):
+        alike.setdefault((_NUMBERS.sub("", name), label), []).append(id(module))
+    kinds = [Likes(frozenset(members)) for members in alike.values()]
+    return {member: kind for kind in kinds for member in kind.members}

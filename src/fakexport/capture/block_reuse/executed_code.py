@@ -7,13 +7,16 @@ import re
 import sys
 from _lsprof import Profiler
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import CodeType, ModuleType
 from typing import Any
 
+from fakexport._torch.kernel_calls import around_kernels
 from fakexport.program import is_user_code
 
+# From Python 3.12 on, a profiler that is disabled and enabled has all code prepared for it again.
+_IS_CHEAP_TO_PAUSE = sys.version_info < (3, 12)
 # What code may ask for that is neither an argument nor reachable from one, nor found by name.
 _SUSPECT_NAMES = frozenset(
     {
@@ -91,9 +94,15 @@ class ExecutedCode:
         profile = Profiler(builtins=False)
         is_collecting = gc.isenabled()
         gc.disable()  # Callbacks of the collector are not the model's code.
-        profile.enable(subcalls=False, builtins=False)
+
+        def enable() -> None:
+            profile.enable(subcalls=False, builtins=False)
+
+        # Nine of ten functions that run are torch's, inside of its operators.
+        enable()
         try:
-            yield
+            with around_kernels(profile.disable, enable) if _IS_CHEAP_TO_PAUSE else nullcontext():
+                yield
         finally:
             profile.disable()
             if is_collecting:
