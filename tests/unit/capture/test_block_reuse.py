@@ -78,29 +78,6 @@ def test_a_few_blocks_are_not_looked_at(scales):
     assert with_reuse.blocks == {}
 
 
-class Counted(Model):
-    """Counts, in a hook that operators call, how many tensors autograd saves; blocks read the number."""
-
-    def forward(self, x):
-        counted = []
-        for block in self.blocks:
-            block.counted = counted
-            with torch.autograd.graph.saved_tensors_hooks(
-                lambda t, c=counted: (c.append(1), t)[1], lambda t: t
-            ):
-                x = block(x)
-        return x
-
-
-class ReadsCount(Block):
-    def forward(self, x):
-        return super().forward(x) * (2 if len(self.counted) % 8 > 3 else 1)
-
-
-def test_a_hook_that_operators_call_is_code_of_the_block():
-    check(Counted([ReadsCount(at) for at in range(DEPTH + 4)]).train())
-
-
 def test_a_capture_says_how_many_calls_were_reused():
     with_reuse, without = both_ways(Model([Block(at) for at in range(DEPTH)]))
 
