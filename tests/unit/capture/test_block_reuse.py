@@ -87,6 +87,7 @@ def test_a_capture_says_how_many_calls_were_reused():
     assert without.blocks == {}
 
 
+@pytest.mark.slow
 def test_blocks_inside_of_blocks_that_differ_are_reused(reports):
     class Outer(nn.Module):
         def __init__(self, at):
@@ -423,6 +424,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_what_the_module_is_is_seen(change):
     model = blocks_of(Block)
@@ -509,6 +511,7 @@ AROUND = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", AROUND, ids=lambda around: around.__name__)
 @pytest.mark.parametrize("kind", [*slow(Block), AsksAndScales])
 def test_what_a_call_is_in_is_seen(around, kind):
@@ -670,10 +673,12 @@ class SizesBetween(Model):
         return x
 
 
+@pytest.mark.slow
 def test_what_follows_a_block_is_as_if_it_had_been_traced():
     check(SizesBetween([Block(at) for at in range(DEPTH)]).eval(), dynamic=AUTO)
 
 
+@pytest.mark.slow
 def test_gradients_of_a_block_are_traced():
     class Gradient(nn.Module):
         def __init__(self):

@@ -105,6 +105,7 @@ def test_a_result_is_what_it_would_be(result, use):
     check_outcome(Uses(result, use).eval())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", ["part of the input", *slow("parameter turned", "alias of the input")])
 def test_a_view_without_gradients_can_be_written_to(result):
     model = Uses(RESULTS[result], lambda result, x: result.add_(1).sum() + x).eval()
@@ -176,6 +177,7 @@ class Given(nn.Module):
         return kept[0]
 
 
+@pytest.mark.slow
 def test_a_list_that_is_returned_is_the_same_list():
     check(Given().eval())
 
@@ -207,6 +209,7 @@ WRITES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [None, *slow(AUTO)], ids=["static", "auto"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_what_is_written_after_a_block_is_the_same(write, dynamic):
@@ -231,6 +234,7 @@ class Turns(Model):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [AsksVersion, Turns])
 def test_a_result_is_as_it_was_before_the_caller_changed_it(model, traced_again):
     check(model([Block(at) for at in range(DEPTH)]).eval().requires_grad_(False))
@@ -361,6 +365,7 @@ class Annotates(Model):
         return x
 
 
+@pytest.mark.slow
 def test_annotations_are_of_their_block():
     check(Annotates([Block(at) for at in range(DEPTH)]).eval())
 
@@ -381,6 +386,7 @@ def test_hooks_of_all_modules_run_for_every_block():
         handle.remove()
 
 
+@pytest.mark.slow
 def test_what_hooks_of_all_modules_keep_in_their_defaults_is_seen():
     calls = []
 
@@ -533,6 +539,7 @@ class Patches(Model):
         return x
 
 
+@pytest.mark.slow
 def test_a_function_of_torch_that_the_model_replaces_is_seen():
     check(Patches([Block(at) for at in range(DEPTH)]).eval())
 
@@ -556,6 +563,7 @@ class SumsKept(Model):
         return result
 
 
+@pytest.mark.slow
 def test_a_result_that_a_block_keeps_is_kept():
     check(SumsKept([KeepsResult(at) for at in range(DEPTH)]).eval())
 
@@ -643,5 +651,6 @@ class Draws(Model):
         return super().forward(x) + torch.rand(8, generator=self.generator)
 
 
+@pytest.mark.slow
 def test_an_object_of_torch_is_the_same_wherever_it_is():
     check(Draws([Block(at) for at in range(DEPTH)]).eval())

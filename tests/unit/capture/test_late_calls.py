@@ -117,6 +117,7 @@ def test_hidden_state_of_the_block_itself_is_found(traced_again):
     assert len(traced_again()) == 1
 
 
+@pytest.mark.slow
 def test_hidden_state_that_is_back_in_the_last_call_is_found_on_the_way(traced_again):
     check(Sets([Scales(at) for at in range(13)], [at % 2 for at in range(13)]).eval())
 
@@ -155,6 +156,7 @@ class Backwards(Model):
         return x
 
 
+@pytest.mark.slow
 def test_without_a_last_call_every_block_is_traced(traced_again):
     check(OmitsTheLast([Block(at) for at in range(DEPTH)]).eval())
 
@@ -171,14 +173,9 @@ class Sliding(Block):
         return y if self.window is None else y * self.window
 
 
-@pytest.mark.parametrize(
-    ("model", "kind"),
-    [
-        (Rounds, Sliding),
-        *(pytest.param(model, Sliding, marks=pytest.mark.slow) for model in (Model, Backwards)),
-        *(pytest.param(model, Block, marks=pytest.mark.slow) for model in (Model, Rounds, Backwards)),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Sliding, Block])
+@pytest.mark.parametrize("model", [Rounds, Model, Backwards])
 def test_equal_calls_are_not_traced_again(model, kind, traced_again, monkeypatch):
     seen = []
     active = BlockReuse.active
