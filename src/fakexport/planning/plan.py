@@ -24,7 +24,8 @@ from fakexport.planning.point import PlannedProgram
 from fakexport.planning.search import greatest
 from fakexport.planning.smallest import smallest_machines
 from fakexport.planning.source_programs import SourcePrograms
-from fakexport.planning.training import SourceRuns, Training
+from fakexport.planning.source_runs import SourceRuns
+from fakexport.planning.training import Training
 from fakexport.program import facts_of
 from fakexport.report import Greatest, PlannedPoint, PlanReport, Progress
 from fakexport.sources import WorkloadName, parse_dtype
