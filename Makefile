@@ -23,7 +23,7 @@ test: $(VENV)/.with-test
 
 test-slow: $(VENV)/.with-test
 	$(RUN) -m compileall -q src
-	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist loadgroup -m "slow and not gpu"
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist loadgroup -m "slow and not exhaustive and not gpu"
 
 # Every architecture in every test of its kind: some hours.
 test-all: $(VENV)/.with-test

@@ -18,20 +18,17 @@ pytestmark = [
 ]
 
 # Tied weights and two stacks, and experts with an operator of transformers.
-IN_EVERY_RUN = frozenset(("mixtral", "t5"))
 # A decoder with and one without tied weights, convolutions, two towers.
-IN_CI = IN_EVERY_RUN | {"gpt2", "llama", "resnet", "clip"}
+IN_CI = frozenset(("mixtral", "t5", "gpt2", "llama", "resnet", "clip"))
 
 # Why there is nothing to compare with: the program itself refuses the inputs with which it was exported.
 WITHOUT_OUTPUT = frozenset(("splinter",))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "architecture",
     sampled(
         (each for each in ARCHITECTURES if str(each) not in {*EXCLUDED, *WITHOUT_OUTPUT}),
-        in_every_run=IN_EVERY_RUN,
         in_ci=IN_CI,
     ),
 )
