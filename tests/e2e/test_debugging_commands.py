@@ -46,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_written_program_runs_where_there_is_only_torch(folder: Path) -> None:
     written = fakexport_here("source", f"{folder}/model.pt2", "-o", f"{folder}/program.py")
     done = subprocess.run(

@@ -58,6 +58,7 @@ def assert_same(path: Path, wanted: dict[str, torch.Tensor]) -> None:
         torch.testing.assert_close(found[name], tensor)
 
 
+@pytest.mark.slow
 def test_a_bound_program_runs_where_no_package_of_models_can_be_imported(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=4, vocab_size=64, use_cache=False)

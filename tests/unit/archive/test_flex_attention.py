@@ -60,6 +60,7 @@ def test_an_archive_gives_the_same_bits(case):
     assert torch.equal(program.module()(x), eager(x))
 
 
+@pytest.mark.slow
 def test_a_linked_archive_gives_the_same_bits(case):
     eager, folder = case
     checkpoint = open_checkpoint(folder / "model.safetensors")

@@ -513,7 +513,7 @@ AROUND = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("around", AROUND, ids=lambda around: around.__name__)
-@pytest.mark.parametrize("kind", [*slow(Block), AsksAndScales])
+@pytest.mark.parametrize("kind", [Block, AsksAndScales])
 def test_what_a_call_is_in_is_seen(around, kind):
     check(Between(around, kind).eval())
 

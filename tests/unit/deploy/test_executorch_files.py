@@ -43,6 +43,7 @@ def test_a_cut_file_is_refused_wherever_it_was_cut(content, tmp_path):
         assert refusal(content[:length], tmp_path)
 
 
+@pytest.mark.slow
 def test_a_changed_byte_is_refused_wherever_it_is(content, tmp_path):
     for place in range(8, len(content), 53):
         changed = bytearray(content)

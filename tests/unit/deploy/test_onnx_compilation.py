@@ -131,6 +131,7 @@ def weights_of(program: Any) -> dict[str, torch.Tensor]:
     return {name: torch.zeros(weight.shape) for name, weight in program.state_dict.items()}
 
 
+@pytest.mark.slow
 def test_no_folder_of_this_machine_is_in_the_file(mlp: Any, tmp_path: Path) -> None:
     _, program, _ = mlp
 

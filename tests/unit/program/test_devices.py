@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.export import ExportedProgram
@@ -60,6 +61,7 @@ def test_strings_and_lists_of_a_custom_operator_are_searched() -> None:
     assert found == [("places[0]", "cuda:0"), ("places[1]", "cpu")]
 
 
+@pytest.mark.slow
 def test_gpt2_burns_its_cpu_in(gpt2: ExportedProgram) -> None:
     found = devices(gpt2)
 
