@@ -77,7 +77,7 @@ def test_training_is_planned_as_it_runs(name: str, is_checkpointed: bool, optimi
     measured = measured_training(
         module, step, functools.partial(OPTIMIZERS[optimizer], list(module.parameters()))
     )
-    if is_checkpointed:  # Copies of the generator's state, which are no tensors of the model.
+    if is_checkpointed:  # Copies of the generator's state, which are not tensors of the model.
         assert 0 <= measured - predicted <= 4 * RANDOM_STATE_BYTES + 128
     else:
         assert abs(predicted - measured) <= 128

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -203,14 +204,14 @@ class ProgramSizes:
         example = self._example(dim)
         return min(size, example) if example is not None and example < self._longest_cache else size
 
-    @property
+    @functools.cached_property
     def _longest_cache(self) -> int:
         """The tokens before the new ones in the example: those of the longest cache, or as the mask says."""
         cached = [self._example(dim) or 0 for dim in self.dims if dim.role == "cached"]
         masks = [dim for dim in self.dims if dim.role == "context" and not _is_query(dim)]
         return max((*cached, *((self._example(dim) or 0) - self._new_tokens for dim in masks)), default=0)
 
-    @property
+    @functools.cached_property
     def _new_tokens(self) -> int:
         """How many tokens a call adds: the length of the tokens next to the cache, where it is fixed."""
         own = [dim for dim in self.dims if dim.dim == 1 and _is_query(dim)]

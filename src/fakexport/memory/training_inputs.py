@@ -47,7 +47,7 @@ def training_inputs(
         request: The sizes. What it leaves open stays as it is.
         mode: The mode of the fakes.
     Raises:
-        ValueError: there is no such input, or nothing that has a batch or a context. One line.
+        ValueError: the model does not have such an input, or no input has a batch or a context. One line.
     """
     names = _names(module, args)
     given = {**dict(zip(names, args, strict=False)), **kwargs}

@@ -125,7 +125,8 @@ def plan(
             )
         if workload in ("prefill", "decode"):
             raise InvalidValue(f"--eager does not apply to --workload {workload}")
-        training = Training(optimizer or "adamw", checkpointing, _autocast_dtype(autocast))
+        dtype_of_autocast = _autocast_dtype(autocast)
+        training = Training(optimizer or "adamw", checkpointing, dtype_of_autocast) if is_training else None
 
         def runs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourceRuns:
             return SourceRuns(
@@ -133,7 +134,7 @@ def plan(
                 topology,
                 device_map=placement,
                 dtype=dtype,
-                training=training if is_training else None,
+                training=training,
                 announce=on_progress or (lambda progress: None),
             )
 
