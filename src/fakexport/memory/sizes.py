@@ -208,7 +208,8 @@ class ProgramSizes:
     def _longest_cache(self) -> int:
         """The tokens before the new ones in the example: those of the longest cache, or as the mask says."""
         cached = [self._example(dim) or 0 for dim in self.dims if dim.role == "cached"]
-        masks = [dim for dim in self.dims if dim.role == "context" and not _is_query(dim)]
+        # Without the number of new tokens, a mask over all tokens does not say how many were before them.
+        masks = [d for d in self.dims if d.role == "context" and not _is_query(d) and self._new_tokens]
         return max((*cached, *((self._example(dim) or 0) - self._new_tokens for dim in masks)), default=0)
 
     @functools.cached_property

@@ -70,6 +70,23 @@ def test_where_every_cache_keeps_a_window_the_mask_tells_it():
         assert sizes["past_key_values_1.2"] == kept
 
 
+def test_a_mask_tells_no_window_where_the_new_tokens_are_not_known():
+    class Embedded(Decoder):
+        def forward(self, hidden, attention_mask, past_key_values):
+            (full, other), total = past_key_values, attention_mask.sum()
+            return hidden.sum() + total, (torch.cat([full, full[:, :, :1]], 2), other + 1)
+
+    inputs = {
+        "hidden": torch.zeros(2, 1, 4),
+        "attention_mask": torch.ones(2, 40, dtype=torch.long),
+        "past_key_values": (torch.zeros(2, 3, 39, 4), torch.zeros(2, 3, 39, 4)),
+    }
+    embedded = ProgramSizes(fe.export(Embedded, (), inputs, dynamic_shapes="auto"))
+
+    sizes = sizes_of(embedded, SizeRequest(context=100))
+    assert sizes["past_key_values_0.2"] == sizes["past_key_values_1.2"] == 100
+
+
 def test_a_context_is_refused_where_an_encoder_and_a_decoder_have_one_each():
     class Both(Decoder):
         def forward(self, decoder_input_ids, attention_mask, past_key_values):
