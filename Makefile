@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 CHECK := $(VENV)/bin/fakexport check
 PYTHON ?=
 
-.PHONY: demo test test-slow test-all test-torch fuzz lint docs rules test-other-wheels test-package gpu-fidelity bench clean
+.PHONY: demo test test-slow test-all test-torch fuzz lint docs rules test-other-wheels test-package gpu-fidelity gpu-plan bench clean
 
 demo: $(VENV)/.with-transformers
 	$(CHECK) examples/mlp.py:cpu --target cpu
@@ -79,6 +79,10 @@ docs: $(VENV)/.with-docs
 # PYTHONPATH=src python3 -m benchmarks.gpu_fidelity
 gpu-fidelity: $(VENV)/.with-test
 	$(RUN) -m benchmarks.gpu_fidelity
+
+# The memory that a GPU takes, next to the plan: a table, and build/gpu_plan.json.
+gpu-plan: $(VENV)/.with-test
+	$(RUN) -m benchmarks.gpu_plan
 
 bench: $(VENV)/.with-bench
 	$(RUN) -m benchmarks

@@ -1,5 +1,8 @@
 """Compare the predicted peak of memory with that of real runs: `python -m benchmarks.plan_accuracy`.
 
+`--train` compares eager mode and training, `--peers` other estimates of models of published size
+(`plan_peers.py`), and `--merge` prints the summary of rows of earlier runs.
+
 Each architecture is a small model made from its default config, exported for the CPU with every size that may
 vary, and bound to real weights. `program.module()` runs at sizes that were not traced, while torch's profiler
 records every allocation; the prediction is evaluated at these sizes from the one export.
@@ -17,7 +20,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
+from benchmarks.plan_peers import CASES, peer_rows, peers_table
 from fakexport.memory.liveness import Liveness, liveness
 from fakexport.memory.peak import Sizes, sizes_at
 
@@ -61,6 +65,7 @@ def _scaled(hint: int, factors: tuple[int, int, int]) -> int:
 
 
 _SMALLEST_SHOWN = 64
+TOLERANCE = 0.005
 
 
 def rows(name: str, *, explain: bool = False) -> Iterator[dict[str, Any]]:
@@ -88,7 +93,7 @@ def rows(name: str, *, explain: bool = False) -> Iterator[dict[str, Any]]:
     run, count, failed = bound.module(), 0, ""
     for values, shapes in _points(bound):
         inputs = real_inputs(template, shapes, getattr(module, "config", None), seed=1, is_padded=False)
-        args, kwargs = _arguments(bound, inputs)
+        args, kwargs = call_arguments(bound, inputs)
         unknown = {symbol: 0 for symbol in found.symbols if symbol not in values}
         sizes = sizes_at(found, {**values, **unknown})
         peak = sizes.peak("cpu")
@@ -185,7 +190,7 @@ def _points(program: ExportedProgram) -> Iterator[tuple[dict[str, int], dict[str
         )
 
 
-def _arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
+def call_arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
     from torch.utils import _pytree as pytree
 
     leaves = [
@@ -220,33 +225,58 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="names of models, by comma")
     parser.add_argument("--explain", action="store_true", help="show the allocations that differ")
-    parser.add_argument("--train", action="store_true", help="compare eager mode and training instead")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--train", action="store_true", help="compare eager mode and training instead")
+    ways.add_argument("--peers", action="store_true", help="compare other estimates of the same memory")
+    ways.add_argument("--merge", type=Path, nargs="+", help="summarize the rows in these files; run nothing")
     parser.add_argument("--out", type=Path, help="file that gets the rows as JSON lines")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    names = arguments.only.split(",") if arguments.only else MODELS
-    found: list[dict[str, Any]] = []
+    if arguments.merge:
+        found = [json.loads(line) for path in arguments.merge for line in path.read_text().splitlines()]
+    else:
+        names = arguments.only.split(",") if arguments.only else CASES if arguments.peers else MODELS
+        found = list(_measured(names, arguments))
+    is_of_peers = any("seconds" in row and isinstance(row["seconds"], dict) for row in found)
+    print(peers_table(found) if is_of_peers else summary(found))
+    return 0
+
+
+def _measured(names: Iterable[str], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all models, and print each."""
+    explained = functools.partial(rows, explain=arguments.explain)
+    way = training_rows if arguments.train else peer_rows if arguments.peers else explained
     for name in names:
         try:
-            for row in training_rows(name) if arguments.train else rows(name, explain=arguments.explain):
-                found.append(row)
-                print(_line(row), flush=True)
+            for row in way(name):
+                yield row
+                print(json.dumps(row) if arguments.peers else _line(row), flush=True)
                 if arguments.out:
                     with arguments.out.open("a") as file:
                         file.write(json.dumps(row) + "\n")
         except Exception as error:
             print(f"{name}: {type(error).__name__}: {str(error).splitlines()[:1]}", flush=True)
-    errors = sorted(abs(row["error"]) for row in found if "measured" in row)
-    if errors:
-        within = sum(error <= 0.005 for error in errors) / len(errors)
-        exact = sum(error == 0 for error in errors) / len(errors)
-        print(
-            f"{len(errors)} cases of {len({row['model'] for row in found if 'measured' in row})} models: "
-            f"exact {exact:.1%}, within 0.5 % {within:.1%}, median {statistics.median(errors):.3%}, "
-            f"95th percentile {errors[int(0.95 * (len(errors) - 1))]:.2%}, worst {errors[-1]:.2%}"
-        )
-    return 0
+
+
+def summary(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the shares of exact and near predictions, and the models with others."""
+    measured = [row for row in found if "measured" in row]
+    if not measured:
+        return "nothing was measured"
+    errors = sorted(abs(row["error"]) for row in measured)
+    missed = sorted({row["model"] for row in measured if abs(row["error"]) > TOLERANCE})
+    return (
+        f"{len(errors)} cases of {len({row['model'] for row in measured})} models: "
+        f"exact {_share(errors, 0):.1%}, within 0.5 % {_share(errors, TOLERANCE):.1%}, "
+        f"median {statistics.median(errors):.3%}, "
+        f"95th percentile {errors[int(0.95 * (len(errors) - 1))]:.2%}, worst {errors[-1]:.2%}; "
+        f"above 0.5 %: {', '.join(missed) or 'none'}"
+    )
+
+
+def _share(errors: Sequence[float], most: float) -> float:
+    return sum(error <= most for error in errors) / len(errors)
 
 
 def _line(row: Mapping[str, Any]) -> str:

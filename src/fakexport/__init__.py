@@ -32,9 +32,13 @@ if TYPE_CHECKING:
     from fakexport.deploy import CompiledFile as CompiledFile
     from fakexport.deploy import CompileFailure as CompileFailure
     from fakexport.deploy import DeployError as DeployError
+    from fakexport.deploy import Generated as Generated
+    from fakexport.deploy import Generator as Generator
     from fakexport.deploy import LoadedProgram as LoadedProgram
+    from fakexport.deploy import Sampling as Sampling
     from fakexport.deploy import UnsuitableInputs as UnsuitableInputs
     from fakexport.deploy import compile as compile
+    from fakexport.deploy import generate as generate
     from fakexport.deploy import open_program as open_program
     from fakexport.deploy import run as run
     from fakexport.devices import DeviceProfile as DeviceProfile
@@ -89,12 +93,16 @@ if TYPE_CHECKING:
     from fakexport.report import Verdict as Verdict
     from fakexport.sources import SourceError as SourceError
     from fakexport.weights import BindError as BindError
+    from fakexport.weights import BuffersReport as BuffersReport
     from fakexport.weights import Checkpoint as Checkpoint
     from fakexport.weights import CheckpointError as CheckpointError
+    from fakexport.weights import UncheckedBuffer as UncheckedBuffer
     from fakexport.weights import WeightFinding as WeightFinding
     from fakexport.weights import WeightsReport as WeightsReport
     from fakexport.weights import WeightsWarning as WeightsWarning
+    from fakexport.weights import WrongBuffer as WrongBuffer
     from fakexport.weights import open_checkpoint as open_checkpoint
+    from fakexport.weights import verify_buffers as verify_buffers
 
     summary = summary_of
 
@@ -109,8 +117,8 @@ _ROOMS = {
     "comparison": "compare",
     "container": "ArchiveError",
     "deploy": """
-        Artifact CompileFailure CompiledFile DeployError LoadedProgram UnsuitableInputs compile
-        open_program run
+        Artifact CompileFailure CompiledFile DeployError Generated Generator LoadedProgram Sampling
+        UnsuitableInputs compile generate open_program run
     """,
     "devices": "DeviceProfile NoVirtualDevices ProfileError Topology device_profiles emulate",
     "diagnostics": "Diagnostic",
@@ -129,7 +137,8 @@ _ROOMS = {
     "report": "BenchReport Comparison PlanReport Progress Report Verdict",
     "sources": "SourceError",
     "weights": """
-        BindError Checkpoint CheckpointError WeightFinding WeightsReport WeightsWarning open_checkpoint
+        BindError BuffersReport Checkpoint CheckpointError UncheckedBuffer WeightFinding WeightsReport
+        WeightsWarning WrongBuffer open_checkpoint verify_buffers
     """,
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}

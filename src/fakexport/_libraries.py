@@ -24,7 +24,11 @@ class Library:
 
 
 LIBRARIES = (
-    Library("transformers", "hf", ("hf:MODEL_TYPE[:CLASS]", "hf:path/to/config.json[:CLASS]")),
+    Library(
+        "transformers",
+        "hf",
+        ("hf:org/name[@REVISION][:CLASS]", "hf:path/to/config.json[:CLASS]", "hf:MODEL_TYPE[:CLASS]"),
+    ),
     Library("timm", "timm", ("timm:NAME",), needs_torchvision=True),
 )
 PACKAGES = tuple(library.package for library in LIBRARIES)

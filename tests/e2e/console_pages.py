@@ -174,6 +174,10 @@ PAGES = {
         _command_line,
         left_out={
             "fakexport compile bound.pt2 --to aoti": "README.md has the same command",
+            "fakexport export hf:llama/": "tests/unit/cli/test_generate_command.py runs it",
+            "fakexport generate ": "tests/unit/cli/test_generate_command.py runs it",
+            "fakexport verify-weights model.pt2 hf:": "tests/e2e/test_hub_command.py runs it",
+            "fakexport verify-buffers ": "tests/unit/cli/test_verify_buffers_command.py runs it",
             "fakexport bench ": "minutes; tests/e2e/test_bench_command.py has one of each mode",
         },
     ),

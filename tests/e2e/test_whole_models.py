@@ -195,7 +195,7 @@ def test_a_quantized_config_is_not_clean_until_its_quantization_is_removed(run: 
 
     assert code == 1
     assert "warning[FE105]: quantized model checked without its quantization" in text
-    assert "quantization_config names fp8" in text
+    assert "the published weights are quantized (fp8)" in text
 
     path.write_text(json.dumps(settings))
     code, text = run("check", f"hf:{path}", "--target", "H100")

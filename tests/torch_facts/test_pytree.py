@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 
-from fakexport._torch.pytree import container_children, tree_leaves, tree_map
+from fakexport._torch.pytree import container_children, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -20,3 +20,11 @@ def test_a_map_keeps_the_containers():
 def test_registered_containers_have_children_and_leaves_have_none():
     assert container_children(OrderedDict(a=1, b=2)) == [1, 2]
     assert container_children(object()) is None
+
+
+def test_a_structure_has_the_context_of_its_container_and_makes_it_again():
+    leaves, structure = tree_flatten(Point(1, [2]))
+
+    assert leaves == [1, 2]
+    assert structure.context is Point
+    assert tree_unflatten([3, 4], structure) == Point(3, [4])

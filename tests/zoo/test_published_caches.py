@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import fakexport as fe
+from fakexport.report import PlanReport
 
 GIB = 2**30
 LLAMA: dict[str, Any] = {
@@ -36,6 +37,16 @@ CASES = [
     pytest.param(JAMBA, 4 * GIB + STATES, id="jamba", marks=pytest.mark.exhaustive),
 ]
 
+# Bytes that a token takes in 16 bits, and what windows keep at any longer context. DeepSeek-V3: "Insights
+# into DeepSeek-V3" (arXiv 2505.09343), table 1. gpt-oss-120b: by its config, 18 layers with 8 key and value
+# heads of 64 numbers that keep everything, and 18 that keep 128 tokens.
+PER_TOKEN = [
+    pytest.param("deepseek-v3", "16xH200", 70_272, 0, id="deepseek-v3"),
+    pytest.param("gpt-oss-120b", "8xH100", 18 * 2 * 8 * 64 * 2, 18 * 128 * 2 * 8 * 64 * 2, id="gpt-oss-120b"),
+]
+NUMBERS_OF_THE_CACHE_ITSELF = 4096
+"""Lengths and windows, a few bytes a layer."""
+
 
 @pytest.mark.parametrize(("config", "expected"), CASES)
 def test_the_cache_is_as_large_as_the_paper_says(
@@ -49,6 +60,22 @@ def test_the_cache_is_as_large_as_the_paper_says(
         context=CONTEXT,
     )  # fmt: skip
 
-    numbers_of_the_cache_itself = 4096  # Lengths and windows, a few bytes a layer.
-    found = sum(device.state_after for device in report.points[0].devices)
-    assert expected <= found < expected + numbers_of_the_cache_itself
+    assert expected <= _state(report) < expected + NUMBERS_OF_THE_CACHE_ITSELF
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "target", "per_token", "windows"), PER_TOKEN)
+def test_a_token_takes_as_many_bytes_as_is_published(
+    name: str, target: str, per_token: int, windows: int
+) -> None:
+    report = fe.plan(
+        f"hf:examples/configs/{name}.json", target=target, device_map="balanced", dtype="bfloat16",
+        workload="decode", batch=1, context=4096,
+    )  # fmt: skip
+
+    expected = per_token * 4096 + windows
+    assert expected <= _state(report) < expected + NUMBERS_OF_THE_CACHE_ITSELF
+
+
+def _state(report: PlanReport) -> int:
+    return sum(device.state_after for device in report.points[0].devices)

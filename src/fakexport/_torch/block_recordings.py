@@ -130,6 +130,7 @@ class Recording:
             NeverReplayable: No other such call can either.
             NotReplayable: The message says what cannot.
         """
+        self.faults_of_all += [fault for made in self.made if (fault := _fault_of_all(made.node))]
         if self.faults_of_all:
             raise NeverReplayable(self.faults_of_all[0])
         if _versions(self.tensors) != self._versions:
@@ -180,8 +181,7 @@ class Recording:
             stock_set(item, into, proxy)
 
         def call(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-            tags = getattr(func, "tags", ())
-            if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+            if _depends_on_data(func, args):
                 self.faults_of_all.append(f"{func} depends on data")
             if func is torch.ops.aten.is_nonzero.default:
                 self.faults_of_all.append("it asks whether a tensor is true")
@@ -192,13 +192,29 @@ class Recording:
         return {(proxy_tensor, "set_proxy_slot"): set_slot, (proxy_tensor, "proxy_call"): call}
 
 
-def _fault(node: Node) -> str | None:
-    if node.op != "call_function":
-        return f"{node.name} is a {node.op} node"
+def _depends_on_data(func: Any, args: Any) -> bool:
+    """Return whether sizes or results of an operator follow from values; `args` are those of `proxy_call`."""
+    tags = getattr(func, "tags", ())
+    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        is_index = func is torch.ops.aten.index.Tensor and len(args) == 3
+        return not is_index or any(
+            isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+            for index in tree_iter((args[1][1:], args[2]))
+        )
+    return False
+
+
+def _fault_of_all(node: Node) -> str | None:
     if isinstance(node.target, HigherOrderOperator):
         return f"{node.target} runs a graph of its own"
     if unknown := node.meta.keys() - _META:
-        return f"{node.name} has {min(unknown)} in its metadata"
+        return f"{node.target} has {min(unknown)} in its metadata"
+    return None
+
+
+def _fault(node: Node) -> str | None:
+    if node.op != "call_function":
+        return f"{node.name} is a {node.op} node"
     if "val" not in node.meta or "nn_module_stack" not in node.meta:
         return f"{node.name} has no value"
     for leaf in tree_iter((node.args, node.kwargs)):

@@ -28,6 +28,11 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     return _pytree.tree_map(function, tree)
 
 
+def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of a nested container, and its structure, which says what else is in it."""
+    return _pytree.tree_flatten(tree)
+
+
 def tree_unflatten(leaves: list[Any], spec: Any) -> Any:
     """Return the container of a structure that export wrote down, with these leaves."""
     return _pytree.tree_unflatten(leaves, spec)

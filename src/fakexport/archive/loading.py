@@ -342,5 +342,6 @@ def described_facts(manifest: MethodManifest) -> ProgramFacts:
         versions=manifest.versions,
         recipes=manifest.recipes,
         prefix=manifest.prefix,
+        call=manifest.call,
         unbound=tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants),
     )

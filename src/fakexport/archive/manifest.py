@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from fakexport.archive.extent import extent
 from fakexport.container import Digest, fault_of_name
-from fakexport.documents import Recipe
+from fakexport.documents import CallRecord, Recipe
 from fakexport.error import InvalidValue
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ class MethodManifest:
         recipes: How entries of a checkpoint in another layout become these tensors.
         prefix: Prefix of the weights' names in the checkpoint and in the program; None if the names are
             the same.
+        call: The part of its inputs and outputs in generation; None if it is not a call of it.
     """
 
     versions: Mapping[str, str]
@@ -200,6 +201,7 @@ class MethodManifest:
     tensors: tuple[TensorEntry, ...] = ()
     recipes: tuple[Recipe, ...] = ()
     prefix: Prefix | None = None
+    call: CallRecord | None = None
 
     def __post_init__(self) -> None:
         texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]

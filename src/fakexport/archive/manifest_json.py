@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from fakexport.archive.call_json import call_record
 from fakexport.archive.manifest import (
     ALONE,
     DTYPE_BYTES,
@@ -56,7 +57,7 @@ _KNOWN = (FORMAT, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
 
 _NAME = 4096
 _SENTENCE = 10_000
-_OF_FEW = ("prefix", "library_modules")
+_OF_FEW = ("prefix", "library_modules", "call")
 "Fields that are omitted when empty, as in archives written before these fields existed."
 _DIMENSIONS = 64
 _OPERANDS = 100_000
@@ -181,6 +182,7 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "tensors": _many(_tensor, limits),
         "recipes": _many(_recipe, limits),
         "prefix": _pair,
+        "call": call_record,
     }
 
 

@@ -241,6 +241,7 @@ def _described(
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
         recipes=recipes_of(program) if kind == "none" else (),
         prefix=prefix,
+        call=facts.call,
     )
 
 

@@ -18,8 +18,10 @@ from fakexport._torch.foreign_fakes import foreign_fakes_join_the_trace
 from fakexport._torch.guard_locations import Guard, guards_of_error
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
+from fakexport._torch.node_stack_traces import quick_stack_traces
 from fakexport._torch.patching import traced_here
 from fakexport._torch.program_assembly import add_guards
+from fakexport._torch.remembered_metadata import remembered_metadata
 from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.trace_end import TraceFinished
 from fakexport._torch.tracing_lock import one_at_a_time
@@ -42,6 +44,7 @@ from .flattening import flattened
 from .lost_transforms import TransformLost, refuse_lost_transforms
 from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
+from .recorded_state import with_state
 from .recovered import Recovered
 
 log = logging.getLogger(__name__)
@@ -79,7 +82,7 @@ def capture(
     strict: bool = False,
     tracing: AbstractContextManager[Any] | None = None,
     facts: ProgramFacts | None = None,
-    reuse: bool = False,
+    reuse: bool = True,
 ) -> Captured:
     """Capture `module` as it is, fake or real, on the devices where it is.
 
@@ -96,7 +99,7 @@ def capture(
         tracing: Entered around the trace: what the model's library needs patched while tracing.
         facts: What is known before the trace: source, target, placement, assumptions. The program has them,
             with the constants that have no value.
-        reuse: Trace equal blocks once. The program is the same.
+        reuse: Trace equal blocks once. The program is the same. Strict mode traces every block.
     Returns:
         A program or a failure. Whatever the model raises is a failure; nothing is raised for it.
     Raises:
@@ -132,7 +135,8 @@ def capture(
         return Captured(None, absent)
     recovered = recover_constants(program)
     known = ProgramFacts() if facts is None else facts
-    keep_facts(program, replace(known, unbound=recovered.unbound, model=module))
+    call = None if known.call is None else with_state(known.call, program)
+    keep_facts(program, replace(known, unbound=recovered.unbound, model=module, call=call))
     return Captured(program, None, recovered, tuple(effects), tuple(read), blocks)
 
 
@@ -230,6 +234,8 @@ def _traced_once(
         foreign_fakes_join_the_trace(),
         transform_levels_closed(),
         quick_passes(),
+        quick_stack_traces(),
+        remembered_metadata(),
         # TorchDynamo reads a field that only generated code sets.
         traced_here() if strict else lazy_graph_modules(),
         decided.watched(),

@@ -49,6 +49,7 @@ def facts_at_capture(
         dynamic_shapes=_dynamic_text(dynamic_shapes),
         skipped_checks=(*assumptions, *source.left_out, *([] if is_strict else [_NOT_STRICT])),
         versions=_libraries_of(built.module),
+        call=inputs.call,
     )
 
 

@@ -164,7 +164,7 @@ def capture_or_explore(
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
     on_failure: Callable[[CaptureFailure], None] | None = None,
     facts: ProgramFacts | None = None,
-    reuse: bool = False,
+    reuse: bool = True,
 ) -> tuple[Captured, Exploration | None]:
     """Return the result of `capture` and, if that is a failure, what `explore` finds.
 

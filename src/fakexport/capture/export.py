@@ -23,7 +23,7 @@ from fakexport.capture.recovered import PartialProgram, UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.fake import Built, DeviceMap, install_transfers
 from fakexport.program import unused_parameters
-from fakexport.sources import ExampleInputs, Source, resolve
+from fakexport.sources import ExampleInputs, ExportedWorkload, Source, exported_workload, resolve
 
 
 @renamed(topology="target")
@@ -37,7 +37,9 @@ def export(
     dtype: torch.dtype | None = None,
     dynamic_shapes: Any = None,
     strict: bool = False,
-    reuse_blocks: bool = False,
+    workload: ExportedWorkload = "forward",
+    cache_length: int | None = None,
+    reuse_blocks: bool = True,
     verify_reuse: bool = False,
 ) -> ExportedProgram:
     """Export a model for a topology: fake weights, true constants, and no device needed.
@@ -62,8 +64,9 @@ def export(
         dtype: Default floating-point dtype while the model is constructed. Default: torch's.
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or what `torch.export.export` takes.
         strict: Trace with TorchDynamo instead of running the Python code.
-        reuse_blocks: Trace equal blocks once, which is faster for deep models and produces the same program
-            (docs/performance.md).
+        workload, cache_length: `prefill` or `decode` of an `hf:` model, as for `check`.
+        reuse_blocks: Trace a few of equal blocks, not each, which is faster for deep models and produces the
+            same program (docs/performance.md).
         verify_reuse: Reuse blocks, trace a second time with every block, and compare the programs.
     Returns:
         A plain `ExportedProgram`; its outputs are plain tuples, lists and dicts.
@@ -83,8 +86,10 @@ def export(
         device(type='cuda', index=0)
     """
     reuse_verification.refuse_strict(verify_reuse=verify_reuse, strict=strict)
+    has_inputs = not (args is None and kwargs is None)
+    call, dynamic_shapes = exported_workload(workload, dynamic_shapes, cache_length, has_inputs=has_inputs)
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
-    found = resolve(source)
+    found = resolve(source, workload=call)
     placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(target) as devices:
 

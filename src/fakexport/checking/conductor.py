@@ -55,9 +55,11 @@ from fakexport.program import ModuleSummary, diff, inspect_module, summarise, tr
 from fakexport.report import Progress, Report, Stage, Step, TargetDifference, Timings, Verdict
 from fakexport.sources import (
     ExampleInputs,
+    ExportedWorkload,
     InputSpec,
     Source,
     SourceError,
+    exported_workload,
     inputs_from_specs,
     parse_input_spec,
     resolve,
@@ -79,17 +81,19 @@ def check(
     dynamic_shapes: str | Sequence[str] | None = None,
     strict: bool = False,
     use_cache: bool = False,
-    reuse_blocks: bool = False,
+    workload: ExportedWorkload = "forward",
+    cache_length: int | None = None,
+    reuse_blocks: bool = True,
     verify_reuse: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Report:
     """Check whether a model exports for each target, how the programs differ, and what blocks the export.
 
-    Nothing is downloaded, no weight is allocated, and none of the devices needs to exist.
+    No weight is downloaded or allocated, and none of the devices needs to exist.
 
     Args:
-        source: `file.py:factory`, `package.module:factory`, `hf:config.json`, `hf:MODEL_TYPE[:CLASS]`,
-            `timm:NAME`; or a factory; or a module, whose weights are not read.
+        source: `file.py:factory`, `package.module:factory`, `hf:org/name`, `hf:config.json`,
+            `hf:MODEL_TYPE[:CLASS]`, `timm:NAME`; or a factory; or a module, whose weights are not read.
         args: Positional example inputs, real or fake, as for `export`. Default: what the factory returned, or
             derived ones.
         kwargs: Keyword example inputs, treated the same way.
@@ -102,7 +106,9 @@ def check(
         dynamic_shapes: `"auto"`, or dimensions such as `"input_ids.1=2..4096"`.
         strict: Trace with TorchDynamo instead of running the Python code.
         use_cache: Let a language model return the KV cache of its input; it takes none.
-        reuse_blocks: Trace equal blocks once, which is faster for deep models and produces the same program.
+        workload: `prefill` or `decode` of an `hf:` model: the cache is inputs and outputs of the program.
+        cache_length: With such a workload: a static cache of so many tokens, in place of one that grows.
+        reuse_blocks: Trace a few of equal blocks, not each; the program is the same.
         verify_reuse: Reuse blocks, capture a second time with every block traced, and compare; FE001 if the
             programs differ.
         on_progress: Called at the start of each step.
@@ -123,7 +129,9 @@ def check(
     if inputs and not (args is None and kwargs is None):
         raise InvalidValue("example inputs are given twice: as args and kwargs, and as inputs")
     refuse_strict(verify_reuse=verify_reuse, strict=strict)
-    model = resolve(source, use_cache=use_cache)
+    given = bool(inputs) or not (args is None and kwargs is None)
+    call, dynamic_shapes = exported_workload(workload, dynamic_shapes, cache_length, has_inputs=given)
+    model = resolve(source, use_cache=use_cache, workload=call)
     request = _Request(
         source=model,
         inputs=[parse_input_spec(text) for text in inputs],
@@ -350,7 +358,7 @@ def _inputs(request: _Request, built: Built, target: Target) -> ExampleInputs:
     if request.has_given_inputs:
         return given_inputs(built, request.args, request.kwargs)
     device = built.placement.input_device
-    with built.mode:
+    with built.mode, install_transfers(built.module, built.placement):
         if not request.inputs:
             return _example_inputs(request.source, built, device, target.dtype)
         try:

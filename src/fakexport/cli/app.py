@@ -19,12 +19,14 @@ from fakexport.cli.diff_command import diff_command
 from fakexport.cli.emulate_command import emulate_command
 from fakexport.cli.explain_command import explain_command
 from fakexport.cli.export_command import export_command
+from fakexport.cli.generate_command import generate_command
 from fakexport.cli.inspect_command import inspect_command
 from fakexport.cli.plan_command import plan_command
 from fakexport.cli.retarget_command import retarget_command
 from fakexport.cli.run_command import run_command
 from fakexport.cli.source_command import source_command
 from fakexport.cli.streams import write_error_line, write_output
+from fakexport.cli.verify_buffers_command import verify_buffers_command
 from fakexport.cli.verify_weights_command import verify_weights_command
 
 # rich would cost more than the rest of `--help`, and so would what the commands import when they are called.
@@ -81,6 +83,7 @@ app.command("retarget", short_help="Move an exported program to other devices.")
 app.command("bind", short_help="Bind a checkpoint's weights to a program.")(bind_command)
 app.command("bundle", short_help="Store several programs in one archive.")(bundle_command)
 app.command("run", short_help="Run a program on inputs from a file.")(run_command)
+app.command("generate", short_help="Generate tokens with a language model's bundle.")(generate_command)
 app.command("compile", short_help="Compile a program for a runtime.")(compile_command)
 app.command("bench", short_help="Benchmark deployment formats.")(bench_command)
 app.command("compare", short_help="Compare a program's outputs with eager mode.")(compare_command)
@@ -89,6 +92,7 @@ app.command("inspect", short_help="Describe an archive or a model.")(inspect_com
 app.command("plan", short_help="Show the memory a model needs, and whether it fits.")(plan_command)
 app.command("diff", short_help="Show how two archives differ.")(diff_command)
 app.command("verify-weights", short_help="Check that a checkpoint has every weight.")(verify_weights_command)
+app.command("verify-buffers", short_help="Check what no checkpoint contains.")(verify_buffers_command)
 app.command(
     "emulate",
     short_help="Run a script as if devices existed.",

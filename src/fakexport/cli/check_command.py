@@ -9,6 +9,7 @@ import typer
 
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
+    CacheLength,
     Debug,
     DeviceMap,
     Dtype,
@@ -22,6 +23,7 @@ from fakexport.cli.options import (
     ReuseBlocks,
     Strict,
     UseCache,
+    Workload,
 )
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.project_check import check_project
@@ -31,6 +33,7 @@ from fakexport.cli.streams import output_width, write_formatted
 
 if TYPE_CHECKING:
     from fakexport.report import Progress, Report
+    from fakexport.sources import ExportedWorkload
 
 
 def check_command(
@@ -51,6 +54,8 @@ def check_command(
     dynamic: DynamicDims = None,
     strict: Strict = None,
     use_cache: UseCache = None,
+    workload: Workload = "forward",
+    cache_length: CacheLength = None,
     reuse_blocks: ReuseBlocks = None,
     format_: Annotated[
         OutputFormat,
@@ -88,7 +93,7 @@ def check_command(
         with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
             load_libraries(library for library in options.libraries or () if library not in loaded)
             loaded.update(options.libraries or ())
-            return _check(source, options, on_progress)
+            return _check(source, options, workload, cache_length, on_progress)
 
     def rendered(report: Report) -> str:
         return _rendered(report, format_)
@@ -103,7 +108,13 @@ def check_command(
         raise typer.Exit(1)
 
 
-def _check(source: str, options: CheckOptions, on_progress: Callable[[Progress], None] | None) -> Report:
+def _check(
+    source: str,
+    options: CheckOptions,
+    workload: ExportedWorkload,
+    cache_length: int | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> Report:
     from fakexport.checking import check
 
     return check(
@@ -115,7 +126,9 @@ def _check(source: str, options: CheckOptions, on_progress: Callable[[Progress],
         dynamic_shapes=options.dynamic or None,
         strict=bool(options.strict),
         use_cache=bool(options.use_cache),
-        reuse_blocks=bool(options.reuse_blocks),
+        workload=workload,
+        cache_length=cache_length,
+        reuse_blocks=options.reuse_blocks is not False,
         on_progress=on_progress,
     )
 

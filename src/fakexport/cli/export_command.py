@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
+    CacheLength,
     Debug,
     DeviceMap,
     Dtype,
@@ -24,7 +26,11 @@ from fakexport.cli.options import (
 )
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import output_width, write_error_line, write_report
+from fakexport.cli.streams import output_width, write_error_line, write_output, write_report
+
+if TYPE_CHECKING:
+    from fakexport.report import Report
+    from fakexport.sources import ExportedWorkload
 
 
 def export_command(
@@ -42,12 +48,20 @@ def export_command(
     dynamic: DynamicDims = None,
     strict: Strict = None,
     use_cache: UseCache = None,
+    workload: Annotated[
+        Literal["forward", "prefill", "decode", "generate"],
+        typer.Option(
+            help="Call of an hf: model: as for `check`; or generate, a bundle of prefill and decode for "
+            "`fakexport generate`."
+        ),
+    ] = "forward",
+    cache_length: CacheLength = None,
     reuse_blocks: ReuseBlocks = None,
     verify_reuse: Annotated[
         bool,
         typer.Option(
             "--verify-reuse",
-            help="With --reuse-blocks: capture a second time, every block traced, and compare the programs.",
+            help="Capture a second time, every block traced, and compare the programs.",
         ),
     ] = False,
     no_progress: NoProgress = False,
@@ -61,32 +75,55 @@ def export_command(
     written. 2: bad usage or environment, or the file cannot be written.
     """
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
-        from fakexport.archive import save
         from fakexport.checking import check
 
         load_libraries(library)
-        report = check(
-            source,
-            target=[target],
-            device_map=device_map,
-            dtype=dtype,
-            inputs=input_ or [],
-            dynamic_shapes=dynamic or None,
-            strict=bool(strict),
-            use_cache=bool(use_cache),
-            reuse_blocks=bool(reuse_blocks),
-            verify_reuse=verify_reuse,
-            on_progress=on_progress,
-        )
-        (verdict,) = report.verdicts
-        if verdict.program is not None:
-            save(verdict.program, output)
+        reports = {
+            call: check(
+                source,
+                target=[target],
+                device_map=device_map,
+                dtype=dtype,
+                inputs=input_ or [],
+                dynamic_shapes=dynamic or None,
+                strict=bool(strict),
+                use_cache=bool(use_cache),
+                workload=call,
+                cache_length=cache_length,
+                reuse_blocks=reuse_blocks is not False,
+                verify_reuse=verify_reuse,
+                on_progress=on_progress,
+            )
+            for call in _calls(workload)
+        }
+        is_written = _saved(reports, output)
     from fakexport.report import render_report
 
-    write_report(render_report(report, width=output_width()))
-    if verdict.program is not None:
+    for call, report in reports.items():
+        write_output(f"{call}\n" if len(reports) > 1 else "")
+        write_report(render_report(report, width=output_width()))
+    if is_written:
         if verify_reuse:
             write_error_line("block reuse verified: the program is the same with every block traced")
         write_error_line(f"{output}: {output.stat().st_size:,} bytes, without weights")
-    if not report.is_clean:
+    if not all(report.is_clean for report in reports.values()):
         raise typer.Exit(1)
+
+
+def _calls(workload: ExportedWorkload | Literal["generate"]) -> tuple[ExportedWorkload, ...]:
+    return ("prefill", "decode") if workload == "generate" else (workload,)
+
+
+def _saved(reports: Mapping[ExportedWorkload, Report], output: Path) -> bool:
+    """Write the program of each call, several of them as a bundle; return whether all of them are there."""
+    from fakexport.archive import save, save_bundle
+
+    found = {str(call): report.verdicts[0].program for call, report in reports.items()}
+    programs = {call: program for call, program in found.items() if program is not None}
+    if len(programs) < len(reports):
+        return False
+    if len(programs) > 1:
+        save_bundle(programs, output)
+    for program in programs.values() if len(programs) == 1 else ():
+        save(program, output)
+    return True

@@ -80,11 +80,28 @@ UseCache = Annotated[
         "--use-cache/--no-use-cache", help="Let a language model return its KV cache (it takes none)."
     ),
 ]
+Workload = Annotated[
+    Literal["forward", "prefill", "decode"],
+    typer.Option(
+        "--workload",
+        help="Call of an hf: model: forward; or a call of generation, whose cache is inputs and outputs of "
+        "the program: prefill reads a prompt, decode one token and the cache.",
+    ),
+]
+CacheLength = Annotated[
+    int | None,
+    typer.Option(
+        "--cache-length",
+        metavar="N",
+        min=1,
+        help="With a workload of generation: a static cache of N tokens, in place of one that grows.",
+    ),
+]
 ReuseBlocks = Annotated[
     bool | None,
     typer.Option(
         "--reuse-blocks/--no-reuse-blocks",
-        help="Trace equal blocks once: faster for deep models, and the same program.",
+        help="Trace equal blocks once (default), or each of them: slower, and the same program.",
     ),
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]

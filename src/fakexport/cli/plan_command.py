@@ -91,7 +91,10 @@ def plan_command(
     ] = False,
     eager: Annotated[
         bool,
-        typer.Option("--eager", help="Run the model's own code on fake tensors instead of its program."),
+        typer.Option(
+            "--eager",
+            help="Also run the model's own code on fake tensors, for a column next to the program's.",
+        ),
     ] = False,
     by_module: Annotated[
         bool,

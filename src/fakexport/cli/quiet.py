@@ -15,6 +15,7 @@ from fakexport._libraries import PACKAGES
 from fakexport.cli.address_space import check_address_space
 from fakexport.cli.streams import write_error_line, write_leniently
 from fakexport.documents import escaped
+from fakexport.hub import transfers_recorded
 
 _LIBRARIES = frozenset({"torch", *PACKAGES})
 
@@ -35,12 +36,36 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
         LittleMemoryError: there is too little memory for these libraries.
     """
     check_address_space()
-    if is_debug:
-        from fakexport._torch.quiet_logs import torch_logs_allowed
+    with _transfers_shown(), _with_libraries() if is_debug else _without_libraries():
+        yield
 
-        with redirect_stdout(sys.stderr), torch_logs_allowed(), _own_logs_shown():
+
+@contextmanager
+def _transfers_shown() -> Iterator[None]:
+    """Say on stderr what was transferred from the hub, also where the command fails."""
+    with transfers_recorded() as found:
+        try:
             yield
-        return
+        finally:
+            if found:
+                from fakexport.report import bytes_text
+
+            for name, nbytes in found.items():
+                write_error_line(
+                    f"{name}: {bytes_text(nbytes)} transferred (configuration and headers, no weights)"
+                )
+
+
+@contextmanager
+def _with_libraries() -> Iterator[None]:
+    from fakexport._torch.quiet_logs import torch_logs_allowed
+
+    with redirect_stdout(sys.stderr), torch_logs_allowed(), _own_logs_shown():
+        yield
+
+
+@contextmanager
+def _without_libraries() -> Iterator[None]:
     before = logging.root.manager.disable
     stream = _WithoutLibraries(sys.stderr)
     with redirect_stdout(stream), redirect_stderr(stream), warnings.catch_warnings():

@@ -22,8 +22,8 @@ def verify_weights_command(
         typer.Argument(
             metavar="[CHECKPOINT]",
             help=(
-                "Checkpoint: a .safetensors, .pt or .bin file, an index, or a folder that contains "
-                "one. Without it, verify the weights in ARCHIVE."
+                "Checkpoint: a .safetensors, .pt or .bin file, an index, a folder that contains one, or "
+                "hf:org/name. Without it, verify the weights in ARCHIVE."
             ),
         ),
     ] = None,

@@ -1,7 +1,8 @@
-"""Run a bound program, or compile it."""
+"""Run a bound program, generate tokens with a bundle, or compile a program."""
 
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
 from .compilation import compile
+from .generation import Generated, Generator, Sampling, Tokenizer, generate
 from .inputs import read_inputs
 from .loaded_program import LoadedProgram, call_arguments, run
 from .opening import artifact_kind, open_program
@@ -14,11 +15,16 @@ __all__ = [
     "CompileFailure",
     "CompiledFile",
     "DeployError",
+    "Generated",
+    "Generator",
     "LoadedProgram",
+    "Sampling",
+    "Tokenizer",
     "UnsuitableInputs",
     "artifact_kind",
     "call_arguments",
     "compile",
+    "generate",
     "open_program",
     "read_inputs",
     "run",

@@ -52,10 +52,10 @@ def diagnose_quantization(source: Source) -> tuple[Diagnostic, ...]:
     """
     if source.quantization is None:
         return ()
-    note = f"quantization_config names {source.quantization}; the weights here have the model's dtype"
+    note = f"the published weights are quantized ({source.quantization}); those here have the model's dtype"
     fix = (
         "write a factory that builds the quantized model; to check the unquantized one, remove "
-        "quantization_config from the config"
+        "quantization_config from a copy of the config"
     )
     return (rule("FE105").diagnostic(notes=(note,), fix=Fix(fix)),)
 

@@ -1,5 +1,6 @@
 """Documents from an untrusted author: JSON read within limits, into values of a known type. Free of torch."""
 
+from .call_record import CALLS, CallRecord, GenerationDefaults, StateTensor
 from .collection_pause import collection_paused
 from .document_error import DocumentError
 from .escaping import escaped
@@ -27,11 +28,15 @@ from .typed_json import (
 )
 
 __all__ = [
+    "CALLS",
     "MAX_INTEGER",
     "OPERATORS",
+    "CallRecord",
     "DocumentError",
+    "GenerationDefaults",
     "Numbers",
     "Recipe",
+    "StateTensor",
     "Step",
     "boolean",
     "class_name",

@@ -7,14 +7,17 @@ from .build import Built, build
 from .deferred import deferred_init, is_deferred
 from .materialize import MaterializeError, materialize_module, materialize_tensor
 from .mode import fake_mode, is_fake, meta_like
+from .module_tensors import Held, held_tensors
 from .placement import DeviceMap, covering_entry
 from .subclasses import SubclassNotKept, check_input, unregistered_wrapper
-from .transfers import install_transfers
+from .transfers import MovedTensors, install_transfers
 
 __all__ = [
     "Built",
     "DeviceMap",
+    "Held",
     "MaterializeError",
+    "MovedTensors",
     "SubclassNotKept",
     "UnreplayableRead",
     "build",
@@ -22,6 +25,7 @@ __all__ = [
     "covering_entry",
     "deferred_init",
     "fake_mode",
+    "held_tensors",
     "install_transfers",
     "is_deferred",
     "is_fake",

@@ -18,6 +18,13 @@ from .module_tensors import slots
 from .placement import Placement
 
 
+class MovedTensors(dict[tuple[int, int, torch.device], tuple[torch.Tensor, torch.Tensor]]):
+    """Each tensor that was moved in a run, with its copy, by identity, version and the copy's device.
+
+    The hook of a module asks only for the tensors that the module takes.
+    """
+
+
 class Transfers:
     """The installed hooks. A context manager, or `remove()` them."""
 
@@ -51,7 +58,7 @@ def install_transfers(module: nn.Module, placement: Placement) -> Transfers:
         A handle; the hooks work until its `remove()`.
     """
     points = dict(_points("", module, placement.tensor_devices)) if len(placement.devices) > 1 else {}
-    moved: dict[tuple[int, int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
+    moved = MovedTensors()
 
     def forget(*_: Any) -> None:
         if not torch.compiler.is_dynamo_compiling():
@@ -70,11 +77,7 @@ def install_transfers(module: nn.Module, placement: Placement) -> Transfers:
 class _Bring:
     """A forward pre-hook that brings tensor arguments to one device."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        moved: dict[tuple[int, int, torch.device], tuple[torch.Tensor, torch.Tensor]],
-    ) -> None:
+    def __init__(self, device: torch.device, moved: MovedTensors) -> None:
         self._device = device
         self._moved = moved  # Holds the originals too, so that no id is used twice in a run.
 

@@ -11,15 +11,15 @@ from fakexport.memory.node_memory import value_key, values_of
 from fakexport.memory.overheads import allocator_overhead, overheads
 from fakexport.memory.peak import LiveStorage, Sizes, sizes_at
 from fakexport.memory.size_request import SizeRequest, parse_bounds, parse_dims
-from fakexport.memory.sizes import ChosenSizes, ProgramSizes
-from fakexport.memory.storage import Kind, Size, Step, Storage
+from fakexport.memory.sizes import BeyondTable, ChosenSizes, ProgramSizes
+from fakexport.memory.storage import Size, Step, Storage
 from fakexport.memory.training import OptimizerName, Untrainable, eager_liveness, training_liveness
 from fakexport.memory.training_inputs import TrainingInputs, training_inputs
 
 __all__ = [
     "REGIONS",
+    "BeyondTable",
     "ChosenSizes",
-    "Kind",
     "LiveStorage",
     "Liveness",
     "OptimizerName",

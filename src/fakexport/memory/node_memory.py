@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,20 +19,25 @@ from fakexport._torch.operator_schema import aliased_arguments, argument_names
 from fakexport._torch.python_kernels import python_kernels
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.symbolic_numbers import noted_expression_of, without_new_guards
+from fakexport.devices import emulated_topology
 from fakexport.error import type_and_line
 from fakexport.memory.temporaries import temporaries
 
 
 class NodeMemory:
-    """Answers for the nodes of one program; calls that are alike are looked at once."""
+    """Answers for the nodes of one program; calls that are alike are looked at once.
+
+    Calls on two devices of one model are alike, too: a model over eight GPUs has its blocks on all of them.
+    """
 
     def __init__(self) -> None:
         self.unread: dict[str, str] = {}
         """Operators that could not be run on fakes and were read by their schema, and why."""
-        self._known: dict[Hashable, CallMemory] = {}
+        self._known: dict[Hashable, tuple[CallMemory, str | None]] = {}
         self._composites: dict[OpOverload, bool] = {}
         self._keys: dict[Node, Hashable] = {}
         self._casts: tuple[Any, ...] | None = None
+        self._models: dict[torch.device, Hashable] = {}
 
     @contextmanager
     def casting(self, *autocast: Any) -> Iterator[None]:
@@ -49,11 +55,26 @@ class NodeMemory:
         """
         operator = node.target
         assert isinstance(operator, OpOverload)
-        key = (operator, self._casts, self._key(node.args), self._key(dict(node.kwargs)))
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._looked_at(node, operator)
-        return found
+        devices = {
+            tensor.device for source in (*node.all_input_nodes, node) for tensor in _tensors_of(source)
+        }
+        device = str(*devices) if len(devices) == 1 else None
+        where = tuple(self._model(place) for place in devices) if device else tuple(sorted(map(str, devices)))
+        key = (operator, self._casts, where, self._key(node.args), self._key(dict(node.kwargs)))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = (self._looked_at(node, operator), device)
+        found, first = known
+        return found if first == device else _moved(found, first, device)
+
+    def _model(self, device: torch.device) -> Hashable:
+        """Return what devices have in common whose kernels take the same memory: type and profile."""
+        if device not in self._models:
+            machine = emulated_topology()
+            is_known = machine is not None and machine.has_device(str(device))
+            profile = machine.device(str(device)).profile.name if machine and is_known else str(device)
+            self._models[device] = (device.type, profile)
+        return self._models[device]
 
     def _looked_at(self, node: Node, operator: OpOverload) -> CallMemory:
         args, kwargs = values_of(node)
@@ -102,13 +123,24 @@ class NodeMemory:
         if isinstance(argument, Node):
             known = self._keys.get(argument)
             if known is None:
-                known = self._keys[argument] = value_key(argument.meta.get("val"))
+                known = self._keys[argument] = value_key(argument.meta.get("val"), has_device=False)
             return known
         if isinstance(argument, (list, tuple)):
             return tuple([self._key(item) for item in argument])
         if isinstance(argument, dict):
             return tuple([(name, self._key(value)) for name, value in argument.items()])
         return type(argument), argument if isinstance(argument, Hashable) else id(argument)
+
+
+def _tensors_of(node: Node) -> list[torch.Tensor]:
+    return tensors_in(node.meta.get("val"))
+
+
+def _moved(found: CallMemory, source: str | None, device: str | None) -> CallMemory:
+    """Return what the same call does on another device."""
+    assert device is not None
+    taken = (replace(one, device=device) if one.device == source else one for one in found.allocations)
+    return replace(found, allocations=tuple(taken))
 
 
 def _has_lost_symbols(memory: CallMemory, node: Node) -> bool:
@@ -128,14 +160,19 @@ def values_of(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args, kwargs
 
 
-def value_key(value: Any) -> Hashable:
-    """Return what calls have in common whose arguments are alike: dtypes, devices, sizes and strides."""
+def value_key(value: Any, *, has_device: bool = True) -> Hashable:
+    """Return what calls have in common whose arguments are alike: dtypes, devices, sizes and strides.
+
+    Args:
+        value: An argument: a tensor, a number, or several.
+        has_device: Whether the devices of tensors count.
+    """
     if isinstance(value, torch.Tensor):
         strides = value.stride() if value.layout is torch.strided else ()
         numbers = tuple([_number_key(number) for number in (*value.shape, *strides)])
-        return value.dtype, value.device, numbers
+        return value.dtype, value.device if has_device else None, numbers
     if isinstance(value, (list, tuple)):
-        return tuple([value_key(item) for item in value])
+        return tuple([value_key(item, has_device=has_device) for item in value])
     return _number_key(value)
 
 

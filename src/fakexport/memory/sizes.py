@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -16,6 +17,12 @@ from torch.export.graph_signature import InputKind
 from fakexport._torch.symbolic_numbers import expression_of, finite_bound, hint_of, unbacked_index
 from fakexport.error import InvalidValue
 from fakexport.memory.size_request import SizeRequest
+from fakexport.memory.table_reads import TableRead, tables_read
+
+
+class BeyondTable(InvalidValue):
+    """A size at which a program would read a row of a table that the table does not have."""
+
 
 _INTEGERS = (torch.int64, torch.int32)
 _NOT_TEXT = re.compile(r"grid|size|shape|length")
@@ -53,12 +60,14 @@ class ChosenSizes:
         batch: The batch that these sizes mean; None if no input has a batch.
         context: The context that they mean; None if the program has none.
         as_in_example: Input dimensions that were not asked for, with the size of the example.
+        windows: Dimensions of a cache that are taken to keep a window, as in the example, with its size.
     """
 
     values: Mapping[str, int]
     batch: int | None
     context: int | None
     as_in_example: tuple[tuple[InputDim, int], ...]
+    windows: tuple[tuple[InputDim, int], ...] = ()
 
     def valued(self, size: Any) -> int:
         """Return the value of a number or of an expression over the symbols."""
@@ -80,8 +89,9 @@ class ProgramSizes:
 
     def __init__(self, program: ExportedProgram, *, needed: Collection[str] = ()) -> None:
         self.dims = tuple(_input_dims(program))
+        self._tables = tables_read(program)
         self._ranges = {
-            symbol: (finite_bound(bounds.lower), _bound(bounds.upper))
+            symbol: (finite_bound(bounds.lower), _least(_bound(bounds.upper), self._tables.get(symbol)))
             for symbol, bounds in program.range_constraints.items()
             if isinstance(symbol, sympy.Symbol)  # Of derived dimensions torch has the range too.
         }
@@ -90,6 +100,13 @@ class ProgramSizes:
             name: known.get(name) for name in sorted({*known, *needed}) if unbacked_index(name) is not None
         }
         self._hints: dict[Any, int] = dict(_hints(program))
+
+    def needing(self, names: Collection[str]) -> ProgramSizes:
+        """Return the same sizes with symbols that a value is needed for as well."""
+        found = copy.copy(self)
+        more = {name: None for name in sorted(names) if unbacked_index(name) is not None}
+        found._unbacked = {**more, **self._unbacked}
+        return found
 
     def has_role(self, role: str) -> bool:
         """Return whether some input has a batch or a context, fixed or not."""
@@ -126,6 +143,7 @@ class ProgramSizes:
         Args:
             request: What was asked for. The size of the example stands for what it leaves open.
         Raises:
+            BeyondTable: the program would read a row of a table that the table does not have. One line.
             ValueError: a size that the program does not accept, has fixed otherwise, or does not have; a
                 size that nothing bounds.
         """
@@ -141,7 +159,13 @@ class ProgramSizes:
                 left.append((dim, values[symbol]))
         named = {symbol.name: value for symbol, value in values.items()}
         named.update(self._bounded(request, named))
-        return ChosenSizes(named, self._means("batch", values), self._means("context", values), tuple(left))
+        return ChosenSizes(
+            values=named,
+            batch=self._means("batch", values),
+            context=self._means("context", values),
+            as_in_example=tuple(left),
+            windows=tuple((dim, size) for dim, size in asked.items() if self._is_window(dim, request)),
+        )
 
     def _asked(self, request: SizeRequest) -> Iterator[tuple[InputDim, int]]:
         if request.batch is not None:
@@ -204,6 +228,15 @@ class ProgramSizes:
         example = self._example(dim)
         return min(size, example) if example is not None and example < self._longest_cache else size
 
+    def _is_window(self, dim: InputDim, request: SizeRequest) -> bool:
+        """Return whether the size of a cache was assumed: a window, at another context than the example's."""
+        if dim.role != "cached" or request.context is None or (dim.name, dim.dim) in request.dims:
+            return False
+        size, example = request.context - self._new_tokens, self._example(dim)
+        return (
+            example is not None and example < min(size, self._longest_cache) and size != self._longest_cache
+        )
+
     @functools.cached_property
     def _longest_cache(self) -> int:
         """The tokens before the new ones in the example: those of the longest cache, or as the mask says."""
@@ -233,6 +266,12 @@ class ProgramSizes:
         if values.get(symbol, size) != size:
             raise InvalidValue(
                 f"{dim} is always equal to another size, which is asked to be {values[symbol]}"
+            )
+        table = self._tables.get(symbol)
+        if table is not None and size > table.most:
+            raise BeyondTable(
+                f"{dim} = {size:,}: the program reads row {table.row_at(size):,} of {table.name}, which "
+                f"has {table.rows:,} rows"
             )
         lower, upper = self._ranges.get(symbol, (None, None))
         if (lower is not None and size < lower) or (upper is not None and size > upper):
@@ -270,6 +309,11 @@ class ProgramSizes:
         if role == "batch":  # Of several that depend on each other, the one that was chosen.
             return next((_valued(dim, values) for dim in sorted(found, key=_is_derived)), None)
         return max((_valued(dim, values) for dim in found), default=None)
+
+
+def _least(bound: int | None, table: TableRead | None) -> int | None:
+    known = [size for size in (bound, None if table is None else table.most) if size is not None]
+    return min(known, default=None)
 
 
 def _bound(upper: Any) -> int | None:

@@ -122,7 +122,7 @@ def _named(found: Mapping[str, Any], names: list[str]) -> dict[str, str] | None:
 
 def _reserve(room: dict[str, int], memory: Mapping[str, int], point: PlannedPoint) -> None:
     """Lower the weights of devices that lack memory: gradients, states shrink with them, the rest stays."""
-    for device in point.devices:
+    for device in point.columns:
         if device.fit != "fits" and device.name in room:
             with_weights = device.weights + device.gradients + device.optimizer
             left = memory[device.name] - device.total.upper + with_weights
@@ -131,7 +131,7 @@ def _reserve(room: dict[str, int], memory: Mapping[str, int], point: PlannedPoin
 
 
 def _headroom(point: PlannedPoint) -> int:
-    return min((device.headroom.lower for device in point.devices if device.headroom), default=0)
+    return min((device.headroom.lower for device in point.columns if device.headroom), default=0)
 
 
 def _runs(entries: Mapping[str, str]) -> Iterator[str]:

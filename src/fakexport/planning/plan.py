@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,18 +21,22 @@ from fakexport.devices import Topology, emulate
 from fakexport.error import InvalidValue
 from fakexport.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
 from fakexport.planning.automatic_placement import AUTO, automatic_placement
+from fakexport.planning.plan_source import PlanSource
 from fakexport.planning.point import PlannedProgram
 from fakexport.planning.search import greatest
 from fakexport.planning.smallest import smallest_machines
+from fakexport.planning.source_columns import SourceColumns
 from fakexport.planning.source_programs import SourcePrograms
 from fakexport.planning.source_runs import SourceRuns
 from fakexport.planning.training import Training
 from fakexport.program import facts_of
-from fakexport.report import Greatest, PlannedPoint, PlanReport, Progress
+from fakexport.report import Greatest, PlannedPoint, PlannedStep, PlanReport, Progress
 from fakexport.sources import WorkloadName, parse_dtype
 
-EXECUTION = "the program's module()"
-_Planned = TypeVar("_Planned", SourcePrograms, SourceRuns)
+PROGRAM = "the program's module()"
+EAGER = "eager mode"
+NOT_COUNTED = "the buffers that AOTInductor plans for itself when it compiles the program"
+_Planned = TypeVar("_Planned", SourcePrograms, SourceRuns, SourceColumns)
 
 
 def plan(
@@ -83,8 +88,8 @@ def plan(
             the model is exported once for 1, 2, 4, 8 and 16 devices, as far as needed.
         timeline: Whether to return what is held node by node at the first of the sizes.
         by_module: Whether to return what each module computes and reads at the first of the sizes.
-        eager: Whether to run the model's own code on fakes instead of its program: what Python frames keep
-            alive counts as well. Of forward calls only.
+        eager: Whether to run the model's own code on fakes as well, where what Python frames keep alive
+            counts: its figures are next to those of the program. Of forward calls only.
         method: Program to use from a bundle.
         on_progress: Called before each export.
     Returns:
@@ -117,42 +122,28 @@ def plan(
     if method is not None:
         raise InvalidValue("--method applies to archives, not to models")
 
-    if is_training or eager:
-        if maximum or smallest or bounds or by_module:
-            raise InvalidValue(
-                "--max, --smallest, --bound and --by-module need a program: they do not apply to --workload "
-                "train and --eager"
-            )
-        if workload in ("prefill", "decode"):
-            raise InvalidValue(f"--eager does not apply to --workload {workload}")
-        dtype_of_autocast = _autocast_dtype(autocast)
-        training = Training(optimizer or "adamw", checkpointing, dtype_of_autocast) if is_training else None
+    if is_training and (maximum or smallest or by_module or bounds):
+        raise InvalidValue("--max, --smallest, --by-module and --bound do not apply to --workload train")
+    if eager and (maximum or smallest or by_module):
+        raise InvalidValue("--max, --smallest and --by-module do not apply to --eager")
+    if eager and workload != "forward":
+        raise InvalidValue(f"--eager does not apply to --workload {workload}")
+    asked_dtype = None if dtype is None else parse_dtype(dtype)
 
-        def runs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourceRuns:
-            return SourceRuns(
-                subject,
-                topology,
-                device_map=placement,
-                dtype=dtype,
-                training=training,
-                announce=on_progress or (lambda progress: None),
-            )
-
-        runs, where = _placed(runs_on, subject, target, device_map, dtype, asked)
-        return _of_runs(runs, asked, where)
+    def source_on(topology: Topology, placement: str | Mapping[str, str] | None) -> PlanSource:
+        announce = on_progress or (lambda progress: None)
+        return PlanSource(subject, topology, placement, asked_dtype, announce)
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
-        return SourcePrograms(
-            subject,
-            topology,
-            device_map=placement,
-            dtype=dtype,
-            workload=workload,
-            announce=on_progress or (lambda progress: None),
-        )
+        return SourcePrograms(source_on(topology, placement), workload)
 
-    programs, where = _placed(programs_on, subject, target, device_map, dtype, asked)
-    report = _of_source(programs, asked, where)
+    placed = functools.partial(_placed, subject, target, device_map, dtype, asked)
+    if is_training:
+        training = Training(optimizer or "adamw", checkpointing, _autocast_dtype(autocast))
+        return _of_runs(*placed(lambda *where: SourceRuns(source_on(*where), training)), asked)
+    if eager:
+        return _of_columns(*placed(lambda *where: SourceColumns(source_on(*where))), asked)
+    report = _of_source(*placed(programs_on), asked)
     if not smallest:
         return report
     return replace(report, machines=smallest_machines(programs_on, next(asked.points())))
@@ -173,12 +164,12 @@ class _Asked:
 
 
 def _placed(
-    source_on: Callable[[Topology, str | Mapping[str, str] | None], _Planned],
     subject: str | nn.Module | Callable[[], Any],
     target: str | None,
     device_map: str | Mapping[str, str] | None,
     dtype: str | None,
     asked: _Asked,
+    source_on: Callable[[Topology, str | Mapping[str, str] | None], _Planned],
 ) -> tuple[_Planned, str | None]:
     """Return what plans the source where its modules are, and a line about a placement that was chosen."""
     topology = Topology.parse(target or "cpu")
@@ -226,18 +217,18 @@ def _of_program(
         target=topology.canonical,
         device_map=None,
         workload=None,
-        execution=EXECUTION,
+        execution=PROGRAM,
         dtype=planned.dtype,
         points=points,
         greatest=found,
         timeline=steps,
         modules=modules,
-        left_out=planned.liveness.left_out,
+        left_out=(*planned.liveness.left_out, NOT_COUNTED),
         versions=_versions(),
     )
 
 
-def _of_source(programs: SourcePrograms, asked: _Asked, where: str | None) -> PlanReport:
+def _of_source(programs: SourcePrograms, where: str | None, asked: _Asked) -> PlanReport:
     requests = [programs.completed(request) for request in asked.points()]
     points = tuple(programs.at(request) for request in requests)
     defaults = _defaults(next(asked.points()), requests[0])
@@ -245,35 +236,67 @@ def _of_source(programs: SourcePrograms, asked: _Asked, where: str | None) -> Pl
     planned = programs.program_at(requests[0])
     return PlanReport(
         subject=programs.source.spec,
-        target=programs.topology.canonical,
-        device_map=AUTO if where else programs.placement,
+        target=programs.given.topology.canonical,
+        device_map=AUTO if where else programs.given.placement,
         workload=programs.workload,
-        execution=EXECUTION,
+        execution=PROGRAM,
         dtype=planned.dtype,
         points=points,
         greatest=found,
         timeline=tuple(planned.timeline(requests[0])) if asked.has_timeline else (),
         modules=planned.modules(requests[0]) if asked.has_modules else (),
-        left_out=tuple(dict.fromkeys((*programs.left_out, *planned.liveness.left_out))),
+        left_out=tuple(dict.fromkeys((*programs.left_out, *planned.liveness.left_out, NOT_COUNTED))),
         assumptions=(*programs.source.assumptions, *defaults, *([where] if where else [])),
         versions=_versions(),
     )
 
 
-def _of_runs(runs: SourceRuns, asked: _Asked, where: str | None) -> PlanReport:
+def _of_runs(runs: SourceRuns, where: str | None, asked: _Asked) -> PlanReport:
     requests = list(asked.points())
     points = tuple(runs.at(request) for request in requests)
     return PlanReport(
         subject=runs.source.spec,
-        target=runs.topology.canonical,
-        device_map=AUTO if where else runs.placement,
+        target=runs.given.topology.canonical,
+        device_map=AUTO if where else runs.given.placement,
         workload=runs.workload,
-        execution="eager mode" if runs.training is None else f"two steps with {runs.training}",
+        execution=f"two steps with {runs.training}",
         dtype=runs.run(requests[0]).dtype,
         points=points,
         timeline=tuple(runs.timeline(requests[0])) if asked.has_timeline else (),
         left_out=tuple(runs.left_out),
         assumptions=(*runs.source.assumptions, *runs.assumptions, *([where] if where else [])),
+        versions=_versions(),
+    )
+
+
+def _of_columns(columns: SourceColumns, where: str | None, asked: _Asked) -> PlanReport:
+    """Return the report of eager mode next to the program, as far as there is one."""
+    requests = [columns.completed(request) for request in asked.points()]
+    points = tuple(columns.at(request) for request in requests)
+    runs, programs = columns.runs, columns.programs
+    shown = [programs.program_at(request) for request in requests[:1] if points[0].devices]
+    left_out = [*programs.left_out, *(text for planned in shown for text in planned.liveness.left_out)]
+    steps: list[PlannedStep] = []
+    if asked.has_timeline:
+        steps += (step for planned in shown for step in planned.timeline(requests[0]))
+        steps += (replace(step, is_eager=True) for step in runs.timeline(requests[0]))
+    has_program = any(point.devices for point in points)
+    defaults = _defaults(next(asked.points()), requests[0])
+    return PlanReport(
+        subject=runs.source.spec,
+        target=runs.given.topology.canonical,
+        device_map=AUTO if where else runs.given.placement,
+        workload=runs.workload,
+        execution=f"{PROGRAM} and {EAGER}" if has_program else EAGER,
+        dtype=runs.run(requests[0]).dtype,
+        points=points,
+        timeline=tuple(steps),
+        left_out=tuple(dict.fromkeys((*runs.left_out, *left_out, *columns.refusals, NOT_COUNTED))),
+        assumptions=tuple(
+            dict.fromkeys(
+                (*runs.source.assumptions, *defaults, *runs.assumptions, *([where] if where else []))
+            )
+        ),
         versions=_versions(),
     )
 

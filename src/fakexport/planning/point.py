@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch.export import ExportedProgram
 
+from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.costs import CostsAt, ProgramCosts, program_costs
-from fakexport.devices import Topology
+from fakexport.devices import Topology, emulate
 from fakexport.diagnostics import Span
 from fakexport.error import InvalidValue
 from fakexport.memory import (
     ChosenSizes,
-    Kind,
     Liveness,
     LiveStorage,
     ProgramSizes,
@@ -44,7 +45,6 @@ from fakexport.report import (
 _PRODUCTS = re.compile(r"\b(?:linear|matmul|\w*mm|\w*conv\w*|einsum|bilinear|\w*attention\w*)\b")
 _FOLDED = 1000
 _PATHS = SourcePaths(None)
-_ACTIVATIONS: tuple[Kind, ...] = ("activation", "temporary", "output")
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class PlannedProgram:
         sizes: The sizes that may be chosen.
         liveness: Its storages and when they are held.
         multiplies: Devices on which it multiplies matrices.
-        costs: What one call computes, reads and sends.
+        program: What all of this is read off.
     """
 
     topology: Topology
     sizes: ProgramSizes
     liveness: Liveness
     multiplies: frozenset[str]
-    costs: ProgramCosts
+    program: ExportedProgram = field(repr=False)
 
     @classmethod
     def of(cls, program: ExportedProgram, topology: Topology) -> PlannedProgram:
@@ -74,9 +74,13 @@ class PlannedProgram:
             topology: Its devices.
         """
         found = liveness(program, topology=topology)
-        costs = program_costs(program, found)
-        sizes = ProgramSizes(program, needed={*found.symbols, *costs.symbols})
-        return cls(topology, sizes, found, multiplying(found), costs)
+        return cls(topology, ProgramSizes(program, needed=found.symbols), found, multiplying(found), program)
+
+    @functools.cached_property
+    def costs(self) -> ProgramCosts:
+        """What one call computes, reads and sends: read when it is shown, and by no search."""
+        with torch_logs_silenced(), emulate(self.topology):
+            return program_costs(self.program, self.liveness)
 
     @property
     def dtype(self) -> str:
@@ -97,13 +101,14 @@ class PlannedProgram:
         Raises:
             ValueError: the program does not accept the sizes. One line.
         """
-        chosen = self.sizes.chosen(request)
+        chosen = self._chosen_with_costs(request) if largest else self.sizes.chosen(request)
         sizes = sizes_at(self.liveness, chosen.values)
         growth = dict(self._growth(request, chosen, sizes)) if largest else {}
         return PlannedPoint(
             batch=chosen.batch,
             context=chosen.context,
             as_in_example={str(dim): size for dim, size in chosen.as_in_example},
+            windows={str(dim): size for dim, size in chosen.windows},
             devices=planned_devices(sizes, self.topology, chosen, self.multiplies, largest=largest),
             growth=growth,
             costs=planned_costs(self._costs(sizes, chosen), self.topology, self.sizes, chosen)
@@ -113,8 +118,12 @@ class PlannedProgram:
 
     def modules(self, request: SizeRequest) -> tuple[PlannedModule, ...]:
         """Return what each module computes and reads, at the sizes that are asked for."""
-        chosen = self.sizes.chosen(request)
+        chosen = self._chosen_with_costs(request)
         return planned_modules(self._costs(sizes_at(self.liveness, chosen.values), chosen))
+
+    def _chosen_with_costs(self, request: SizeRequest) -> ChosenSizes:
+        """Return the sizes, those included on which no tensor depends that is held."""
+        return self.sizes.needing(self.costs.symbols).chosen(request)
 
     def _costs(self, sizes: Sizes, chosen: ChosenSizes) -> CostsAt:
         return CostsAt(self.costs, sizes, chosen.values)
@@ -208,7 +217,8 @@ def _device(
         gradients=by_kind.get("gradient", 0),
         optimizer=by_kind.get("optimizer", 0),
         inputs=by_kind.get("input", 0),
-        activations=sum(by_kind.get(kind, 0) for kind in _ACTIVATIONS),
+        activations=by_kind.get("activation", 0) + by_kind.get("output", 0),
+        temporaries=by_kind.get("temporary", 0),
         state_after=sizes.state_after(name),
         allocated_bytes=allocated,
         overheads=tuple(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
-
-from torch import nn
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture import PartialProgram, export
-from fakexport.devices import Topology, emulate
+from fakexport.devices import emulate
 from fakexport.error import FakexportError, InvalidValue, type_and_line
-from fakexport.memory import SizeRequest
+from fakexport.memory import BeyondTable, SizeRequest
+from fakexport.planning.plan_source import PlanSource
 from fakexport.planning.point import PlannedProgram
-from fakexport.report import PlannedPoint, Progress
-from fakexport.sources import SourceError, Workload, WorkloadName, parse_dtype, resolve
+from fakexport.report import PlannedPoint
+from fakexport.sources import SourceError, Workload, WorkloadName
 
 _BATCH = 1
 _CONTEXT = 4096
@@ -35,28 +32,14 @@ class SourcePrograms:
     fixes a size of 1; and where the model fixes a size that is asked for, it is exported again at that size.
 
     Args:
-        subject: The source, as `resolve` takes it.
-        topology, device_map, dtype, workload: What it is exported for.
-        announce: Called before each export.
+        given: The model, and what it is exported for.
+        workload: The call that is exported.
     """
 
-    def __init__(
-        self,
-        subject: str | nn.Module | Callable[[], Any],
-        topology: Topology,
-        *,
-        device_map: str | Mapping[str, str] | None,
-        dtype: str | None,
-        workload: WorkloadName,
-        announce: Callable[[Progress], None],
-    ) -> None:
-        self._subject = subject
-        self.topology = topology
-        self._device_map = device_map
+    def __init__(self, given: PlanSource, workload: WorkloadName) -> None:
+        self.given = given
         self.workload: WorkloadName = workload
-        self._announce = announce
-        self.source = resolve(subject, workload=Workload(workload))
-        self._dtype = None if dtype is None else parse_dtype(dtype)
+        self.source = given.resolved(Workload(workload))
         self.is_derived = self.source.kind == "transformers"
         """Whether the example inputs can be made at any size."""
         self.left_out: list[str] = []
@@ -77,16 +60,6 @@ class SourcePrograms:
             context=context if sizes.has_role("context") else request.context,
         )
 
-    @property
-    def placement(self) -> str | None:
-        """The device map as the user wrote it."""
-        return None if self._device_map is None else str(self._device_map)
-
-    @property
-    def any(self) -> PlannedProgram:
-        """One of the programs."""
-        return next(iter(self._programs.values()))
-
     def at(self, request: SizeRequest) -> PlannedPoint:
         """Return the plan at the sizes that are asked for.
 
@@ -105,6 +78,8 @@ class SourcePrograms:
         planned = self.program(request)
         try:
             planned.sizes.chosen(request)
+        except BeyondTable:
+            raise
         except InvalidValue:
             if not self.is_derived or request.batch is None or request.dims:
                 raise
@@ -125,32 +100,36 @@ class SourcePrograms:
     def _exported(self, batch: int, context: int) -> PlannedProgram:
         key = (batch, context) if self.is_derived else (0, 0)
         if key not in self._programs:
-            self._announce(Progress(1, 1, self.topology.canonical, "trace"))
+            self.given.note_trace()
             self._programs[key] = self._export(Workload(self.workload, batch, context))
         return self._programs[key]
 
     def _refusal(self, error: Exception) -> str:
-        said = f"{self.source.spec} does not export for {self.topology.spec}: {type_and_line(error)}"
+        said = f"{self.source.spec} does not export for {self.given.topology.spec}: {type_and_line(error)}"
         if self.workload != "forward":
             return f"--workload {self.workload}: {said}"
         return f"{said}; `fakexport check` with the same source and target and --dynamic auto says where"
 
     def _export(self, workload: Workload) -> PlannedProgram:
-        source = resolve(self._subject, workload=workload) if self.is_derived else self.source
-        with torch_logs_silenced(), emulate(self.topology), warnings.catch_warnings(record=True) as said:
+        source = self.given.resolved(workload) if self.is_derived else self.source
+        with (
+            torch_logs_silenced(),
+            emulate(self.given.topology),
+            warnings.catch_warnings(record=True) as said,
+        ):
             warnings.simplefilter("always")
             try:
                 program = export(
                     source,
-                    target=self.topology,
-                    device_map=self._device_map,
-                    dtype=self._dtype or source.dtype,
+                    target=self.given.topology,
+                    device_map=self.given.device_map,
+                    dtype=self.given.dtype or source.dtype,
                     dynamic_shapes="auto",
                 )
             except (InvalidValue, SourceError):
                 raise
             except Exception as error:
                 raise PlanError(self._refusal(error)) from error
-            planned = PlannedProgram.of(program, self.topology)
+            planned = PlannedProgram.of(program, self.given.topology)
         self.left_out += [str(one.message) for one in said if issubclass(one.category, PartialProgram)]
         return planned

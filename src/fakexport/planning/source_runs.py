@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture import build_source
-from fakexport.devices import Topology, emulate
+from fakexport.devices import emulate
 from fakexport.error import InvalidValue, type_and_line
 from fakexport.fake import Built, DeviceMap, install_transfers
 from fakexport.memory import (
@@ -24,13 +28,15 @@ from fakexport.memory import (
     training_inputs,
     training_liveness,
 )
+from fakexport.planning.plan_source import PlanSource
 from fakexport.planning.point import dtype_of_weights, multiplying, planned_devices, planned_steps
 from fakexport.planning.source_programs import PlanError
 from fakexport.planning.training import Training, enable_checkpointing
-from fakexport.report import PlannedPoint, PlannedStep, Progress
-from fakexport.sources import ExampleInputs, SourceError, Workload, WorkloadName, parse_dtype, resolve
+from fakexport.report import PlannedPoint, PlannedStep
+from fakexport.sources import ExampleInputs, SourceError, Workload, WorkloadName
 
 _BATCH = 1
+_POSITIONS = re.compile(r"^(?!.*rel).*(pos|wpe)")
 _CONTEXT = 4096
 
 
@@ -45,40 +51,20 @@ class SourceRuns:
     """Runs a source on fakes at each choice of sizes: it is called once, or trained for two steps.
 
     Args:
-        subject: The source, as `resolve` takes it.
-        topology, device_map, dtype: What it is built for.
+        given: The model, and what it is built for.
         training: How it is trained; None: it is called without autograd.
-        announce: Called before each run.
     """
 
-    def __init__(
-        self,
-        subject: str | nn.Module | Callable[[], Any],
-        topology: Topology,
-        *,
-        device_map: str | Mapping[str, str] | None,
-        dtype: str | None,
-        training: Training | None,
-        announce: Callable[[Progress], None],
-    ) -> None:
-        self._subject = subject
-        self.topology = topology
-        self.device_map = device_map
-        self._dtype = None if dtype is None else parse_dtype(dtype)
+    def __init__(self, given: PlanSource, training: Training | None) -> None:
+        self.given = given
         self.training = training
-        self._announce = announce
         self.workload: WorkloadName = "forward" if training is None else "train"
-        self.source = resolve(subject, workload=Workload(self.workload))
+        self.source = given.resolved(Workload(self.workload))
         self.assumptions: dict[str, None] = {}
         """What was chosen for the runs, one sentence each."""
         self.left_out: dict[str, None] = {}
         """What of the model the runs leave out, one sentence each."""
         self._runs: dict[str, _Run] = {}
-
-    @property
-    def placement(self) -> str | None:
-        """The device map as the user wrote it."""
-        return None if self.device_map is None else str(self.device_map)
 
     def completed(self, request: SizeRequest) -> SizeRequest:
         """Return the sizes as they are: those that are left open are chosen where the model is built."""
@@ -93,7 +79,7 @@ class SourceRuns:
         """
         run = self.run(request)
         devices = planned_devices(
-            sizes_at(run.liveness, {}), self.topology, run.chosen, multiplying(run.liveness), largest=10
+            sizes_at(run.liveness, {}), self.given.topology, run.chosen, multiplying(run.liveness), largest=10
         )
         return PlannedPoint(
             batch=run.chosen.batch, context=run.chosen.context, as_in_example={}, devices=devices
@@ -107,15 +93,15 @@ class SourceRuns:
         """Return what training at these sizes holds."""
         key = str(request)
         if key not in self._runs:
-            self._announce(Progress(1, 1, self.topology.canonical, "trace"))
-            with torch_logs_silenced(), emulate(self.topology):
+            self.given.note_trace()
+            with torch_logs_silenced(), emulate(self.given.topology):
                 self._runs[key] = self._trained(request)
         return self._runs[key]
 
     def _trained(self, request: SizeRequest) -> _Run:
-        placed = None if self.device_map is None else DeviceMap.parse(self.device_map)
-        built = build_source(self.source, self.topology, device_map=placed, dtype=self._dtype)
-        with install_transfers(built.module, built.placement):
+        placed = None if self.given.device_map is None else DeviceMap.parse(self.given.device_map)
+        built = build_source(self.source, self.given.topology, device_map=placed, dtype=self.given.dtype)
+        with install_transfers(built.module, built.placement), _within_tables(built.module):
             try:
                 inputs = self._inputs(built, request)
                 self._prepare(built.module)
@@ -124,8 +110,9 @@ class SourceRuns:
                 raise
             except Exception as error:
                 option = "--eager" if self.training is None else "--workload train"
+                spec = self.given.topology.spec
                 raise PlanError(
-                    f"{option}: {self.source.spec} does not run on fake tensors for {self.topology.spec}: "
+                    f"{option}: {self.source.spec} does not run on fake tensors for {spec}: "
                     f"{type_and_line(error)}"
                 ) from error
         chosen = ChosenSizes({}, inputs.batch, inputs.context, ())
@@ -148,10 +135,10 @@ class SourceRuns:
             self._note_loss(built.kwargs)
             return training_inputs(built.module, built.args, built.kwargs, request, built.mode)
         batch, context = request.batch or _BATCH, request.context or _longest(built.module)
-        source = resolve(self._subject, workload=Workload(self.workload, batch, context))
+        source = self.given.resolved(Workload(self.workload, batch, context))
         with built.mode:
             found = source.example_inputs(
-                built.module, built.placement.input_device, self._dtype or source.dtype
+                built.module, built.placement.input_device, self.given.dtype or source.dtype
             )
         self._note_loss(found.kwargs)
         self._note_inputs(found)
@@ -202,3 +189,27 @@ def _longest(module: nn.Module) -> int:
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     longest = getattr(text, "max_position_embeddings", None)
     return min(_CONTEXT, longest) if isinstance(longest, int) and longest > 0 else _CONTEXT
+
+
+@contextmanager
+def _within_tables(module: nn.Module) -> Iterator[None]:
+    """Refuse to look up more positions than a table of positions has: fakes do not know what they look up."""
+
+    def check(table: nn.Module, args: tuple[Any, ...], *, name: str) -> None:
+        looked_up = args[0].shape[-1] if args and isinstance(args[0], torch.Tensor) and args[0].dim() else 0
+        rows = getattr(table, "num_embeddings", looked_up)
+        if looked_up > rows:
+            raise InvalidValue(
+                f"the model looks up {looked_up:,} positions in {name}, which has {rows:,} rows"
+            )
+
+    tables = [
+        (name, part)
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Embedding) and _POSITIONS.search(name.rpartition(".")[2])
+    ]
+    with ExitStack() as stack:
+        for name, table in tables:
+            handle = table.register_forward_pre_hook(functools.partial(check, name=name))
+            stack.callback(handle.remove)
+        yield

@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.devices import Topology
-from fakexport.documents import Recipe
+from fakexport.documents import CallRecord, Recipe
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.unbound_constant import UnboundConstant
 
@@ -39,6 +39,7 @@ class ProgramFacts:
             where no archive does, and `model` may know.
         prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
             alike.
+        call: The part of its inputs and outputs in generation; None for a program that is not a call of it.
         has_stand_in_inputs: Whether its example inputs are zeros that fakexport gave it.
         model: The module that was captured, which may know how its checkpoints are laid out; None after
             loading. Two facts may be equal and have other modules.
@@ -56,6 +57,7 @@ class ProgramFacts:
     left_behind: tuple[str, ...] = ()
     recipes: tuple[Recipe, ...] | None = None
     prefix: tuple[str, str] | None = None
+    call: CallRecord | None = None
     has_stand_in_inputs: bool = False
     model: nn.Module | None = field(default=None, compare=False, repr=False)
 

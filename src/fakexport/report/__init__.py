@@ -36,6 +36,7 @@ from fakexport.report.plan_trace import plan_trace
 from fakexport.report.planned_costs import PlannedBound, PlannedCosts, PlannedDeviceCost, PlannedModule
 from fakexport.report.progress import Progress, Step
 from fakexport.report.project_report import ProjectReport, project_summary_line, project_to_dict
+from fakexport.report.quantity import bytes_text
 from fakexport.report.rule_listing import render_rules
 from fakexport.report.rule_page import explain, explain_all
 from fakexport.report.spread import Spread, duration_text, latency_text
@@ -83,6 +84,7 @@ __all__ = [
     "archive_difference_to_dict",
     "archive_to_dict",
     "bench_to_dict",
+    "bytes_text",
     "comparison_to_dict",
     "duration_text",
     "explain",

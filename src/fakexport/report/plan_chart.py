@@ -47,12 +47,13 @@ def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    devices = report.points[0].devices
+    point = report.points[0]
+    columns = [*((device, False) for device in point.devices), *((device, True) for device in point.eager)]
     with rc_context(_SETTINGS):
-        figure = Figure(figsize=(11, 0.8 + 2.8 * len(devices)), layout="constrained")
-        panels = figure.subplots(len(devices), 1, squeeze=False)
-        for (axes,), device in zip(panels, devices, strict=True):
-            _draw(axes, device, [step for step in report.timeline if step.device == device.name])
+        figure = Figure(figsize=(11, 0.8 + 2.8 * len(columns)), layout="constrained")
+        panels = figure.subplots(len(columns), 1, squeeze=False)
+        for (axes,), (device, is_eager) in zip(panels, columns, strict=True):
+            _draw(axes, device, report.steps_on(device.name, is_eager=is_eager), is_eager=is_eager)
         panels[-1][0].set_xlabel("nodes in the order of execution")
         figure.suptitle(f"{report.subject} on {report.target}: {report.execution}", parse_math=False)
         written = io.BytesIO()
@@ -61,7 +62,7 @@ def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
     return written.getvalue()
 
 
-def _draw(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep]) -> None:
+def _draw(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep], *, is_eager: bool) -> None:
     """One panel: the stack, the peak, and the memory of the device where it is near."""
     columns = list(_columns(steps))
     unit = next((name for name, size in _UNITS.items() if size <= device.tensor_bytes), "B")
@@ -76,7 +77,8 @@ def _draw(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep]) -> No
         _mark_peak(axes, columns, scale)
     highest = device.tensor_bytes
     memory = device.memory_bytes
-    title = f"{device.name} {device.profile}: {bytes_text(highest)} of tensors at the peak"
+    where = " in eager mode" if is_eager else ""
+    title = f"{device.name} {device.profile}{where}: {bytes_text(highest)} of tensors at the peak"
     if memory is not None:
         title += f", {bytes_text(memory)} of memory"
         if memory <= _SHOWN_ABOVE_PEAK * highest:

@@ -30,6 +30,7 @@ def _point(point: PlannedPoint) -> dict[str, Any]:
         **plain(point),
         "fit": point.fit,
         "devices": [_device(device) for device in point.devices],
+        "eager": [_device(device) for device in point.eager],
         "costs": None if point.costs is None else _costs(point.costs),
     }
 

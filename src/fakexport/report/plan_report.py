@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -94,7 +94,9 @@ class PlannedDevice:
             makes; state is a cache, a recurrent state or a buffer that is written.
         gradients, optimizer: Of training, bytes at the peak of the gradients of weights, and of what the
             optimizer keeps.
-        activations: Bytes of everything else at the peak: values in between, operators' own memory, outputs.
+        activations: Bytes of values in between and of outputs at the peak.
+        temporaries: Bytes of operators' own memory at the peak; of training also gradients of activations,
+            and what the optimizer computes with.
         state_after: Bytes of the state when the program has run.
         allocated_bytes: Tensors as the allocator of the device rounds them, and workspaces:
             `torch.cuda.max_memory_allocated`.
@@ -113,6 +115,7 @@ class PlannedDevice:
     optimizer: int
     inputs: int
     activations: int
+    temporaries: int
     state_after: int
     allocated_bytes: int
     overheads: tuple[PlannedOverhead, ...]
@@ -123,7 +126,8 @@ class PlannedDevice:
     def tensor_bytes(self) -> int:
         """Bytes of tensors at the peak."""
         trained = self.gradients + self.optimizer
-        return self.weights + self.constants + self.state + trained + self.inputs + self.activations
+        run = self.activations + self.temporaries
+        return self.weights + self.constants + self.state + trained + self.inputs + run
 
     @property
     def total(self) -> Interval:
@@ -152,6 +156,13 @@ class PlannedDevice:
         return "may not fit" if headroom.upper >= 0 else "does not fit"
 
 
+def worst_fit(devices: Iterable[PlannedDevice]) -> Fit:
+    """Return whether something fits on all devices."""
+    order: tuple[Fit, ...] = ("does not fit", "may not fit", "fits")
+    found = {device.fit for device in devices}
+    return next((fit for fit in order if fit in found), "unknown")
+
+
 @dataclass(frozen=True)
 class PlannedStep:
     """A node that takes or gives back memory, and what is held when it holds the most.
@@ -160,11 +171,13 @@ class PlannedStep:
         device: `cuda:0`.
         peak: The node, with its place.
         bytes_by_kind: Kind of storage (`weight`, `activation`) -> bytes.
+        is_eager: Whether it is an operator of eager mode, and not a node of the program.
     """
 
     device: str
     peak: PlannedPeak
     bytes_by_kind: Mapping[str, int]
+    is_eager: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,7 +188,9 @@ class PlannedPoint:
         batch: None if no input has a batch.
         context: Tokens; None if no input is text.
         as_in_example: Input dimensions that were not asked for, with the size that was assumed.
-        devices: In the order of their names.
+        devices: In the order of their names. Empty where there is no program at these sizes, only eager mode.
+        eager: The same devices in eager mode; empty unless that was asked for.
+        windows: Input dimensions that are taken to keep a window, as in the example inputs -> their size.
         growth: `batch` and `context`, as far as they vary -> bytes that one sequence or one token more adds
             to the tensors of the fullest device.
         costs: What one call costs at least; None where only what fits was asked.
@@ -185,15 +200,20 @@ class PlannedPoint:
     context: int | None
     as_in_example: Mapping[str, int]
     devices: tuple[PlannedDevice, ...]
+    eager: tuple[PlannedDevice, ...] = ()
+    windows: Mapping[str, int] = field(default_factory=dict)
     growth: Mapping[str, int] = field(default_factory=dict)
     costs: PlannedCosts | None = None
 
     @property
+    def columns(self) -> tuple[PlannedDevice, ...]:
+        """The devices as the program takes them, and then as eager mode does."""
+        return (*self.devices, *self.eager)
+
+    @property
     def fit(self) -> Fit:
-        """The worst of the devices."""
-        order: tuple[Fit, ...] = ("does not fit", "may not fit", "fits")
-        found = {device.fit for device in self.devices}
-        return next((fit for fit in order if fit in found), "unknown")
+        """The worst of the devices, those in eager mode included."""
+        return worst_fit(self.columns)
 
 
 @dataclass(frozen=True)
@@ -241,7 +261,8 @@ class PlanReport:
         target: The topology, as text.
         device_map: Placement, as text; None for a single device.
         workload: `forward`, `prefill`, `decode` or `train`; None for an archive, whose inputs say what it is.
-        execution: What is meant by running it: `the program's module()`, or two steps of training.
+        execution: What is meant by running it: `the program's module()`, `eager mode`, both, or two steps of
+            training.
         dtype: Dtype of most of the weights.
         points: One per size that was asked for.
         greatest: Answers to `--max`.
@@ -267,3 +288,7 @@ class PlanReport:
     left_out: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    def steps_on(self, device: str, *, is_eager: bool) -> list[PlannedStep]:
+        """Return the timeline of one device, of the program or of eager mode."""
+        return [step for step in self.timeline if (step.device, step.is_eager) == (device, is_eager)]

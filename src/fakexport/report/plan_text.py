@@ -15,6 +15,7 @@ from fakexport.report.plan_report import (
     PlannedPoint,
     PlannedTensor,
     PlanReport,
+    worst_fit,
 )
 from fakexport.report.quantity import bytes_text
 from fakexport.report.table import layout, wide_layout, wrapped
@@ -49,7 +50,8 @@ def render_plan(report: PlanReport, *, width: int = 100) -> str:
 def _title(report: PlanReport) -> str:
     parts = [report.workload or "program", report.dtype]
     parts += [f"device map {report.device_map}"] if report.device_map else []
-    return f"{report.subject} on {report.target}: {', '.join(parts)}; peak of {report.execution}"
+    execution = report.execution.replace(" and ", " and of ")
+    return f"{report.subject} on {report.target}: {', '.join(parts)}; peak of {execution}"
 
 
 def _sizes(point: PlannedPoint) -> str:
@@ -61,9 +63,8 @@ def _sizes(point: PlannedPoint) -> str:
 
 def _point(point: PlannedPoint, width: int, *, is_only: bool, has_phases: bool) -> Iterator[str]:
     yield from wrapped(f"{_sizes(point)}: {_verdict(point)}", width)
-    yield from wide_layout(
-        _table(point.devices), width=width, right=range(1, len(point.devices) + 1), indent="  "
-    )
+    table = _table(point)
+    yield from wide_layout(table, width=width, right=range(1, len(table[0])), indent="  ")
     yield from (line for text in _state(point) for line in wrapped(text, width))
     for role, size in point.growth.items():
         yield (
@@ -73,11 +74,13 @@ def _point(point: PlannedPoint, width: int, *, is_only: bool, has_phases: bool) 
         )
     if point.costs is not None:
         yield from (line for text in cost_lines(point.costs) for line in wrapped(text, width))
-    fullest = _fullest(point)
-    if is_only and fullest is not None and fullest.peak is not None:
-        phase = f" ({fullest.peak.node})" if has_phases else ""
-        yield from wrapped(_peak(fullest.peak, fullest.name, phase), width)
-        yield from layout([_tensor_row(t) for t in fullest.largest[:_SHOWN_TENSORS]], right=[0], indent="  ")
+    for devices, where in ((point.devices, ""), (point.eager, " in eager mode")) if is_only else ():
+        fullest = _fullest(devices)
+        if fullest is not None and fullest.peak is not None:
+            phase = f" ({fullest.peak.node})" if has_phases else ""
+            yield from wrapped(_peak(fullest.peak, fullest.name + where, phase), width)
+            rows = [_tensor_row(tensor) for tensor in fullest.largest[:_SHOWN_TENSORS]]
+            yield from layout(rows, right=[0], indent="  ")
 
 
 _UNITS = {"batch": "sequence or image", "context": "token"}
@@ -89,31 +92,52 @@ def _state(point: PlannedPoint) -> Iterator[str]:
     if total:
         per = f", {bytes_text(total // point.batch)} per sequence" if point.batch else ""
         yield f"cache and state after the call: {bytes_text(total)}{per}"
+    for size in sorted(set(point.windows.values())):
+        names = [name for name, own in point.windows.items() if own == size]
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield f"taken to keep a window of {size:,}, as in the example inputs: {names[0]}{others}"
 
 
-def _fullest(point: PlannedPoint) -> PlannedDevice | None:
+def _fullest(devices: Sequence[PlannedDevice]) -> PlannedDevice | None:
     def load(device: PlannedDevice) -> tuple[float, int]:
         total = device.total.upper
         return (total / device.memory_bytes if device.memory_bytes else 0.0), total
 
-    return max(point.devices, key=load, default=None)
+    return max(devices, key=load, default=None)
 
 
 def _verdict(point: PlannedPoint) -> str:
-    worst = [device for device in point.devices if device.fit == point.fit]
-    if point.fit == "unknown" or not worst:
+    if not point.eager or point.fit == "unknown":
+        return _fit(point.devices)
+    program = f"the program {_fit(point.devices)}; " if point.devices else ""
+    return f"{program}eager mode {_fit(point.eager)}"
+
+
+def _fit(devices: Sequence[PlannedDevice]) -> str:
+    fit = worst_fit(devices)
+    worst = [device for device in devices if device.fit == fit]
+    if fit == "unknown" or not worst:
         return "the memory of the devices is not known"
-    if point.fit == "fits":
+    if fit == "fits":
         known = [device.headroom for device in worst if device.headroom is not None]
         return f"fits, with at least {bytes_text(min(headroom.lower for headroom in known))} to spare"
     names = ", ".join(device.name for device in worst)
     missing = max(-device.headroom.lower for device in worst if device.headroom is not None)
-    lacks = "lacks up to" if point.fit == "may not fit" else "lacks"
-    return f"{point.fit}: {names} {lacks} {bytes_text(missing)}"
+    lacks = "lacks up to" if fit == "may not fit" else "lacks"
+    return f"{fit}: {names} {lacks} {bytes_text(missing)}"
 
 
-def _table(devices: Sequence[PlannedDevice]) -> list[list[str]]:
-    rows = [["", *(f"{device.name} {device.profile}" for device in devices)]]
+def _table(point: PlannedPoint) -> list[list[str]]:
+    """Return a row per class of memory, and a column per device; eager mode has columns of its own."""
+    devices = point.columns
+    program, eager = ("module() ", "eager ") if point.eager else ("", "")
+    rows = [
+        [
+            "",
+            *(f"{program}{device.name} {device.profile}" for device in point.devices),
+            *(f"{eager}{device.name} {device.profile}" for device in point.eager),
+        ]
+    ]
     rows += [
         _row(name, [getattr(device, field) for device in devices])
         for name, field in _CLASSES
@@ -135,6 +159,7 @@ _CLASSES = (
     ("optimizer state", "optimizer"),
     ("inputs", "inputs"),
     ("activations", "activations"),
+    ("temporaries", "temporaries"),
 )
 _ALWAYS = frozenset({"weights", "activations"})
 

@@ -25,10 +25,11 @@ def plan_trace(report: PlanReport) -> str:
 
 
 def _events(report: PlanReport) -> Iterator[dict[str, Any]]:
-    devices = list(dict.fromkeys(step.device for step in report.timeline))
-    for number, device in enumerate(devices):
-        yield {"ph": "M", "pid": number, "tid": 0, "name": "process_name", "args": {"name": device}}
-        steps = [step for step in report.timeline if step.device == device]
+    columns = list(dict.fromkeys((step.device, step.is_eager) for step in report.timeline))
+    for number, (device, is_eager) in enumerate(columns):
+        name = f"{device} in eager mode" if is_eager else device
+        yield {"ph": "M", "pid": number, "tid": 0, "name": "process_name", "args": {"name": name}}
+        steps = report.steps_on(device, is_eager=is_eager)
         kinds = list(dict.fromkeys(kind for step in steps for kind in step.bytes_by_kind))
         for index, step in enumerate(steps):
             place = {"pid": number, "tid": 0, "ts": index * _STEP_US}

@@ -8,9 +8,10 @@ RULE = Rule(
     severity="warning",
     message="quantized model checked without its quantization",
     why="""
-The config has a `quantization_config`: the published weights are in fp8, int4 or another packed format,
-and the deployed model calls quantized operators. An `hf:` source builds the model from the config alone,
-with plain weights in the model's dtype. Operators, bytes, memory and state dict keys are those of the
+The config has a `quantization_config`, or the headers of the weights on the hub show packed integers or
+8-bit floats: the published weights are in fp8, int4 or another packed format, and the deployed model
+calls quantized operators. An `hf:` source builds the model from the config alone, with plain weights in
+the model's dtype. Operators, bytes, memory and state dict keys are those of the
 unquantized model. That is a different model, so this warning counts: the report is not clean, and the
 exit code is 1.
 """,

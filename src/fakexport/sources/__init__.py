@@ -8,11 +8,12 @@ from fakexport.sources.operator_library import load_operator_library
 from fakexport.sources.resolve import resolve
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, how_to_install
-from fakexport.sources.workload import Workload, WorkloadName
+from fakexport.sources.workload import ExportedWorkload, Workload, WorkloadName, exported_workload
 
 __all__ = [
     "SEED",
     "ExampleInputs",
+    "ExportedWorkload",
     "InputSpec",
     "Source",
     "SourceError",
@@ -20,6 +21,7 @@ __all__ = [
     "WorkloadName",
     "constructed",
     "dtype_text",
+    "exported_workload",
     "how_to_install",
     "inputs_from_specs",
     "load_operator_library",

@@ -10,11 +10,12 @@ from torch import nn
 
 from fakexport._libraries import FORMS
 from fakexport.error import InvalidType
+from fakexport.hub import HUB_ID
 from fakexport.sources.python_factory import check_arguments, checked, no_inputs, python_source
 from fakexport.sources.source import Source
 from fakexport.sources.source_error import SourceError
 from fakexport.sources.timm_models import timm_source
-from fakexport.sources.transformers_source import HUB_ID, how_to_download, transformers_source
+from fakexport.sources.transformers_source import transformers_source
 from fakexport.sources.workload import FORWARD, Workload
 
 # A row for each of `fakexport._libraries.LIBRARIES`.
@@ -35,7 +36,7 @@ def resolve(
     """Return the source that a spec names, or that a factory or a module is; nothing is constructed yet.
 
     Files, packages and configs are read here, outside any fake mode, so that every error of the spec shows
-    before a device is emulated.
+    before a device is emulated. Configuration files and headers of a repository on the hub are downloaded.
 
     Args:
         spec: One of `FORMS`. A factory is any callable without arguments, an `nn.Module` class included. Or
@@ -57,6 +58,8 @@ def resolve(
         'hf:gpt2 names no class: GPT2LMHeadModel assumed'
     """
     if isinstance(spec, Source):
+        if workload.is_generated:
+            raise SourceError(f"{spec.spec} is resolved already: pass the text that names it")
         return spec
     form, colon, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if workload.name in ("prefill", "decode") and form != "hf":
@@ -77,8 +80,8 @@ def resolve(
 def _without_form(spec: str) -> str:
     if (Path(spec) / "config.json").is_file():
         return f"{spec!r} is not a source: write hf:{spec} for the model of its config.json"
-    if HUB_ID.fullmatch(spec) and not spec.endswith(".py") and not Path(spec).exists():
-        return f"{spec!r} is not a source. {how_to_download(spec)}"
+    if HUB_ID.fullmatch(spec) and not spec.endswith((".py", ".json")) and not Path(spec).exists():
+        return f"{spec!r} is not a source: write hf:{spec} for the repository of the Hugging Face hub"
     return f"{spec!r} is not a source: write {' | '.join(FORMS)}"
 
 

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport.documents import CallRecord
+from fakexport.sources.cache_slots import CacheLayout
+
 
 @dataclass(frozen=True)
 class ExampleInputs:
@@ -21,12 +24,16 @@ class ExampleInputs:
         assumptions: Sentences that name what was chosen for these inputs, for the report.
         omitted: Inputs that `forward` takes and that could not be derived: name -> a clause that says why.
             Without them a part of the model may not run.
+        call: The part of each input in generation; None for a call that is not of it.
+        cache: The layout of the cache that is among the inputs as tensors by name.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     omitted: Mapping[str, str] = field(default_factory=dict)
+    call: CallRecord | None = None
+    cache: CacheLayout | None = None
 
 
 def no_patches(module: nn.Module, inputs: ExampleInputs) -> AbstractContextManager[None]:

@@ -70,9 +70,8 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
         return _named_class(config, class_name, place), None
     architectures = getattr(config, "architectures", None) or []
     for name in architectures:
-        found = _class(str(name))
-        if found is not None and _takes(found, config):
-            return found, None
+        if takes_class(str(name), config):
+            return _class(str(name)), None
     autos = [auto for name in AUTO_CLASSES if (auto := _from_auto(name, config)) is not None]
     # Of a composite type a class may be registered that takes but a part of it, or one of a related type.
     found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
@@ -81,6 +80,12 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
         raise SourceError(f"{place}: no class of transformers accepts {config.model_type!r}")
     missing = f"transformers has no {architectures[0]}" if architectures else f"{place} names no class"
     return found, f"{missing}: {found.__name__} assumed"
+
+
+def takes_class(name: str, config: Any) -> bool:
+    """Return whether transformers has a class of this name that takes this config."""
+    found = _class(name)
+    return found is not None and _takes(found, config)
 
 
 def text_part(config: Any, model_class: Any) -> Any:

@@ -35,16 +35,58 @@ def config_from_file(path: Path) -> Any:
             `architectures`; a type or class that transformers does not have; a value that it refuses, or that
             no published model comes near, see `check_settings`.
     """
-    settings = _read(path / "config.json" if path.is_dir() else path)
-    check_settings(settings, str(path))
+    path = path / "config.json" if path.is_dir() else path
+    return config_of(read_settings(path, str(path)), str(path))
+
+
+def config_of(settings: dict[str, Any], place: str) -> Any:
+    """Return the config that the content of a `config.json` describes.
+
+    Args:
+        settings: What `read_settings` returned; changed.
+        place: Where it is from, for messages.
+    Raises:
+        SourceError: as `config_from_file`.
+    """
     settings.pop("auto_map", None)
     model_type = settings.pop("model_type", None)
     if model_type is not None:
-        return _config(_config_class(str(model_type), str(path)), settings, str(path))
+        return _config(_config_class(str(model_type), place), settings, place)
     architectures = settings.get("architectures")
     if not architectures:
-        raise SourceError(f"{path} is not a model config: it has neither model_type nor architectures")
-    return _config(_class_of(architectures, path).config_class, settings, str(path))
+        raise SourceError(f"{place} is not a model config: it has neither model_type nor architectures")
+    return _config(_class_of(architectures, place).config_class, settings, place)
+
+
+def read_settings(path: Path, place: str) -> dict[str, Any]:
+    """Return the content of a `config.json`, within limits.
+
+    Args:
+        path: The file.
+        place: Where it is from, for messages.
+    Raises:
+        SourceError: no such file; no JSON (with line and column); a value that no published model comes near,
+            see `check_settings`.
+    """
+    try:
+        settings = json.loads(read_file(path, most_bytes=_MOST_BYTES).decode(), object_hook=_special_float)
+    except FileNotFoundError as error:
+        near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.json")))
+        raise SourceError(f"no such file: {path}{near}") from error
+    except json.JSONDecodeError as error:
+        raise SourceError(
+            f"{place} is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        ) from error
+    except OSError as error:
+        raise SourceError(f"{place}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"{place} cannot be read: {first_line(error)}") from error
+    if not isinstance(settings, dict):
+        raise SourceError(
+            f"{place} is not a model config: it holds a {type(settings).__name__}, not an object"
+        )
+    check_settings(settings, place)
+    return settings
 
 
 def leave_out_quantization(config: Any) -> str | None:
@@ -79,25 +121,10 @@ def set_use_cache(config: Any, use_cache: bool) -> None:
             set_use_cache(part, use_cache)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads(read_file(path, most_bytes=_MOST_BYTES).decode())
-    except FileNotFoundError as error:
-        near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.json")))
-        raise SourceError(f"no such file: {path}{near}") from error
-    except json.JSONDecodeError as error:
-        raise SourceError(
-            f"{path} is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
-        ) from error
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{path} cannot be read: {first_line(error)}") from error
-    if not isinstance(settings, dict):
-        raise SourceError(
-            f"{path} is not a model config: it holds a {type(settings).__name__}, not an object"
-        )
-    return settings
+def _special_float(value: dict[str, Any]) -> Any:
+    """Return infinity and NaN, which transformers writes as `{"__float__": "Infinity"}`."""
+    named = value.get("__float__") if len(value) == 1 else None
+    return float(named) if named in ("Infinity", "-Infinity", "NaN") else value
 
 
 def _config_class(model_type: str, place: str) -> Any:
@@ -109,14 +136,14 @@ def _config_class(model_type: str, place: str) -> Any:
     return CONFIG_MAPPING[model_type]
 
 
-def _class_of(architectures: list[str], path: Path) -> Any:
+def _class_of(architectures: list[str], place: str) -> Any:
     import transformers
 
     for name in architectures:
         model_class = getattr(transformers, str(name), None)
         if getattr(model_class, "config_class", None) is not None:
             return model_class
-    raise SourceError(f"{path} has no model_type, and transformers has no class {architectures[0]!r}")
+    raise SourceError(f"{place} has no model_type, and transformers has no class {architectures[0]!r}")
 
 
 def _config(config_class: Any, settings: dict[str, Any], place: str) -> Any:

@@ -1,24 +1,26 @@
-"""Sources from transformers: `hf:MODEL_TYPE[:CLASS]` and `hf:path/to/config.json[:CLASS]`."""
+"""Sources from transformers: `hf:org/name`, `hf:path/to/config.json`, `hf:MODEL_TYPE`, each with `:CLASS`."""
 
 from __future__ import annotations
 
 import copy
 import importlib
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from fakexport.hub import HubName
 from fakexport.sources.cache_inputs import decode_inputs
 from fakexport.sources.config_limits import within_limits
+from fakexport.sources.generation_calls import GenerationCall, use_own_operators
+from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_config_of
+from fakexport.sources.hub_model import HubModel, hub_model
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library
 from fakexport.sources.training_labels import labelled_inputs
@@ -33,53 +35,62 @@ from fakexport.sources.transformers_inputs import derive_inputs
 from fakexport.sources.vision_heads import normalized_heads
 from fakexport.sources.workload import FORWARD, Workload
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""The name of a model on the hub: `Qwen/Qwen2.5-7B`."""
-
 
 def transformers_source(
     spec: str, name: str, *, use_cache: bool = False, workload: Workload = FORWARD
 ) -> Source:
-    """Return the source of a transformers model with untrained weights. Nothing is downloaded.
+    """Return the source of a transformers model with untrained weights. No weight is downloaded.
 
     Args:
         spec: The whole spec, for messages.
-        name: `MODEL_TYPE[:CLASS]`, `path/to/config.json[:CLASS]` or `path/to/folder[:CLASS]`.
+        name: `MODEL_TYPE[:CLASS]`, `path/to/config.json[:CLASS]`, `path/to/folder[:CLASS]`, or the name of a
+            repository on the hub, `org/name[@revision][:CLASS]`, where there is no such folder.
         use_cache: Whether language models return a key-value cache.
         workload: The call that the example inputs are of; prefill and decode imply the cache.
     Raises:
-        SourceError: transformers is missing; as `transformers_config` and `transformers_class` say.
+        SourceError: transformers is missing; as `transformers_config`, `transformers_class` and `hub_model`
+            say.
     """
     import_library("transformers", spec)
     model, _, class_name = name.partition(":")
-    config = _config(model)
-    quantization = leave_out_quantization(config)
+    found = _model(model, class_name or None, is_generated=workload.is_generated)
+    config = found.config
+    quantization = leave_out_quantization(config) or ", ".join(found.packed) or None
     with warnings.catch_warnings():
         # Model files use what torch deprecates (torch.jit.script), which says nothing about the user's model.
         warnings.simplefilter("ignore", DeprecationWarning)
         model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
         _import_export_patches()
-    dtype = config.dtype
+    dtype = config.dtype if isinstance(config.dtype, torch.dtype) else found.dtype
     config = text_part(config, model_class)
     use_cache = use_cache or workload.name in ("prefill", "decode")
     set_use_cache(config, use_cache)
+    generation = None
+    if workload.is_generated and found.folder is not None:
+        generation = generation_config_of(found.folder)
 
     def construct() -> nn.Module:
         # Not the public AutoModel.from_config, which chooses the class by itself.
+        own = copy.deepcopy(config)
+        if workload.is_generated:
+            use_own_operators(own, model_class, torch.get_default_dtype())
         with within_limits(spec):
-            built: nn.Module = model_class._from_config(
-                copy.deepcopy(config), dtype=torch.get_default_dtype()
-            )
+            built: nn.Module = model_class._from_config(own, dtype=torch.get_default_dtype())
+        if generation is not None:
+            vars(built)["generation_config"] = generation
         return built.eval()
 
+    call = GenerationCall(workload.name, workload.batch, workload.context, _patched, workload.capacity)
     return Source(
         spec=spec,
         kind="transformers",
         factory=construct,
-        example_inputs=partial(_INPUTS[workload.name], **_sizes(workload)),
-        tracing=_patched,
-        dtype=dtype if isinstance(dtype, torch.dtype) else None,
-        assumptions=tuple(sentence for sentence in (_library_default(model), assumed) if sentence),
+        example_inputs=call.inputs
+        if workload.is_generated
+        else partial(_INPUTS[workload.name], **_sizes(workload)),
+        tracing=call.tracing if workload.is_generated else _patched,
+        dtype=dtype,
+        assumptions=tuple(sentence for sentence in (*found.notes, assumed) if sentence),
         left_out=() if use_cache else ("the model is exported without its KV cache (see --use-cache)",),
         quantization=quantization,
     )
@@ -100,25 +111,16 @@ _INPUTS: Mapping[str, Callable[..., ExampleInputs]] = MappingProxyType(
 )
 
 
-def how_to_download(hub_id: str) -> str:
-    """Return how to get the config of a model on the hub, and what to pass then.
-
-    Args:
-        hub_id: `Qwen/Qwen2.5-7B`.
-    """
-    folder = hub_id.rpartition("/")[2]
-    return (
-        f"fakexport never downloads weights: run `hf download {hub_id} config.json --local-dir {folder}` "
-        f"and pass hf:{folder}/config.json"
-    )
-
-
-def _config(model: str) -> Any:
+def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubModel:
+    """Return the model of a spec; a folder or file that is there goes before a repository of that name."""
     if not _is_path(model):
-        return default_config(model)
-    if not model.endswith(".json") and not Path(model).is_dir():
-        raise SourceError(how_to_download(model) if HUB_ID.fullmatch(model) else f"no such folder: {model}")
-    return config_from_file(Path(model))
+        return HubModel(default_config(model), (_library_default(model),))
+    if model.endswith(".json") or Path(model).exists():
+        path = Path(model)
+        return HubModel(config_from_file(path), (), folder=path if path.is_dir() else path.parent)
+    if (name := HubName.parse(model)) is None:
+        raise SourceError(f"no such folder: {model}")
+    return hub_model(name, class_name, files=(GENERATION_CONFIG,) if is_generated else ())
 
 
 def _is_path(model: str) -> bool:
@@ -130,10 +132,8 @@ def _is_path(model: str) -> bool:
     return "/" in model or model.endswith(".json") or (model not in CONFIG_MAPPING and Path(model).is_dir())
 
 
-def _library_default(model: str) -> str | None:
+def _library_default(model: str) -> str:
     """Return a note that no published model was taken, and no folder that is called like a model type."""
-    if _is_path(model):
-        return None
     text = f"hf:{model} is transformers' default configuration of that type, not a published model"
     is_folder = (Path(model) / "config.json").is_file()
     return text + (f"; the folder is hf:./{model}" if is_folder else "")

@@ -2,6 +2,9 @@
 
 from fakexport.weights.binding import BindError, bound_program, check_dtype, fitting_weights
 from fakexport.weights.bound_devices import move_to_here
+from fakexport.weights.buffer_check import verify_buffers
+from fakexport.weights.buffer_values import loaded_model
+from fakexport.weights.buffers_report import BuffersReport, UncheckedBuffer, WrongBuffer
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight, expected_of_program
 from fakexport.weights.finite import are_equal, is_finite
@@ -18,6 +21,7 @@ from fakexport.weights.windows import Windows
 __all__ = [
     "DTYPES",
     "BindError",
+    "BuffersReport",
     "Checkpoint",
     "CheckpointError",
     "CheckpointSource",
@@ -25,12 +29,14 @@ __all__ = [
     "ExpectedWeights",
     "MappedFile",
     "ModelSource",
+    "UncheckedBuffer",
     "Verified",
     "Weight",
     "WeightFinding",
     "WeightsReport",
     "WeightsWarning",
     "Windows",
+    "WrongBuffer",
     "are_equal",
     "bound_program",
     "caller_level",
@@ -40,6 +46,7 @@ __all__ = [
     "fitting_weights",
     "fold_names",
     "is_finite",
+    "loaded_model",
     "model_of",
     "move_to_here",
     "open_checkpoint",
@@ -47,6 +54,7 @@ __all__ = [
     "read_header_of",
     "recipes_of",
     "verified",
+    "verify_buffers",
     "verify_model",
     "warn_of",
     "with_values",

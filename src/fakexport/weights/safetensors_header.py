@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from fakexport.documents import DocumentError, mapping, parse_json
-from fakexport.files import RegularFile, open_regular
+from fakexport.files import open_regular
 from fakexport.weights.checkpoint import CheckpointError, Entry
 
 MAX_HEADER_BYTES = 100_000_000
@@ -50,6 +50,18 @@ DTYPES = {
 "Dtype names of the format, and torch's dtypes. Dtypes smaller than a byte are refused."
 
 
+class Readable(Protocol):
+    """A file that is open already, here or on the hub; only its header is read."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def read_at(self, offset: int, length: int) -> bytes: ...
+
+
 @dataclass(frozen=True)
 class Header:
     """What a safetensors file holds: its tensors in the order of their data, and text by name."""
@@ -69,7 +81,7 @@ def read_header(path: Path) -> Header:
         return read_header_of(file)
 
 
-def read_header_of(file: RegularFile) -> Header:
+def read_header_of(file: Readable) -> Header:
     """Return the same of a file that is open already, and stays open."""
     path, size = Path(file.path), file.size
     length = int.from_bytes(file.read_at(0, _LENGTH_BYTES), "little")

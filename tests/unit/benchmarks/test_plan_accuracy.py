@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.plan_accuracy import EXPLAINED, MODELS, rows
+from benchmarks.plan_accuracy import EXPLAINED, MODELS, TOLERANCE, rows
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
 
-TOLERANCE = 0.005
 IN_CI = ("llama", "gpt2", "bert", "vit")
 
 

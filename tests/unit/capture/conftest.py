@@ -6,9 +6,25 @@ import logging
 
 import pytest
 
+from fakexport.capture.block_reuse import BlockReuse
+
 
 @pytest.fixture
 def traced_again(caplog):
     """What was said about traces that were made again."""
     caplog.set_level(logging.DEBUG, "fakexport.capture.capture")
     return lambda: [r.getMessage() for r in caplog.records if "traced again" in r.getMessage()]
+
+
+@pytest.fixture
+def reports(monkeypatch):
+    """What every trace with reuse did, by class."""
+    seen = []
+    active = BlockReuse.active
+
+    def watched(blocks):
+        seen.append(blocks)
+        return active(blocks)
+
+    monkeypatch.setattr(BlockReuse, "active", watched)
+    return seen

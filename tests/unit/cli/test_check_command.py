@@ -48,7 +48,9 @@ def test_the_defaults(asked):
         "dynamic_shapes": None,
         "strict": False,
         "use_cache": False,
-        "reuse_blocks": False,
+        "workload": "forward",
+        "cache_length": None,
+        "reuse_blocks": True,
         "on_progress": None,
     }
 
@@ -56,8 +58,9 @@ def test_the_defaults(asked):
 def test_every_option_reaches_the_check(asked):
     options = (
         "--target cpu --target 8xH100 --device-map balanced --dtype bfloat16",
+        "--workload decode --cache-length 64",
         "--input x=float32[2,3] --input y=int64[2] --dynamic x.0=1..64 --dynamic auto",
-        "--strict --use-cache --reuse-blocks --no-progress --debug",
+        "--strict --use-cache --no-reuse-blocks --no-progress --debug",
     )
 
     code = main(["check", "m:f", *" ".join(options).split(" ")])
@@ -72,7 +75,9 @@ def test_every_option_reaches_the_check(asked):
         "dynamic_shapes": ["x.0=1..64", "auto"],
         "strict": True,
         "use_cache": True,
-        "reuse_blocks": True,
+        "workload": "decode",
+        "cache_length": 64,
+        "reuse_blocks": False,
         "on_progress": None,
     }
 

@@ -108,6 +108,36 @@ def test_a_model_that_takes_fewer_tokens_is_planned_for_those(plan, tmp_path):
     assert "--context was not given: 128 is assumed" in text
 
 
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gpt2") / "config.json"
+    settings = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 128}
+    path.write_text(json.dumps({**settings, "vocab_size": 64}))
+    return f"hf:{path}"
+
+
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        ("forward", "the program reads row 128 of transformer.wpe.weight, which has 128 rows"),
+        ("decode", "the program reads row 128 of transformer.wpe.weight, which has 128 rows"),
+        ("train", "the model looks up 129 positions in transformer.wpe, which has 128 rows"),
+    ],
+)
+def test_more_tokens_than_positions_are_one_line(plan, gpt2, workload, words):
+    shared = ["--workload", workload, "--target", "H100", "--batch", "2"]
+
+    assert "context 128: fits" in plan(gpt2, *shared, "--context", "128").out
+    printed = plan(gpt2, *shared, "--context", "129", code=2)
+
+    assert printed.out == ""
+    assert words in printed.err
+
+
+def test_the_context_that_is_assumed_is_within_the_positions(plan, gpt2):
+    assert "--context was not given: 128 is assumed" in plan(gpt2, "--target", "H100").out
+
+
 @pytest.mark.slow
 def test_the_text_answers_what_fits(plan, config):
     text = plan(config, "--target", "T4", "--batch", "2", "--context", "64", "--max", "batch").out

@@ -28,7 +28,7 @@ inputs = ["x=float32[2,3]"]
 dynamic = ["auto"]
 strict = true
 use-cache = true
-reuse-blocks = true
+reuse-blocks = false
 """
 OF_THE_TABLE = {
     "target": ["cpu", "H100"],
@@ -38,7 +38,9 @@ OF_THE_TABLE = {
     "dynamic_shapes": ["auto"],
     "strict": True,
     "use_cache": True,
-    "reuse_blocks": True,
+    "workload": "forward",
+    "cache_length": None,
+    "reuse_blocks": False,
     "on_progress": None,
 }
 OF_LLAMA = {**OF_THE_TABLE, "target": ["8xH100"], "device_map": "balanced", "use_cache": False}
@@ -88,7 +90,7 @@ def test_without_a_source_every_listed_one_is_checked_with_its_options(
 def test_the_command_line_comes_first(repository, asked):
     options = (
         "--target T4 --dtype float16 --dynamic x.0=2..4 --no-strict --device-map cpu --no-use-cache "
-        "--no-reuse-blocks"
+        "--reuse-blocks"
     )
 
     main(["check", "--no-progress", *options.split(), "--input", "x=float32[1,1]"])
@@ -101,7 +103,9 @@ def test_the_command_line_comes_first(repository, asked):
         "dynamic_shapes": ["x.0=2..4"],
         "strict": False,
         "use_cache": False,
-        "reuse_blocks": False,
+        "workload": "forward",
+        "cache_length": None,
+        "reuse_blocks": True,
         "on_progress": None,
     }
     assert [options for _, options in asked] == [given, given]

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import fakexport as fe
 from fakexport.error import InvalidValue
-from fakexport.memory.liveness import liveness
+from fakexport.memory.liveness import Liveness, liveness
 from fakexport.memory.peak import DevicePeak, sizes_at
 from fakexport.memory.storage import Storage
 from tests.measured_memory import measured_peak
@@ -265,3 +265,41 @@ def test_an_exported_program_is_not_changed() -> None:
 def _guards(program: ExportedProgram) -> list[object]:
     value = program.graph.find_nodes(op="placeholder")[-1].meta["val"]
     return list(value.fake_mode.shape_env.guards)
+
+
+class _Blocks(nn.ModuleList):
+    """Equal blocks, each on a device of its own, with operators that are made of others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self:
+            x = x.to(block.weight.device).to(block.weight.device)
+            heads = block(x).unflatten(-1, (4, -1)).transpose(1, 2)
+            x = functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2)
+        return x
+
+
+@pytest.mark.parametrize("target", ["3xH100", "2xH100+cpu", "H100+T4+H100"])
+def test_equal_calls_on_several_devices_take_what_each_takes_alone(target: str) -> None:
+    """A call is looked at once for devices of one model: not for another model, and not for a transfer."""
+
+    def blocks(count: int) -> Any:
+        return lambda: (_Blocks(nn.Linear(64, 64) for _ in range(count)), (torch.zeros(2, 32, 64),))
+
+    devices = fe.Topology.parse(target).devices
+    entries = {str(index): device.name for index, device in enumerate(devices)}
+    program = fe.export(blocks(3), target=target, device_map={"": devices[0].name, **entries})
+
+    found = liveness(program)
+
+    for device in devices:
+        alone = liveness(fe.export(blocks(1), target=device.profile.name))
+        (own,) = alone.devices
+        expected = _run_sizes(alone, own)
+        assert expected
+        assert _run_sizes(found, device.name) == expected
+
+
+def _run_sizes(found: Liveness, device: str) -> list[tuple[str, Any]]:
+    """Return what operators take on a device; transfers are not part of a block."""
+    taken = (storage for storage in found.storages[found.held :] if storage.device == device)
+    return [(one.operator, one.bytes) for one in taken if "to" not in one.operator.split(".")[1].split("_")]

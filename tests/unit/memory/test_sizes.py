@@ -103,6 +103,14 @@ def test_a_context_is_refused_where_an_encoder_and_a_decoder_have_one_each():
         both.chosen(SizeRequest(context=100))
 
 
+@pytest.mark.parametrize(("context", "windows"), [(100, {"past_key_values_1.2": 8}), (40, {}), (6, {})])
+def test_a_window_is_named_where_it_is_assumed(decoder, context, windows):
+    """Not where the sizes are those of the example, and not where the context is within the window."""
+    found = decoder.chosen(SizeRequest(batch=5, context=context)).windows
+
+    assert {str(dim): size for dim, size in found} == windows
+
+
 def test_what_was_chosen_is_told_in_the_words_of_the_question(decoder):
     chosen = decoder.chosen(SizeRequest(batch=5, context=100))
 

@@ -7,6 +7,10 @@ import torch
 from torch import nn
 
 import fakexport as fe
+from fakexport.devices import Topology
+from fakexport.memory import SizeRequest
+from fakexport.planning.point import PlannedProgram
+from fakexport.planning.search import greatest
 from fakexport.report import render_plan, render_plan_chart
 
 GIB = 2**30
@@ -98,6 +102,21 @@ def test_a_call_costs_what_its_products_and_weights_cost(program):
     assert cost.written_bytes == tokens * 65536 * 2
     assert point.costs.least_seconds == cost.flops / 989.4e12
     assert point.costs.most_tokens_per_second == pytest.approx(tokens / point.costs.least_seconds)
+
+
+def test_a_search_reads_no_costs(program):
+    planned = PlannedProgram.of(program, Topology.parse("H100"))
+
+    greatest(planned, "batch", SizeRequest(context=64))
+
+    assert "costs" not in vars(planned)
+    assert planned.at(SizeRequest(batch=2, context=64)).costs is not None
+    assert "costs" in vars(planned)
+
+
+def test_the_buffers_of_a_compiled_program_are_said_to_be_left_out(program):
+    assert "AOTInductor plans for itself" in " ".join(fe.plan(program).left_out)
+    assert "left out: the buffers that AOTInductor plans" in render_plan(fe.plan(factory), width=200)
 
 
 def test_the_bound_names_its_reason(program):

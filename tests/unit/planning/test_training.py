@@ -1,12 +1,14 @@
 """The plan of training: sizes, classes of memory, what is assumed, and what is refused."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
 
 import fakexport as fe
 from fakexport.planning import PlanError
-from fakexport.report import render_plan
+from fakexport.report import plan_trace, render_plan, render_plan_chart
 
 WIDTH, VOCABULARY = 256, 4096
 WEIGHTS = 2 * VOCABULARY * WIDTH * 4
@@ -35,7 +37,7 @@ def test_weights_have_gradients_and_two_states_each():
     device = device_of(factory)
 
     assert (device.weights, device.gradients, device.optimizer) == (WEIGHTS, WEIGHTS, 2 * WEIGHTS)
-    assert device.activations == WEIGHTS  # What `_foreach_sqrt` returns.
+    assert (device.activations, device.temporaries) == (0, WEIGHTS)  # What `_foreach_sqrt` returns.
     assert device.peak.node == "optimizer"
 
 
@@ -50,7 +52,8 @@ def test_the_sizes_are_those_that_are_asked_for():
     small, large = (point.devices[0] for point in report.points)
     logits = 8 * 256 * VOCABULARY * 4
     assert small.peak.node == "backward"
-    assert large.activations - small.activations > 2 * logits
+    grown = [getattr(large, kind) - getattr(small, kind) for kind in ("activations", "temporaries")]
+    assert min(grown) >= logits  # The logits, which are kept, and their gradients, which are not.
 
 
 def test_a_layer_that_is_frozen_has_neither_gradient_nor_state():
@@ -103,8 +106,10 @@ def test_the_text_names_the_optimizer_the_phase_and_the_loss():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"maximum": ["batch"]}, "need a program: they do not apply"),
-        ({"by_module": True}, "need a program: they do not apply"),
+        ({"maximum": ["batch"]}, "do not apply to --workload train"),
+        ({"by_module": True}, "do not apply to --workload train"),
+        ({"bounds": ["u0=4"]}, "do not apply to --workload train"),
+        ({"eager": True}, "--eager does not apply to --workload train"),
         ({"checkpointing": True}, "has no activation_checkpointing_enable"),
         ({"autocast": "float32"}, "write bfloat16 or float16"),
         ({"sizes": ["x.1=3"]}, "the model has no such input dimension: input_ids.0, input_ids.1"),
@@ -117,25 +122,81 @@ def test_bad_usage_is_one_line(options, words):
     assert "\n" not in str(error.value)
 
 
-def test_eager_mode_keeps_what_frames_hold():
-    class Kept(nn.Module):
+class Kept(nn.Module):
+    def forward(self, x):
+        first = x + 1
+        second = first * 2
+        return second.exp() + 1
+
+
+def kept():
+    return Kept(), (torch.zeros(1024, 256),)
+
+
+def test_eager_mode_keeps_what_frames_hold_and_is_next_to_the_program():
+    report = fe.plan(kept, target="H100", eager=True, timeline=True)
+
+    (point,) = report.points
+    (program,), (eager,) = point.devices, point.eager
+    assert [device.activations // 2**20 for device in (program, eager)] == [2, 4]
+    assert point.devices == fe.plan(kept, target="H100").points[0].devices
+    assert report.execution == "the program's module() and eager mode"
+    assert "peak of the program's module() and of eager mode" in render_plan(report, width=200)
+    held = {step.is_eager: 0 for step in report.timeline}
+    for step in report.timeline:
+        held[step.is_eager] = max(held[step.is_eager], sum(step.bytes_by_kind.values()))
+    assert held == {False: program.tensor_bytes, True: eager.tensor_bytes}
+
+
+def test_the_timelines_of_both_have_panels_and_counters_of_their_own():
+    pytest.importorskip("matplotlib")
+    report = fe.plan(kept, target="H100", eager=True, timeline=True)
+
+    named = [event["args"] for event in json.loads(plan_trace(report))["traceEvents"] if event["ph"] == "M"]
+    drawn = render_plan_chart(report, format_="svg").decode()
+
+    assert named == [{"name": "cuda:0"}, {"name": "cuda:0 in eager mode"}]
+    assert "cuda:0 H100-80GB: 3.0 MiB of tensors" in drawn
+    assert "cuda:0 H100-80GB in eager mode: 5.0 MiB of tensors" in drawn
+
+
+def test_eager_mode_is_alone_where_there_is_no_program():
+    class Graphless(nn.Module):
         def forward(self, x):
-            first = x + 1
-            second = first * 2
-            return second.exp() + 1
+            torch._dynamo.graph_break()
+            if torch.compiler.is_exporting():
+                raise RuntimeError("not exported")
+            return x + 1
 
-    def kept():
-        return Kept(), (torch.zeros(1024, 256),)
+    report = fe.plan(lambda: (Graphless(), (torch.zeros(1024, 256),)), target="H100", eager=True)
 
-    eager, program = (fe.plan(kept, target="H100", eager=is_eager) for is_eager in (True, False))
+    (point,) = report.points
+    assert (point.devices, len(point.eager), report.execution) == ((), 1, "eager mode")
+    assert any(text.startswith("the program: ") for text in report.left_out)
+    assert "peak of cuda:0 in eager mode: aten.add.Tensor" in render_plan(report, width=200)
 
-    assert (eager.execution, program.execution) == ("eager mode", "the program's module()")
-    assert [report.points[0].devices[0].activations // 2**20 for report in (eager, program)] == [4, 2]
+
+def test_eager_mode_takes_sizes_that_the_program_does_not():
+    report = fe.plan(kept, target="H100", eager=True, batch=(1, 4))
+
+    assert [(point.batch, len(point.devices), len(point.eager)) for point in report.points] == [
+        (1, 0, 1),
+        (4, 1, 1),
+    ]
+    assert any("x.0 = 1 is outside of what the program accepts" in text for text in report.left_out)
 
 
-@pytest.mark.parametrize("options", [{"workload": "decode"}, {"maximum": ["batch"]}])
-def test_eager_mode_has_no_program(options):
-    with pytest.raises(ValueError, match="--eager"):
+def test_a_placement_has_room_for_eager_mode_too():
+    pytest.importorskip("accelerate")
+    report = fe.plan(kept, target="H100", eager=True, device_map="auto")
+
+    assert report.device_map == "auto"
+    assert [len(report.points[0].devices), len(report.points[0].eager)] == [1, 1]
+
+
+@pytest.mark.parametrize("options", [{"workload": "decode"}, {"maximum": ["batch"]}, {"smallest": True}])
+def test_what_eager_mode_does_not_answer_is_refused(options):
+    with pytest.raises(ValueError, match=r"not apply to --|--eager does not apply to"):
         fe.plan(factory, target="H100", eager=True, **options)
 
 

@@ -43,6 +43,34 @@ def test_what_is_to_spare_is_told_for_the_upper_end_of_the_overheads():
     assert "fits, with at least 7.5 GiB to spare" in text
 
 
+def test_a_window_that_was_assumed_is_named():
+    plan = sample_plan()
+    point = replace(plan.points[0], windows={"cache_0.2": 128, "cache_1.2": 128, "cache_2.2": 64})
+
+    text = render_plan(replace(plan, points=(point,)), width=110)
+
+    assert "taken to keep a window of 128, as in the example inputs: cache_0.2 and 1 more\n" in text
+    assert "taken to keep a window of 64, as in the example inputs: cache_2.2\n" in text
+
+
+def test_eager_mode_has_columns_and_a_verdict_of_its_own():
+    plan = sample_plan(sample_device(temporaries=0))
+    point = replace(plan.points[0], eager=(sample_device(activations=20 * GIB),))
+
+    text = render_plan(replace(plan, points=(point,)), width=110)
+
+    assert point.fit == "does not fit"
+    verdict = (
+        "the program fits, with at least 8.5 GiB to spare; eager mode does not fit: cuda:0 lacks 3.5 GiB"
+    )
+    assert verdict in " ".join(text.split())
+    rows = {line.split("  ")[1]: line.split()[-4:] for line in text.splitlines() if line.startswith("  ")}
+    assert rows["activations"] == ["9.0", "GiB", "20.0", "GiB"]
+    assert rows["temporaries"] == ["0", "B", "1.0", "GiB"]
+    assert "  module() cuda:0 H100-80GB  eager cuda:0 H100-80GB\n" in text
+    assert "peak of cuda:0 in eager mode: aten.mul.Tensor in layers.3.mlp at model.py:12" in text
+
+
 def test_no_line_is_wider_than_asked_except_for_single_words():
     long = replace(sample_plan(), device_map="layers.0=cuda:0," * 20)
 

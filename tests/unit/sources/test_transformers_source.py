@@ -256,21 +256,12 @@ def test_an_unknown_model_type_is_answered_with_the_nearest(name):
     assert nearest in message
 
 
-def test_a_hub_id_is_not_downloaded():
-    message = message_of("hf:meta-llama/Llama-3.1-8B")
-
-    assert message == (
-        "fakexport never downloads weights: run `hf download meta-llama/Llama-3.1-8B config.json "
-        "--local-dir Llama-3.1-8B` and pass hf:Llama-3.1-8B/config.json"
-    )
-
-
 def test_a_hub_id_without_its_form_is_answered_with_the_form():
     message = message_of("Qwen/Qwen2.5-7B")
 
     assert message == (
-        "'Qwen/Qwen2.5-7B' is not a source. fakexport never downloads weights: run `hf download "
-        "Qwen/Qwen2.5-7B config.json --local-dir Qwen2.5-7B` and pass hf:Qwen2.5-7B/config.json"
+        "'Qwen/Qwen2.5-7B' is not a source: write hf:Qwen/Qwen2.5-7B for the repository of the Hugging Face "
+        "hub"
     )
 
 

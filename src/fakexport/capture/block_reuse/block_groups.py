@@ -12,7 +12,7 @@ from torch import nn
 _TRACED = 4
 _FEWEST = 3
 # So many are worth a second proof on the way.
-_MANY = 12
+_MANY = 24
 _NUMBERS = re.compile(r"\d+")
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -67,15 +67,15 @@ def groups_of(model: nn.Module) -> dict[int, Group]:
     for name, module in model.named_modules():
         if any(True for _ in module.children()):
             members.setdefault(_shape(module, shapes), {})[name] = module
+    members = {shape: named for shape, named in members.items() if len(named) >= _TRACED + _FEWEST}
+    around = {name: at for at, named in enumerate(members.values()) for name in named}
     found: dict[int, Group] = {}
     for shape, modules in members.items():
-        if len(modules) < _TRACED + _FEWEST:
-            continue
         differing = _differing([*modules.values()])
-        likes = _likes(modules, differing)
+        likes = _likes(modules, differing, around)
         if sum(max(0, len(each.members) - _TRACED) for each in _distinct(likes)) >= _FEWEST:
             group = Group(shape, differing, likes)
-            found.update(dict.fromkeys(likes, group))
+            found.update({member: group for member, like in likes.items() if len(like.members) > _TRACED})
     return found
 
 
@@ -104,10 +104,13 @@ def _differing(modules: list[nn.Module]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _likes(named: dict[str, nn.Module], differing: frozenset[str]) -> dict[int, Likes]:
-    """Return the blocks that each block is like: at such a place, with the same plain attributes.
+def _likes(
+    named: dict[str, nn.Module], differing: frozenset[str], around: dict[str, int]
+) -> dict[int, Likes]:
+    """Return the blocks that each block is like: at such a place, on such devices, with such attributes.
 
-    An attribute that is never the same is a position.
+    An attribute that is never the same is a position. Blocks inside of others that are reused as a whole are
+    not like those that are not: their last call may never come.
     """
     modules = [*named.values()]
     names = sorted(differing)
@@ -118,6 +121,18 @@ def _likes(named: dict[str, nn.Module], differing: frozenset[str]) -> dict[int, 
         labels = [()] * len(modules)
     alike: dict[Any, list[int]] = {}
     for (name, module), label in zip(named.items(), labels, strict=True):
-        alike.setdefault((_NUMBERS.sub("", name), label), []).append(id(module))
+        place = _NUMBERS.sub("", name), _outer(name, around), _devices(module)
+        alike.setdefault((place, label), []).append(id(module))
     kinds = [Likes(frozenset(members)) for members in alike.values()]
     return {member: kind for kind in kinds for member in kind.members}
+
+
+def _outer(name: str, around: dict[str, int]) -> tuple[int, ...]:
+    """Return which groups the modules around a module are of."""
+    parts = name.split(".")
+    paths = (".".join(parts[:at]) for at in range(1, len(parts)))
+    return tuple(around[path] for path in paths if path in around)
+
+
+def _devices(module: nn.Module) -> frozenset[str]:
+    return frozenset(str(parameter.device) for parameter in module.parameters())

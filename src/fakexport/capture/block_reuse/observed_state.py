@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
-import gc
-import inspect
 import logging
-import re
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -24,48 +21,23 @@ import torch
 from torch import nn
 
 from fakexport._torch.global_modes import hooks_of_all_modules
-from fakexport._torch.observed_tensors import (
-    OPERATORS,
-    SymbolicNumber,
-    known_sizes,
-    tracing_paused,
-)
+from fakexport._torch.observed_tensors import SymbolicNumber, known_sizes, tracing_paused
+from fakexport.fake import MovedTensors
 
-from .executed_code import ExecutedCode, is_trusted_file
-from .observed_values import NotComparable, TensorTokens, plain_token
+from .cached_functions import keeps_only_values
+from .executed_code import ExecutedCode
+from .known_libraries import is_trusted_file, why_module_is_unknown, why_name_is_unknown
+from .observed_values import BUILT_IN, CONSTANTS, VALUES, NotComparable, TensorTokens, plain_token
 
 _MOST_OBJECTS = 20_000
-_VALUES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
-_CONSTANTS = (
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.finfo,
-    torch.iinfo,
-    re.Pattern,
-    logging.Logger,
-    *OPERATORS,
-    types.CodeType,
-    range,
-    enum.Enum,
-)
 # What each member of an enumeration and each logger has.
 _USUAL = {"_value_", "_name_", "__objclass__", "_sort_order_", "_inverted_", "manager"}
 _USUAL |= vars(logging.Logger("usual")).keys()
-_BUILT_IN = (
-    types.BuiltinFunctionType,
-    types.MethodWrapperType,
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-)
 
 
 # What takes the name of an attribute, which may be put together while the code runs.
 _BY_NAME = frozenset({"getattr", "setattr", "delattr", "attrgetter"})
-_DATA = (*_VALUES, list, dict, set, tuple)
+_DATA = (*VALUES, list, dict, set, tuple)
 
 
 @dataclass(frozen=True)
@@ -78,6 +50,7 @@ class ObservedState:
         tensors, numbers: What was met, in order.
         identities: Which object each number stands for: equal before and after a call that changed nothing.
         own: How many of the tokens are not of the trace itself.
+        moved: How many tensors were moved between devices so far.
     """
 
     tokens: tuple[Any, ...]
@@ -87,6 +60,7 @@ class ObservedState:
     identities: tuple[int, ...] = field(repr=False)
     kept: tuple[Any, ...] = field(repr=False)
     own: int
+    moved: int
 
 
 def observed_state(
@@ -105,6 +79,7 @@ def observed_state(
         walk.visit_names()
         for hooks in hooks_of_all_modules():
             walk.visit(hooks)
+        walk.visit_moved()
         own = len(walk.tokens)
         for size in known_sizes(tracer):
             walk.visit(size)
@@ -116,6 +91,7 @@ def observed_state(
         tuple(walk.memo),
         tuple(walk.kept),
         own,
+        sum(map(len, walk.moved)),
     )
 
 
@@ -128,6 +104,9 @@ class _Walk(TensorTokens):
         self._builds_names = bool(self._names & _BY_NAME)
         self._codes: set[types.CodeType] = set()
         self._pending: list[type] = []
+        self.moved: list[MovedTensors] = []
+        self._hooks = _HOOKS - self._names
+        self._numbers_of_hooks: dict[int, int] = {}
 
     def visit_names(self) -> None:
         """Visit what the executed code finds by name, and the closures of its functions."""
@@ -147,13 +126,25 @@ class _Walk(TensorTokens):
             if code.co_freevars and code not in self._codes and code not in inner:
                 raise NotComparable(f"the closure of {code.co_qualname}")
 
+    def visit_moved(self) -> None:
+        """Visit the copies on other devices of the tensors that were met."""
+        entries = [entry for moved in self.moved for entry in moved.items()]
+        while True:
+            met = [entry for entry in entries if id(entry[1][0]) in self.memo]
+            if not met:
+                return
+            entries = [entry for entry in entries if id(entry[1][0]) not in self.memo]
+            for (_, version, device), (tensor, copy) in sorted(met, key=lambda e: self.memo[id(e[1][0])]):
+                self.tokens.append(("moved", self.memo[id(tensor)], version, str(device)))
+                self.visit(copy)
+
     def visit(self, value: Any) -> None:
         kind = type(value)
-        if kind in _VALUES:
+        if kind in VALUES:
             self.tokens.append(plain_token(value))
         elif isinstance(value, (enum.Enum, logging.Logger)) and not vars(value).keys() <= _USUAL:
             raise NotComparable(f"attributes of a {kind.__qualname__}")
-        elif isinstance(value, _CONSTANTS):
+        elif isinstance(value, CONSTANTS):
             self.tokens.append(value if isinstance(value, enum.Enum) else (kind, str(value)))
         elif isinstance(value, SymbolicNumber):
             self.visit_number(value)
@@ -187,12 +178,15 @@ class _Walk(TensorTokens):
             self.visit(value.default_factory)
             self._visit_mapping(kind, value)
         elif kind in (set, frozenset):
-            if not all(type(item) in _VALUES or isinstance(item, (type, *_CONSTANTS)) for item in value):
+            if not all(type(item) in VALUES or isinstance(item, (type, *CONSTANTS)) for item in value):
                 raise NotComparable("a set of objects")
             self.tokens.append(
                 (kind, tuple(map(plain_token, value)))
             )  # In the order in which code sees them.
-        elif kind in _BUILT_IN:
+        elif kind is MovedTensors:
+            self.tokens.append(kind)
+            self.moved.append(value)
+        elif kind in BUILT_IN:
             self._visit_builtin(value)
         elif isinstance(value, (type, types.GenericAlias, types.UnionType)):
             self.tokens.append(value)
@@ -225,7 +219,7 @@ class _Walk(TensorTokens):
         elif kind in (staticmethod, classmethod) or hasattr(value, "cache_info"):
             self.tokens.append(kind)
             self.visit(value.__wrapped__)
-            if hasattr(value, "cache_info") and not all(map(_is_unchanging, _kept_by(value))):
+            if hasattr(value, "cache_info") and not keeps_only_values(value):
                 raise NotComparable(f"what the cached function {value.__wrapped__.__name__} keeps")
         elif kind is property:
             self.tokens.append(kind)
@@ -282,18 +276,29 @@ class _Walk(TensorTokens):
         names = vars(module)
         plain = []
         for name, value in names.items():
-            if type(value) in _VALUES and name not in _NOT_POSITIONAL:
+            if type(value) in VALUES and name not in _NOT_POSITIONAL:
                 plain.append(name)
                 self.slots.append((module, name, value))
             elif not isinstance(value, (dict, set)) or value:
                 self.tokens.append(name)
-                self.visit(value)
+                if name in self._hooks and isinstance(value, dict):
+                    self._visit_hooks(value)
+                else:
+                    self.visit(value)
         self.tokens.append(tuple(sorted(plain)))
+
+    def _visit_hooks(self, value: Mapping[int, Any]) -> None:
+        """Number hooks in the order in which they are met: their own numbers are those of a process."""
+        self.tokens.append((type(value), len(value)))
+        for key, item in value.items():
+            self.tokens.append(("hook", self._numbers_of_hooks.setdefault(key, len(self._numbers_of_hooks))))
+            self.visit(item)
 
     def _visit_function(self, function: types.FunctionType) -> None:
         code = function.__code__
         self.tokens.append(("function", code))
         if is_trusted_file(code.co_filename):
+            _refuse_unknown(function.__module__, function.__name__)
             if function.__closure__:
                 self.tokens.append(function)  # Of torch or of Python itself: the very same one.
             return
@@ -306,6 +311,7 @@ class _Walk(TensorTokens):
     def _visit_builtin(self, value: Any) -> None:
         self.tokens.append((type(value), value.__name__))
         owner = getattr(value, "__self__", None)
+        _refuse_unknown(getattr(value, "__module__", None), value.__name__)
         if owner is None or isinstance(owner, (types.ModuleType, type)):
             self.tokens.append(value)
         else:
@@ -315,6 +321,8 @@ class _Walk(TensorTokens):
         self.tokens.append(("python module", module.__name__))
         path = getattr(module, "__file__", None)
         if path is None or is_trusted_file(path):
+            if (reason := why_module_is_unknown(module, self._names)) is not None:
+                raise NotComparable(reason)
             self._visit_trusted(module)
             return
         held = object.__getattribute__(module, "__dict__")
@@ -336,6 +344,7 @@ class _Walk(TensorTokens):
     def _visit_class(self, kind: type) -> None:
         """Visit what the classes of user code hold under names that the code uses."""
         for owner in kind.__mro__:
+            _refuse_unknown(owner.__module__, owner.__name__)
             if owner.__module__.partition(".")[0] in _TRUSTED or owner.__module__ == "builtins":
                 continue
             for name, value in sorted(vars(owner).items(), key=lambda item: item[0]):
@@ -346,24 +355,15 @@ class _Walk(TensorTokens):
                     self.visit(value)
 
 
+def _refuse_unknown(module: str | None, name: str) -> None:
+    if (reason := why_name_is_unknown(module, name)) is not None:
+        raise NotComparable(reason)
+
+
 _NOT_POSITIONAL = frozenset({"training", "_is_full_backward_hook", "call_super_init"})
+# What `nn.Module` keeps hooks in, by the number of each, which none but torch's code asks for.
+_HOOKS = frozenset(name for name in vars(nn.Module()) if "hooks" in name)
 _TRUSTED = frozenset({"torch", "collections", "typing", "abc", "enum", "functools", "numpy", "fakexport"})
-
-
-def _kept_by(cached: Any) -> Iterator[Any]:
-    """Yield what a function of `functools.lru_cache` keeps, which only the collector can reach."""
-    for held in gc.get_referents(cached):
-        if type(held) is dict and held is not vars(cached):
-            yield from held.values()
-        elif type(held) is not dict and held is not cached.__wrapped__:
-            yield held
-
-
-def _is_unchanging(value: Any) -> bool:
-    if type(value) in (tuple, frozenset):
-        return all(map(_is_unchanging, value))
-    kinds = (type, types.FunctionType, types.ModuleType, inspect.Signature, *_BUILT_IN, *_CONSTANTS)
-    return type(value) in _VALUES or isinstance(value, kinds) or type(value).__name__ == "_lru_list_elem"
 
 
 def _slots(owner: type) -> Iterator[str]:

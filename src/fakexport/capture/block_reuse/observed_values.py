@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import enum
+import logging
+import re
+import types
 from typing import Any
 
 import torch
 
 from fakexport._torch.fake_tensors import storage_identity
 from fakexport._torch.observed_tensors import (
+    OPERATORS,
     numbers_of,
     proxy_of,
     source_of,
     tensor_facts,
     thunk_of,
     why_not_observable,
+)
+
+VALUES = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
+CONSTANTS = (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+    re.Pattern,
+    logging.Logger,
+    *OPERATORS,
+    types.CodeType,
+    range,
+    enum.Enum,
+)
+BUILT_IN = (
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
 )
 
 

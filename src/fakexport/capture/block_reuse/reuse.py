@@ -25,6 +25,7 @@ from fakexport.program import is_user_code
 from .block_groups import Group, groups_of
 from .executed_code import ExecutedCode
 from .new_containers import refuse_known_containers
+from .noted_code import can_note
 from .observed_state import ObservedState, observed_state
 from .observed_values import plain_token
 
@@ -71,13 +72,15 @@ class _Kind:
     code: ExecutedCode = field(default_factory=ExecutedCode)
     known: list[_Known] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    is_hopeless: bool = False
     calls: int = 0
     waits: int = 0
     replayed: int = 0
 
     @property
     def is_given_up(self) -> bool:
-        return len(self.failures) >= _MOST_FAILURES
+        """Whether its calls are not looked at any more: more of them failed than were reused."""
+        return self.is_hopeless or len(self.failures) - self.replayed >= _MOST_FAILURES
 
     @property
     def is_unproven(self) -> bool:
@@ -130,7 +133,7 @@ class BlockReuse:
         kind = self._kinds.setdefault(type(module), _Kind(type(module).__qualname__))
         needs_proof = group.likes[id(module)].needs_proof(module)
         is_left = kind.is_given_up and not (needs_proof and kind.is_unproven)
-        if is_left or sys.getprofile() is not None:
+        if is_left or not can_note():
             return forward(*args, **kwargs)
         kind.calls += 1
         self._is_busy = True
@@ -184,7 +187,8 @@ class BlockReuse:
     def _refused(
         self, kind: _Kind, reason: str, forward: ModuleCall, args: Any, kwargs: Any, *, is_final: bool = False
     ) -> Any:
-        kind.failures += [reason] * (_MOST_FAILURES if is_final else 1)
+        kind.failures.append(reason)
+        kind.is_hopeless |= is_final
         self._is_busy = not kind.is_given_up  # What is inside may be reused instead.
         return forward(*args, **kwargs)
 
@@ -195,8 +199,8 @@ class BlockReuse:
         elif known is None:
             call.kind.waits += 1  # The next one is compared with all of this in view.
         else:
-            is_final = isinstance(known, NeverReplayable)
-            call.kind.failures += [str(known)] * (_MOST_FAILURES if is_final else 1)
+            call.kind.failures.append(str(known))
+            call.kind.is_hopeless |= isinstance(known, NeverReplayable)
         return result
 
     def _proven(self, call: _Call, known: _Known) -> Any:
@@ -279,6 +283,7 @@ def _check_unchanged(call: _Call) -> None:
     after = observed_state(call.tracer, call.module, call.args, call.kwargs, call.kind.code)
     is_same = _without_forcing(after.tokens[: after.own]) == _without_forcing(state.tokens[: state.own])
     slots = [[(name, plain_token(value)) for _, name, value in s.slots] for s in (state, after)]
+    is_same &= after.moved == state.moved
     if not is_same or slots[0] != slots[1] or _tensors(after) != _tensors(state):
         raise NotReplayable("it changes what it can see")
     if global_modes() != call.key[2]:

@@ -1,0 +1,61 @@
+"""The stack traces of nodes, without those frames that no stack trace of a node shows. Seen on torch 2.13.
+
+For each node torch describes all frames of the stack, about a hundred, and then leaves out those that are
+not of a `forward`: a quarter of the time of a trace.
+
+Source: `torch/fx/proxy.py:TracerBase.create_node, TracerBase._filter_traceback_frames`.
+"""
+
+from __future__ import annotations
+
+import sys
+from traceback import FrameSummary, StackSummary
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.fx import proxy
+from torch.utils._traceback import CapturedTraceback
+
+from .patching import Patches, in_force
+
+_OF_TORCH = f"{torch.__name__}/__init__.py"
+_MOST_BETWEEN = 6
+
+
+def quick_stack_traces() -> Patches:
+    """Return a context in which the stack traces of nodes take less time; they read the same."""
+    stock = in_force(CapturedTraceback, "summary")
+    known: dict[tuple[str, int, str], FrameSummary] = {}
+
+    def summary(captured: Any) -> Any:
+        frame = _frame_of_create_node(sys._getframe(1))
+        # A tracer of another kind shows more frames; stock torch finds them.
+        if frame is None or not frame.f_locals["self"]._record_forward_stack_traces_only:
+            return stock(captured)
+        found = StackSummary()
+        while frame is not None:
+            code = frame.f_code
+            name, path = code.co_name, code.co_filename
+            if name == "forward" or path.endswith(_OF_TORCH) or (path, name) in proxy._STACK_TRACE_ANCHORS:
+                key = (path, frame.f_lineno, name)
+                if (shown := known.get(key)) is None:
+                    shown = known[key] = FrameSummary(*key)
+                found.append(shown)
+            frame = frame.f_back
+        found.reverse()
+        return found
+
+    return Patches({(CapturedTraceback, "summary"): summary})
+
+
+def _frame_of_create_node(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of torch's `create_node` that asks for its stack trace; None if another one asks."""
+    for _ in range(_MOST_BETWEEN):
+        if frame is None or frame.f_code is _CREATE_NODE:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+_CREATE_NODE = proxy.TracerBase.create_node.__code__

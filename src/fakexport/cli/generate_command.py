@@ -1,0 +1,113 @@
+"""`fakexport generate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import BoundDevices, Debug, Inputs, Libraries, OptionalCheckpoint, Trust
+from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import write_note, write_output
+
+
+def generate_command(
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUNDLE",
+            help="Archive (.pt2) that `export --workload generate` wrote, or `bind` from it.",
+        ),
+    ],
+    checkpoint: OptionalCheckpoint = None,
+    prompt_ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prompt-ids", metavar="ID,ID,...", help="Token ids of a prompt. Repeatable: one sequence each."
+        ),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", metavar="TEXT", help="Text of a prompt; needs --tokenizer. Repeatable."),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", metavar="FILE", help="The model's tokenizer.json: print text."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", metavar="N", min=1, help="Tokens to generate at most.")
+    ] = 64,
+    temperature: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="Draw tokens, their scores divided by this.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", metavar="N", help="Draw from the N most likely tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            "--top-p", metavar="NUMBER", help="Draw from the most likely tokens that reach this probability."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of what is drawn.")] = 0,
+    eos: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID,ID,...|none",
+            help="Tokens that end a sequence. Default: those of the model's generation config.",
+        ),
+    ] = None,
+    inputs: Inputs = None,
+    devices: BoundDevices = None,
+    trust: Trust = False,
+    library: Libraries = None,
+    debug: Debug = False,
+) -> None:
+    """Generate tokens with a bundle of prefill and decode, without the model's package.
+
+    Takes the most likely token, or draws one with --temperature, --top-k or --top-p. Prints the new token ids
+    of each prompt on a line, or its text with --tokenizer.
+    """
+    if prompt and tokenizer is None:
+        raise typer.BadParameter("--prompt needs --tokenizer, the tokenizer.json of the model")
+    if prompt and prompt_ids:
+        raise typer.BadParameter("--prompt and --prompt-ids exclude each other")
+    ids = [_ids(text, "--prompt-ids") for text in prompt_ids or []]
+    stops = None if eos is None else [] if eos == "none" else _ids(eos, "--eos")
+    with quiet(is_debug=debug):
+        from fakexport.deploy import Tokenizer, generate, read_inputs
+
+        load_libraries(library)
+        words = None if tokenizer is None else Tokenizer(tokenizer)
+        if words is not None and prompt:
+            ids = [words.tokens(text) for text in prompt]
+        found = generate(
+            bundle,
+            ids or None,
+            max_new_tokens=max_new_tokens,
+            checkpoint=checkpoint,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            eos=stops,
+            inputs=None if inputs is None else read_inputs(inputs),
+            devices=devices,
+            trust=trust,
+        )
+    for note in found.notes:
+        write_note(note)
+    for tokens in found.tokens:
+        text = ",".join(map(str, tokens)) if words is None else words.text(tokens)
+        write_output(text + "\n")
+
+
+def _ids(text: str, option: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{option} {text!r}: write token ids between commas, such as 1,2,3"
+        ) from None

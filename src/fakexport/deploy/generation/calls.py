@@ -1,0 +1,141 @@
+"""The two programs of a bundle that generate, and what one leaves to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+
+from fakexport.archive import Bundle
+from fakexport.documents import CallRecord
+from fakexport.program import facts_of, output_names, plain_name
+
+from ..artifact import DeployError
+from ..loaded_program import LoadedProgram
+
+HOW_TO_EXPORT = "`fakexport export SOURCE --workload generate -o FILE` writes a bundle that generates"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A program that generates.
+
+    Args:
+        method: Its name in the bundle.
+        record: The part of each of its inputs and outputs.
+        program: The program.
+        run: The same, to be called.
+    """
+
+    method: str
+    record: CallRecord
+    program: ExportedProgram
+    run: LoadedProgram
+
+    @property
+    def batch(self) -> int | None:
+        """The one number of sequences that it takes; None if it takes any."""
+        return self._fixed_size(0)
+
+    @property
+    def length(self) -> int | None:
+        """The one number of tokens that it takes of each; None if it takes any."""
+        return self._fixed_size(1)
+
+    def _fixed_size(self, index: int) -> int | None:
+        tokens = next(tensor for tensor in self.run.signature.inputs if tensor.name == self.record.tokens)
+        size = tokens.shape[index]
+        return size.plus if size.symbol is None and size.is_checked else None
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of its inputs."""
+        return [tensor.name for tensor in self.run.signature.inputs]
+
+    def state(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return what a call leaves to the next, by the names of the state."""
+        return {tensor.name: outputs[tensor.output] for tensor in self.record.state}
+
+
+def calls_of(bundle: Bundle) -> tuple[Call, Call]:
+    """Return prefill and decode, once they are found to fit together.
+
+    Raises:
+        DeployError: one of them is missing, or there are two; the record does not fit the program, or the
+            state that prefill leaves is not that which decode takes.
+    """
+    prefill, decode = (_call(bundle, workload) for workload in ("prefill", "decode"))
+    _check_same_state(prefill, decode)
+    return prefill, decode
+
+
+def _call(bundle: Bundle, workload: str) -> Call:
+    found = [
+        (method, record)
+        for method in bundle
+        if (record := facts_of(bundle[method]).call) is not None and record.workload == workload
+    ]
+    if len(found) != 1:
+        count = "no program" if not found else f"{len(found)} programs"
+        raise DeployError(f"{count} for {workload} among {', '.join(bundle)}: {HOW_TO_EXPORT}")
+    method, record = found[0]
+    call = Call(method, record, bundle[method], LoadedProgram(bundle[method]))
+    _check_names(call)
+    return call
+
+
+def _check_names(call: Call) -> None:
+    """Refuse a record that names what the program does not have, or leaves out what it needs."""
+    record, signature = call.record, call.run.signature
+    named = [record.tokens, record.mask, record.positions]
+    if record.workload == "prefill":
+        named.append(record.prompt)
+    known = {name for name in named if name is not None}
+    state = {tensor.input for tensor in record.state if tensor.input is not None}
+    inputs, outputs = {tensor.name for tensor in signature.inputs}, {leaf.name for leaf in signature.outputs}
+    missing = sorted((known | state) - inputs) or sorted(
+        {record.logits, *(tensor.output for tensor in record.state)} - outputs
+    )
+    if missing:
+        raise DeployError(f"the archive says that {call.method} has {missing[0]}, which it does not have")
+    rank = next(len(tensor.shape) for tensor in signature.inputs if tensor.name == record.tokens)
+    if rank != 2:
+        raise DeployError(
+            f"{call.method} takes {record.tokens} of {rank} dimensions, not sequences of tokens"
+        )
+    if record.workload == "decode" and (others := sorted(inputs - known - state)):
+        raise DeployError(f"the archive does not say what the input {others[0]} of {call.method} is")
+
+
+def _check_same_state(prefill: Call, decode: Call) -> None:
+    left, taken = ({tensor.name for tensor in call.record.state} for call in (prefill, decode))
+    if left != taken:
+        name = sorted(left ^ taken)[0]
+        leaves = "leaves" if name in left else "does not leave"
+        takes = "takes" if name in taken else "does not take"
+        raise DeployError(
+            f"{prefill.method} {leaves} {name}, and {decode.method} {takes} it: they are of two models"
+        )
+    returned = _dtypes(prefill.program)
+    wanted = {tensor.name: tensor.dtype for tensor in decode.run.signature.inputs}
+    inputs = {tensor.name: tensor.input for tensor in decode.record.state}
+    for tensor in prefill.record.state:
+        expected, found = wanted[inputs[tensor.name] or ""], returned[tensor.output]
+        if expected != found:
+            raise DeployError(
+                f"{prefill.method} leaves {tensor.name} as {found}, but {decode.method} takes it as "
+                f"{expected}: export both with one --dtype"
+            )
+
+
+def _dtypes(program: ExportedProgram) -> dict[str, str | None]:
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    found: dict[str, str | None] = {}
+    for name, spec in zip(output_names(program), specs, strict=True):
+        value = values.get(getattr(spec.arg, "name", None) or "")
+        found[name] = plain_name(value.dtype) if isinstance(value, torch.Tensor) else None
+    return found

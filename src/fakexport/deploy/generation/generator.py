@@ -1,0 +1,217 @@
+"""Generate tokens: prefill reads the prompt, then decode reads one token after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from fakexport.archive import Bundle
+from fakexport.documents import GenerationDefaults
+from fakexport.error import InvalidValue
+
+from ..signature import UnsuitableInputs
+from .calls import Call, calls_of
+from .prompts import prompt_inputs, token_lists
+from .sampling import Sampling, restricted
+
+_GREEDY = Sampling()
+Stop = Literal["eos", "length"]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What was generated for each prompt, in their order.
+
+    Args:
+        tokens: The new tokens of each sequence; the last one is that which ended it, if one did.
+        stops: Why each sequence ended: `eos`, or `length` for the number that was asked for.
+        notes: Settings of the model's generation config that are not followed, one sentence each.
+    """
+
+    tokens: tuple[tuple[int, ...], ...]
+    stops: tuple[Stop, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Generator:
+    """A bundle of prefill and decode, with its weights, that generates again and again.
+
+    Args:
+        bundle: With weights, from `bind` or an archive that has them.
+    Raises:
+        DeployError: its programs do not fit together, or do not generate.
+        UnboundProgram: it has no weights.
+
+    Example:
+        >>> Generator(load_bundle("bound.pt2"))([1, 2, 3], max_new_tokens=5).tokens  # doctest: +SKIP
+        ((4, 8, 15, 16, 23),)
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._prefill, self._decode = calls_of(bundle)
+
+    @property
+    def defaults(self) -> GenerationDefaults:
+        """What the model's own configuration says about generation."""
+        return self._prefill.record.defaults
+
+    def __call__(
+        self,
+        prompts: Any = None,
+        *,
+        max_new_tokens: int,
+        sampling: Sampling = _GREEDY,
+        eos: Sequence[int] | None = None,
+        inputs: Mapping[str, torch.Tensor] | None = None,
+    ) -> Generated:
+        """Return the tokens that follow each prompt, as `generate` does; the arguments are the same."""
+        if max_new_tokens < 1:
+            raise InvalidValue(f"max_new_tokens is {max_new_tokens}, but must be 1 or more")
+        lists, others = self._prompts(prompts), dict(inputs or {})
+        stops = frozenset(self.defaults.eos if eos is None else eos)
+        choice = _Choice(max_new_tokens, sampling, stops, self.defaults, sampling.generator())
+        # A program of one sequence takes several prompts one after the other.
+        is_one_by_one = self._prefill.batch == 1 and len(lists) > 1 and not others
+        batches = [[prompt] for prompt in lists] if is_one_by_one else [lists]
+        rows = [
+            row
+            for batch in batches
+            for row in choice.rows(_Run(self._prefill, self._decode, batch, others, max_new_tokens))
+        ]
+        return Generated(
+            tokens=tuple(map(tuple, rows)),
+            stops=tuple("eos" if row[-1] in stops else "length" for row in rows),
+            notes=tuple(
+                f"{name} of the model's generation config is not applied"
+                for name in self.defaults.not_applied
+            ),
+        )
+
+    def _prompts(self, prompts: Any) -> list[list[int]]:
+        name = self._prefill.record.prompt
+        if prompts is None and name is not None:
+            raise InvalidValue(f"there is no prompt: the program takes {name}")
+        if prompts is not None and name is None:
+            named = ", ".join(self._prefill.inputs)
+            raise InvalidValue(f"the program takes no prompt of token ids: pass {named} as inputs")
+        return [] if prompts is None else token_lists(prompts)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which tokens are chosen, and when a sequence ends."""
+
+    max_new_tokens: int
+    sampling: Sampling
+    eos: frozenset[int]
+    defaults: GenerationDefaults
+    generator: torch.Generator
+
+    def rows(self, run: _Run) -> list[list[int]]:
+        """Return the new tokens of each sequence of a batch."""
+        rows: list[list[int]] = [[] for _ in range(run.batch)]
+        is_open = [True] * run.batch
+        for generated in range(self.max_new_tokens):
+            is_last = generated + 1 == self.max_new_tokens
+            scores = restricted(run.scores, self.defaults, generated=generated, is_last=is_last)
+            chosen = self.sampling.chosen(scores, self.generator).tolist()
+            for row, token in enumerate(chosen):
+                if is_open[row]:
+                    rows[row].append(token)
+                    is_open[row] = token not in self.eos
+            if is_last or not any(is_open):
+                break
+            # What a sequence that has ended reads changes nothing in the others.
+            run.step([token if is_open[row] else run.pad for row, token in enumerate(chosen)])
+        return rows
+
+
+class _Run:
+    """The calls for one batch of prompts.
+
+    Args:
+        prefill, decode: The programs.
+        prompts: Tokens; none where the program takes other inputs alone.
+        others: Inputs of prefill by name, besides those of the prompt.
+        new_tokens: So many at most, for which there must be room.
+    """
+
+    def __init__(
+        self,
+        prefill: Call,
+        decode: Call,
+        prompts: list[list[int]],
+        others: Mapping[str, torch.Tensor],
+        new_tokens: int,
+    ) -> None:
+        record = prefill.record
+        self._decode = decode
+        self.pad = _padding(record.defaults)
+        is_fixed = prefill.length is not None and not record.has_encoder
+        from_prompts = prompt_inputs(prompts, record, is_length_fixed=is_fixed) if prompts else {}
+        given = {**from_prompts, **others}
+        if not given:
+            raise UnsuitableInputs(f"there are no inputs: the program takes {', '.join(prefill.inputs)}")
+        self.batch = len(next(iter(given.values())))
+        if record.has_encoder and record.tokens not in given:
+            given[record.tokens] = torch.full((self.batch, 1), _decoder_start(record.defaults))
+        first = given[record.tokens]
+        _check_length(first.shape[1] + new_tokens, prefill, decode)
+        # Prefill may read one number of tokens only; decode reads the others like new ones.
+        read = first.shape[1] if prefill.length is None else prefill.length
+        if first.shape[1] < read:
+            raise UnsuitableInputs(
+                f"the program reads prompts of {read} tokens or more, got {first.shape[1]}"
+            )
+        along = [record.tokens, record.positions, None if record.has_encoder else record.mask]
+        given |= {name: given[name][..., :read] for name in along if name is not None and name in given}
+        self._mask = None if record.mask is None else given.get(record.mask)
+        self._positions = None if record.positions is None else given[record.positions][..., -1:]
+        self._keep(prefill, prefill.run(given))
+        for column in first[:, read:].unbind(dim=1):
+            self.step(column.tolist())
+
+    def step(self, tokens: list[int]) -> None:
+        """Read one more token of each sequence."""
+        record = self._decode.record
+        inputs = {record.tokens: torch.tensor(tokens)[:, None]}
+        inputs |= {tensor.input or "": self._state[tensor.name] for tensor in record.state}
+        if record.mask is not None and self._mask is not None:
+            if not record.has_encoder:
+                self._mask = torch.cat([self._mask, self._mask.new_ones(self.batch, 1)], dim=1)
+            inputs[record.mask] = self._mask
+        if record.positions is not None and self._positions is not None:
+            self._positions = self._positions + 1
+            inputs[record.positions] = self._positions
+        self._keep(self._decode, self._decode.run(inputs))
+
+    def _keep(self, call: Call, outputs: Mapping[str, torch.Tensor]) -> None:
+        self._state = call.state(outputs)
+        self.scores = outputs[call.record.logits][:, -1].to("cpu", torch.float32)
+
+
+def _padding(defaults: GenerationDefaults) -> int:
+    if defaults.pad is not None:
+        return defaults.pad
+    return defaults.eos[0] if defaults.eos else 0
+
+
+def _decoder_start(defaults: GenerationDefaults) -> int:
+    if defaults.decoder_start is None:
+        raise UnsuitableInputs(
+            "the model's config has no decoder_start_token_id: pass decoder_input_ids as an input"
+        )
+    return defaults.decoder_start
+
+
+def _check_length(length: int, prefill: Call, decode: Call) -> None:
+    """Refuse more tokens than there are positions or places for. The last new token is not read."""
+    longest, capacity = prefill.record.defaults.longest, decode.record.capacity
+    together = f"prompt and new tokens are {length:,} together"
+    if longest is not None and length > longest:
+        raise UnsuitableInputs(f"{together}, but the model has {longest:,} positions")
+    if capacity is not None and length - 1 > capacity:
+        raise UnsuitableInputs(f"{together}, but the static cache holds {capacity:,}")

@@ -1,0 +1,80 @@
+"""Prompts as the tensors of a call: padded to one length, which mask and positions leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fakexport.documents import CallRecord
+from fakexport.error import InvalidType, InvalidValue
+
+from ..signature import UnsuitableInputs
+
+_FEWEST = 2  # `torch.export` takes a size of 1 for a constant.
+Prompts = Sequence[int] | Sequence[Sequence[int]] | torch.Tensor
+
+
+def token_lists(prompts: Any) -> list[list[int]]:
+    """Return the tokens of each prompt.
+
+    Raises:
+        ValueError: a prompt without tokens, or no prompt.
+        TypeError: something else than token ids.
+    """
+    found = prompts.tolist() if isinstance(prompts, torch.Tensor) else list(prompts)
+    if found and all(isinstance(token, int) for token in found):
+        found = [found]
+    if not found:
+        raise InvalidValue("there is no prompt")
+    lists = [list(prompt) if isinstance(prompt, (list, tuple)) else [prompt] for prompt in found]
+    for prompt in lists:
+        if not prompt:
+            raise InvalidValue("a prompt has no tokens")
+        for token in prompt:
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise InvalidType(f"{token!r} is not a token id: ids are integers")
+            if token < 0:
+                raise InvalidValue(f"{token} is not a token id: ids are 0 or more")
+    return lists
+
+
+def prompt_inputs(
+    prompts: Sequence[Sequence[int]], record: CallRecord, *, is_length_fixed: bool = False
+) -> dict[str, torch.Tensor]:
+    """Return the inputs of prefill that come from the prompt.
+
+    A decoder alone is padded on the left, so that the last token of each prompt is the last one; the prompt
+    of an encoder on the right.
+
+    Args:
+        prompts: The tokens of each.
+        record: That of prefill.
+        is_length_fixed: Whether prefill reads one number of tokens, and decode the others: without padding.
+    Raises:
+        UnsuitableInputs: the prompts have unequal lengths, and the program cannot leave padding out.
+    """
+    assert record.prompt is not None
+    shortest, longest = min(map(len, prompts)), max(map(len, prompts))
+    is_placed = record.positions is not None and not is_length_fixed
+    can_pad = record.mask is not None and (record.has_encoder or is_placed)
+    if shortest != longest and not can_pad:
+        raise UnsuitableInputs(
+            f"the prompts have {shortest} to {longest} tokens, and the program has no mask and positions "
+            "that leave padding out: pass prompts of one length, or one at a time"
+        )
+    longest = max(longest, _FEWEST) if can_pad else longest
+    pad = record.defaults.pad or 0
+    rows, masks = [], []
+    for prompt in prompts:
+        missing = longest - len(prompt)
+        padding, ones = [pad] * missing, [1] * len(prompt)
+        rows.append([*prompt, *padding] if record.has_encoder else [*padding, *prompt])
+        masks.append([*ones, *[0] * missing] if record.has_encoder else [*[0] * missing, *ones])
+    inputs = {record.prompt: torch.tensor(rows)}
+    if record.mask is not None:
+        inputs[record.mask] = torch.tensor(masks)
+    if record.positions is not None and not record.has_encoder:
+        inputs[record.positions] = (torch.tensor(masks).cumsum(dim=-1) - 1).clamp(min=0)
+    return inputs

@@ -1,0 +1,191 @@
+"""A repository of the hub at one commit, through `huggingface_hub`: its cache, token and endpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fakexport.hub.faults import HubError, MissingFile, endpoint, hub_faults, import_hub
+from fakexport.hub.remote_header import RemoteHeader
+from fakexport.hub.repository_name import HubName
+from fakexport.hub.transfers import record
+
+MOST_CONFIG_BYTES = 16 << 20
+MOST_INDEX_BYTES = 100_000_000
+_AT_ONCE = 8
+_TIMEOUT_S = 30
+_MOST_RETRIES = 2
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The files of a repository at one commit.
+
+    Args:
+        name: As it was asked for.
+        commit: The commit that the revision is now, 40 hex digits.
+        config: Its `config.json` in the cache of `huggingface_hub`; None if it has none.
+    """
+
+    name: HubName
+    commit: str
+    config: Path | None
+
+    @classmethod
+    def open(cls, name: HubName) -> Repository:
+        """Return the repository at the commit that its revision is now, with its `config.json`.
+
+        Raises:
+            HubError: it cannot be reached, is gated, or does not exist; one line that says what to do.
+        """
+        try:
+            found = _cached(name, CONFIG, name.revision, MOST_CONFIG_BYTES)
+        except MissingFile as error:
+            if error.commit is None:
+                raise
+            record(str(name.at(error.commit)), 0)
+            return cls(name, error.commit, None)
+        return cls(name, found.commit, found.path)
+
+    @property
+    def pinned(self) -> HubName:
+        """The name at this commit."""
+        return self.name.at(self.commit)
+
+    def file(self, file: str, *, most_bytes: int = MOST_CONFIG_BYTES) -> Path | None:
+        """Return a small file in the cache, downloaded if it is not there yet; None if there is no such file.
+
+        Args:
+            file: Its name in the folder.
+            most_bytes: A larger file is not downloaded.
+        Raises:
+            HubError: as `open`; it is larger.
+        """
+        try:
+            return _cached(self.name, file, self.commit, most_bytes).path
+        except MissingFile:
+            return None
+
+    def in_cache(self, file: str) -> Path | None:
+        """Return a file that is in the cache already, of any size; None if it is not. Uses no network."""
+        hub = import_hub(self.name)
+        found = hub.try_to_load_from_cache(self.name.repository, self.name.path(file), revision=self.commit)
+        return Path(found) if isinstance(found, str) else None
+
+    def headers(self, files: Iterable[str]) -> list[RemoteHeader | None]:
+        """Return the headers of safetensors files, in order, several at a time; None for a missing file.
+
+        Raises:
+            HubError: as `open`; the hub does not answer range requests.
+        """
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = list(pool.map(self._header, files))
+        record(str(self.pinned), sum(header.transferred for header in found if header is not None))
+        return found
+
+    def _header(self, file: str) -> RemoteHeader | None:
+        if (path := self.in_cache(file)) is not None:
+            return RemoteHeader.of_file(path)
+        hub = import_hub(self.name)
+        url = hub.hf_hub_url(self.name.repository, self.name.path(file), revision=self.commit)
+        try:
+            with hub_faults(self.name, file):
+                return RemoteHeader.read(url, self.name, file)
+        except MissingFile:
+            return None
+
+    def names(self) -> list[str]:
+        """Return the names of the files in the folder, sorted.
+
+        Raises:
+            HubError: as `open`.
+        """
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+        import_hub(self.name)
+        url = f"{endpoint()}/api/models/{self.name.repository}/tree/{self.commit}/{self.name.folder}"
+        with hub_faults(self.name, "its list of files"):
+            answer = http_backoff(
+                "GET",
+                url.rstrip("/"),
+                headers=build_hf_headers(),
+                timeout=_TIMEOUT_S,
+                max_retries=_MOST_RETRIES,
+            )
+            hf_raise_for_status(answer)
+            listed = answer.json()
+            paths = [str(entry["path"]) for entry in listed if entry.get("type") == "file"]
+        record(str(self.pinned), len(answer.content))
+        return sorted(path.rpartition("/")[2] for path in paths)
+
+
+@dataclass(frozen=True)
+class _Cached:
+    path: Path
+    commit: str
+
+
+def _cached(name: HubName, file: str, revision: str | None, most_bytes: int) -> _Cached:
+    """Return a file in the cache, after a download where it is not there.
+
+    `hf_hub_download` alone would do, but it waits half a minute for a hub that cannot be reached.
+
+    Raises:
+        MissingFile: the repository has no such file.
+        HubError: as `Repository.open`.
+    """
+    hub = import_hub(name)
+    from huggingface_hub import errors
+
+    path, place = name.path(file), {"repo_id": name.repository, "revision": revision}
+    known = hub.try_to_load_from_cache(filename=path, **place) if _is_commit(revision) else None
+    if isinstance(known, str):
+        return _recorded(name, path, Path(known), 0)
+    with hub_faults(name, file):
+        try:
+            found = hub.get_hf_file_metadata(hub.hf_hub_url(filename=path, **place))
+        except (errors.RemoteEntryNotFoundError, errors.RevisionNotFoundError):
+            raise
+        except Exception as error:
+            try:
+                here = hub.hf_hub_download(filename=path, local_files_only=True, **place)
+            except errors.LocalEntryNotFoundError:
+                raise error from None
+            return _recorded(name, path, Path(here), 0)
+        if (found.size or 0) > most_bytes:
+            raise HubError(f"{name}: {file} has {found.size:,} bytes; the limit is {most_bytes:,}")
+        before = hub.try_to_load_from_cache(name.repository, path, revision=found.commit_hash)
+        here = hub.hf_hub_download(filename=path, tqdm_class=_no_progress(), **place)
+    is_new = not isinstance(before, str)
+    return _recorded(name, path, Path(here), Path(here).stat().st_size if is_new else 0)
+
+
+def _is_commit(revision: str | None) -> bool:
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
+def _recorded(name: HubName, path: str, place: Path, transferred: int) -> _Cached:
+    """Return a file of the cache, `snapshots/COMMIT/PATH`."""
+    commit = place.parents[path.count("/")].name
+    record(str(name.at(commit)), transferred)
+    return _Cached(place, commit)
+
+
+def _no_progress() -> Any:
+    """Return the class of a progress bar that shows nothing: these files are small."""
+    from huggingface_hub.utils import tqdm
+
+    class NoProgress(tqdm):  # type: ignore[misc]
+        monitor_interval = 0  # Else tqdm starts a thread, which stays.
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "disable": True})
+
+    return NoProgress

@@ -1,0 +1,46 @@
+"""A model that is planned: where it is from, and what it is built for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.devices import Topology
+from fakexport.report import Progress
+from fakexport.sources import Source, Workload, resolve
+
+
+@dataclass(frozen=True)
+class PlanSource:
+    """A model, and what it is built for.
+
+    Args:
+        subject: The model, as `resolve` takes it.
+        topology: The devices.
+        device_map: Where its modules are; None: where the source puts them.
+        dtype: The dtype that it is cast to; None: that of the source.
+        announce: Called before each export or run.
+    """
+
+    subject: str | nn.Module | Callable[[], Any]
+    topology: Topology
+    device_map: str | Mapping[str, str] | None
+    dtype: torch.dtype | None
+    announce: Callable[[Progress], None]
+
+    @property
+    def placement(self) -> str | None:
+        """The device map as the user wrote it."""
+        return None if self.device_map is None else str(self.device_map)
+
+    def resolved(self, workload: Workload) -> Source:
+        """Return the source for a workload: its example inputs have the sizes of the workload."""
+        return resolve(self.subject, workload=workload)
+
+    def note_trace(self) -> None:
+        """Announce that the model is exported or run on fakes."""
+        self.announce(Progress(1, 1, self.topology.canonical, "trace"))

@@ -1,0 +1,119 @@
+"""The tensors of a cache of transformers by name, and the cache from its tensors.
+
+A program that took the cache itself could be read only where transformers is installed, and would hide which
+tensor is which. The names are the paths inside the cache: `layers_0_keys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fakexport._torch.pytree import tree_flatten, tree_unflatten
+from fakexport.sources.source_error import SourceError
+
+_GROWING = ("keys", "values")
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """What of a cache is not a tensor: its classes, flags and numbers.
+
+    Args:
+        spec: torch's structure of the cache.
+        names: The name of each of its tensors in the order of the structure; None for one that no call
+            changes.
+        numbers: The flags and numbers, by path.
+    """
+
+    spec: Any
+    names: tuple[str | None, ...]
+    numbers: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, cache: Any) -> tuple[CacheLayout, dict[str, torch.Tensor]]:
+        """Return the layout of a cache, and its tensors by name.
+
+        Raises:
+            SourceError: torch cannot take it apart.
+        """
+        leaves, spec = tree_flatten(cache)
+        if not isinstance(spec.context, dict):
+            raise SourceError(f"a {type(cache).__name__} cannot be an input of an exported program")
+        places: dict[int, str] = {}
+        numbers: dict[str, Any] = {}
+        for path, value in _walk(spec.context, ()):
+            if isinstance(value, dict):
+                places[value["i"]] = "_".join(path)
+            else:
+                numbers[".".join(path)] = value
+        # A private tensor repeats a number of the config, such as the size of a window.
+        # A leaf without a place is a size, such as that of the batch.
+        found = (places.get(index) for index in range(len(leaves)))
+        names = tuple(None if name is None or "__" in name else name for name in found)
+        tensors = {
+            name: leaf
+            for name, leaf in zip(names, leaves, strict=True)
+            if name is not None and isinstance(leaf, torch.Tensor)
+        }
+        return cls(spec, names, numbers), tensors
+
+    def filled(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """Return a cache of these tensors. Those that a model writes into are copies: the inputs of a program
+        stay as they are.
+        """
+        some = next(iter(tensors.values()))
+        leaves = [
+            some.new_zeros(()) if name is None else _own(name, tensors[name], self.is_static)
+            for name in self.names
+        ]
+        return tree_unflatten(leaves, self.spec)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the cache has its whole size from the beginning, and is written into."""
+        return any(path.endswith(".max_cache_len") for path in self.numbers)
+
+    def refuse_counting(self, after: CacheLayout, model: str) -> None:
+        """Refuse a cache that counts in Python: a program would have the count of the example for ever.
+
+        Args:
+            after: That of the cache after one more token.
+            model: Name of the model's class.
+        Raises:
+            SourceError: a number or a flag is another one.
+        """
+        for path, value in self.numbers.items():
+            if after.numbers.get(path) != value:
+                raise SourceError(
+                    f"the cache of {model} keeps {path} as a Python number ({value}, then "
+                    f"{after.numbers.get(path)}), which an exported program cannot change"
+                )
+
+
+def _own(name: str, tensor: torch.Tensor, is_static: bool) -> torch.Tensor:
+    return tensor if name.endswith(_GROWING) and not is_static else tensor.clone()
+
+
+def _walk(context: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each leaf of the description that transformers makes of a cache: tensors, flags and numbers."""
+    match context:
+        case {"_t": "tensor"}:
+            yield path, context
+        case {"_t": "items" | "seq" | "map" | "obj"}:
+            for key in ("s", "v"):
+                if key in context:
+                    yield from _walk(context[key], path)
+        case {"_t": _}:
+            return
+        case dict():
+            for name, value in context.items():
+                yield from _walk(value, (*path, str(name)))
+        case list():
+            for index, value in enumerate(context):
+                yield from _walk(value, (*path, str(index)))
+        case bool() | int() | float() | None:
+            yield path, context

@@ -1,0 +1,227 @@
+"""The two calls of generation as programs: prefill reads the prompt, decode reads one token and the cache.
+
+The cache is inputs and outputs of the program, as plain tensors by name. So that a program says at any length
+what the model says, a layer with a window keeps every token, and its mask applies the window: a cache that is
+cut to the window counts its tokens in Python, and a program would have the count of the example.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.documents import CallRecord
+from fakexport.error import type_and_line
+from fakexport.sources.cache_slots import CacheLayout
+from fakexport.sources.generation_defaults import generation_defaults
+from fakexport.sources.input_request import InputRequest
+from fakexport.sources.source import ExampleInputs
+from fakexport.sources.source_error import SourceError
+from fakexport.sources.transformers_inputs import derive_inputs
+
+_CACHES = ("past_key_values", "cache_params")
+_ENCODED = "encoder_last_hidden_state"
+_ENCODER_OUTPUTS = "encoder_outputs"
+_MASK = "attention_mask"
+_POSITIONS = "position_ids"
+# These go through the prompt in a loop of Python, which a program has for one length. So the prefill of
+# jamba reads as many tokens as its convolution does, and decode the others. The programs of the other types
+# were seen to return other tokens than transformers.
+_LOOPING: Mapping[str, str] = MappingProxyType({"jamba": "mamba_d_conv"})
+_REFUSED = frozenset({"falcon_mamba", "mamba", "zamba"})
+_LAST_ONLY = "logits_to_keep"
+
+Patches = Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class GenerationCall:
+    """One of the two calls of a model of transformers.
+
+    Args:
+        workload: `prefill` or `decode`.
+        batch: Sequences of the example; a program of 1 takes no other number.
+        tokens: Tokens of the example's prompt.
+        patches: What the library needs patched while it is traced.
+        capacity: Tokens that a static cache holds; None for a cache that grows.
+    """
+
+    workload: str
+    batch: int
+    tokens: int
+    patches: Patches
+    capacity: int | None = None
+
+    def inputs(self, module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
+        """Return the example inputs of the call, the cache as tensors by name.
+
+        Raises:
+            SourceError: the model does not generate with a cache, or with one that a program cannot take.
+        """
+        config: Any = module.config
+        if config.model_type in _REFUSED:
+            raise SourceError(
+                f"{type(module).__name__} goes through the prompt in a loop of Python, so a program reads "
+                "prompts of one length: it cannot be exported to generate"
+            )
+        kernel = _LOOPING.get(config.model_type)
+        length = self.tokens if kernel is None else max(2, getattr(config, kernel))
+        sequence = length if self.workload == "prefill" else self.tokens
+        derived = derive_inputs(module, device, dtype, batch=self.batch, sequence=sequence)
+        prompt = replace(derived, kwargs=_prompt(module, derived.kwargs, self.workload))
+        record = _record(module, prompt.kwargs, self.workload)
+        if self.workload == "prefill":
+            return replace(prompt, call=replace(record, capacity=self.capacity))
+        try:
+            return self._decoded(module, prompt, record)
+        except SourceError:
+            raise
+        except Exception as error:
+            raise SourceError(
+                f"the decode inputs of {type(module).__name__} cannot be made, since the model does not "
+                f"run on text alone: {type_and_line(error)}"
+            ) from error
+
+    def _decoded(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
+        """Return the inputs of decode, once the model has read the prompt."""
+        with torch.no_grad(), self.patches(module, prompt):
+            read = _text_of(prompt.kwargs, record)
+            returned = module(**read, **self._empty_cache(module))
+            name, layout, tensors = _cache_of(module, returned)
+            kwargs = self._next(read, record, returned)
+            after = module(**kwargs, **{name: layout.filled(tensors)})
+            layout.refuse_counting(_cache_of(module, after)[1], type(module).__name__)
+        return ExampleInputs(
+            kwargs={**kwargs, name: tensors},
+            assumptions=prompt.assumptions,
+            call=replace(record, capacity=self.capacity),
+            cache=layout,
+        )
+
+    def _empty_cache(self, module: nn.Module) -> dict[str, Any]:
+        """Return a static cache as the argument of prefill; nothing where the cache grows."""
+        if self.capacity is None:
+            return {}
+        from transformers import StaticCache
+
+        # Masks of all lengths but that of the cache are one program, so there is one place more.
+        return {_CACHES[0]: StaticCache(config=module.config, max_cache_len=self.capacity + 1)}
+
+    def _next(self, read: Mapping[str, torch.Tensor], record: CallRecord, returned: Any) -> dict[str, Any]:
+        """Return the inputs of the call after the prompt, but for the cache."""
+        tokens = read[record.tokens]
+        kwargs: dict[str, Any] = {record.tokens: tokens[:, :1].clone()}
+        if record.mask is not None and record.has_encoder:
+            kwargs[record.mask] = read[record.mask]
+        elif record.mask is not None:
+            kwargs[record.mask] = read[record.mask].new_ones(self.batch, tokens.shape[1] + 1)
+        if record.positions is not None:
+            kwargs[record.positions] = tokens.new_full((self.batch, 1), tokens.shape[1])
+        if record.has_encoder:
+            kwargs[_ENCODER_OUTPUTS] = (getattr(returned, _ENCODED),)
+        return kwargs
+
+    @contextmanager
+    def tracing(self, module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
+        """Enter a context in which `module` takes and returns the cache as tensors by name."""
+        original = module.forward
+        is_own = "forward" in vars(module)
+        options = {_LAST_ONLY: 1} if _LAST_ONLY in inspect.signature(original).parameters else {}
+        given = next((name for name in _CACHES if name in inputs.kwargs), None)
+
+        def forward(**named: Any) -> dict[str, Any]:
+            if given is not None:
+                assert inputs.cache is not None
+                named[given] = inputs.cache.filled(named[given])
+            else:
+                named |= self._empty_cache(module)
+            returned = original(**named, **options)
+            name, _, tensors = _cache_of(module, returned)
+            outputs = {"logits": returned.logits, name: tensors}
+            encoded = getattr(returned, _ENCODED, None)
+            return outputs if encoded is None else {**outputs, _ENCODER_OUTPUTS: (encoded,)}
+
+        with self.patches(module, inputs):
+            module.forward = forward
+            try:
+                yield
+            finally:
+                if is_own:
+                    module.forward = original
+                else:
+                    del module.forward
+
+
+def use_own_operators(config: Any, model_class: Any, dtype: torch.dtype) -> None:
+    """Choose experts that are made of torch's operators, so that the program runs without transformers.
+
+    torch multiplies groups of rows in bfloat16 alone; in other dtypes transformers has an operator for that.
+
+    Args:
+        config: Changed in place.
+        model_class: The class that is built of it.
+        dtype: Dtype of the model.
+    """
+    if dtype is not torch.bfloat16 and model_class._can_set_experts_implementation():
+        config._experts_implementation = "batched_mm"
+
+
+def _prompt(module: nn.Module, derived: Mapping[str, Any], workload: str) -> dict[str, Any]:
+    """Return the inputs of prefill: with a position for each token where the model takes it, so that padding
+    does not count. A decoder with an encoder starts from one token; the cache of an example of decode has
+    more, since `torch.export` fixes a size of 1.
+    """
+    if "decoder_input_ids" in derived:
+        read = slice(1 if workload == "prefill" else None)
+        return {**derived, "decoder_input_ids": derived["decoder_input_ids"][:, read]}
+    parameters = InputRequest(module, "cpu", torch.float32).parameters
+    if "input_ids" not in derived or _POSITIONS in derived or _POSITIONS not in parameters:
+        return dict(derived)
+    tokens = derived["input_ids"]
+    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens).clone()
+    return {**derived, _POSITIONS: positions}
+
+
+def _record(module: nn.Module, prompt: Mapping[str, Any], workload: str) -> CallRecord:
+    has_decoder = "decoder_input_ids" in prompt
+    if not has_decoder and "input_ids" not in prompt:
+        raise SourceError(f"{type(module).__name__} does not generate text: it takes no input_ids")
+    tokens = "decoder_input_ids" if has_decoder else "input_ids"
+    return CallRecord(
+        workload=workload,
+        tokens=tokens,
+        logits="logits",
+        prompt="input_ids" if "input_ids" in prompt else None,
+        mask=_MASK if _MASK in prompt else None,
+        positions=_POSITIONS if _POSITIONS in prompt else None,
+        defaults=generation_defaults(module),
+    )
+
+
+def _text_of(prompt: Mapping[str, Any], record: CallRecord) -> dict[str, Any]:
+    """Return the inputs without images and sounds: the cache has the same form after text alone."""
+    if record.has_encoder:
+        return dict(prompt)
+    names = (record.tokens, record.mask, record.positions)
+    text = {name: prompt[name] for name in names if name is not None}
+    return {**text, record.tokens: torch.zeros_like(text[record.tokens])}
+
+
+def _cache_of(module: nn.Module, returned: Any) -> tuple[str, CacheLayout, dict[str, torch.Tensor]]:
+    """Return the name under which a model takes its cache, the cache's layout, and its tensors.
+
+    Raises:
+        SourceError: it returns none.
+    """
+    for name in _CACHES:
+        state = getattr(returned, name, None)
+        if state is not None and getattr(returned, "logits", None) is not None:
+            return name, *CacheLayout.of(state)
+    raise SourceError(f"{type(module).__name__} does not return logits and a cache, so it does not generate")

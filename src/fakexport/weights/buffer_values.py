@@ -1,0 +1,180 @@
+"""The values that a model's code gives to tensors that no checkpoint contains."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport._torch.fake_tensors import is_fake_tensor
+from fakexport.capture import UnboundConstant, value_or_reason
+from fakexport.error import InvalidValue, type_and_line
+from fakexport.fake import Held, build, held_tensors
+from fakexport.history import Provenance
+from fakexport.sources import SourceError, resolve
+from fakexport.weights.layout import is_transformers_model
+
+Reference = str | nn.Module | Callable[[], Any]
+Outcome = torch.Tensor | UnboundConstant
+
+
+@dataclass(frozen=True)
+class BuiltAgain:
+    """What building a model again gives.
+
+    Args:
+        origin: How it was built, for the report.
+        values: For each dtype of construction, the value of each tensor by name, or why the code does not
+            determine it.
+    """
+
+    origin: str
+    values: tuple[Mapping[str, Outcome], ...]
+
+    def outcomes(self, name: str) -> list[Outcome]:
+        """Return what the constructions give for a name: one for each dtype that the model may have had."""
+        return [values[name] for values in self.values if name in values]
+
+
+def unsaved_tensors(model: nn.Module) -> dict[str, Held]:
+    """Return the non-persistent buffers and the plain tensors of a model by name: what no checkpoint has.
+
+    Tensors that are parameters or persistent buffers by another name, or views of them, are left out.
+    """
+    saved = {
+        f"{path}.{name}" if path else name
+        for path, owner in model.named_modules(remove_duplicate=False)
+        for name in owner._buffers.keys() - owner._non_persistent_buffers_set
+    }
+    found = list(held_tensors(model))
+    kept = {_memory(h.tensor) for h in found if h.is_parameter or h.path in saved or _is_weight(h.tensor)}
+    return {
+        held.path: held
+        for held in found
+        if not (held.is_parameter or held.path in saved or _is_weight(held.tensor))
+        and (_memory(held.tensor) not in kept or _memory(held.tensor) is None)
+    }
+
+
+def _is_weight(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter)
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    """Return the address of a tensor's memory; None where it has none, or none of its own."""
+    is_here = tensor.layout is torch.strided and not tensor.is_meta and not is_fake_tensor(tensor)
+    if not is_here or tensor.numel() == 0:
+        return None
+    return tensor.untyped_storage().data_ptr() or None
+
+
+def built_again(model: nn.Module, reference: Reference | None) -> BuiltAgain:
+    """Return the values that the model's code computes, from its construction without data.
+
+    Args:
+        model: The model that is verified; it is not changed.
+        reference: What builds the same model; None: its class with its config, or with the arguments of the
+            constructor that it keeps as attributes of the same names.
+    Raises:
+        ValueError: the model does not say how it was built, or its constructor raises.
+    """
+    if isinstance(reference, nn.Module):
+        held = unsaved_tensors(reference)
+        return BuiltAgain("the model that was passed", ({n: h.tensor for n, h in held.items()},))
+    factory, origin = _own_factory(model) if reference is None else _named_factory(reference)
+    return BuiltAgain(origin, tuple(_values(factory, dtype, origin) for dtype in _dtypes(model)))
+
+
+def _dtypes(model: nn.Module) -> list[torch.dtype]:
+    """Return the dtypes that the model may have been built in: torch's default, and that of its weights."""
+    floats = [p.dtype for p in model.parameters() if p.is_floating_point() and p.itemsize > 1]
+    return list(dict.fromkeys([torch.get_default_dtype(), *floats[:1]]))
+
+
+def _values(factory: Callable[[], Any], dtype: torch.dtype, origin: str) -> dict[str, Outcome]:
+    try:
+        # Under a seed that no one chose, whatever is drawn counts as random, also after `torch.manual_seed`.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_UNCHOSEN_SEED)
+            module = build(factory, dtype=dtype, default_device="cpu").module
+    except Exception as error:
+        raise InvalidValue(f"{origin}: the model cannot be built again: {type_and_line(error)}") from error
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    buffers = {
+        name: tensor
+        for name, tensor in module.state_dict(keep_vars=True).items()
+        if isinstance(tensor, torch.Tensor) and name not in parameters
+    }
+    provenance = Provenance(parameters, buffers)
+    return {name: value_or_reason(held.tensor, provenance) for name, held in unsaved_tensors(module).items()}
+
+
+def _named_factory(reference: str | Callable[[], Any]) -> tuple[Callable[[], Any], str]:
+    source = resolve(reference)
+    return source.factory, source.spec
+
+
+def _own_factory(model: Any) -> tuple[Callable[[], Any], str]:
+    cls = type(model)
+    if is_transformers_model(model):
+        config = copy.deepcopy(model.config)
+        if getattr(config, "quantization_config", None) is not None:
+            del config.quantization_config
+        return (
+            lambda: cls._from_config(copy.deepcopy(config), dtype=torch.get_default_dtype()),
+            f"{cls.__name__} with its config",
+        )
+    kept = _kept_arguments(model)
+    if kept is None:
+        raise InvalidValue(
+            f"{cls.__name__} does not keep the arguments of its constructor: pass what builds it, "
+            "`verify_buffers(model, factory)` or `fakexport verify-buffers FACTORY REFERENCE`"
+        )
+    names = ", ".join(kept)
+    return (
+        lambda: cls(**{name: copy.deepcopy(value) for name, value in kept.items()}),
+        f"{cls.__name__}({names}) with what it keeps under these names" if names else f"{cls.__name__}()",
+    )
+
+
+def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:
+    """Return every argument of the constructor, as attributes of the same names; None if one is missing."""
+    parameters = list(inspect.signature(type(model).__init__).parameters.values())[1:]
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters):
+        return None
+    kept = {p.name: getattr(model, p.name, _MISSING) for p in parameters}
+    is_usable = not any(
+        value is _MISSING or isinstance(value, nn.Module | torch.Tensor) for value in kept.values()
+    )
+    return kept if is_usable else None
+
+
+_MISSING = object()
+_UNCHOSEN_SEED = 2**62 + 1
+
+
+def loaded_model(spec: str) -> nn.Module:
+    """Return the model that a Python factory builds, with real tensors.
+
+    Args:
+        spec: `file.py:factory` or `package.module:factory`; it may return inputs next to the model.
+    Raises:
+        SourceError: it is not a Python source.
+        ValueError: the factory raises.
+    """
+    source = resolve(spec)
+    if source.kind != "python":
+        raise SourceError(f"{spec} has no weights: write a factory that loads them, and pass file.py:FACTORY")
+    try:
+        made = source.factory()
+    except SourceError:
+        raise
+    except Exception as error:
+        raise InvalidValue(f"{spec} raised {type_and_line(error)}") from error
+    module: nn.Module = made[0] if isinstance(made, tuple | list) else made
+    return module

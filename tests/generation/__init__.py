@@ -1,0 +1,1 @@
+"""Generation of small models of many families, next to transformers."""

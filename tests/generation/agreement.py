@@ -1,0 +1,82 @@
+"""Tokens of a bundle next to those of `transformers.generate`, for one family."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import fakexport as fe
+from tests.generation.families import FIRST, VOCABULARY, Family
+
+NEW_TOKENS = 24
+LENGTHS = (5, 21)
+"""Not the length of the export, which is 16; the longer one exceeds every window."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What came out.
+
+    Args:
+        found, expected: Tokens by prompt.
+    """
+
+    found: list[list[int]]
+    expected: list[list[int]]
+
+    @property
+    def is_equal(self) -> bool:
+        return self.found == self.expected
+
+    @property
+    def variety(self) -> int:
+        """Return the number of different tokens in the sequence with the most of them."""
+        return max(len(set(row)) for row in self.expected)
+
+
+def exported(folder: Path, *, dynamic: str | None = None) -> fe.Bundle:
+    """Return the weight-less bundle of the model in a folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fe.PartialProgram)
+        programs = {
+            call: fe.export(f"hf:{folder}", workload=call, dynamic_shapes=dynamic)
+            for call in ("prefill", "decode")
+        }
+    fe.save_bundle(programs, folder / "model.pt2")
+    return fe.load_bundle(folder / "model.pt2")
+
+
+def prompt(length: int, batch: int = 1, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed + length)
+    return torch.randint(FIRST, VOCABULARY, (batch, length), generator=generator)
+
+
+def eager(model: nn.Module, ids: torch.Tensor, **inputs: Any) -> list[list[int]]:
+    """Return the new tokens that transformers generates greedily."""
+    model_: Any = model
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **inputs}
+    options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "num_beams": 1, **inputs}
+    with torch.no_grad():
+        made = model_.generate(**options)
+    skipped = 1 if model_.config.is_encoder_decoder else ids.shape[1]
+    return made[:, skipped:].tolist()
+
+
+def agreement(family: Family, folder: Path) -> Agreement:
+    """Return the tokens of one family after prompts of several lengths."""
+    model: Any = family.saved(folder)
+    bundle = exported(folder)
+    generator = fe.Generator(fe.bind(bundle, folder))
+    found: list[list[int]] = []
+    expected: list[list[int]] = []
+    numbers = torch.Generator().manual_seed(1)
+    for length in LENGTHS:
+        ids, inputs = prompt(length), family.inputs(numbers)
+        found += map(list, generator(ids, max_new_tokens=NEW_TOKENS, inputs=inputs).tokens)
+        expected += eager(model, ids, **inputs)
+    return Agreement(found, expected)

@@ -1,0 +1,277 @@
+"""The families of models that generation is tried with: small ones, whose tokens differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+VOCABULARY = 96
+FIRST = 5
+"""Smaller tokens are special."""
+_TEXT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+_NO_SPECIAL = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+_SMALL_EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
+_SEQ2SEQ = {
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+}
+_VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 16,
+    "patch_size": 8,
+}
+
+
+def _image(generator: torch.Generator) -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.randn(1, 3, 16, 16, generator=generator)}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of model.
+
+    Args:
+        name: The model type, with what is special about it.
+        model_class: In transformers.
+        config: Settings of its config.
+        kind: What is special, for the table.
+        gain: What the weights are multiplied with, so that scores differ.
+        level: `common`: with every change; `slow`: in CI; `exhaustive`.
+        parts: Configs in the config.
+        inputs: What prefill takes besides text.
+    """
+
+    name: str
+    model_class: str
+    config: Mapping[str, Any]
+    kind: str
+    gain: float = 6.0
+    level: str = "exhaustive"
+    parts: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    inputs: Callable[[torch.Generator], dict[str, torch.Tensor]] = lambda generator: {}
+
+    @property
+    def type(self) -> Any:
+        return getattr(transformers, self.model_class)
+
+    def build(self) -> nn.Module:
+        """Return the model with random weights, the same in each process."""
+        torch.manual_seed(0)
+        config = self.type.config_class(**self.config, **{name: part() for name, part in self.parts.items()})
+        model = self.type(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(self.gain)
+        return model
+
+    def saved(self, folder: Path) -> nn.Module:
+        """Return the model, after writing its config and weights as `save_pretrained` does."""
+        model = self.build()
+        model.save_pretrained(folder)
+        return model
+
+
+def _text(
+    name: str, model_class: str, kind: str, level: str = "exhaustive", gain: float = 6.0, **more: Any
+) -> Family:
+    return Family(name, model_class, {**_TEXT, **_NO_SPECIAL, **more}, kind, gain, level)
+
+
+FAMILIES = (
+    _text("llama", "LlamaForCausalLM", "dense", "common"),
+    _text("qwen2", "Qwen2ForCausalLM", "dense"),
+    _text("qwen3", "Qwen3ForCausalLM", "dense", head_dim=8),
+    _text("mistral", "MistralForCausalLM", "window in every layer", "slow", sliding_window=8),
+    _text(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        "window in every other layer",
+        head_dim=8,
+        tie_word_embeddings=False,
+        sliding_window=8,
+    ),
+    _text(
+        "gemma3",
+        "Gemma3ForCausalLM",
+        "window in most layers",
+        "common",
+        head_dim=8,
+        tie_word_embeddings=False,
+        sliding_window=8,
+        num_hidden_layers=3,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+    ),
+    _text("phi3", "Phi3ForCausalLM", "dense", sliding_window=None),
+    _text("cohere2", "Cohere2ForCausalLM", "window in most layers", sliding_window=8),
+    _text("olmo2", "Olmo2ForCausalLM", "dense"),
+    _text("granite", "GraniteForCausalLM", "dense"),
+    _text(
+        "gpt2",
+        "GPT2LMHeadModel",
+        "learned positions",
+        n_embd=32,
+        tie_word_embeddings=False,
+        n_layer=2,
+        n_head=4,
+        n_positions=128,
+    ),
+    _text("gpt_neox", "GPTNeoXForCausalLM", "dense"),
+    _text("opt", "OPTForCausalLM", "learned positions", ffn_dim=64, word_embed_proj_dim=32),
+    _text(
+        "bloom", "BloomForCausalLM", "positions in the scores", tie_word_embeddings=False, n_head=4, n_layer=2
+    ),
+    _text("falcon", "FalconForCausalLM", "one key-value head", tie_word_embeddings=False),
+    _text("stablelm", "StableLmForCausalLM", "dense"),
+    _text("mixtral", "MixtralForCausalLM", "experts", "slow", num_local_experts=4),
+    _text("qwen3_moe", "Qwen3MoeForCausalLM", "experts", head_dim=8, num_experts=4, **_SMALL_EXPERTS),
+    _text(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        "experts and windows",
+        head_dim=8,
+        num_local_experts=4,
+        sliding_window=8,
+        num_experts_per_tok=2,
+    ),
+    _text(
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        "latent attention, experts",
+        n_routed_experts=4,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=8,
+        v_head_dim=8,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        num_key_value_heads=4,
+        **_SMALL_EXPERTS,
+    ),
+    _text("mamba", "MambaForCausalLM", "state space", state_size=8),
+    _text(
+        "mamba2",
+        "Mamba2ForCausalLM",
+        "state space",
+        "slow",
+        state_size=8,
+        num_heads=8,
+        head_dim=8,
+        n_groups=1,
+        chunk_size=32,
+    ),
+    _text("falcon_mamba", "FalconMambaForCausalLM", "state space", state_size=8),
+    _text(
+        "jamba",
+        "JambaForCausalLM",
+        "hybrid, experts",
+        num_experts=2,
+        mamba_d_state=8,
+        mamba_dt_rank=4,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        expert_layer_period=2,
+        expert_layer_offset=1,
+        use_mamba_kernels=False,
+    ),
+    _text(
+        "bamba",
+        "BambaForCausalLM",
+        "hybrid",
+        mamba_n_heads=8,
+        mamba_d_head=8,
+        mamba_d_state=8,
+        mamba_chunk_size=32,
+        attn_layer_indices=[1],
+    ),
+    _text("lfm2", "Lfm2ForCausalLM", "hybrid, convolutions", "slow", layer_types=["conv", "full_attention"]),
+    _text(
+        "recurrent_gemma",
+        "RecurrentGemmaForCausalLM",
+        "recurrent",
+        attention_window_size=8,
+        lru_width=32,
+        num_hidden_layers=3,
+    ),
+    Family(
+        "t5",
+        "T5ForConditionalGeneration",
+        {
+            "vocab_size": VOCABULARY,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "eos_token_id": None,
+            "decoder_start_token_id": 0,
+            "pad_token_id": 0,
+        },
+        "encoder and decoder",
+        3.0,
+        "slow",
+    ),
+    Family(
+        "bart",
+        "BartForConditionalGeneration",
+        {
+            **_SEQ2SEQ,
+            "max_position_embeddings": 128,
+            "eos_token_id": 2,
+            "tie_word_embeddings": False,
+            "forced_eos_token_id": 2,
+        },
+        "encoder and decoder",
+    ),
+    Family(
+        "git",
+        "GitForCausalLM",
+        {**_TEXT, **_NO_SPECIAL},
+        "captioning",
+        parts={"vision_config": lambda: _VISION},
+        inputs=_image,
+    ),
+    Family(
+        "blip",
+        "BlipForConditionalGeneration",
+        {},
+        "captioning",
+        parts={
+            "text_config": lambda: {
+                **_TEXT,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+                "sep_token_id": 2,
+                "pad_token_id": 0,
+            },
+            "vision_config": lambda: _VISION,
+        },
+        inputs=_image,
+    ),
+)
+NAMED = {family.name: family for family in FAMILIES}

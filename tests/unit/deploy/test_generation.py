@@ -1,0 +1,342 @@
+"""Generation with prefill and decode: next to transformers, and what would be a clean wrong answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from transformers.generation import TopKLogitsWarper, TopPLogitsWarper
+
+import fakexport as fe
+from fakexport.deploy.generation.sampling import restricted
+from fakexport.documents import CallRecord, GenerationDefaults
+from fakexport.program import facts_of, keep_facts
+from tests.generation.agreement import NEW_TOKENS, eager, exported, prompt
+from tests.generation.families import NAMED
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("llama")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> nn.Module:
+    return NAMED["llama"].saved(folder)
+
+
+@pytest.fixture(scope="module")
+def bundle(model: nn.Module, folder: Path) -> fe.Bundle:
+    """A bundle that takes any number of sequences, with its weights."""
+    return fe.bind(exported(folder, dynamic="auto"), folder)
+
+
+@pytest.fixture(scope="module")
+def singles(model: nn.Module, folder: Path) -> dict[str, ExportedProgram]:
+    """Programs that take one sequence, and a decode in another dtype."""
+    programs: dict[str, Any] = {"prefill": None, "decode": None}
+    programs = {call: fe.export(f"hf:{folder}", workload=call) for call in programs}
+    return {**programs, "half": fe.export(f"hf:{folder}", workload="decode", dtype=torch.bfloat16)}
+
+
+@pytest.fixture(scope="module")
+def static(model: nn.Module, folder: Path) -> fe.Generator:
+    """With a cache of 40 tokens."""
+    calls: Any = ("prefill", "decode")
+    programs = {call: fe.export(f"hf:{folder}", workload=call, cache_length=40) for call in calls}
+    return fe.Generator(fe.bind(fe.Bundle(programs), folder))
+
+
+@pytest.fixture(scope="module")
+def generator(bundle: fe.Bundle) -> fe.Generator:
+    return fe.Generator(bundle)
+
+
+@pytest.fixture
+def records(bundle: fe.Bundle) -> Iterator[dict[str, CallRecord]]:
+    """The records of both programs; what a test makes of them is undone."""
+    facts = {method: facts_of(bundle[method]) for method in bundle}
+    yield {method: known.call for method, known in facts.items() if known.call is not None}
+    for method, known in facts.items():
+        keep_facts(bundle[method], known)
+
+
+def recorded(bundle: fe.Bundle, method: str, **changes: Any) -> fe.Bundle:
+    """The bundle, one of whose programs has another record."""
+    known = facts_of(bundle[method])
+    assert known.call is not None
+    keep_facts(bundle[method], replace(known, call=replace(known.call, **changes)))
+    return bundle
+
+
+def test_padded_prompts_of_one_batch_get_what_each_gets_alone(
+    generator: fe.Generator, model: nn.Module
+) -> None:
+    prompts = [prompt(length, seed=length)[0].tolist() for length in (1, 4, 19)]
+
+    found = generator(prompts, max_new_tokens=NEW_TOKENS)
+
+    expected = [eager(model, torch.tensor([row]))[0] for row in prompts]
+    assert [list(row) for row in found.tokens] == expected
+    assert len({tuple(row) for row in expected}) == 3
+    assert min(len(set(row)) for row in expected) > 2
+    assert found.stops == ("length",) * 3
+
+
+def test_a_program_of_one_sequence_takes_several_one_after_the_other(
+    singles: dict[str, ExportedProgram], folder: Path, generator: fe.Generator
+) -> None:
+    programs = {call: singles[call] for call in ("prefill", "decode")}
+    single = fe.Generator(fe.bind(fe.Bundle(programs), folder))
+    prompts = [prompt(3)[0].tolist(), prompt(9)[0].tolist()]
+
+    found = single(prompts, max_new_tokens=5)
+
+    assert found == generator(prompts, max_new_tokens=5)
+
+
+def test_a_sequence_that_ends_does_not_end_the_others(generator: fe.Generator, model: nn.Module) -> None:
+    ids = prompt(5, batch=2)
+    whole: Any = eager(model, ids)
+    end = next(token for token in whole[0][2:] if token not in whole[1])
+
+    found = generator(ids, max_new_tokens=NEW_TOKENS, eos=[end])
+
+    assert list(found.tokens[0]) == whole[0][: whole[0].index(end) + 1]
+    assert list(found.tokens[1]) == whole[1]
+    assert found.stops == ("eos", "length")
+
+
+def test_the_tokens_that_end_are_those_of_the_generation_config(
+    bundle: fe.Bundle, records: dict[str, CallRecord], model: nn.Module
+) -> None:
+    ids = prompt(5)
+    end = eager(model, ids)[0][4]
+    defaults = GenerationDefaults(eos=(end,))
+
+    found = fe.generate(recorded(bundle, "prefill", defaults=defaults), ids, max_new_tokens=NEW_TOKENS)
+    without = fe.generate(bundle, ids, max_new_tokens=NEW_TOKENS, eos=())
+
+    assert found.tokens[0][-1] == end
+    assert len(found.tokens[0]) <= 5
+    assert len(without.tokens[0]) == NEW_TOKENS
+
+
+def test_more_tokens_than_positions_are_refused(generator: fe.Generator) -> None:
+    generator(prompt(120), max_new_tokens=8)
+
+    with pytest.raises(fe.UnsuitableInputs, match="129 together, but the model has 128 positions"):
+        generator(prompt(120), max_new_tokens=9)
+
+
+@pytest.mark.parametrize("length", [2, 5, 17])
+def test_a_static_cache_writes_the_same_up_to_its_last_place(
+    length: int, static: fe.Generator, generator: fe.Generator
+) -> None:
+    ids, most = prompt(length), 41 - length
+
+    assert static(ids, max_new_tokens=most) == generator(ids, max_new_tokens=most)
+    with pytest.raises(fe.UnsuitableInputs, match="42 together, but the static cache holds 40"):
+        static(ids, max_new_tokens=most + 1)
+
+
+def test_a_static_cache_that_counts_in_python_is_refused(tmp_path: Path) -> None:
+    NAMED["gemma3"].saved(tmp_path)
+
+    with pytest.raises(fe.SourceError, match=r"cumulative_length_int as a Python number \(16, then 17\)"):
+        fe.export(f"hf:{tmp_path}", workload="decode", cache_length=40)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_length": 40}, "--cache-length applies to --workload prefill, decode and generate"),
+        ({"workload": "decode", "cache_length": 17}, "the example needs 18 or more"),
+        ({"workload": "train"}, "the workload 'train' cannot be exported: forward, prefill, decode can"),
+        ({"workload": "decode", "dynamic_shapes": {"input_ids": None}}, "takes dynamic dimensions as text"),
+    ],
+)
+def test_an_export_that_there_is_not_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fe.export("hf:llama", **options)
+
+
+def test_the_state_goes_by_name_not_by_order(bundle: fe.Bundle, records: dict[str, CallRecord]) -> None:
+    ids = prompt(5)
+    expected = fe.generate(bundle, ids, max_new_tokens=8)
+
+    state = tuple(reversed(records["decode"].state))
+    found = fe.generate(recorded(bundle, "decode", state=state), ids, max_new_tokens=8)
+
+    assert found == expected
+
+
+def test_keys_in_the_place_of_values_are_another_model(
+    bundle: fe.Bundle, records: dict[str, CallRecord]
+) -> None:
+    """They have one shape and dtype: nothing but the record tells them apart."""
+    ids = prompt(5)
+    expected = fe.generate(bundle, ids, max_new_tokens=8)
+    state = records["decode"].state
+    exchanged = {one.name: other for one, other in zip(state, (*state[1::2], *state[::2]), strict=True)}
+    assert {tensor.name for tensor in state} == exchanged.keys()
+
+    swapped = tuple(replace(tensor, input=exchanged[tensor.name].input) for tensor in state)
+    found = fe.generate(recorded(bundle, "decode", state=swapped), ids, max_new_tokens=8)
+
+    assert found != expected
+
+
+def test_state_that_does_not_fit_is_refused(bundle: fe.Bundle, records: dict[str, CallRecord]) -> None:
+    state = records["prefill"].state
+    with pytest.raises(fe.DeployError, match="prefill does not leave past_key_values"):
+        fe.Generator(recorded(bundle, "prefill", state=state[:-1]))
+
+
+@pytest.mark.parametrize("field", ["tokens", "mask", "logits"])
+def test_a_record_that_names_what_is_not_there_is_refused(
+    field: str, bundle: fe.Bundle, records: dict[str, CallRecord]
+) -> None:
+    with pytest.raises(fe.DeployError, match="has elsewhere, which it does not have"):
+        fe.Generator(recorded(bundle, "decode", **{field: "elsewhere"}))
+
+
+def test_an_input_that_no_one_fills_is_refused(bundle: fe.Bundle, records: dict[str, CallRecord]) -> None:
+    with pytest.raises(fe.DeployError, match="does not say what the input position_ids of decode is"):
+        fe.Generator(recorded(bundle, "decode", positions=None))
+
+
+def test_prompts_that_cannot_be_padded_are_refused(bundle: fe.Bundle, records: dict[str, CallRecord]) -> None:
+    generator = fe.Generator(bundle)
+    generator._prefill = replace(generator._prefill, record=replace(records["prefill"], positions=None))
+
+    with pytest.raises(fe.UnsuitableInputs, match="2 to 3 tokens, and the program has no mask and positions"):
+        generator([[5, 6], [5, 6, 7]], max_new_tokens=2)
+
+
+def test_decode_of_another_dtype_is_refused(singles: dict[str, ExportedProgram]) -> None:
+    with pytest.raises(ValueError, match=r"float32.* in prefill and bfloat16.* in decode"):
+        fe.Bundle({"prefill": singles["prefill"], "decode": singles["half"]})
+
+
+def test_a_cache_of_another_dtype_is_refused(singles: dict[str, ExportedProgram], bundle: fe.Bundle) -> None:
+    """With prefixes, no weight is shared: only the cache shows it."""
+    programs = {"prefill": singles["prefill"], "decode": singles["half"]}
+    weights = bundle["prefill"].state_dict
+    both = {f"a.{name}": tensor for name, tensor in weights.items()}
+    both |= {f"b.{name}": tensor.bfloat16() for name, tensor in weights.items()}
+    made = fe.bind(fe.Bundle(programs, prefixes={"prefill": "a.", "decode": "b."}), both)
+
+    with pytest.raises(fe.DeployError, match="as float32, but decode takes it as bfloat16"):
+        fe.Generator(made)
+
+
+def test_a_bundle_that_does_not_generate_is_refused() -> None:
+    program = fe.export(lambda: (nn.Linear(2, 2), (torch.zeros(1, 2),)))
+
+    with pytest.raises(fe.DeployError, match="no program for prefill among one: `fakexport export SOURCE"):
+        fe.Generator(fe.Bundle({"one": program}))
+
+
+def test_without_weights_nothing_is_generated(folder: Path) -> None:
+    with pytest.raises(fe.UnboundProgram):
+        fe.generate(folder / "model.pt2", [5, 6], max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (None, "there is no prompt: the program takes input_ids"),
+        ([], "there is no prompt"),
+        ([[]], "a prompt has no tokens"),
+        ([5, -1], "-1 is not a token id"),
+        ([[5, "6"]], "'6' is not a token id"),
+        ([[5, True]], "True is not a token id"),
+        (torch.zeros(2), "0.0 is not a token id"),
+    ],
+)
+def test_a_prompt_that_is_none_is_refused(prompts: Any, message: str, generator: fe.Generator) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        generator(prompts, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0}, {"temperature": float("nan")}, {"top_k": 0}, {"top_p": 0}, {"top_p": 1.5}],
+)
+def test_a_number_out_of_its_range_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))} is .*, but must be"):
+        fe.Sampling(**options)
+
+
+def test_what_is_drawn_depends_on_the_seed_alone(generator: fe.Generator) -> None:
+    def drawn(seed: int) -> fe.Generated:
+        return generator(
+            prompt(4, batch=3), max_new_tokens=12, sampling=fe.Sampling(temperature=2.0, seed=seed)
+        )
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-6}])
+def test_drawing_from_one_token_is_greedy(options: dict[str, Any], generator: fe.Generator) -> None:
+    ids = prompt(4, batch=2)
+
+    found = generator(ids, max_new_tokens=8, sampling=fe.Sampling(**options))
+
+    assert found == generator(ids, max_new_tokens=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "warper"),
+    [({"top_k": 3}, TopKLogitsWarper(3)), ({"top_p": 0.7}, TopPLogitsWarper(0.7))],
+    ids=["top_k", "top_p"],
+)
+def test_tokens_are_drawn_from_those_that_transformers_leaves(options: dict[str, Any], warper: Any) -> None:
+    scores = torch.randn(1, 12, generator=torch.Generator().manual_seed(3))
+    left = warper(torch.zeros(1, 1, dtype=torch.long), scores).isfinite().nonzero()[:, 1].tolist()
+
+    numbers = torch.Generator().manual_seed(0)
+    drawn = fe.Sampling(**options).chosen(scores.expand(3000, -1), numbers).tolist()
+
+    assert sorted(set(drawn)) == left
+    assert 1 < len(left) < 12
+
+
+def test_what_the_generation_config_forces_and_forbids() -> None:
+    scores = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
+    defaults = GenerationDefaults(suppressed=(0, 99), suppressed_first=(1,), forced_last=3)
+
+    def best(**place: Any) -> int:
+        return int(restricted(scores, defaults, **place).argmax())
+
+    assert best(generated=0, is_last=False) == 2
+    assert best(generated=1, is_last=False) == 1
+    assert best(generated=1, is_last=True) == 3
+    forced = replace(defaults, forced_first=2)
+    assert int(restricted(scores, forced, generated=0, is_last=True).argmax()) == 2
+
+
+def test_transformers_is_not_needed(model: nn.Module, folder: Path, bundle: fe.Bundle) -> None:
+    fe.save_bundle(bundle, folder / "bound.pt2")
+    ids = prompt(6)
+    code = (
+        "import sys, fakexport as fe\n"
+        f"found = fe.generate({str(folder / 'bound.pt2')!r}, {ids.tolist()}, max_new_tokens=6)\n"
+        "assert 'transformers' not in sys.modules\n"
+        "print(*found.tokens[0])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert [int(token) for token in done.stdout.split()] == eager(model, ids)[0][:6]

@@ -1,0 +1,35 @@
+"""Tokens of small models of many families: those of transformers, or the reason that the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.generation.families import FAMILIES, Family
+from tests.generation.page import PAGE, rows_on, tried
+
+
+def _marks(family: Family) -> list[pytest.MarkDecorator]:
+    return [] if family.level == "common" else [getattr(pytest.mark, family.level)]
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, id=family.name, marks=_marks(family)) for family in FAMILIES]
+)
+def test_a_family_generates_what_the_page_says(family: Family, tmp_path: Path) -> None:
+    row = tried(family, tmp_path)
+
+    assert rows_on(PAGE.read_text(encoding="utf-8"))[family.name] == row.verdict
+    if row.is_equal:
+        assert row.variety > 2, "weights that repeat a token prove nothing"
+
+
+def test_the_page_has_every_family() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+
+    assert list(rows_on(text)) == [family.name for family in FAMILIES]
+    equal = sum(verdict == "equal" for verdict in rows_on(text).values())
+    assert re.search(rf"\b{equal} of {len(FAMILIES)} families\b", text)
+    assert equal >= 20
