@@ -14,6 +14,7 @@ from torch import nn
 VOCABULARY = 96
 FIRST = 5
 """Smaller tokens are special."""
+IMAGE_TOKEN = 4
 _TEXT = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -49,6 +50,10 @@ def _image(generator: torch.Generator) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.randn(1, 3, 16, 16, generator=generator)}
 
 
+def _sound(generator: torch.Generator) -> dict[str, torch.Tensor]:
+    return {"input_features": 3 * torch.randn(1, 8, 32, generator=generator)}
+
+
 @dataclass(frozen=True)
 class Family:
     """A kind of model.
@@ -62,6 +67,8 @@ class Family:
         level: `common`: with every change; `slow`: in CI; `exhaustive`.
         parts: Configs in the config.
         inputs: What prefill takes besides text.
+        image_tokens: Placeholder tokens of the image, which go before the text.
+        reads_text: Whether it takes a prompt of tokens.
     """
 
     name: str
@@ -72,6 +79,8 @@ class Family:
     level: str = "exhaustive"
     parts: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     inputs: Callable[[torch.Generator], dict[str, torch.Tensor]] = lambda generator: {}
+    image_tokens: int = 0
+    reads_text: bool = True
 
     @property
     def type(self) -> Any:
@@ -146,6 +155,17 @@ FAMILIES = (
     ),
     _text("falcon", "FalconForCausalLM", "one key-value head", tie_word_embeddings=False),
     _text("stablelm", "StableLmForCausalLM", "dense"),
+    _text("gemma", "GemmaForCausalLM", "dense", head_dim=8, tie_word_embeddings=False),
+    _text("nemotron", "NemotronForCausalLM", "dense"),
+    _text(
+        "exaone4",
+        "Exaone4ForCausalLM",
+        "window in most layers",
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+    _text("phimoe", "PhimoeForCausalLM", "experts", num_local_experts=4),
+    _text("olmoe", "OlmoeForCausalLM", "experts", num_experts=4, num_experts_per_tok=2),
     _text("mixtral", "MixtralForCausalLM", "experts", "slow", num_local_experts=4),
     _text("qwen3_moe", "Qwen3MoeForCausalLM", "experts", head_dim=8, num_experts=4, **_SMALL_EXPERTS),
     _text(
@@ -209,6 +229,60 @@ FAMILIES = (
         mamba_chunk_size=32,
         attn_layer_indices=[1],
     ),
+    _text(
+        "zamba2",
+        "Zamba2ForCausalLM",
+        "hybrid, shared attention",
+        num_hidden_layers=3,
+        layers_block_type=["mamba", "hybrid", "mamba"],
+        mamba_d_state=8,
+        mamba_headdim=8,
+        n_mamba_heads=8,
+        mamba_ngroups=1,
+        chunk_size=32,
+        num_key_value_heads=4,
+        num_mem_blocks=1,
+        adapter_rank=4,
+        use_mamba_kernels=False,
+    ),
+    _text(
+        "falcon_h1",
+        "FalconH1ForCausalLM",
+        "state space and attention in each layer",
+        mamba_d_ssm=64,
+        mamba_n_heads=8,
+        mamba_d_head=8,
+        mamba_d_state=8,
+        mamba_n_groups=1,
+        mamba_chunk_size=32,
+    ),
+    _text(
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        "hybrid, experts",
+        layer_types=["mamba", "attention"],
+        mamba_n_heads=8,
+        mamba_d_head=8,
+        mamba_d_state=8,
+        mamba_chunk_size=32,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        shared_intermediate_size=32,
+    ),
+    _text(
+        "qwen3_next",
+        "Qwen3NextForCausalLM",
+        "hybrid, linear attention, experts",
+        head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+        num_experts=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        shared_expert_intermediate_size=16,
+        **_SMALL_EXPERTS,
+    ),
     _text("lfm2", "Lfm2ForCausalLM", "hybrid, convolutions", "slow", layer_types=["conv", "full_attention"]),
     _text(
         "recurrent_gemma",
@@ -249,12 +323,66 @@ FAMILIES = (
         "encoder and decoder",
     ),
     Family(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        {
+            **_SEQ2SEQ,
+            "num_mel_bins": 8,
+            "max_source_positions": 16,
+            "max_target_positions": 64,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 3,
+            "suppress_tokens": None,
+            "begin_suppress_tokens": None,
+            "tie_word_embeddings": False,
+        },
+        "speech to text",
+        14.0,
+        "slow",
+        inputs=_sound,
+        reads_text=False,
+    ),
+    Family(
         "git",
         "GitForCausalLM",
         {**_TEXT, **_NO_SPECIAL},
         "captioning",
         parts={"vision_config": lambda: _VISION},
         inputs=_image,
+    ),
+    Family(
+        "llava",
+        "LlavaForConditionalGeneration",
+        {"image_token_id": IMAGE_TOKEN, "tie_word_embeddings": False},
+        "image in the text",
+        6.0,
+        "slow",
+        parts={
+            "vision_config": lambda: transformers.CLIPVisionConfig(**_VISION, projection_dim=32),
+            "text_config": lambda: transformers.LlamaConfig(**_TEXT, **_NO_SPECIAL),
+        },
+        inputs=_image,
+        image_tokens=4,
+    ),
+    Family(
+        "gemma3_image",
+        "Gemma3ForConditionalGeneration",
+        {"image_token_id": IMAGE_TOKEN, "mm_tokens_per_image": 4, "tie_word_embeddings": False},
+        "image in the text, windows",
+        parts={
+            "vision_config": lambda: transformers.SiglipVisionConfig(**{**_VISION, "patch_size": 4}),
+            "text_config": lambda: transformers.Gemma3TextConfig(
+                **_TEXT,
+                **_NO_SPECIAL,
+                head_dim=8,
+                sliding_window=8,
+                layer_types=["sliding_attention", "full_attention"],
+            ),
+        },
+        inputs=_image,
+        image_tokens=4,
     ),
     Family(
         "blip",

@@ -23,7 +23,7 @@ from fakexport.capture.recovered import PartialProgram, UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.fake import Built, DeviceMap, install_transfers
 from fakexport.program import unused_parameters
-from fakexport.sources import ExampleInputs, ExportedWorkload, Source, exported_workload, resolve
+from fakexport.sources import ExampleInputs, ExportedWorkload, Source, exported_workload, parse_dtype, resolve
 
 
 @renamed(topology="target")
@@ -34,7 +34,7 @@ def export(
     *,
     target: str | Topology | None = None,
     device_map: str | Mapping[str, str] | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: str | torch.dtype | None = None,
     dynamic_shapes: Any = None,
     strict: bool = False,
     workload: ExportedWorkload = "forward",
@@ -61,7 +61,8 @@ def export(
             `"fc1=cpu,fc2=cuda:0"`, the path of a JSON file, or `"balanced"`. Where the model does not move
             tensors between them itself, transfers are inserted. Default: where the factory puts them, on
             the topology's first accelerator if it does not say.
-        dtype: Default floating-point dtype while the model is constructed. Default: torch's.
+        dtype: Default floating-point dtype while the model is constructed, `torch.bfloat16` or its name.
+            Default: torch's.
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or what `torch.export.export` takes.
         strict: Trace with TorchDynamo instead of running the Python code.
         workload, cache_length: `prefill` or `decode` of an `hf:` model, as for `check`.
@@ -90,16 +91,17 @@ def export(
     call, dynamic_shapes = exported_workload(workload, dynamic_shapes, cache_length, has_inputs=has_inputs)
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
     found = resolve(source, workload=call)
+    chosen = None if dtype is None else parse_dtype(dtype)
     placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(target) as devices:
 
         def made() -> tuple[Built, ExampleInputs]:
-            built = _built(found, devices, placed, dtype)
-            return built, _inputs(found, built, args, kwargs, dtype)
+            built = _built(found, devices, placed, chosen)
+            return built, _inputs(found, built, args, kwargs, chosen)
 
         built, inputs = made()
         facts = facts_at_capture(
-            found, devices, built, inputs, dtype=dtype, dynamic_shapes=dynamic_shapes, is_strict=strict
+            found, devices, built, inputs, dtype=chosen, dynamic_shapes=dynamic_shapes, is_strict=strict
         )
         with install_transfers(built.module, built.placement):
             captured = capture(

@@ -76,7 +76,7 @@ def check(
     *,
     target: OneTarget | Sequence[OneTarget] = "cpu",
     device_map: DeviceMapText | None = None,
-    dtype: str | None = None,
+    dtype: str | torch.dtype | None = None,
     inputs: Sequence[str] = (),
     dynamic_shapes: str | Sequence[str] | None = None,
     strict: bool = False,
@@ -119,7 +119,7 @@ def check(
         TypeError: a factory that does not return a module.
     Reports:
         FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505, FE506,
-        FE601 to FE603, and all of FE9.
+        FE601 to FE603, and FE901 to FE907.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), target=["cpu", "H100"])
@@ -183,7 +183,7 @@ def inspect(
     *,
     topology: str = "cpu",
     device_map: DeviceMapText | None = None,
-    dtype: str | None = None,
+    dtype: str | torch.dtype | None = None,
 ) -> ModuleSummary:
     """Return the architecture of a model that need not fit this machine: modules, parameters, bytes, devices.
 

@@ -38,7 +38,7 @@ class Target:
 def parse_targets(
     targets: OneTarget | Sequence[OneTarget],
     device_map: DeviceMapText | None,
-    dtype: str | None,
+    dtype: str | torch.dtype | None,
     source: Source,
 ) -> list[Target]:
     """Return the targets of a check, each with a name of its own.
@@ -67,7 +67,7 @@ def parse_targets(
 def parse_target(
     target: OneTarget,
     device_map: DeviceMapText | None,
-    dtype: str | None,
+    dtype: str | torch.dtype | None,
     source: Source,
 ) -> Target:
     """Return one target; the arguments and errors are those of `parse_targets`."""

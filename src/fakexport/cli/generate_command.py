@@ -78,25 +78,33 @@ def generate_command(
     stops = None if eos is None else [] if eos == "none" else _ids(eos, "--eos")
     with quiet(is_debug=debug):
         from fakexport.deploy import Tokenizer, generate, read_inputs
+        from fakexport.program import UnboundProgram
 
         load_libraries(library)
         words = None if tokenizer is None else Tokenizer(tokenizer)
         if words is not None and prompt:
             ids = [words.tokens(text) for text in prompt]
-        found = generate(
-            bundle,
-            ids or None,
-            max_new_tokens=max_new_tokens,
-            checkpoint=checkpoint,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            eos=stops,
-            inputs=None if inputs is None else read_inputs(inputs),
-            devices=devices,
-            trust=trust,
-        )
+        try:
+            found = generate(
+                bundle,
+                ids or None,
+                max_new_tokens=max_new_tokens,
+                checkpoint=checkpoint,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                seed=seed,
+                eos=stops,
+                inputs=None if inputs is None else read_inputs(inputs),
+                devices=devices,
+                trust=trust,
+            )
+        except UnboundProgram as error:
+            if checkpoint is not None:
+                raise
+            raise typer.BadParameter(
+                f"{bundle} has no weights ({len(error.names)} are missing): name the checkpoint after it"
+            ) from None
     for note in found.notes:
         write_note(note)
     for tokens in found.tokens:

@@ -44,7 +44,7 @@ class AutomaticPlacement:
 def automatic_placement(
     subject: str | nn.Module | Callable[[], Any],
     topology: Topology,
-    dtype: str | None,
+    dtype: str | torch.dtype | None,
     planned: Callable[[Mapping[str, str]], PlannedPoint],
 ) -> AutomaticPlacement:
     """Return a placement that fits, or the one of those tried that lacks the least.
@@ -107,7 +107,9 @@ def _unsplit(part: nn.Module) -> Iterable[str]:
     return getattr(part, "_no_split_modules", None) or ()
 
 
-def _module(subject: str | nn.Module | Callable[[], Any], topology: Topology, dtype: str | None) -> nn.Module:
+def _module(
+    subject: str | nn.Module | Callable[[], Any], topology: Topology, dtype: str | torch.dtype | None
+) -> nn.Module:
     asked: torch.dtype | None = None if dtype is None else parse_dtype(dtype)
     with torch_logs_silenced(), emulate(topology):
         return build_source(resolve(subject), topology, dtype=asked).module

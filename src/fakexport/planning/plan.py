@@ -44,7 +44,7 @@ def plan(
     *,
     target: str | None = None,
     device_map: str | Mapping[str, str] | None = None,
-    dtype: str | None = None,
+    dtype: str | torch.dtype | None = None,
     batch: int | Sequence[int] | None = None,
     context: int | Sequence[int] | None = None,
     workload: WorkloadName = "forward",
@@ -167,7 +167,7 @@ def _placed(
     subject: str | nn.Module | Callable[[], Any],
     target: str | None,
     device_map: str | Mapping[str, str] | None,
-    dtype: str | None,
+    dtype: str | torch.dtype | None,
     asked: _Asked,
     source_on: Callable[[Topology, str | Mapping[str, str] | None], _Planned],
 ) -> tuple[_Planned, str | None]:

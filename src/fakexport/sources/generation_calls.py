@@ -26,16 +26,21 @@ from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
 from fakexport.sources.transformers_inputs import derive_inputs
 
-_CACHES = ("past_key_values", "cache_params")
+# The cache of a model without attention. Its mask is for the tokens that are read, and not for those before:
+# with a longer one, the sizes would broadcast to other numbers.
+_STATES = "cache_params"
+_CACHES = ("past_key_values", _STATES)
 _ENCODED = "encoder_last_hidden_state"
 _ENCODER_OUTPUTS = "encoder_outputs"
 _MASK = "attention_mask"
 _POSITIONS = "position_ids"
-# These go through the prompt in a loop of Python, which a program has for one length. So the prefill of
-# jamba reads as many tokens as its convolution does, and decode the others. The programs of the other types
-# were seen to return other tokens than transformers.
-_LOOPING: Mapping[str, str] = MappingProxyType({"jamba": "mamba_d_conv"})
-_REFUSED = frozenset({"falcon_mamba", "mamba", "zamba"})
+# These go through the prompt in a loop of Python, which a program has for one length. So their prefill reads
+# as many tokens as the convolution does, and decode the others. The program of zamba was seen to return other
+# tokens than transformers.
+_LOOPING: Mapping[str, str] = MappingProxyType(
+    {"jamba": "mamba_d_conv", "mamba": "conv_kernel", "falcon_mamba": "conv_kernel"}
+)
+_REFUSED = frozenset({"zamba"})
 _LAST_ONLY = "logits_to_keep"
 
 Patches = Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]]
@@ -95,6 +100,8 @@ class GenerationCall:
             read = _text_of(prompt.kwargs, record)
             returned = module(**read, **self._empty_cache(module))
             name, layout, tensors = _cache_of(module, returned)
+            if name == _STATES:
+                record = replace(record, mask=None)
             kwargs = self._next(read, record, returned)
             after = module(**kwargs, **{name: layout.filled(tensors)})
             layout.refuse_counting(_cache_of(module, after)[1], type(module).__name__)

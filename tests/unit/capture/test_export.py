@@ -154,3 +154,15 @@ def test_one_query_over_more_keys_is_refused_where_transformers_chose_causal_att
     assert torch.equal(bound.module()(queries, keys), Attention()(queries, keys))
     with pytest.raises(AssertionError, match=r"q\.size\(\)\[2\] > 1"):
         bound.module()(queries[:, :, :1], keys)
+
+
+def test_a_dtype_is_given_as_torch_or_people_write_it():
+    def model():
+        return nn.Linear(4, 2), (torch.zeros(3, 4),)
+
+    by_name = fe.export(model, dtype="bfloat16")
+
+    assert by_name.state_dict["weight"].dtype is torch.bfloat16
+    assert str(by_name.graph) == str(fe.export(model, dtype=torch.bfloat16).graph)
+    with pytest.raises(ValueError, match=r"unknown floating-point dtype torch.int8: write float32"):
+        fe.export(model, dtype=torch.int8)

@@ -126,6 +126,13 @@ def test_a_wrong_call_is_one_line(arguments: list[str], message: str, archive: P
     assert not done.stdout
 
 
+def test_a_bundle_without_weights_asks_for_the_checkpoint(archive: Path) -> None:
+    done = fakexport_here("generate", archive, "--prompt-ids", "5", code=2)
+
+    assert "has no weights" in done.stderr
+    assert "name the checkpoint after it" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -261,6 +261,7 @@ def test_without_weights_nothing_is_generated(folder: Path) -> None:
         ([[5, "6"]], "'6' is not a token id"),
         ([[5, True]], "True is not a token id"),
         (torch.zeros(2), "0.0 is not a token id"),
+        ([[5], [6, 96]], "the token 96 does not exist: the model has 96, from 0 on"),
     ],
 )
 def test_a_prompt_that_is_none_is_refused(prompts: Any, message: str, generator: fe.Generator) -> None:

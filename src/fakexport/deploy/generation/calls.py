@@ -51,6 +51,21 @@ class Call:
         return size.plus if size.symbol is None and size.is_checked else None
 
     @property
+    def vocabulary(self) -> int | None:
+        """How many tokens there are: the rows of the table that the tokens are looked up in; None if they are
+        not looked up as they come.
+        """
+        places = self.program.graph_signature.user_inputs
+        names = dict(zip(self.inputs, places, strict=True))
+        read = names[self.record.prompt or self.record.tokens]
+        rows = [
+            node.args[0].meta["val"].shape[0]
+            for node in self.program.graph.nodes
+            if node.target is torch.ops.aten.embedding.default and node.args[1].name == read
+        ]
+        return min(rows, default=None)
+
+    @property
     def inputs(self) -> list[str]:
         """The names of its inputs."""
         return [tensor.name for tensor in self.run.signature.inputs]

@@ -153,6 +153,9 @@ class _Run:
         is_fixed = prefill.length is not None and not record.has_encoder
         from_prompts = prompt_inputs(prompts, record, is_length_fixed=is_fixed) if prompts else {}
         given = {**from_prompts, **others}
+        _check_tokens(prompts, prefill)
+        if record.positions in from_prompts and record.positions not in others:
+            _check_positions(prefill)
         if not given:
             raise UnsuitableInputs(f"there are no inputs: the program takes {', '.join(prefill.inputs)}")
         self.batch = len(next(iter(given.values())))
@@ -191,6 +194,25 @@ class _Run:
     def _keep(self, call: Call, outputs: Mapping[str, torch.Tensor]) -> None:
         self._state = call.state(outputs)
         self.scores = outputs[call.record.logits][:, -1].to("cpu", torch.float32)
+
+
+def _check_tokens(prompts: list[list[int]], prefill: Call) -> None:
+    """Refuse tokens that the model does not have: the lookup of one is an error of torch's."""
+    count = prefill.vocabulary
+    greatest = max(map(max, prompts), default=-1)
+    if count is not None and greatest >= count:
+        raise UnsuitableInputs(f"the token {greatest} does not exist: the model has {count}, from 0 on")
+
+
+def _check_positions(prefill: Call) -> None:
+    """Refuse to count positions that have a time, a height and a width: those of an image are not a count."""
+    name = prefill.record.positions
+    rank = next(len(tensor.shape) for tensor in prefill.run.signature.inputs if tensor.name == name)
+    if rank != 2:
+        raise UnsuitableInputs(
+            f"the program takes {name} of {rank} dimensions, which depend on the images: pass them in "
+            "`inputs`, as the model's get_rope_index returns them"
+        )
 
 
 def _padding(defaults: GenerationDefaults) -> int:
