@@ -98,36 +98,6 @@ def test_weights_beside_do_not_change_the_graph_and_every_process_writes_the_sam
     torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=0, atol=1e-6)
 
 
-def test_a_mixture_of_experts_becomes_onnx_with_the_setting_that_its_finding_names(tmp_path: Path) -> None:
-    config = {
-        "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "hidden_size": 32,
-        "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "vocab_size": 64, "num_local_experts": 4, "use_cache": False,
-    }  # fmt: skip
-    path, archive, out = (tmp_path / name for name in ("config.json", "model.pt2", "model.onnx"))
-    path.write_text(json.dumps(config))
-    torch.manual_seed(0)
-    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**config)).eval()
-    model.save_pretrained(tmp_path / "checkpoint")
-    ids = torch.randint(0, 64, (3, 7))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    safetensors.save_file(inputs, tmp_path / "in.safetensors")
-    with torch.no_grad():
-        safetensors.save_file({"logits": model(**inputs).logits}, tmp_path / "expected.safetensors")
-    library = ("--library", "transformers.integrations.moe")
-
-    fakexport("export", f"hf:{path}", "--dynamic", "auto", "-o", archive)
-    refused = fakexport("compile", archive, *library, "--to", "onnx", "-o", out, code=1)
-    path.write_text(json.dumps({**config, "experts_implementation": "batched_mm"}))
-    fakexport("export", f"hf:{path}", "--dynamic", "auto", "-o", archive)
-    fakexport("compile", archive, tmp_path / "checkpoint", "--to", "onnx", "-o", out)
-    fakexport("run", out, "--inputs", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors")
-
-    assert "transformers.grouped_mm_fallback.default has no translation to ONNX" in refused.stdout
-    assert '"experts_implementation": "batched_mm"' in refused.stdout
-    assert agrees(tmp_path, tmp_path / "out.safetensors")
-
-
 def test_what_onnx_cannot_express_is_a_finding(tmp_path: Path) -> None:
     known = rule("FE802")
     (tmp_path / "model.py").write_text(known.failing_model or "")

@@ -87,35 +87,6 @@ def test_a_bound_program_runs_where_no_package_of_models_can_be_imported(tmp_pat
         assert_same(out, {"logits": model(**inputs).logits})
 
 
-@pytest.mark.slow
-def test_the_module_that_makes_an_operator_is_told_and_can_be_named(tmp_path: Path) -> None:
-    """A mixture of experts is traced with an operator that transformers makes when its module is imported."""
-    transformers = pytest.importorskip("transformers")
-    config = transformers.MixtralConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=64, num_local_experts=4, use_cache=False,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.MixtralForCausalLM(config).eval()
-    model.save_pretrained(tmp_path / "checkpoint")
-    archive, out = tmp_path / "model.pt2", tmp_path / "out.safetensors"
-    fakexport_here("export", f"hf:{tmp_path}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)
-    ids = torch.randint(0, 64, (3, 7))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    safetensors.save_file(inputs, tmp_path / "in.safetensors")
-    run = ("run", archive, tmp_path / "checkpoint", "--inputs", tmp_path / "in.safetensors", "-o", out)
-
-    refused = fakexport_from_nothing(*run, code=2)
-    fakexport_from_nothing(*run, "--library", "transformers.integrations.moe")
-
-    assert refused.stderr == (
-        f"error: {archive}: models/model.json: the operator transformers.grouped_mm_fallback.default is not "
-        "registered: import `transformers.integrations.moe` first, or pass it with --library\n"
-    )
-    with torch.no_grad():
-        assert_same(out, {"logits": model(**inputs).logits})
-
-
 def test_timed_calls_leave_the_outputs_those_of_the_first(counted, tmp_path: Path) -> None:
     bound, inputs, eager = counted
     out = tmp_path / "out.safetensors"

@@ -14,9 +14,7 @@ does not run Python. The project would compile, and fail at its first call.
 """,
     how_to_repair="""
 Rewrite the line with torch's operators, or the operator in C++ (`TORCH_LIBRARY`): the project loads its
-library with `--library`. Or compile with `--to aoti`, and run that from Python. Mixture-of-experts models
-of transformers call a Python operator, unless their `config.json` has `"experts_implementation":
-"batched_mm"`.
+library with `--library`. Or compile with `--to aoti`, and run that from Python.
 """,
     failing_model="""
 import torch

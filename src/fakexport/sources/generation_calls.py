@@ -167,9 +167,8 @@ class GenerationCall:
 
 
 def use_own_operators(config: Any, model_class: Any, dtype: torch.dtype) -> None:
-    """Choose experts that are made of torch's operators, so that the program runs without transformers.
-
-    torch multiplies groups of rows in bfloat16 alone; in other dtypes transformers has an operator for that.
+    """Choose experts that run on fakes outside of a trace too, where the cache is made: torch's product of
+    groups takes bfloat16 alone there.
 
     Args:
         config: Changed in place.

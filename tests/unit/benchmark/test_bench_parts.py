@@ -195,16 +195,17 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: si
     environment = {**os.environ, "STARTED": str(started)}
 
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env=environment) as starter:
-        assert _comes_true(started.exists)
+        has_started = _comes_true(started.exists)
         starter.send_signal(number)
 
+    assert has_started
     workers = [int(text) for text in started.read_text().split()]
     assert len(workers) == 2
     assert _comes_true(lambda: not any(map(_runs, workers)))
 
 
 def _comes_true(is_so: Callable[[], bool]) -> bool:
-    return any(is_so() or time.sleep(0.05) for _ in range(1200))
+    return any(is_so() or time.sleep(0.05) for _ in range(6000))
 
 
 def _runs(process: int) -> bool:

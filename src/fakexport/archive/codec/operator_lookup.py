@@ -8,7 +8,9 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
+from fakexport._torch.grouped_products import TRANSFORMERS, register_grouped_product
 from fakexport._torch.operator_reach import outside_reason
 from fakexport._torch.operator_registry import (
     TORCH_NAMESPACES,
@@ -133,9 +135,18 @@ def refuse_unregistered(names: Iterable[str], modules: Mapping[str, str] = Mappi
     Raises:
         DocumentError: names them and the libraries to load.
     """
-    missing = [name for name in names if registered_overload(*name.split(".")) is None]
+    missing = [name for name in names if _registered(name) is None]
     if missing:
         raise DocumentError(_unregistered(missing, modules))
+
+
+def _registered(name: str) -> OpOverload | None:
+    """Return the operator `acme.scale.default`; None where nothing has registered it."""
+    found = registered_overload(*name.split("."))
+    if found is None and name == TRANSFORMERS:
+        register_grouped_product()
+        found = registered_overload(*name.split("."))
+    return found
 
 
 def _unregistered(names: Sequence[str], modules: Mapping[str, str]) -> str:
@@ -164,7 +175,7 @@ def _target(name: str, modules: Mapping[str, str]) -> Any:
             raise DocumentError(f"unsupported higher-order operator {match[1][:80]}")
         return found
     if match := _OVERLOAD.fullmatch(name):
-        overload = registered_overload(match[1], match[2], match[3])
+        overload = _registered(_short(name))
         if overload is None:
             if match[1] not in TORCH_NAMESPACES:
                 raise DocumentError(_unregistered([name.removeprefix(_OPERATORS)], modules))

@@ -35,6 +35,7 @@ from fakexport.program import (
 from fakexport.weights import CheckpointError, Weight
 
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
+from ..composed_program import IN_PYTHON, composed
 from ..signature import Signature
 from ..weights_file import FileLayout, check_owner, file_beside
 from .constants import constants_record, known_constants, read_constants
@@ -104,7 +105,8 @@ def compile_aoti(
         raise UnboundProgram(unbound)
     check_devices(program, target)
     compiler = compiler_version()
-    program = on_target(program, target)
+    # torch's operator has a kernel that native code calls; that of transformers is written in Python.
+    program = composed(on_target(program, target), IN_PYTHON)
     # What cannot be described is refused here, before the work.
     job = _Job(program, Signature.of(program), input_orders(program), place, compiler, report or _silent)
     notes = []

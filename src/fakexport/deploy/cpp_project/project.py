@@ -19,8 +19,8 @@ from fakexport.rules import rule
 
 from ..aoti import compile_aoti
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
+from ..composed_program import IN_PYTHON, composed
 from ..signature import Dimension, Signature
-from ..way_around import way_around
 
 _TEMPLATE = Path(__file__).with_name("template")
 _PACKAGE, _README = "model.aoti.pt2", "README.md"
@@ -60,6 +60,7 @@ def write_cpp_project(
     """
     target = Path(folder)
     _refuse_to_overwrite(target)
+    program = composed(program, IN_PYTHON)
     if findings := tuple(findings_of_program(program)):
         raise CompileFailure(findings)
     try:
@@ -107,10 +108,7 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
         yield rule("FE804").diagnostic(
             labels=labels_at(first.span, f"{name} is called here"),
             notes=(f"{name} at node {first.node.name} is implemented in Python{maker}",),
-            fix=Fix(
-                way_around(name)
-                or ("implement it in C++, or compile with --to aoti and run the package from Python")
-            ),
+            fix=Fix("implement it in C++, or compile with --to aoti and run the package from Python"),
             node=first.node.name,
             module_path=first.module_path or None,
             count=len(visits),

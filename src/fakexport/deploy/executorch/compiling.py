@@ -20,9 +20,11 @@ from fakexport.files import new_file
 from fakexport.program import UnboundProgram, devices_of_program, handed_on, unbound_names
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
+from ..composed_program import composed
 from ..object_findings import findings_of_objects
 from ..signature import InputTensor, Signature
 from .backend import Backend
+from .compositions import WITHOUT_KERNEL
 from .description import METHOD, Description, write_checked
 from .findings import (
     failed_instruction,
@@ -73,6 +75,7 @@ def compile_executorch(
     signature = Signature.of(program)
     _fail((*findings_of_objects(program, "FE801", "ExecuTorch"), *unbounded_inputs(program)))
     with pending_symbols_dropped(program):
+        program = composed(program, WITHOUT_KERNEL)
         tell(f"lowering for ExecuTorch, {backend}")
         functional = _functional(program)
         description = Description(signature, _arguments(program), _written(functional), backend, _versions())

@@ -20,7 +20,6 @@ from fakexport.program import module_path, source_span, span_of_trace, target_na
 from fakexport.rules import rule
 
 from ..signature import InputTensor
-from ..way_around import way_around
 
 # Control flow that ExecuTorch 1.5 emits, and its own calls of a backend.
 _RUNNABLE_HIGHER_ORDER = frozenset({"cond", "map_impl", "scan", "executorch_call_delegate"})
@@ -222,7 +221,7 @@ def _unbounded_symbols(node: Node) -> Iterator[str]:
 def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | None = None) -> Diagnostic:
     namespace = name.partition(".")[0]
     is_custom = namespace not in _OF_TORCH_OR_EXECUTORCH
-    fix = way_around(name) or (
+    fix = (
         f"give {name} an out variant, and register its kernel with ExecuTorch's runtime"
         if is_custom
         else "use operators that ExecuTorch supports, or move it out of the model"

@@ -21,6 +21,7 @@ from ..weights_file import FileLayout, file_beside, raw_chunks
 from .checking import check_model, shorten_notes
 from .conversion import Converted, convert
 from .description import KEY, Description
+from .grouped_products import translations
 
 LARGEST_BYTES = 2**31 - 2**20
 "Size limit of an ONNX file: protobuf reads at most 2 GiB. Weights of larger models are next to it."
@@ -76,7 +77,7 @@ def compile_onnx(
     program, notes = _on_the_cpu(program)
     signature = Signature.of(program)
     say("converting to ONNX")
-    converted = convert(program, signature, custom_translation_table or {})
+    converted = convert(program, signature, {**translations(), **(custom_translation_table or {})})
     tensors = {**program.constants, **program.state_dict}
     is_bound = not unbound_names(program)
     is_inside = _fits(converted, tensors) and is_bound and weights == "inside"

@@ -18,7 +18,6 @@ from fakexport.program import module_path, operator_name, source_span, target_na
 from fakexport.rules import rule
 
 from ..signature import Signature
-from ..way_around import way_around
 
 # Besides operators, a program calls functions of Python and torch: `math.floor`, `torch.sym_max`.
 _OF_TORCH = TORCH_NAMESPACES | {"higher_order", "math", "operator", "torch"}
@@ -103,7 +102,7 @@ def _name(node: Node) -> str:
 def _missing(name: str, nodes: list[Node]) -> Diagnostic:
     namespace = name.partition(".")[0]
     is_custom = namespace not in _OF_TORCH
-    fix = way_around(name) or (
+    fix = (
         (f"compile_onnx(..., custom_translation_table={{torch.ops.{name}: ...}}) accepts a translation of it")
         if is_custom
         else "use other operators"

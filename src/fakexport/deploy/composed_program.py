@@ -1,0 +1,96 @@
+"""A program whose operators that a compiler does not have are made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from operator import getitem
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fakexport._torch.fake_tensors import mode_of
+from fakexport._torch.grouped_products import TRANSFORMERS, composed_product, product_arguments
+from fakexport.program import copied_graph, derived_program, graph_modules, operator_name
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What a node is made of.
+
+    Args:
+        inputs: The tensors that it takes.
+        function: Takes them, and computes the same as the node.
+    """
+
+    inputs: tuple[Node, ...]
+    function: Callable[..., Any]
+
+
+Compositions = Mapping[str, Callable[[Node], Composition | None]]
+"""By operator, `aten._grouped_mm.default`: what a node is made of; None for one that stays as it is."""
+
+
+def grouped_product(node: Node) -> Composition | None:
+    """Return the composition of a product of groups."""
+    given = product_arguments(node)
+    return None if given is None else Composition(given, composed_product)
+
+
+IN_PYTHON: Compositions = MappingProxyType({TRANSFORMERS: grouped_product})
+"""For a compiler that does not call Python."""
+
+
+def composed(program: ExportedProgram, compositions: Compositions) -> ExportedProgram:
+    """Return the program with some operators made of others; itself if it has none of them.
+
+    Args:
+        program: Not changed.
+        compositions: Of the operators that the compiler does not have.
+    """
+    graphs = [module.graph for module in graph_modules(program.graph_module)]
+    called = [node for graph in graphs for node in _calls(graph, compositions)]
+    if not any(compositions[operator_name(node)](node) for node in called):
+        return program
+    changed = copied_graph(program)
+    for module in graph_modules(changed):
+        for node in _calls(module.graph, compositions):
+            # Asked now, since what it takes may be another node by now.
+            if made := compositions[operator_name(node)](node):
+                _replace(module.graph, node, made)
+        module.recompile()
+    return derived_program(
+        program, state_dict=program.state_dict, constants=program.constants, graph_module=changed
+    )
+
+
+def _calls(graph: Graph, compositions: Compositions) -> list[Node]:
+    called = (node for node in graph.nodes if node.op == "call_function")
+    return [node for node in called if operator_name(node) in compositions]
+
+
+def _replace(graph: Graph, node: Node, made: Composition) -> None:
+    """Put the traced nodes in the place of one, at its line."""
+    values = [source.meta["val"] for source in made.inputs]
+    with torch.no_grad(), mode_of(values) or nullcontext():
+        traced = make_fx(made.function)(*values).graph
+    copies = dict(zip(traced.find_nodes(op="placeholder"), made.inputs, strict=True))
+    for old in traced.nodes:
+        if old.op == "call_function":
+            with graph.inserting_before(node):
+                copies[old] = graph.node_copy(old, lambda source: copies[source])
+            copies[old].meta = {**node.meta, "val": old.meta["val"]}
+    results: Any = traced.output_node().args[0]
+    if isinstance(results, Node):
+        node.replace_all_uses_with(copies[results])
+    else:
+        for user in list(node.users):
+            assert user.target is getitem
+            user.replace_all_uses_with(copies[results[user.args[1]]])
+            graph.erase_node(user)
+    graph.erase_node(node)
