@@ -20,7 +20,9 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
 
     op: Any = opset18
 
-    def product(rows: Any, matrices: Any, offs: Any, bias: Any = None, out_dtype: Any = None) -> Any:
+    def product(rows: Any, matrices: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+        if offs is None and bias is None and out_dtype is None:
+            return op.MatMul(rows, matrices)
         if bias is not None or out_dtype is not None or len(rows.shape) != 2 or len(matrices.shape) != 3:
             raise NotImplementedError("only groups of rows with one matrix each are translated")
         groups = matrices.shape[0]
