@@ -51,7 +51,7 @@ def composed(program: ExportedProgram, compositions: Compositions) -> ExportedPr
 
     Args:
         program: Not changed.
-        compositions: Of the operators that the compiler does not have.
+        compositions: For operators that the compiler does not have.
     """
     graphs = [module.graph for module in graph_modules(program.graph_module)]
     called = [node for graph in graphs for node in _calls(graph, compositions)]

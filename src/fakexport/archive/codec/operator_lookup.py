@@ -8,12 +8,12 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from fakexport._torch.grouped_products import TRANSFORMERS, register_grouped_product
 from fakexport._torch.operator_reach import outside_reason
 from fakexport._torch.operator_registry import (
     TORCH_NAMESPACES,
+    OpOverload,
     higher_order_operator,
     operator_text,
     registered_overload,
