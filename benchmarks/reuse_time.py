@@ -5,7 +5,7 @@ each round begins with another of them. What counts is processor time; the garba
 inside of a measurement. The programs with and without reuse are compared first, down to the names of nodes;
 with the program of stock torch, the operators are compared.
 
-    python -m benchmarks.reuse_time [--config CONFIG] [--layers 126] [--dynamic auto] [--rounds 3]
+    python -m benchmarks.reuse_time [--config CONFIG | --source SOURCE] [--layers 126] [--dynamic auto]
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Times block reuse against stock torch.export.")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--config", default=CONFIG)
+    parser.add_argument(
+        "--source", help="instead of a configuration, such as diffusers:FluxTransformer2DModel"
+    )
     parser.add_argument("--layers", type=int, help="instead of those of the configuration")
     parser.add_argument("--dynamic", choices=("auto", "static"), default="static")
     parser.add_argument("--target", default="H100")
@@ -47,7 +50,8 @@ def main() -> int:
         return 1
     nodes = len(programs[ways[-1]].graph.nodes)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{options.config}, {options.dynamic}, {nodes} nodes, peak of {peak:.2f} GiB for all")
+    named = options.source or options.config
+    print(f"{named}, {options.dynamic}, {nodes} nodes, peak of {peak:.2f} GiB for all")
     for name, (calls, replayed, why) in blocks.items():
         print(f"  {name}: {replayed} of {calls} calls reused {why or ''}")
     for way in ways:
@@ -75,7 +79,7 @@ def _measured(
     from fakexport.fake import build, install_transfers
     from fakexport.sources import resolve
 
-    source = resolve(f"hf:{config}")
+    source = resolve(options.source or f"hf:{config}")
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     programs: dict[str, Any] = {}
     blocks: dict[str, Any] = {}

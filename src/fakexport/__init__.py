@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fakexport.capture import ReuseMismatch as ReuseMismatch
     from fakexport.capture import TransformLost as TransformLost
     from fakexport.capture import UnboundConstants as UnboundConstants
+    from fakexport.capture import components as components
     from fakexport.capture import export as export
     from fakexport.checking import check as check
     from fakexport.comparison import compare as compare
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from fakexport.deploy import LoadedProgram as LoadedProgram
     from fakexport.deploy import Sampling as Sampling
     from fakexport.deploy import UnsuitableInputs as UnsuitableInputs
+    from fakexport.deploy import adapter_inputs as adapter_inputs
     from fakexport.deploy import compile as compile
     from fakexport.deploy import generate as generate
     from fakexport.deploy import open_program as open_program
@@ -112,13 +114,13 @@ _ROOMS = {
         Bundle Manifest WeightsLeftBehind bind load load_bundle save save_bundle verify_weights
     """,
     "benchmark": "bench",
-    "capture": "ModelNotBuilt PartialProgram ReuseMismatch TransformLost UnboundConstants export",
+    "capture": "ModelNotBuilt PartialProgram ReuseMismatch TransformLost UnboundConstants components export",
     "checking": "check",
     "comparison": "compare",
     "container": "ArchiveError",
     "deploy": """
         Artifact CompileFailure CompiledFile DeployError Generated Generator LoadedProgram Sampling
-        UnsuitableInputs compile generate open_program run
+        UnsuitableInputs adapter_inputs compile generate open_program run
     """,
     "devices": "DeviceProfile NoVirtualDevices ProfileError Topology device_profiles emulate",
     "diagnostics": "Diagnostic",

@@ -29,6 +29,11 @@ LIBRARIES = (
         "hf",
         ("hf:org/name[@REVISION][:CLASS]", "hf:path/to/config.json[:CLASS]", "hf:MODEL_TYPE[:CLASS]"),
     ),
+    Library(
+        "diffusers",
+        "diffusers",
+        ("diffusers:CLASS", "diffusers:path/to/config.json", "diffusers:FOLDER[/COMPONENT]"),
+    ),
     Library("timm", "timm", ("timm:NAME",), needs_torchvision=True),
 )
 PACKAGES = tuple(library.package for library in LIBRARIES)

@@ -68,9 +68,39 @@ MROPE: Settings = {
 }
 HALF_MROPE: Settings = {"rope_parameters": MROPE["rope_parameters"] | {"mrope_section": [1, 1, 0]}}
 
+# The codes of Chameleon's images are digits from A to J.
+LETTERS = ["".join("ABCDEFGHIJ"[int(digit)] for digit in str(code)) for code in range(16)]
+
+# SigLIP's towers in 16 patches.
+PATCHES: Settings = {"vision_config": {"patch_size": 8}}
+
+# Gemma 4 sees and listens where its config says so.
+GEMMA4: Settings = {
+    "vision_config": {
+        "model_type": "gemma4_vision",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 8,
+        "patch_size": 32,
+        "pooling_kernel_size": 2,
+        "position_embedding_size": 64,
+    },
+    "audio_config": {
+        "model_type": "gemma4_audio",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "output_proj_dims": 32,
+    },
+}
+
 # model type -> settings that are merged into the shrunken ones
 OVERRIDES: Mapping[str, Settings] = {
     "align": {"vision_config": EFFICIENTNET, "projection_dim": 80},
+    "aria": {"vision_config": {"patch_size": 8}, "projector_patch_to_query_dict": {"16": 4}},
     "autoformer": {**SERIES, "moving_average": 5, "label_length": 4},
     "bamba": {**MAMBA, "attn_layer_indices": [1]},
     "bark": {"semantic_config": BARK, "coarse_acoustics_config": BARK, "fine_acoustics_config": BARK},
@@ -85,7 +115,14 @@ OVERRIDES: Mapping[str, Settings] = {
     "blip-2": {"image_token_index": 98},
     "bridgetower": {"vision_config": {"hidden_size": 64}},
     "bros": {"hidden_size": 64},
-    "chameleon": {"vocabulary_map": {"<image>": 4, "IMGIMGA": 5}, "vq_config": VQ},
+    "chameleon": {
+        "vocabulary_map": {
+            "<image>": 98,
+            **{f"IMGIMG{letter}Z": 60 + code for code, letter in enumerate(LETTERS)},
+        },
+        "image_token_id": 98,
+        "vq_config": {**VQ, "resolution": 16},
+    },
     "clap": {
         "audio_config": {
             "patch_embeds_hidden_size": 8,
@@ -95,8 +132,14 @@ OVERRIDES: Mapping[str, Settings] = {
             "hidden_size": 16,
         },
     },
+    "colmodernvbert": {"vlm_config": PATCHES},
     "colqwen2": {"vlm_config": {"text_config": MROPE}},
     "conditional_detr": {"backbone_config": RESNET},
+    "cosmos3_edge": {
+        "text_config": {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+        }
+    },
     "csm": {"codec_config": {"upsample_groups": 32}},
     # Stage i takes its i-th drop rate: it needs more than i layers.
     "cvt": {
@@ -105,6 +148,7 @@ OVERRIDES: Mapping[str, Settings] = {
         "num_heads": [1, 2, 4],
         "mlp_ratio": [2.0, 2.0, 2.0],
     },
+    "deepseek_vl_hybrid": {"high_res_vision_config": {"global_attn_indexes": [0, 1]}},
     "d_fine": {
         "backbone_config": {**HGNET, "out_features": ["stage2", "stage3", "stage4"]},
         "encoder_in_channels": [32, 64, 64],
@@ -114,6 +158,7 @@ OVERRIDES: Mapping[str, Settings] = {
     "dab-detr": {"backbone_config": RESNET},
     "dac": {"encoder_hidden_size": 8, "decoder_hidden_size": 128},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}, "ffn_config": {"hidden_size": 32}},
+    "deepseek_ocr2": {"vision_config": {"sam_config": {"global_attn_indexes": [0, 1], "image_size": 64}}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "deformable_detr": {"backbone_config": RESNET},
     "depth_anything": {"backbone_config": FOUR_STAGES},
@@ -127,8 +172,21 @@ OVERRIDES: Mapping[str, Settings] = {
     },
     "dpt": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
     "efficientnet": EFFICIENTNET,
+    "embedding_gemma2": GEMMA4,
+    "ernie4_5_vl_moe": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "florence2": {"vision_config": {"projection_dim": 32}, "text_config": {"max_position_embeddings": 128}},
+    "gemma3": {"mm_tokens_per_image": 4, "vision_config": {"patch_size": 8}},
+    "gemma3n": {
+        "text_config": {
+            "intermediate_size": 48,
+            "num_kv_shared_layers": 0,
+            "activation_sparsity_pattern": [0.95, 0.0],
+            "layer_types": ["sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 8,
+            "laurel_rank": 8,
+        },
+    },
     "gemma3n_text": {
         "intermediate_size": 48,
         "num_kv_shared_layers": 0,
@@ -137,20 +195,32 @@ OVERRIDES: Mapping[str, Settings] = {
         "hidden_size_per_layer_input": 8,
         "laurel_rank": 8,
     },
+    "gemma4": GEMMA4,
     "glm46v": {"text_config": MROPE},
     "glm4v": {"text_config": MROPE},
     "glm4v_moe": {"text_config": HALF_MROPE},
+    "glmasr": {"audio_config": {"intermediate_size": 128}},
     "glm_image": {"text_config": MROPE},
     "glm_ocr": {"text_config": MROPE},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "granite4_vision": {
+        "image_grid_pinpoints": [[32, 64], [64, 32]],
+        "deepstack_layer_map": [[-1, 0]],
+        "downsample_rate": "2/4",
+        "vision_config": {"patch_size": 8},
+        "qformer_config": {"num_hidden_layers": 1, "num_attention_heads": 4},
+    },
+    "granite_docling": PATCHES,
     "granitemoehybrid": {**MAMBA, "layer_types": ["linear_attention", "full_attention"]},
     "hgnet_v2": HGNET,
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
+    "idefics3": PATCHES,
     "informer": SERIES,
     "instructblip": {"image_token_index": 98},
     "instructblipvideo": {"video_token_index": 98},
     "janus": {"vq_config": VQ},
+    "kimi_k25": {"vision_config": {"pos_emb_height": 8, "pos_emb_width": 8, "projection_hidden_size": 32}},
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
     "levit": {"key_dim": [4, 4, 4]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
@@ -165,6 +235,9 @@ OVERRIDES: Mapping[str, Settings] = {
             "vision_output_dim": 32,
         },
     },
+    "llava_next": {"image_grid_pinpoints": [[32, 64], [64, 32]]},
+    "llava_next_video": {"image_grid_pinpoints": [[32, 64], [64, 32]]},
+    "llava_onevision": {"image_grid_pinpoints": [[32, 64], [64, 32]]},
     "longcat_flash": {"zero_expert_num": 2, "expert_ffn_hidden_size": 16, "qk_head_dim": 16},
     "lw_detr": {
         "backbone_config": {
@@ -184,9 +257,21 @@ OVERRIDES: Mapping[str, Settings] = {
     "maskformer-swin": WINDOWS,
     "mimi": {"upsample_groups": 32},
     "ministral": {"head_dim": 8},
+    "minicpm_ocr": {"image_token_id": 98},
+    "minicpmv4_6": {"image_token_id": 98},
+    "minicpmv4_7": {"image_token_id": 98},
+    "mllama": {
+        "vision_config": {
+            "intermediate_layers_indices": [0, 1],
+            "num_global_layers": 1,
+            "vision_output_dim": 96,
+        },
+        "text_config": {"cross_attention_layers": [1]},
+    },
     "mobilebert": {"embedding_size": 16},
     "mobilevit": {"image_size": 64},
     "mobilevitv2": {"image_size": 64},
+    "modernvbert": PATCHES,
     "moonshine_streaming": {
         "num_key_value_heads": 4,
         "encoder_config": {"sliding_windows": [[16, 4], [16, 0]]},
@@ -241,8 +326,11 @@ OVERRIDES: Mapping[str, Settings] = {
         "t2u_variance_predictor_embed_dim": 32,
         "t2u_variance_predictor_hidden_dim": 16,
     },
+    "shieldgemma2": {"mm_tokens_per_image": 4, **PATCHES},
+    "smolvlm": PATCHES,
     "swin": WINDOWS,
     "swin2sr": {"num_heads": [2, 2], "depths": [2, 2]},
+    "t5gemma2": {"encoder": {"mm_tokens_per_image": 4, **PATCHES}},
     "table-transformer": {"backbone_config": RESNET},
     "textnet": {"stem_out_channels": 8},
     "time_series_transformer": SERIES,
@@ -255,7 +343,9 @@ OVERRIDES: Mapping[str, Settings] = {
         "visual_prompt_size": 8,
         "num_frames": 4,
     },
+    "ultravbert": PATCHES,
     "upernet": {"backbone_config": RESNET, "auxiliary_channels": 16, "pool_scales": [1, 2]},
+    "vipllava": {"vision_feature_layer": [-2, -1]},
     "vjepa2": {
         "crop_size": 32,
         "frames_per_clip": 4,
@@ -264,6 +354,7 @@ OVERRIDES: Mapping[str, Settings] = {
         "pred_num_attention_heads": 4,
         "pred_num_hidden_layers": 2,
     },
+    "voxtral": {"audio_token_id": 98, "audio_config": {"intermediate_size": 128}},
     "wav2vec2-bert": {"vocab_size": 32},
     "wav2vec2-conformer": {"vocab_size": 32},
     "xclip": {"vision_config": {"mit_hidden_size": 16}},

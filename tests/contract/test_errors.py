@@ -40,6 +40,7 @@ AS_BUILTIN = {
     ("src/fakexport/conditions/reading.py", "_Unreadable"),
     ("src/fakexport/program/retargeting/operator_run.py", "_Clash"),
     ("src/fakexport/sources/input_request.py", "Underivable"),
+    ("src/fakexport/sources/feature_counts.py", "_LanguageReached"),
 }
 # The errors of torch that a model sees on a real device, and signals.
 MODULES = [module for module in modules() if module.room != "_torch"]

@@ -16,7 +16,6 @@ UNALIGNED = "equal with the weights copied; in the mapped file they are not alig
 # Architecture -> why its programs differ from eager.
 DIFFERENT = {
     "aimv2": "eager drops a mask of ones, and its text is not causal then; it is with eager attention",
-    "paligemma": "eager drops a mask of ones; the program equals eager attention and stock torch.export",
 }
 
 

@@ -93,3 +93,12 @@ def test_a_module_stack_is_shortened_as_stock_does_it(stack):
 
     assert quick == stock
     assert type(quick) is type(stock)
+
+
+def test_the_keys_of_module_stacks_are_those_of_stock():
+    keys = ["_export_root", "_export_root.layers.0", "layers@1", ""]
+    stock = [_trace._fixup_key(key) for key in keys]
+
+    with quick_passes():
+        assert [_trace._fixup_key(key) for key in keys] == stock
+        assert _trace._fixup_key("".join(["a", "b"])) is _trace._fixup_key("".join(["a", "b"]))

@@ -41,3 +41,12 @@ def test_nothing_stays_lazy_outside():
     program()
 
     assert type(torch.fx.symbolic_trace(nn.Linear(3, 2))) is not type(program().graph_module)
+
+
+def test_an_exported_program_has_the_code_of_stock_when_it_is_asked_for():
+    module, x = nn.Linear(3, 2), torch.ones(4, 3)
+
+    stock = torch.export.export(module, (x,))
+
+    assert program().graph_module.code == stock.graph_module.code
+    assert str(program()) == str(stock)

@@ -39,6 +39,7 @@ def check(name, *targets, **options):
 
 def test_every_config_has_a_test():
     tested = {*PUBLISHED, "llama-3.1-405b", "llama-4-scout", "blenderbot"}
+    tested |= {"flux1-dev", "sdxl-unet", "sdxl-vae"}  # test_diffusers.py
     assert {path.stem for path in CONFIGS.glob("*.json")} == tested
 
 

@@ -35,8 +35,13 @@ WITHOUT_REFERENCE = {
 }
 EXCLUDED = {name: reason for reason, names in WITHOUT_REFERENCE.items() for name in names.split()}
 
-# Their vision tower is part of the trace since its grid is derived, and they do not export with it.
-NO_PROGRAM = frozenset(("glm_image", "kimi_k25", "muse_glimmer", "qwen4_exp", "video_llama_3"))
+# Their vision tower is part of the trace since its inputs are derived, and they do not export with it.
+NO_PROGRAM = frozenset(
+    (
+        *("glm_image", "kimi_k25", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "muse_glimmer", "qwen4_exp"),
+        "video_llama_3",
+    )
+)
 
 # Architecture -> in what its constants differ.
 DIFFERENT = {

@@ -71,7 +71,7 @@ class Backend:
         self.device_type = device_type
         self._present = present
         self._devices = tuple(devices)
-        self._properties = [_properties_of(device) for device in self._devices]
+        self._properties: dict[int, SimpleNamespace] = {}
         self._thread = _CurrentDevice()
         # Classes and not methods: torch tests values with `isinstance(value, torch.cuda.Stream)`.
         self.Event = type("Event", (VirtualEvent,), {})
@@ -165,7 +165,10 @@ class Backend:
         return answers.capability if answers.capability is not None else dict(answers.properties)
 
     def get_device_properties(self, device: Any = None) -> SimpleNamespace:
-        return self._properties[self._described_index(device)]
+        index = self._described_index(device)
+        if index not in self._properties:  # Made when it is asked for: each answer that is read is noted.
+            self._properties[index] = _properties_of(self._devices[index])
+        return self._properties[index]
 
     def can_device_access_peer(self, device: Any, peer_device: Any = None, *, peer: Any = None) -> bool:
         # `torch.cuda` and `torch.xpu` name the second argument differently.

@@ -1,8 +1,9 @@
-"""Steps of an export that find nothing in nearly every program, without the search.
+"""Steps of an export that find little in nearly every program, without the search.
 
 Two of them look at each node of the graph: one for unbacked symbols, also where the trace made none; one
-for strings to shorten, in module stacks that are nothing but strings. What they return is what stock torch
-returns. Seen on torch 2.13.
+for strings to shorten, in module stacks that are nothing but strings. A third takes the whole graph apart for
+a few regions under `no_grad` (`no_grad_regions.py`), a fourth describes each parameter to make a fake of a
+fake (`faked_parameters.py`). What they return is what stock torch returns. Seen on torch 2.13.
 
 Source: `torch/export/_trace.py:_replace_unbacked_bindings, _aot_export_non_strict`,
 `torch/fx/experimental/symbolic_shapes.py:_free_unbacked_symbols_with_path`.
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from torch.export import _trace
 from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree
 
+from . import faked_parameters, no_grad_regions
 from .fake_tensors import FakeTensor
 from .patching import Patches, in_force
 
@@ -34,20 +37,27 @@ def quick_passes() -> Patches:
         found: dict[Any, Any] = stock_symbols(value, path, *args, **kwargs)
         return found
 
+    shortened: dict[tuple[Any, ...], tuple[tuple[str, ...], ...]] = {}
+
     def tree_map(function: Callable[[Any], Any], tree: Any, *rests: Any, **kwargs: Any) -> Any:
-        if function is _trace._strip_root and not rests and not kwargs and _is_module_stack(tree):
-            return OrderedDict((key, tuple(map(function, pair))) for key, pair in tree.items())
+        if function is _trace._strip_root and not rests and not kwargs and type(tree) is OrderedDict:
+            pairs = tuple(tree.values())
+            if _is_of_strings(pairs):
+                if pairs not in shortened:  # The nodes of a call have equal stacks.
+                    shortened[pairs] = tuple(tuple(map(function, pair)) for pair in pairs)
+                return OrderedDict(zip(tree, shortened[pairs], strict=True))
         return stock_map(function, tree, *rests, **kwargs)
 
     return Patches(
         {
             (symbolic_shapes, "_free_unbacked_symbols_with_path"): free_symbols,
             (_pytree, "tree_map"): tree_map,
+            (_trace, "_fixup_key"): cache(in_force(_trace, "_fixup_key")),
+            **no_grad_regions.replacements(),
+            **faked_parameters.replacements(),
         }
     )
 
 
-def _is_module_stack(tree: Any) -> bool:
-    return type(tree) is OrderedDict and all(
-        type(pair) is tuple and set(map(type, pair)) <= {str} for pair in tree.values()
-    )
+def _is_of_strings(pairs: tuple[Any, ...]) -> bool:
+    return all(type(pair) is tuple and set(map(type, pair)) <= {str} for pair in pairs)

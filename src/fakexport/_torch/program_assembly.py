@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch._export.verifier import load_verifier
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.export import ExportedProgram, ExportGraphSignature, exported_program
+from torch.export import ExportedProgram, ExportGraphSignature
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
 
-from .patching import Patches
+from .lazy_graph_module import programs_without_code
 
 DIALECTS = ("ATEN", "TRAINING")
 """Names of the checks that a program may ask for."""
@@ -103,7 +103,7 @@ def assemble(
 
     Its code is generated when it is asked for. `root` holds the subgraphs.
     """
-    with _without_code():
+    with programs_without_code():
         program = ExportedProgram(
             root=root,
             graph=graph,
@@ -133,7 +133,7 @@ def reassemble(
     The conditions on inputs are those of the first: torch derives them again from a shape environment that
     may have seen more in the meantime, and derives none for a program that was loaded.
     """
-    with _without_code():
+    with programs_without_code():
         made = ExportedProgram(
             root=graph_module,
             graph=graph_module.graph,
@@ -153,16 +153,6 @@ def _copied(signature: ExportGraphSignature) -> ExportGraphSignature:
     """Return a copy that shares the fakes of C++ objects, whose tensors no copy can be made of."""
     fakes = [spec.arg.fake_val for spec in signature.input_specs if isinstance(spec.arg, CustomObjArgument)]
     return copy.deepcopy(signature, {id(fake): fake for fake in fakes})
-
-
-def _without_code() -> Patches:
-    """Enter a context in which the constructor of `ExportedProgram` generates no code; it comes when it is
-    asked for.
-
-    Generating and compiling it takes a quarter of the time to load a program of 9,000 nodes. The constructor
-    makes its graph module by this one function, which does not look at `_use_lazy_graph_module`.
-    """
-    return Patches({(exported_program, "_create_graph_module_for_export"): _LazyGraphModule})
 
 
 def tree_spec(kind: type, context: Any, children: list[Any]) -> Any:

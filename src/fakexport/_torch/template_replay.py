@@ -82,7 +82,9 @@ class _Replay:
         values = self._values.all_copied([one.meta["val"] for one in template.nodes])
         for one, value in zip(template.nodes, values, strict=True):
             args, kwargs = map_arg(one.args, self._mapped), map_arg(one.kwargs, self._mapped)
-            node = create("call_function", one.target, args, kwargs, one.name, one.type_expr)
+            # Arguments that come later are not searched for symbolic numbers, which a template has none of.
+            node = create("call_function", one.target, None, None, one.name, one.type_expr)
+            node.args, node.kwargs = args, kwargs
             scopes[node.name] = (self._path + one.scope[0], one.scope[1])
             meta = node.meta
             meta.update(one.meta)  # First of all, for the order of the keys.

@@ -130,7 +130,7 @@ def bind(
     programs = {}
     for method, reading in found.items():
         source_name = name if bundle.is_alone else f"the method {method}"
-        programs[method] = _bound(bundle[method], reading, source_name, maps[method], check_finite)
+        programs[method] = _bound(bundle[method], reading, source_name, maps[method], check_finite, source)
     warn_of(report.checkpoint, (finding for finding in report.findings if finding.code == "FE704"))
     if program is not bundle:
         return programs[ALONE]
@@ -147,13 +147,17 @@ def _bound(
     name: str,
     devices: Mapping[str, str] | None,
     check_finite: bool | None,
+    source: ModelSource | None,
 ) -> ExportedProgram:
     """Return one bound program; the caller warns of unexpected keys for all programs."""
     report = reading.verified.report
     own = tuple(finding for finding in report.findings if finding.code != "FE704")
     found = replace(reading.verified, report=replace(report, source=name, findings=own))
     expected = reading.wants.expected
-    return bound_program(program, expected, reading.seen, found, devices=devices, check_finite=check_finite)
+    spec = source if isinstance(source, str) else None
+    return bound_program(
+        program, expected, reading.seen, found, devices=devices, check_finite=check_finite, source=spec
+    )
 
 
 def _check_constants(given: Mapping[str, torch.Tensor], wants: Iterable[MethodWants], programs: str) -> None:

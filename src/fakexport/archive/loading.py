@@ -343,5 +343,6 @@ def described_facts(manifest: MethodManifest) -> ProgramFacts:
         recipes=manifest.recipes,
         prefix=manifest.prefix,
         call=manifest.call,
+        adapter=manifest.adapter,
         unbound=tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from fakexport.archive.extent import extent
 from fakexport.container import Digest, fault_of_name
-from fakexport.documents import CallRecord, Recipe
+from fakexport.documents import AdapterRecord, CallRecord, Recipe
 from fakexport.error import InvalidValue
 
 if TYPE_CHECKING:
@@ -183,6 +183,7 @@ class MethodManifest:
         prefix: Prefix of the weights' names in the checkpoint and in the program; None if the names are
             the same.
         call: The part of its inputs and outputs in generation; None if it is not a call of it.
+        adapter: How the program needs an adapter; None if it was exported without one.
     """
 
     versions: Mapping[str, str]
@@ -202,6 +203,7 @@ class MethodManifest:
     recipes: tuple[Recipe, ...] = ()
     prefix: Prefix | None = None
     call: CallRecord | None = None
+    adapter: AdapterRecord | None = None
 
     def __post_init__(self) -> None:
         texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]

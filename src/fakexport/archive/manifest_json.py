@@ -23,7 +23,9 @@ from fakexport.archive.manifest import (
 )
 from fakexport.container import Digest, Limits
 from fakexport.documents import (
+    ADAPTER_MODES,
     OPERATORS,
+    AdapterRecord,
     DocumentError,
     Recipe,
     Step,
@@ -57,7 +59,7 @@ _KNOWN = (FORMAT, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
 
 _NAME = 4096
 _SENTENCE = 10_000
-_OF_FEW = ("prefix", "library_modules", "call")
+_OF_FEW = ("prefix", "library_modules", "call", "adapter")
 "Fields that are omitted when empty, as in archives written before these fields existed."
 _DIMENSIONS = 64
 _OPERANDS = 100_000
@@ -82,6 +84,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def _to_json(manifest: MethodManifest) -> dict[str, Any]:
     maps = ("versions", "device_map", "library_modules")
     value = vars(manifest) | {name: dict(getattr(manifest, name)) for name in maps}
+    if (adapter := manifest.adapter) is not None:
+        value["adapter"] = {"mode": adapter.mode, "name": adapter.name}
     return {name: entry for name, entry in value.items() if entry or name not in _OF_FEW}
 
 
@@ -183,7 +187,13 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "recipes": _many(_recipe, limits),
         "prefix": _pair,
         "call": call_record,
+        "adapter": _adapter,
     }
+
+
+def _adapter(value: Any) -> AdapterRecord:
+    mode = one_of(ADAPTER_MODES, "adapter mode")
+    return AdapterRecord(**record(value, {"mode": mode, "name": lambda found: text(found, _NAME)}))
 
 
 def _many(read: Callable[[Any], T], limits: Limits) -> Callable[[Any], tuple[T, ...]]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import torch
 
-from fakexport.documents import Recipe
+from fakexport.documents import AdapterRecord, Recipe
 from fakexport.program import facts_of
 from fakexport.weights import (
     Checkpoint,
@@ -17,6 +17,7 @@ from fakexport.weights import (
     Verified,
     WeightFinding,
     WeightsReport,
+    as_needed,
     expected_of_program,
     model_of,
     verified,
@@ -37,12 +38,14 @@ class MethodWants:
         prefix: Prefix of their names; see `Bundle`.
         recipes: How entries in another layout become them.
         source: The model that knows it, where there is one.
+        adapter: How it needs an adapter; None for a program without one.
     """
 
     expected: ExpectedWeights
     prefix: Prefix | None = None
     recipes: tuple[Recipe, ...] = ()
     source: ModelSource | None = None
+    adapter: AdapterRecord | None = None
 
     @classmethod
     def of(cls, bundle: Bundle, method: str, source: ModelSource | None = None) -> MethodWants:
@@ -53,6 +56,7 @@ class MethodWants:
             bundle.prefixes.get(method),
             facts_of(program).recipes or (),
             model_of(program) if source is None else source,
+            facts_of(program).adapter,
         )
 
 
@@ -88,10 +92,14 @@ def readings(
         checkpoint: The checkpoint for all methods.
         given: Values of constants that have none, by name.
         topology, is_converting: As for `weights.verification.verified`.
+    Raises:
+        ValueError: A method needs an adapter in another way than the checkpoint has one.
     """
     found = {}
     for method, want in wants.items():
-        seen, names = _below_prefix(checkpoint, want.prefix or ("", ""))
+        name = "the program" if len(wants) == 1 else f"the method {method}"
+        needed = as_needed(checkpoint, want.adapter, want.expected, name=name)
+        seen, names = _below_prefix(needed, want.prefix or ("", ""))
         own = {name: value for name, value in (given or {}).items() if name in want.expected.constants}
         seen = with_values(seen, own) if own else seen
         fits = verified(

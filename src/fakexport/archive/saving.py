@@ -242,6 +242,7 @@ def _described(
         recipes=recipes_of(program) if kind == "none" else (),
         prefix=prefix,
         call=facts.call,
+        adapter=facts.adapter,
     )
 
 

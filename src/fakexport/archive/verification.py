@@ -155,4 +155,4 @@ def _wants(found: ArchiveDescription, method: str, source: ModelSource | None) -
     # What torch wrote into one file shares nothing: each program's names are its own.
     made_up = {} if found.has_manifest else made_up_prefixes(found.manifest)
     prefix = made_up.get(method, about.manifest.prefix)
-    return MethodWants(expected, prefix, about.manifest.recipes, source)
+    return MethodWants(expected, prefix, about.manifest.recipes, source, about.manifest.adapter)

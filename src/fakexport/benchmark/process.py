@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
+from fakexport.processes import Limits, run_limited
 from fakexport.report import BenchFailure
 
 from .outcome import Outcome
@@ -40,53 +37,12 @@ def run_part(
     return outcome, BenchFailure(step, _why(code, timeout_s, log))
 
 
-def end_with_parent(alive: int) -> None:
-    """Have this process and its children killed once its parent is gone.
-
-    A thread waits for that; it briefly needs Python's lock, which native code may hold.
-
-    Args:
-        alive: A pipe's end to read, whose other end only that process has.
-    """
-
-    def wait() -> None:
-        os.read(alive, 1)  # Nobody writes: it returns when the other end is closed.
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def _exit_code(arguments: list[str], log: Path, environment: dict[str, str], timeout_s: float) -> int | None:
     """Return a worker's exit code, the negative signal number if killed; None after the time limit."""
-    alive, held = os.pipe()
-    try:
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                # -P: what lies in the working directory must not stand in for modules of Python.
-                [sys.executable, "-P", "-m", _MODULE, str(alive), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                pass_fds=(alive,),
-                start_new_session=True,
-            )
-        try:
-            return process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            _end(process)
-    finally:
-        os.close(alive)
-        os.close(held)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its children, such as compilers, if they are still running."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with log.open("wb") as output:
+        limits = Limits(timeout_s)
+        ended = run_limited(_MODULE, arguments, limits, stdout=output, stderr=output, environment=environment)
+    return ended.code
 
 
 def _why(code: int | None, timeout_s: float, log: Path) -> str:

@@ -15,6 +15,7 @@ import torch
 
 from fakexport.devices import peak_bytes, resident_bytes
 from fakexport.error import InvalidValue
+from fakexport.processes import end_with_parent
 from fakexport.report import Spread
 from fakexport.sources import load_operator_library
 
@@ -22,7 +23,6 @@ from .agreement import agreement
 from .model import Call, Inputs, Model, call_of, copied
 from .modes import MODES, Mode
 from .outcome import Outcome, StepFailed
-from .process import end_with_parent
 from .reference import Facts, expected_outputs, first_inputs, other_inputs, write_reference
 from .request import Request
 

@@ -3,6 +3,7 @@
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import Captured, capture, guard_span
 from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
+from fakexport.capture.components import components
 from fakexport.capture.constants import value_or_reason
 from fakexport.capture.dynamic_dims import DynamicDim, DynamicDims, as_torch_shapes, parse_dynamic
 from fakexport.capture.exploration import Exploration, Problem, capture_or_explore
@@ -40,6 +41,7 @@ __all__ = [
     "build_source",
     "capture",
     "capture_or_explore",
+    "components",
     "export",
     "facts_at_capture",
     "flattened",

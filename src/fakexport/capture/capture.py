@@ -32,7 +32,15 @@ from fakexport.diagnostics import Span
 from fakexport.error import type_and_line
 from fakexport.fake import SubclassNotKept, unregistered_wrapper
 from fakexport.history import remember_value
-from fakexport.program import ProgramFacts, is_library_code, is_model_code, is_user_code, keep_facts
+from fakexport.program import (
+    ProgramFacts,
+    is_library_code,
+    is_model_code,
+    is_user_code,
+    keep_facts,
+    with_used_weights,
+    with_weight_names,
+)
 
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
 from .block_reuse import BlockReuse, TraceNeeded
@@ -107,7 +115,8 @@ def capture(
         ValueError: `dynamic` names what the inputs do not have.
     """
     kwargs = dict(kwargs or {})
-    shapes = torch_shapes(module, args, kwargs, dynamic)
+    known = ProgramFacts() if facts is None else facts
+    shapes = torch_shapes(module, args, kwargs, dynamic, known)
     read: dict[str, None] = {}
     blocks: dict[str, tuple[int, int, tuple[str, ...]]] = {}
     try:
@@ -125,6 +134,10 @@ def capture(
             )
         refuse_lost_transforms(program)
         program = flattened(program)
+        if known.component is not None:
+            program = with_used_weights(program)
+        if known.adapter is not None:
+            program = with_weight_names(program, known.adapter.weights)
         hold_real_objects(program)
         for name, value in fold_lifted_moves(program).items():
             remember_value(program.constants[name], value)
@@ -134,7 +147,6 @@ def capture(
     if (absent := failure_of_absent_device(program)) is not None:
         return Captured(None, absent)
     recovered = recover_constants(program)
-    known = ProgramFacts() if facts is None else facts
     call = None if known.call is None else with_state(known.call, program)
     keep_facts(program, replace(known, unbound=recovered.unbound, model=module, call=call))
     return Captured(program, None, recovered, tuple(effects), tuple(read), blocks)
@@ -252,12 +264,21 @@ def failure_of(error: BaseException) -> CaptureFailure:
     return CaptureFailure.of(error, guards=_guards(error), spans=spans)
 
 
-def torch_shapes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic: Any) -> Any:
+def torch_shapes(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic: Any,
+    facts: ProgramFacts | None = None,
+) -> Any:
     """Return what `torch.export.export(dynamic_shapes=...)` takes.
 
-    Raises for a bad call, as `capture` says.
+    Raises for a bad call, as `capture` says. The sizes of an adapter do not vary.
     """
-    inputs = bound_inputs(module, args, kwargs)
+    has_own_inputs = facts is not None and facts.has_own_inputs
+    inputs = dict(kwargs) if has_own_inputs else bound_inputs(module, args, kwargs)
+    if facts is not None and facts.adapter is not None:
+        inputs = {name: value for name, value in inputs.items() if name not in facts.adapter.inputs}
     return as_torch_shapes(dynamic, inputs) if isinstance(dynamic, DynamicDims) else dynamic
 
 

@@ -50,6 +50,8 @@ def facts_at_capture(
         skipped_checks=(*assumptions, *source.left_out, *([] if is_strict else [_NOT_STRICT])),
         versions=_libraries_of(built.module),
         call=inputs.call,
+        component=source.component,
+        adapter=None if source.adapter is None else source.adapter.record(built.module, inputs),
     )
 
 

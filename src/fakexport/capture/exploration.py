@@ -116,6 +116,7 @@ def explore(
     dynamic: DynamicDims | Any = None,
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
     work: int = 0,
+    facts: ProgramFacts | None = None,
 ) -> Exploration:
     """Find everything that blocks a capture by tracing past each failure under an assumption.
 
@@ -123,12 +124,13 @@ def explore(
         module, args, kwargs, dynamic: As for `capture`, which raised for a bad call.
         tracing: Makes the context that `capture` takes.
         work: How many operators the capture traced before it failed.
+        facts: As for `capture`.
     Returns:
         The problems and assumptions of the trace that found most. The same model returns the same, unless a
         trace takes longer than `MOST_SECONDS`.
     """
     kwargs = dict(kwargs or {})
-    shapes = torch_shapes(module, args, kwargs, dynamic)
+    shapes = torch_shapes(module, args, kwargs, dynamic, facts)
     enough = max(LITTLE_WORK, MOST_WORK_BEFORE_ANOTHER * work)
     done = 0
     turned: frozenset[_Place] = frozenset()
@@ -187,7 +189,8 @@ def capture_or_explore(
         on_failure(captured.failure)
     if isinstance(captured.failure.error, SubclassNotKept):
         return captured, Exploration(is_complete=True)  # The trace itself came to its end.
-    return captured, explore(module, args, kwargs, dynamic=dynamic, tracing=tracing, work=work())
+    found = explore(module, args, kwargs, dynamic=dynamic, tracing=tracing, work=work(), facts=facts)
+    return captured, found
 
 
 class _Limited(BaseException):

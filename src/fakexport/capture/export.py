@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +22,19 @@ from fakexport.capture.dynamic_dims import parse_dynamic
 from fakexport.capture.given_inputs import given_inputs
 from fakexport.capture.recovered import PartialProgram, UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
+from fakexport.documents import AdapterMode
 from fakexport.fake import Built, DeviceMap, install_transfers
 from fakexport.program import unused_parameters
-from fakexport.sources import ExampleInputs, ExportedWorkload, Source, exported_workload, parse_dtype, resolve
+from fakexport.sources import (
+    ExampleInputs,
+    ExportedWorkload,
+    Source,
+    adapter_source,
+    component_source,
+    exported_workload,
+    parse_dtype,
+    resolve,
+)
 
 
 @renamed(topology="target")
@@ -39,6 +50,9 @@ def export(
     strict: bool = False,
     workload: ExportedWorkload = "forward",
     cache_length: int | None = None,
+    component: str | None = None,
+    adapter: str | Path | None = None,
+    adapter_mode: AdapterMode = "apart",
     reuse_blocks: bool = True,
     verify_reuse: bool = False,
 ) -> ExportedProgram:
@@ -66,6 +80,8 @@ def export(
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or what `torch.export.export` takes.
         strict: Trace with TorchDynamo instead of running the Python code.
         workload, cache_length: `prefill` or `decode` of an `hf:` model, as for `check`.
+        component: A part of an `hf:` model, as for `check`.
+        adapter, adapter_mode: A LoRA adapter of an `hf:` model, as for `check`.
         reuse_blocks: Trace a few of equal blocks, not each, which is faster for deep models and produces the
             same program (docs/performance.md).
         verify_reuse: Reuse blocks, trace a second time with every block, and compare the programs.
@@ -91,6 +107,10 @@ def export(
     call, dynamic_shapes = exported_workload(workload, dynamic_shapes, cache_length, has_inputs=has_inputs)
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
     found = resolve(source, workload=call)
+    found = adapter_source(found, adapter, adapter_mode, workload, has_inputs=has_inputs)
+    found = component_source(
+        found, component, workload=workload, is_dynamic=bool(dynamic_shapes), has_inputs=has_inputs
+    )
     chosen = None if dtype is None else parse_dtype(dtype)
     placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(target) as devices:
@@ -133,8 +153,8 @@ def _left_out(
 ) -> Iterator[str]:
     """Yield what of the model that the source names is not in the program."""
     more = f"run `fakexport check {source.spec}` for details"
-    if source.quantization is not None:
-        yield f"FE105: the config is quantized ({source.quantization}), and the program is not; {more}"
+    if source.quantization is not None and source.quantization.left_out(module) is not None:
+        yield f"FE105: the config is quantized ({source.quantization.method}), and the program is not; {more}"
     if inputs.omitted and (unused := unused_parameters(program, module)).modules:
         share = f"{unused.elements:,} of {unused.total_elements:,} parameters"
         yield f"FE104: without {', '.join(inputs.omitted)}, the program does not use {share}; {more}"

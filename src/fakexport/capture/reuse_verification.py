@@ -7,7 +7,7 @@ from typing import Any
 
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.fake import Built, install_transfers
-from fakexport.program import first_difference
+from fakexport.program import facts_of, first_difference
 from fakexport.sources import ExampleInputs, Source
 
 from .capture import Captured, capture
@@ -37,6 +37,7 @@ def verify_reuse(
         ReuseMismatch: The message names the first difference.
     """
     built, inputs = made()
+    known = None if captured.program is None else facts_of(captured.program)
     with install_transfers(built.module, built.placement):
         traced = capture(
             built.module,
@@ -44,6 +45,7 @@ def verify_reuse(
             inputs.kwargs,
             dynamic=dynamic,
             tracing=source.tracing(built.module, inputs),
+            facts=known,
             reuse=False,
         )
     check_same(captured, traced)

@@ -26,6 +26,7 @@ from fakexport.cli.retarget_command import retarget_command
 from fakexport.cli.run_command import run_command
 from fakexport.cli.source_command import source_command
 from fakexport.cli.streams import write_error_line, write_output
+from fakexport.cli.sweep_command import sweep_command, sweep_compare_command
 from fakexport.cli.verify_buffers_command import verify_buffers_command
 from fakexport.cli.verify_weights_command import verify_weights_command
 
@@ -78,6 +79,8 @@ def _fakexport(
 
 
 app.command("check", short_help="Check whether a model exports for each target.")(check_command)
+app.command("sweep", short_help="Check many models.")(sweep_command)
+app.command("sweep-compare", short_help="Compare two runs of a sweep.")(sweep_compare_command)
 app.command("export", short_help="Export a model for one target, without weights.")(export_command)
 app.command("retarget", short_help="Move an exported program to other devices.")(retarget_command)
 app.command("bind", short_help="Bind a checkpoint's weights to a program.")(bind_command)

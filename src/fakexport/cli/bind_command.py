@@ -10,6 +10,7 @@ import typer
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Archive,
+    BoundAdapters,
     BoundDevices,
     Checkpoint,
     Debug,
@@ -32,6 +33,7 @@ def bind_command(
     link: Annotated[
         bool, typer.Option("--link", help="Reference the checkpoint's files instead of copying them.")
     ] = False,
+    adapter: BoundAdapters = None,
     devices: BoundDevices = None,
     device_map: OldBoundDevices = None,
     trust: Trust = False,
@@ -49,7 +51,7 @@ def bind_command(
         from fakexport.weights import open_checkpoint
 
         load_libraries(library)
-        opened = open_checkpoint(checkpoint)
+        opened = open_checkpoint(checkpoint, adapter=adapter or ())
         bound = bind(load_bundle(archive, trust=trust), opened, devices=devices)
         tensors = save(bound, output, link=opened if link else None).tensors
     locations = {tensor.location for tensor in tensors if tensor.location}

@@ -9,7 +9,10 @@ import typer
 
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
+    Adapter,
+    AdapterMode,
     CacheLength,
+    Component,
     Debug,
     DeviceMap,
     Dtype,
@@ -32,6 +35,7 @@ from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_formatted
 
 if TYPE_CHECKING:
+    from fakexport.documents import AdapterMode as AdapterModeName
     from fakexport.report import Progress, Report
     from fakexport.sources import ExportedWorkload
 
@@ -56,6 +60,9 @@ def check_command(
     use_cache: UseCache = None,
     workload: Workload = "forward",
     cache_length: CacheLength = None,
+    component: Component = None,
+    adapter: Adapter = None,
+    adapter_mode: AdapterMode = "apart",
     reuse_blocks: ReuseBlocks = None,
     format_: Annotated[
         OutputFormat,
@@ -93,7 +100,9 @@ def check_command(
         with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
             load_libraries(library for library in options.libraries or () if library not in loaded)
             loaded.update(options.libraries or ())
-            return _check(source, options, workload, cache_length, on_progress)
+            return _check(
+                source, options, workload, cache_length, component, (adapter, adapter_mode), on_progress
+            )
 
     def rendered(report: Report) -> str:
         return _rendered(report, format_)
@@ -113,6 +122,8 @@ def _check(
     options: CheckOptions,
     workload: ExportedWorkload,
     cache_length: int | None,
+    component: str | None,
+    adapter: tuple[str | None, AdapterModeName],
     on_progress: Callable[[Progress], None] | None,
 ) -> Report:
     from fakexport.checking import check
@@ -128,6 +139,9 @@ def _check(
         use_cache=bool(options.use_cache),
         workload=workload,
         cache_length=cache_length,
+        component=component,
+        adapter=adapter[0],
+        adapter_mode=adapter[1],
         reuse_blocks=options.reuse_blocks is not False,
         on_progress=on_progress,
     )

@@ -10,6 +10,8 @@ import typer
 
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
+    Adapter,
+    AdapterMode,
     CacheLength,
     Debug,
     DeviceMap,
@@ -56,6 +58,15 @@ def export_command(
         ),
     ] = "forward",
     cache_length: CacheLength = None,
+    component: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A part of an hf: model, as for `check`; or all, a bundle of its parts.",
+        ),
+    ] = None,
+    adapter: Adapter = None,
+    adapter_mode: AdapterMode = "apart",
     reuse_blocks: ReuseBlocks = None,
     verify_reuse: Annotated[
         bool,
@@ -79,7 +90,7 @@ def export_command(
 
         load_libraries(library)
         reports = {
-            call: check(
+            name: check(
                 source,
                 target=[target],
                 device_map=device_map,
@@ -90,17 +101,20 @@ def export_command(
                 use_cache=bool(use_cache),
                 workload=call,
                 cache_length=cache_length,
+                component=part,
+                adapter=adapter,
+                adapter_mode=adapter_mode,
                 reuse_blocks=reuse_blocks is not False,
                 verify_reuse=verify_reuse,
                 on_progress=on_progress,
             )
-            for call in _calls(workload)
+            for name, (call, part) in _programs(source, workload, component, target, dtype).items()
         }
         is_written = _saved(reports, output)
     from fakexport.report import render_report
 
-    for call, report in reports.items():
-        write_output(f"{call}\n" if len(reports) > 1 else "")
+    for name, report in reports.items():
+        write_output(f"{name}\n" if len(reports) > 1 else "")
         write_report(render_report(report, width=output_width()))
     if is_written:
         if verify_reuse:
@@ -110,16 +124,29 @@ def export_command(
         raise typer.Exit(1)
 
 
-def _calls(workload: ExportedWorkload | Literal["generate"]) -> tuple[ExportedWorkload, ...]:
-    return ("prefill", "decode") if workload == "generate" else (workload,)
+def _programs(
+    source: str,
+    workload: ExportedWorkload | Literal["generate"],
+    component: str | None,
+    target: str,
+    dtype: str | None,
+) -> dict[str, tuple[ExportedWorkload, str | None]]:
+    """Return the call and the component of each program to export, by its name in the bundle."""
+    if component == "all" and workload == "forward":
+        from fakexport.capture import components
+
+        return {name: ("forward", name) for name in components(source, target=target, dtype=dtype)}
+    if workload == "generate":
+        return {"prefill": ("prefill", component), "decode": ("decode", component)}
+    return {workload: (workload, component)}
 
 
-def _saved(reports: Mapping[ExportedWorkload, Report], output: Path) -> bool:
-    """Write the program of each call, several of them as a bundle; return whether all of them are there."""
+def _saved(reports: Mapping[str, Report], output: Path) -> bool:
+    """Write each program, several of them as a bundle; return whether all of them are there."""
     from fakexport.archive import save, save_bundle
 
-    found = {str(call): report.verdicts[0].program for call, report in reports.items()}
-    programs = {call: program for call, program in found.items() if program is not None}
+    found = {name: report.verdicts[0].program for name, report in reports.items()}
+    programs = {name: program for name, program in found.items() if program is not None}
     if len(programs) < len(reports):
         return False
     if len(programs) > 1:

@@ -88,6 +88,48 @@ Workload = Annotated[
         "the program: prefill reads a prompt, decode one token and the cache.",
     ),
 ]
+Component = Annotated[
+    str | None,
+    typer.Option(
+        "--component",
+        metavar="NAME",
+        help="A part of an hf: model: vision, audio, language, encoder, decoder, connector, or a module by "
+        "the model's own name. A model of a diffusers: pipeline: unet, transformer, vae_decoder.",
+    ),
+]
+Adapter = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter",
+        metavar="[NAME=]DIR",
+        help="A LoRA adapter of peft on an hf: model: the folder of its adapter_config.json.",
+    ),
+]
+AdapterMode = Annotated[
+    Literal["apart", "merged", "inputs"],
+    typer.Option(
+        "--adapter-mode",
+        help="Matrices of the adapter: apart from the base model's weights; merged into them when these are "
+        "bound; or inputs of the program, so that adapters are swapped without a new export.",
+    ),
+]
+BoundAdapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        metavar="[NAME=]DIR",
+        help="A LoRA adapter of peft to bind with the checkpoint of its base model, merged where the program "
+        "has none; or merged, for a checkpoint that has it merged. Repeatable with names.",
+    ),
+]
+RunAdapter = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter",
+        metavar="DIR",
+        help="A LoRA adapter of peft: bound with the checkpoint, or as inputs of the program.",
+    ),
+]
 CacheLength = Annotated[
     int | None,
     typer.Option(

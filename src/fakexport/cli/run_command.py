@@ -17,6 +17,7 @@ from fakexport.cli.options import (
     Method,
     OldBoundDevices,
     OptionalCheckpoint,
+    RunAdapter,
     Trust,
     bound_devices,
 )
@@ -31,6 +32,7 @@ def run_command(
     archive: Archive,
     checkpoint: OptionalCheckpoint = None,
     inputs: Inputs = None,
+    adapter: RunAdapter = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the outputs to this .safetensors file."),
@@ -65,14 +67,29 @@ def run_command(
     if warmup is not None and not repeat:
         raise typer.BadParameter("--warmup needs --repeat")
     with quiet(is_debug=debug):
-        from fakexport.deploy import open_program, read_inputs, run_timed, write_outputs
+        from fakexport.deploy import (
+            adapter_inputs,
+            open_program,
+            read_inputs,
+            run_timed,
+            takes_adapter,
+            write_outputs,
+        )
 
         load_libraries(library)
         tensors = {} if inputs is None else read_inputs(inputs)
         _refuse_options_of_programs(archive, devices=devices, method=method, compile=compile_)
         opened = open_program(
-            archive, checkpoint, method=method, devices=devices, is_compiled=compile_, trust=trust
+            archive,
+            checkpoint,
+            method=method,
+            devices=devices,
+            is_compiled=compile_,
+            trust=trust,
+            adapter=adapter,
         )
+        if adapter is not None and takes_adapter(opened.signature):
+            tensors |= adapter_inputs(adapter, opened.signature)
         timed = run_timed(
             opened, tensors, warmup=(_WARMUP if warmup is None else warmup) * bool(repeat), repeat=repeat
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, Dtype, Libraries, Profiles, TextOrJson, Trust
+from fakexport.cli.options import BoundAdapters, Debug, Dtype, Libraries, Profiles, TextOrJson, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -27,6 +27,7 @@ def verify_weights_command(
             ),
         ),
     ] = None,
+    adapter: BoundAdapters = None,
     target: Annotated[
         str, typer.Option(metavar="TOPOLOGY", help="Devices that the constructor may name, such as 8xH100.")
     ] = "cpu",
@@ -46,11 +47,13 @@ def verify_weights_command(
     with quiet(is_debug=debug):
         from fakexport.archive import is_archive, verify_archived_weights, verify_weights
         from fakexport.sources import parse_dtype
+        from fakexport.weights import open_checkpoint
 
         load_libraries(library)
         if checkpoint is not None:
             wanted = None if dtype is None else parse_dtype(dtype)
-            report = verify_weights(subject, checkpoint, target=target, dtype=wanted, trust=trust)
+            opened = open_checkpoint(checkpoint, adapter=adapter or ())
+            report = verify_weights(subject, opened, target=target, dtype=wanted, trust=trust)
         elif is_archive(subject):
             report = verify_archived_weights(subject, trust=trust)
         else:

@@ -1,5 +1,6 @@
 """Run a bound program, generate tokens with a bundle, or compile a program."""
 
+from .adapter_inputs import adapter_inputs, takes_adapter
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
 from .compilation import compile
 from .generation import Generated, Generator, Sampling, Tokenizer, generate
@@ -21,6 +22,7 @@ __all__ = [
     "Sampling",
     "Tokenizer",
     "UnsuitableInputs",
+    "adapter_inputs",
     "artifact_kind",
     "call_arguments",
     "compile",
@@ -29,5 +31,6 @@ __all__ = [
     "read_inputs",
     "run",
     "run_timed",
+    "takes_adapter",
     "write_outputs",
 ]

@@ -13,8 +13,10 @@ from fakexport.archive import bind, load
 from fakexport.container import ArchiveError, read_container
 from fakexport.error import InvalidValue
 from fakexport.files import open_regular
-from fakexport.weights import CheckpointSource
+from fakexport.program import facts_of
+from fakexport.weights import CheckpointSource, open_checkpoint
 
+from .adapter_inputs import takes_adapter
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
 
@@ -22,6 +24,7 @@ CompiledKind = Literal["aoti", "executorch", "onnx"]
 ArtifactKind = Literal["program"] | CompiledKind
 _EXECUTORCH_MARK = b"ET12"
 _AOTI_FOLDER = "data/aotinductor/"
+_ALONE = "an adapter is bound with the checkpoint of its base model: pass that too"
 
 
 def open_program(
@@ -32,6 +35,7 @@ def open_program(
     devices: str | Mapping[str, str] | None = None,
     is_compiled: bool = False,
     trust: bool = False,
+    adapter: str | Path | None = None,
 ) -> Artifact:
     """Open an archive, or what a program was compiled to, as something that is called again and again.
 
@@ -42,6 +46,8 @@ def open_program(
         devices: Device to device, as for `bind`; for archives.
         is_compiled: For archives: whether `torch.compile` compiles the program, in the first call.
         trust: Whether native code may be loaded from the file. It can do anything: only for files you built.
+        adapter: With a checkpoint, as for `open_checkpoint`. A program that takes its adapter as inputs is
+            opened without it: `adapter_inputs` returns the inputs.
     Returns:
         A callable. It takes tensors by name and returns tensors by name; `signature` says which.
     Raises:
@@ -65,8 +71,18 @@ def open_program(
         given = {"method": method, "devices": devices, "is_compiled": is_compiled or None}
         if others := [name for name, value in given.items() if value is not None]:
             raise InvalidValue(f"{others[0]} applies to exported programs; {os.fspath(path)} is compiled")
-        return open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
+        if adapter is not None and checkpoint is not None:
+            checkpoint = open_checkpoint(checkpoint, adapter=adapter)
+        opened = open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
+        if adapter is not None and checkpoint is None and not takes_adapter(opened.signature):
+            raise InvalidValue(_ALONE)
+        return opened
     program = load(path, method=method, trust=trust)
+    record = facts_of(program).adapter
+    if adapter is not None and (record is None or record.mode != "inputs"):
+        if checkpoint is None:
+            raise InvalidValue(_ALONE)
+        checkpoint = open_checkpoint(checkpoint, adapter=adapter)
     return LoadedProgram(with_weights(program, checkpoint, devices), is_compiled=is_compiled)
 
 

@@ -4,7 +4,7 @@ from fakexport.diagnose.construction import diagnose_build
 from fakexport.diagnose.failure import diagnose_assumptions, diagnose_failure
 from fakexport.diagnose.internal_fault import diagnose_internal_fault
 from fakexport.diagnose.labels import headline, labels_at
-from fakexport.diagnose.left_out import diagnose_omitted_inputs, diagnose_quantization, unused_note
+from fakexport.diagnose.left_out import diagnose_left_out, unused_note
 from fakexport.diagnose.peak_memory import memory_left
 from fakexport.diagnose.program import diagnose_program
 
@@ -13,9 +13,8 @@ __all__ = [
     "diagnose_build",
     "diagnose_failure",
     "diagnose_internal_fault",
-    "diagnose_omitted_inputs",
+    "diagnose_left_out",
     "diagnose_program",
-    "diagnose_quantization",
     "headline",
     "labels_at",
     "memory_left",

@@ -10,6 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from fakexport._torch.fp8_products import NAMESPACE
 from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.operator_schema import is_python_operator
 from fakexport._torch.pytree import tree_map
@@ -20,7 +21,8 @@ from fakexport.error import type_and_line
 from fakexport.program import Visit, operator_name, walk
 from fakexport.rules import rule
 
-_NOT_CUSTOM = TORCH_NAMESPACES | {"torchvision"}  # Its kernels come from torch's own project.
+# The kernels of torchvision come from torch's own project, and torch cannot compare tensors in fp8.
+_NOT_CUSTOM = TORCH_NAMESPACES | {"torchvision", NAMESPACE}
 _MUTATED = "not defined as mutable but was mutated"
 
 

@@ -13,19 +13,29 @@ from fakexport.sources import ExampleInputs, InputSpec, Source
 _MOST_MODULES = 4
 
 
-def diagnose_omitted_inputs(
-    program: ExportedProgram | None, module: nn.Module, inputs: ExampleInputs
+def diagnose_left_out(
+    source: Source, program: ExportedProgram | None, module: nn.Module, inputs: ExampleInputs
 ) -> tuple[Diagnostic, ...]:
-    """Return whether the program lacks a part of the model, as an input of it was not derived.
-
-    An input without which the program still uses every parameter is not missed.
+    """Return what of the model that the source names is not in the program.
 
     Args:
-        program: Exported from the module; None where that failed, which may come of the omitted input.
-        module: Module of fake tensors.
+        source: The model.
+        program: Exported from the module; None where that failed.
+        module: What the source's factory returned for this target, of fake tensors.
         inputs: What it was exported with.
     Reports:
-        FE104, at most once.
+        FE104 and FE105, each at most once.
+    """
+    return (*_quantization(source, module), *_omitted_inputs(program, module, inputs))
+
+
+def _omitted_inputs(
+    program: ExportedProgram | None, module: nn.Module, inputs: ExampleInputs
+) -> tuple[Diagnostic, ...]:
+    """Return FE104 where the program lacks a part of the model, as an input of it was not derived.
+
+    An input without which the program still uses every parameter is not missed. An export that failed may
+    have failed because of the omitted input.
     """
     if not inputs.omitted:
         return ()
@@ -44,20 +54,21 @@ def diagnose_omitted_inputs(
     return (found,)
 
 
-def diagnose_quantization(source: Source) -> tuple[Diagnostic, ...]:
-    """Report that the model is built unquantized although its config says how it is quantized.
-
-    Reports:
-        FE105, at most once.
-    """
-    if source.quantization is None:
+def _quantization(source: Source, module: nn.Module) -> tuple[Diagnostic, ...]:
+    """Return FE105 where the model is built unquantized although its config says how it is quantized."""
+    reason = None if source.quantization is None else source.quantization.left_out(module)
+    if source.quantization is None or reason is None:
         return ()
-    note = f"the published weights are quantized ({source.quantization}); those here have the model's dtype"
-    fix = (
-        "write a factory that builds the quantized model; to check the unquantized one, remove "
-        "quantization_config from a copy of the config"
+    method = source.quantization.method
+    notes = (
+        f"the published weights are quantized ({method}); those here have the model's dtype",
+        f"not built quantized: {reason}",
     )
-    return (rule("FE105").diagnostic(notes=(note,), fix=Fix(fix)),)
+    fix = (
+        "install the package or choose the device that is named above, or write a factory that builds the "
+        "quantized model; to check the unquantized one, remove quantization_config from a copy of the config"
+    )
+    return (rule("FE105").diagnostic(notes=notes, fix=Fix(fix)),)
 
 
 def unused_note(program: ExportedProgram, module: nn.Module) -> tuple[str, ...]:

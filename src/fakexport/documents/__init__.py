@@ -1,5 +1,6 @@
 """Documents from an untrusted author: JSON read within limits, into values of a known type. Free of torch."""
 
+from .adapter_record import ADAPTER_MODES, AdapterMode, AdapterRecord
 from .call_record import CALLS, CallRecord, GenerationDefaults, StateTensor
 from .collection_pause import collection_paused
 from .document_error import DocumentError
@@ -28,9 +29,12 @@ from .typed_json import (
 )
 
 __all__ = [
+    "ADAPTER_MODES",
     "CALLS",
     "MAX_INTEGER",
     "OPERATORS",
+    "AdapterMode",
+    "AdapterRecord",
     "CallRecord",
     "DocumentError",
     "GenerationDefaults",

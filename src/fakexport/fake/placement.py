@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fakexport.devices import Topology, emulated_topology
+from fakexport.devices import Topology, ask_devices, emulated_devices
 from fakexport.documents import DocumentError, parse_json
 from fakexport.error import InvalidValue
 from fakexport.files import read_file
@@ -125,9 +125,11 @@ def resolve(module: nn.Module, device_map: DeviceMap, topology: Topology | None 
         ValueError: a path names no module (with the nearest), a tensor is not covered, a device does not
             exist in the topology. One line.
     """
-    topology = topology or emulated_topology()
     if device_map.is_balanced:
-        return balanced_map(module, topology)
+        if topology is not None:
+            return balanced_map(module, topology)
+        return ask_devices(lambda devices: balanced_map(module, devices))
+    topology = topology or emulated_devices()
     for device in dict.fromkeys(device_map.entries.values()):
         check_device(device, topology)
     _check_paths(module, device_map.entries)

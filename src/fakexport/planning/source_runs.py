@@ -141,7 +141,7 @@ class SourceRuns:
                 built.module, built.placement.input_device, self.given.dtype or source.dtype
             )
         self._note_loss(found.kwargs)
-        self._note_inputs(found)
+        self._note_inputs(found, built.module)
         asked = replace(request, batch=batch)
         inputs = training_inputs(built.module, found.args, found.kwargs, asked, built.mode)
         for role, given, size in (
@@ -172,15 +172,15 @@ class SourceRuns:
             text = "the loss is what the model returns as one, or else the mean of the squares of its outputs"
         self.assumptions[text] = None
 
-    def _note_inputs(self, inputs: ExampleInputs) -> None:
+    def _note_inputs(self, inputs: ExampleInputs, module: nn.Module) -> None:
         if "attention_mask" in inputs.kwargs:
             self.assumptions["the attention mask is that of a padded batch"] = None
         self.assumptions.update(dict.fromkeys(inputs.assumptions))
         self.left_out.update(dict.fromkeys(f"{name} ({why})" for name, why in inputs.omitted.items()))
-        if self.source.quantization is not None:
-            self.left_out[f"FE105: the config is quantized ({self.source.quantization}), and this is not"] = (
-                None
-            )
+        quantization = self.source.quantization
+        if quantization is not None and (reason := quantization.left_out(module)) is not None:
+            text = f"FE105: the config is quantized ({quantization.method}), and this is not: {reason}"
+            self.left_out[text] = None
 
 
 def _longest(module: nn.Module) -> int:

@@ -3,7 +3,7 @@
 from fakexport.program.derived_program import derived_program, handed_on
 from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
 from fakexport.program.differences.alignment import align
-from fakexport.program.differences.difference import diff
+from fakexport.program.differences.difference import diff, no_difference
 from fakexport.program.differences.program_difference import (
     ConstantDifference,
     NodeChange,
@@ -55,7 +55,9 @@ from fakexport.program.training_mode import training_operators
 from fakexport.program.transfers import Transfer, moved_tensor, transfers
 from fakexport.program.unbound_constant import UnboundConstant, UnboundReason
 from fakexport.program.unused_parameters import UnusedParameters, unused_parameters
+from fakexport.program.used_weights import with_used_weights
 from fakexport.program.walk import Visit, attribute, walk
+from fakexport.program.weight_names import with_weight_names
 from fakexport.program.weightless import (
     UnboundProgram,
     WeightlessProgram,
@@ -126,6 +128,7 @@ __all__ = [
     "moved_tensor",
     "named_devices",
     "names_by_tensor",
+    "no_difference",
     "operator_name",
     "output_names",
     "plain_name",
@@ -150,6 +153,8 @@ __all__ = [
     "unbound_names",
     "unused_parameters",
     "walk",
+    "with_used_weights",
+    "with_weight_names",
     "written_inputs",
     "written_state",
 ]

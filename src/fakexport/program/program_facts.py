@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.devices import Topology
-from fakexport.documents import CallRecord, Recipe
+from fakexport.documents import AdapterRecord, CallRecord, Recipe
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.unbound_constant import UnboundConstant
 
@@ -40,6 +40,8 @@ class ProgramFacts:
         prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
             alike.
         call: The part of its inputs and outputs in generation; None for a program that is not a call of it.
+        component: The part of the model of its source that it computes, by name; None for all of it.
+        adapter: How the program needs an adapter; None for a model without one.
         has_stand_in_inputs: Whether its example inputs are zeros that fakexport gave it.
         model: The module that was captured, which may know how its checkpoints are laid out; None after
             loading. Two facts may be equal and have other modules.
@@ -58,8 +60,15 @@ class ProgramFacts:
     recipes: tuple[Recipe, ...] | None = None
     prefix: tuple[str, str] | None = None
     call: CallRecord | None = None
+    component: str | None = None
+    adapter: AdapterRecord | None = None
     has_stand_in_inputs: bool = False
     model: nn.Module | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def has_own_inputs(self) -> bool:
+        """Whether its inputs, all of them named, are not those of the model's `forward`."""
+        return self.component is not None or (self.adapter is not None and self.adapter.mode == "inputs")
 
     def __deepcopy__(self, memo: dict[int, object]) -> ProgramFacts:
         """Return the same: a copy of a program has no second module."""
@@ -69,7 +78,7 @@ class ProgramFacts:
         """Return those that say how a checkpoint becomes the weights, and none of where the program came
         from.
         """
-        return ProgramFacts(recipes=self.recipes, prefix=self.prefix, model=self.model)
+        return ProgramFacts(recipes=self.recipes, prefix=self.prefix, model=self.model, adapter=self.adapter)
 
     def bound(self, devices: Sequence[str], device_map: str | Mapping[str, str] | None) -> ProgramFacts:
         """Return the facts of what `bind` makes of a program with a device map; they stay where nothing

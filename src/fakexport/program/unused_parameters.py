@@ -10,6 +10,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from fakexport.program.program_facts import facts_of
 from fakexport.program.tensor_identity import tensor_identity
 
 
@@ -40,7 +41,10 @@ def unused_parameters(program: ExportedProgram, module: nn.Module) -> UnusedPara
     """
     parameters = dict(module.named_parameters(remove_duplicate=False))
     identities = {name: tensor_identity(parameter) for name, parameter in parameters.items()}
-    used = {identities[name] for name in _read_names(program) if name in identities}
+    record = facts_of(program).adapter
+    own = {} if record is None else {new: name for name, new in record.weights.items()}
+    read = (own.get(name, name) for name in _read_names(program))
+    used = {identities[name] for name in read if name in identities}
     elements = {identities[name]: parameter.numel() for name, parameter in parameters.items()}
     used_names = {name for name, identity in identities.items() if identity in used}
     return UnusedParameters(

@@ -12,6 +12,7 @@ _REQUIREMENTS = {
     **{library.package: library.distribution or library.package for library in LIBRARIES},
     "executorch": "'fakexport[executorch]'",
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "'fakexport[onnx]'"),
+    "yaml": "'fakexport[sweep]'",
     "tokenizers": "'fakexport[text]'",
     "matplotlib": "'fakexport[charts]'",
 }

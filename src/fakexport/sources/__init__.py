@@ -1,5 +1,10 @@
-"""Where a model and its example inputs come from: a Python factory, transformers, timm."""
+"""Where a model and its example inputs come from: a Python factory, transformers, diffusers, timm."""
 
+from fakexport.sources.adapted_model import lora_layers
+from fakexport.sources.adapter import adapter_source, check_mergeable, split_name
+from fakexport.sources.adapter_config import AdapterFolder
+from fakexport.sources.adapter_inputs import SCALING, input_name
+from fakexport.sources.component import component_source, components_of
 from fakexport.sources.construction import SEED, constructed
 from fakexport.sources.dtype_text import dtype_text, parse_dtype
 from fakexport.sources.input_spec import InputSpec, parse_input_spec
@@ -11,7 +16,9 @@ from fakexport.sources.source_error import SourceError, how_to_install
 from fakexport.sources.workload import ExportedWorkload, Workload, WorkloadName, exported_workload
 
 __all__ = [
+    "SCALING",
     "SEED",
+    "AdapterFolder",
     "ExampleInputs",
     "ExportedWorkload",
     "InputSpec",
@@ -19,13 +26,20 @@ __all__ = [
     "SourceError",
     "Workload",
     "WorkloadName",
+    "adapter_source",
+    "check_mergeable",
+    "component_source",
+    "components_of",
     "constructed",
     "dtype_text",
     "exported_workload",
     "how_to_install",
+    "input_name",
     "inputs_from_specs",
     "load_operator_library",
+    "lora_layers",
     "parse_dtype",
     "parse_input_spec",
     "resolve",
+    "split_name",
 ]

@@ -44,6 +44,8 @@ def features(request: InputRequest) -> torch.Tensor:
         )
     bins = request.setting("num_mel_bins", "feature_size")
     positions = request.setting("max_source_positions")
+    if bins is not None and (window := request.setting("n_window")) is not None:
+        return request.floats(request.batch, bins, 2 * window)  # Qwen's speech encoders read windows
     if bins is not None and _has_convolution_over(bins, request.module):
         return request.floats(request.batch, bins, 2 * (positions or FRAMES))
     width = request.setting("feature_projection_input_dim", "input_dim", default=bins or 80)

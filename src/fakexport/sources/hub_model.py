@@ -22,7 +22,7 @@ from fakexport.sources.transformers_config import config_of, read_settings
 
 _LIBRARY_FILES = {
     "adapter_config.json": "it is a PEFT adapter: pass its base model",
-    "model_index.json": "it is a pipeline of diffusers: pass one of its folders with a transformers model",
+    "model_index.json": "it is a pipeline of diffusers: write diffusers: and name a model with --component",
     "params.json": "its weights are not in the format of transformers",
 }
 

@@ -48,7 +48,8 @@ def image_grid_inputs(
     inputs = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
-        "pixel_values": request.floats(request.batch * rows * columns, *_patch_shape(tower, patch)),
+        "pixel_values": _patches(request, rows * columns, _patch_shape(tower, patch)),
+        **_merge_sizes(request, merge),
         **{name: request.values(value) for name, value in {GRID: grid, **prepared}.items()},
     }
     return inputs, (
@@ -110,6 +111,19 @@ def _patch_shape(tower: nn.Module, patch: int) -> tuple[int, ...]:
         case nn.Linear():
             return (first.in_features,)
     raise Underivable("the vision tower has no layer that takes patches")
+
+
+def _patches(request: InputRequest, count: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the patches of all images, one after the other; a retriever (ColQwen2) takes them by image."""
+    if hasattr(request.config, "vlm_config"):
+        return request.floats(request.batch, count, *shape)
+    return request.floats(request.batch * count, *shape)
+
+
+def _merge_sizes(request: InputRequest, merge: int) -> dict[str, torch.Tensor]:
+    if "image_merge_sizes" not in request.parameters:
+        return {}
+    return {"image_merge_sizes": request.ids(request.batch, value=merge)}
 
 
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d)

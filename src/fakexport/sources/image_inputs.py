@@ -48,7 +48,9 @@ def _channels(request: InputRequest) -> int:
 
 def height_and_width(request: InputRequest) -> tuple[int, int]:
     """Return the size of an image in pixels: that of the config, else 224 x 224."""
-    size: Any = request.setting("image_size", "input_size", "img_size", "crop_size", default=USUAL_SIZE)
+    size: Any = request.setting(
+        "image_size", "input_size", "img_size", "crop_size", "resolution", default=USUAL_SIZE
+    )
     if isinstance(size, dict):
         size = (size.get("height", USUAL_SIZE), size.get("width", USUAL_SIZE))
     if isinstance(size, (list, tuple)):

@@ -12,7 +12,9 @@ from torch import nn
 
 # Configs inside a config. The text part is last: sizes of images and sounds are asked for by name.
 _PARTS = (
+    "vlm_config",
     "vision_config",
+    "image_config",
     "audio_config",
     "speech_config",
     "encoder",
@@ -24,6 +26,7 @@ _PARTS = (
     "text_config",
     "decoder",
     "text_encoder",
+    "vq_config",
 )
 
 
@@ -86,9 +89,29 @@ class InputRequest:
                     return value
         return default
 
+    def encoder_parameters(self, method: str) -> Mapping[str, bool] | None:
+        """Return the parameters of a method of the model or its parts, and whether it requires them.
+
+        Args:
+            method: `get_image_features` or `get_audio_features`.
+        Returns:
+            None without such a method.
+        """
+        found = [getattr(type(part), method, None) for part in self.module.modules()]
+        parameters = [
+            parameter
+            for each in found
+            if each is not None
+            for parameter in inspect.signature(each).parameters.values()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        if not parameters:
+            return None
+        return {p.name: p.default is p.empty for p in parameters}
+
     def floats(self, *shape: int) -> torch.Tensor:
-        """Return a floating-point tensor."""
-        return torch.zeros(*shape, device=self.device, dtype=self.dtype)
+        """Return a floating-point tensor. It is not zero: models skip images that are."""
+        return torch.full(shape, 0.5, device=self.device, dtype=self.dtype)
 
     def ids(self, *shape: int, value: int = 0) -> torch.Tensor:
         """Return an int64 tensor of one value."""

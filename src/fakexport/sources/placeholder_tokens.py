@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,12 +9,13 @@ from typing import Any
 
 import torch
 
-from fakexport.sources.audio_inputs import features, waveform
+from fakexport.sources.feature_counts import features_per_row, run_encoders
 from fakexport.sources.image_grids import GRID, image_grid_inputs
-from fakexport.sources.image_inputs import image
+from fakexport.sources.image_layouts import image_layouts
 from fakexport.sources.input_request import InputRequest, Underivable
+from fakexport.sources.sound_layouts import sound_layouts
 from fakexport.sources.source import ExampleInputs
-from fakexport.sources.source_error import first_line
+from fakexport.sources.token_companions import companions_of_tokens
 
 
 @dataclass(frozen=True)
@@ -24,24 +24,30 @@ class _Modality:
 
     Args:
         name: Name of the input.
-        build: Makes it.
-        encode: Name of the method that turns it into features, one for each placeholder token.
+        role: What encodes it.
+        layouts: Yields it as the model may take it, with sizes and masks.
         token: Names of the setting that holds the placeholder token.
     """
 
     name: str
-    build: Callable[[InputRequest], torch.Tensor]
-    encode: str
+    role: str
+    layouts: Callable[[InputRequest], Iterator[dict[str, Any]]]
     token: tuple[str, ...]
 
 
+_SOUND_TOKENS = ("audio_token_id", "audio_token_index", "sound_context_token_id")
 _MODALITIES = (
-    _Modality("pixel_values", image, "get_image_features", ("image_token_id", "image_token_index")),
-    _Modality("input_features", features, "get_audio_features", ("audio_token_id", "audio_token_index")),
-    _Modality("input_values", waveform, "get_audio_features", ("audio_token_id", "audio_token_index")),
+    _Modality(
+        "pixel_values",
+        "vision",
+        image_layouts,
+        ("image_token_id", "image_token_index", "img_context_token_id"),
+    ),
+    _Modality("input_features", "audio", lambda r: sound_layouts(r, "input_features"), _SOUND_TOKENS),
+    _Modality("input_values", "audio", lambda r: sound_layouts(r, "input_values"), _SOUND_TOKENS),
 )
 
-# Parameters that tell where an image is: a model that has one needs its value, which no config tells.
+# Parameters that tell where an image is: a model that has one needs its value.
 _GEOMETRY = frozenset(
     {
         "aspect_ratio_ids",
@@ -58,17 +64,23 @@ _GEOMETRY = frozenset(
     }
 )
 
+# As many as show that there are several: Qwen2-Audio takes a single one for all of a sound.
+_GUESS = 2
+
+# Characters of an error that a model raises.
+_LONGEST = 160
+
 # What a model is given to look at or to listen to. Other optional inputs leave no part of it out.
-_IMAGES = re.compile(r"\w*pixel_values\w*")
+_IMAGES = re.compile(r"\w*pixel_values\w*|flattened_patches")
 _SOUNDS = re.compile(r"(input|audio|speech)_(features|values)|audio_codes")
 
 
 def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> ExampleInputs:
     """Return the inputs with those of the other modalities, and names those that are omitted.
 
-    A model with placeholder tokens gets as many of them as the modality's encoder, run here once, gives
-    features; one that takes a grid of patches gets the image with its grid. Where more inputs are needed
-    (sizes of tiles), it gets text alone.
+    A model with placeholder tokens gets as many of them as it makes features: it runs here up to its
+    language model, which also shows that the inputs fit. One that takes a grid of patches gets the image with
+    its grid.
 
     Args:
         request: Request of a model.
@@ -81,9 +93,9 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
     for modality in _MODALITIES:
         if "input_ids" not in found or modality.name not in request.parameters:
             continue
-        value = found[modality.name] if modality.name in found else modality.build(request)
         if not _has_placeholders(request, modality) and not _needs_geometry(request, modality):
-            found[modality.name] = value
+            if modality.name not in found:
+                found[modality.name] = next(modality.layouts(request))[modality.name]
             continue
         try:
             if modality.name == "pixel_values" and GRID in request.parameters:
@@ -91,7 +103,7 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
                 found |= with_grid
                 notes.append(note)
             else:
-                found |= _in_place_of_tokens(request, modality, value, found["input_ids"])
+                found |= _with_modality(request, modality, found)
         except Underivable as reason:
             if modality.name not in found:
                 omitted[modality.name] = str(reason)
@@ -100,79 +112,80 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
         # One input of a kind is enough: images and videos go through one tower.
         if names and not {*names, "inputs"} & {*found, *omitted}:
             omitted[names[0]] = "no rule determines its shape"
+    notes += _notes(found)
     return ExampleInputs(kwargs=found, assumptions=tuple(notes), omitted=omitted)
 
 
-def _in_place_of_tokens(
-    request: InputRequest, modality: _Modality, value: torch.Tensor, text: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """Return the modality's input, and text that begins with the tokens that it is put in the place of."""
+def _with_modality(request: InputRequest, modality: _Modality, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the modality's inputs in the first layout that the model takes, and text that begins with the
+    tokens that they are put in the place of.
+    """
+    reasons: dict[str, str] = {}
+    for layout in modality.layouts(request):
+        try:
+            return _in_layout(request, modality, {**known, **layout})
+        except Underivable as reason:
+            shape = ",".join(map(str, layout[modality.name].shape))
+            reasons.setdefault(str(reason)[:_LONGEST], shape)
+    raise Underivable("; ".join(f"as [{shape}]: {reason}" for reason, shape in reasons.items()))
+
+
+def _in_layout(request: InputRequest, modality: _Modality, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    count = _fixed_count(request, modality)
+    if count is None:
+        count = features_per_row(
+            request, run_encoders(request, _with_tokens(request, modality, inputs, _GUESS)), modality.role
+        )
+    found = _with_tokens(request, modality, inputs, count)
+    run = run_encoders(request, found)
+    if not run.is_complete:
+        raise Underivable(run.reason)
+    return found
+
+
+def _fixed_count(request: InputRequest, modality: _Modality) -> int | None:
+    """Return how many tokens stand for an image where that is no matter of its features; else None."""
+    if "image_embeds_position_mask" in request.parameters:
+        return int(request.setting("latent_query_num"))
     if not _has_placeholders(request, modality):
-        raise Underivable("it depends on other inputs that give its position")
-    token = _token(request, modality)
-    placeholders = request.ids(request.batch, _tokens_per_row(request, modality, value), value=token)
+        return 0
+    return 1 if "cross_attention_mask" in request.parameters else None
+
+
+def _with_tokens(
+    request: InputRequest, modality: _Modality, inputs: Mapping[str, Any], count: int
+) -> dict[str, Any]:
+    text = inputs["input_ids"]
+    is_named = _has_placeholders(request, modality)
+    placeholders = request.ids(request.batch, count, value=_token(request, modality) if is_named else 0)
     ids = torch.cat([placeholders, text], dim=1)
     mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in request.parameters else {}
-    return {modality.name: value, "input_ids": ids, **mask}
+    is_given = request.ids(request.batch, count, value=1), torch.zeros_like(text)
+    return {
+        **inputs,
+        "input_ids": ids,
+        **mask,
+        **companions_of_tokens(request, modality.role, torch.cat(is_given, dim=1), inputs),
+    }
+
+
+def _notes(found: Mapping[str, Any]) -> Iterator[str]:
+    numbers = [name for name, value in found.items() if isinstance(value, list)]
+    if numbers:
+        yield f"{', '.join(numbers)}: numbers that are fixed in the program"
 
 
 def _token(request: InputRequest, modality: _Modality) -> int:
-    tokens = (getattr(request.config, name, None) for name in modality.token)
-    token = next((token for token in tokens if isinstance(token, int)), None)
-    if token is None:
+    token = request.setting(*modality.token)
+    if not isinstance(token, int):
         raise Underivable("the config names no placeholder token for it")
     return token
 
 
 def _has_placeholders(request: InputRequest, modality: _Modality) -> bool:
-    return any(hasattr(request.config, name) for name in modality.token)
+    configs = (request.config, getattr(request.config, "vlm_config", None))
+    return any(hasattr(config, name) for config in configs for name in modality.token)
 
 
 def _needs_geometry(request: InputRequest, modality: _Modality) -> bool:
     return modality.name == "pixel_values" and not _GEOMETRY.isdisjoint(request.parameters)
-
-
-def _tokens_per_row(request: InputRequest, modality: _Modality, value: torch.Tensor) -> int:
-    encode = getattr(request.module, modality.encode, None)
-    if encode is None:
-        raise Underivable(f"the model has no {modality.encode}")
-    try:
-        with torch.no_grad():
-            encoded = encode(value, **_settings_of(encode, request))
-    except Exception as error:  # whatever a model raises that needs another shape, or more inputs
-        raise Underivable(f"{modality.encode} raised {first_line(error)}") from error
-    count = sum(part.numel() // part.shape[-1] for part in _tensors(_features(encoded)))
-    if count == 0 or count % request.batch:
-        raise Underivable(f"{modality.encode} returned {count} features for {request.batch} rows")
-    return count // request.batch
-
-
-def _settings_of(encode: Callable[..., Any], request: InputRequest) -> dict[str, Any]:
-    """Return what else the method requires, if it is a setting of the config (Llama 4 in
-    transformers 5.17).
-    """
-    _, *others = inspect.signature(encode).parameters.values()
-    named = {
-        p.name: request.setting(p.name)
-        for p in others
-        if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty
-    }
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _features(encoded: Any) -> Any:
-    """Return what is put in the place of the tokens: projected as a rule, else as the encoder left it (Llama
-    4).
-    """
-    for name in ("pooler_output", "last_hidden_state"):
-        if getattr(encoded, name, None) is not None:
-            return getattr(encoded, name)
-    return encoded
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)

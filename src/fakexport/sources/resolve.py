@@ -11,6 +11,7 @@ from torch import nn
 from fakexport._libraries import FORMS
 from fakexport.error import InvalidType
 from fakexport.hub import HUB_ID
+from fakexport.sources.diffusers_source import diffusers_source
 from fakexport.sources.python_factory import check_arguments, checked, no_inputs, python_source
 from fakexport.sources.source import Source
 from fakexport.sources.source_error import SourceError
@@ -23,6 +24,7 @@ _OF_PREFIX: Mapping[str, Callable[[str, str, bool, Workload], Source]] = {
     "hf": lambda spec, name, use_cache, workload: transformers_source(
         spec, name, use_cache=use_cache, workload=workload
     ),
+    "diffusers": lambda spec, name, use_cache, workload: diffusers_source(spec, name),
     "timm": lambda spec, name, use_cache, workload: timm_source(spec, name),
 }
 

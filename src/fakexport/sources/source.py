@@ -12,6 +12,7 @@ from torch import nn
 
 from fakexport.documents import CallRecord
 from fakexport.sources.cache_slots import CacheLayout
+from fakexport.sources.quantization import Quantization
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class ExampleInputs:
             Without them a part of the model may not run.
         call: The part of each input in generation; None for a call that is not of it.
         cache: The layout of the cache that is among the inputs as tensors by name.
+        part: How a component of a model is computed of them; None for the whole model.
+        adapter: The inputs that are tensors of an adapter.
     """
 
     args: tuple[Any, ...] = ()
@@ -34,6 +37,8 @@ class ExampleInputs:
     omitted: Mapping[str, str] = field(default_factory=dict)
     call: CallRecord | None = None
     cache: CacheLayout | None = None
+    part: Any = None
+    adapter: frozenset[str] = frozenset()
 
 
 def no_patches(module: nn.Module, inputs: ExampleInputs) -> AbstractContextManager[None]:
@@ -63,8 +68,12 @@ class Source:
             default dtype when no other is asked for. None: it names none.
         assumptions: Sentences that name what the spec left open and how it was read, for the report.
         left_out: What the model can do and this source leaves out, one sentence each, for the archive.
-        quantization: The method (`fp8`) of a `quantization_config` that `factory` does not follow; None: the
+        component: The part of the model that `tracing` traces; None for all of it.
+        quantization: How the published weights are quantized, and whether a module of `factory` is; None: the
             source asks for none.
+        parts: Returns the source of a part, from a spec for messages and its name, where a part is a model of
+            its own; None: it has no such parts.
+        adapter: The adapter that is on the model, and the names of its weights; None where there is none.
     """
 
     spec: str
@@ -75,4 +84,7 @@ class Source:
     dtype: torch.dtype | None = None
     assumptions: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    quantization: str | None = None
+    component: str | None = None
+    quantization: Quantization | None = None
+    parts: Callable[[str, str], Source] | None = None
+    adapter: Any = None

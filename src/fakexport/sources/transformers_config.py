@@ -8,6 +8,7 @@ from typing import Any
 
 from fakexport.files import read_file
 from fakexport.sources.config_limits import check_settings, nothing_downloaded
+from fakexport.sources.quantization import Quantization
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line
 
 _MOST_BYTES = 16 << 20
@@ -89,21 +90,21 @@ def read_settings(path: Path, place: str) -> dict[str, Any]:
     return settings
 
 
-def leave_out_quantization(config: Any) -> str | None:
-    """Remove the quantization that a config, or a config inside it, asks for.
+def take_quantization(config: Any) -> Quantization | None:
+    """Remove the quantization that a config, or a config inside it, asks for, and return it.
 
     Args:
         config: Changed in place.
     Returns:
-        The method, `fp8`; None if there was no quantization.
+        The outermost one; None if there was no quantization.
     """
     inner = [value for name in config.sub_configs if (value := getattr(config, name, None)) is not None]
-    methods = [leave_out_quantization(each) for each in inner if hasattr(each, "sub_configs")]
+    found = [take_quantization(each) for each in inner if hasattr(each, "sub_configs")]
     if (settings := getattr(config, "quantization_config", None)) is not None:
-        named = settings.get("quant_method") if isinstance(settings, dict) else None
-        methods.append(str(named or "no method"))
+        known = settings if isinstance(settings, dict) else {}
+        found.append(Quantization(str(known.get("quant_method") or "no method"), known))
         del config.quantization_config
-    return next((method for method in reversed(methods) if method), None)
+    return next((each for each in reversed(found) if each), None)
 
 
 def set_use_cache(config: Any, use_cache: bool) -> None:

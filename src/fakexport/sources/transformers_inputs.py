@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport._torch.fake_tensors import mode_of
+from fakexport.history import recording
 from fakexport.sources.audio_inputs import features, waveform
 from fakexport.sources.image_inputs import flattened_patches, image, video
 from fakexport.sources.input_request import InputRequest
@@ -41,8 +44,11 @@ def derive_inputs(
         raise SourceError(f"{type(module).__name__} has no forward: name one of its parts as the class")
     own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
     request = InputRequest(module, device, dtype or own, batch, sequence)
-    inputs = {name: _derived(name, request) for name in _wanted(request)}
-    found = with_other_modalities(request, inputs)
+    mode = mode_of(module.parameters())
+    # A model that looks for its placeholder tokens reads them.
+    with nullcontext() if mode is None else recording(mode):
+        inputs = {name: _derived(name, request) for name in _wanted(request)}
+        found = with_other_modalities(request, inputs)
     named = [name for name in request.parameters if name in found.kwargs]
     in_order = dict.fromkeys([*named, *found.kwargs])
     return replace(found, kwargs={name: found.kwargs[name] for name in in_order})

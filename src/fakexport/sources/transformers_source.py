@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,10 +16,13 @@ from torch.nn import functional
 
 from fakexport.hub import HubName
 from fakexport.sources.cache_inputs import decode_inputs
-from fakexport.sources.config_limits import within_limits
+from fakexport.sources.config_limits import nothing_downloaded, within_limits
+from fakexport.sources.exporter_patches import exporter_patches, import_exporter
+from fakexport.sources.fp8_kernels import fp8_kernels
 from fakexport.sources.generation_calls import GenerationCall, use_own_operators
 from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_config_of
 from fakexport.sources.hub_model import HubModel, hub_model
+from fakexport.sources.quantization import Quantization
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library
 from fakexport.sources.training_labels import labelled_inputs
@@ -28,8 +30,8 @@ from fakexport.sources.transformers_class import model_class_for, text_part
 from fakexport.sources.transformers_config import (
     config_from_file,
     default_config,
-    leave_out_quantization,
     set_use_cache,
+    take_quantization,
 )
 from fakexport.sources.transformers_inputs import derive_inputs
 from fakexport.sources.vision_heads import normalized_heads
@@ -37,7 +39,12 @@ from fakexport.sources.workload import FORWARD, Workload
 
 
 def transformers_source(
-    spec: str, name: str, *, use_cache: bool = False, workload: Workload = FORWARD
+    spec: str,
+    name: str,
+    *,
+    use_cache: bool = False,
+    workload: Workload = FORWARD,
+    returns_hidden_states: bool = False,
 ) -> Source:
     """Return the source of a transformers model with untrained weights. No weight is downloaded.
 
@@ -47,6 +54,7 @@ def transformers_source(
             repository on the hub, `org/name[@revision][:CLASS]`, where there is no such folder.
         use_cache: Whether language models return a key-value cache.
         workload: The call that the example inputs are of; prefill and decode imply the cache.
+        returns_hidden_states: Whether the model returns the results of all of its layers.
     Raises:
         SourceError: transformers is missing; as `transformers_config`, `transformers_class` and `hub_model`
             say.
@@ -55,30 +63,40 @@ def transformers_source(
     model, _, class_name = name.partition(":")
     found = _model(model, class_name or None, is_generated=workload.is_generated)
     config = found.config
-    quantization = leave_out_quantization(config) or ", ".join(found.packed) or None
+    quantization = take_quantization(config)
+    if quantization is None and found.packed:
+        quantization = Quantization(", ".join(found.packed), None)
     with warnings.catch_warnings():
         # Model files use what torch deprecates (torch.jit.script), which says nothing about the user's model.
         warnings.simplefilter("ignore", DeprecationWarning)
         model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
-        _import_export_patches()
+        import_exporter()
+        if quantization is not None:
+            quantization.import_packages()
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else found.dtype
     config = text_part(config, model_class)
     use_cache = use_cache or workload.name in ("prefill", "decode")
     set_use_cache(config, use_cache)
+    if returns_hidden_states:
+        config.output_hidden_states = True
     generation = None
     if workload.is_generated and found.folder is not None:
         generation = generation_config_of(found.folder)
 
-    def construct() -> nn.Module:
+    def unquantized() -> nn.Module:
         # Not the public AutoModel.from_config, which chooses the class by itself.
         own = copy.deepcopy(config)
         if workload.is_generated:
             use_own_operators(own, model_class, torch.get_default_dtype())
+        built: nn.Module = model_class._from_config(own, dtype=torch.get_default_dtype())
+        return built.eval()
+
+    def construct() -> nn.Module:
         with within_limits(spec):
-            built: nn.Module = model_class._from_config(own, dtype=torch.get_default_dtype())
+            built = unquantized() if quantization is None else quantization.built(unquantized)
         if generation is not None:
             vars(built)["generation_config"] = generation
-        return built.eval()
+        return built
 
     call = GenerationCall(workload.name, workload.batch, workload.context, _patched, workload.capacity)
     return Source(
@@ -139,13 +157,6 @@ def _library_default(model: str) -> str:
     return text + (f"; the folder is hf:./{model}" if is_folder else "")
 
 
-def _import_export_patches() -> None:
-    """Import what the patches are for: dozens of model files, which must not be imported in a fake mode."""
-    exporters = importlib.import_module("transformers.exporters.exporter_dynamo")
-    with exporters.apply_patches("dynamo"):
-        pass
-
-
 @contextmanager
 def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
     """Apply the parts of `transformers.exporters.DynamoExporter` that leave the program as it is.
@@ -155,15 +166,18 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
     config already), and its patch of torch's attention: the mathematical variant that it forces on the
     CPU has other strides, and a ViT then has 12 `contiguous` that its plain export has not.
     """
-    from transformers.exporters.exporter_dynamo import (
-        apply_patches,
-        register_cache_pytrees_for_model,
-        reset_model_state,
-    )
+    from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model, reset_model_state
     from transformers.exporters.utils import patch_attribute
 
     register_cache_pytrees_for_model(module)
     attention = functional.scaled_dot_product_attention
     torchs_own = patch_attribute(functional, "scaled_dot_product_attention", lambda patched: attention)
-    with apply_patches("dynamo"), torchs_own, reset_model_state(module), normalized_heads(module):
+    with (
+        exporter_patches(),
+        torchs_own,
+        reset_model_state(module),
+        normalized_heads(module),
+        fp8_kernels(module),
+        nothing_downloaded(),
+    ):
         yield

@@ -1,5 +1,6 @@
 """Checkpoints: their headers, whether they fit a model, and binding them to a program."""
 
+from fakexport.weights.adapters import as_needed
 from fakexport.weights.binding import BindError, bound_program, check_dtype, fitting_weights
 from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.buffer_check import verify_buffers
@@ -38,6 +39,7 @@ __all__ = [
     "Windows",
     "WrongBuffer",
     "are_equal",
+    "as_needed",
     "bound_program",
     "caller_level",
     "check_dtype",

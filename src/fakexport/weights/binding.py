@@ -30,6 +30,7 @@ from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import ExpectedWeights
+from fakexport.weights.merging import base_spec, merged_weights
 from fakexport.weights.verification import Verified
 from fakexport.weights.weights_report import WeightsReport
 from fakexport.weights.weights_warning import warn_of
@@ -59,6 +60,7 @@ def bound_program(
     *,
     devices: str | Mapping[str, str] | None = None,
     check_finite: bool | None = None,
+    source: str | None = None,
 ) -> ExportedProgram:
     """Return the program with the weights of a checkpoint: all of them, exactly, or none; see `archive.bind`.
 
@@ -69,6 +71,7 @@ def bound_program(
         found: The result of `verified` for the two.
         devices: Device to device, for a program of devices that are not here.
         check_finite: Whether to check the weights for NaN and infinity.
+        source: The model of the adapter that is merged; default: that of the program, or of the checkpoint.
     Raises:
         BindError, RetargetError, ValueError: as for `archive.bind`.
     Warns:
@@ -78,6 +81,10 @@ def bound_program(
     program = _on_devices(program, devices)
     like = {**program.constants, **program.state_dict}
     weights = fitting_weights(expected, checkpoint, found, like, check_finite=check_finite)
+    is_merging = known.adapter is None or known.adapter.mode == "merged"
+    for adapter in checkpoint.adapters if is_merging else ():
+        spec = source or base_spec(known.source, checkpoint)
+        weights = replace(weights, tensors=merged_weights(weights.tensors, adapter, spec))
     return _bound(program, weights, known.bound(present, devices))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,6 +45,9 @@ class Checkpoint:
         metadata: What a safetensors file says about itself: text by name.
         shared: Groups of names that are one memory. safetensors files have none.
         folder: Where the files are; None for tensors in memory.
+        adapters: The adapters that were opened with it.
+        is_merged: Whether an adapter is merged into it already.
+        base: With adapters, the names of the entries that are not of one.
         read: Returns the tensor of a name.
     """
 
@@ -53,6 +57,9 @@ class Checkpoint:
     metadata: Mapping[str, str] = field(default_factory=dict)
     shared: tuple[tuple[str, ...], ...] = ()
     folder: Path | None = None
+    adapters: tuple[Any, ...] = ()
+    is_merged: bool = False
+    base: frozenset[str] = frozenset()
 
     @property
     def nbytes(self) -> int:

@@ -31,13 +31,14 @@ def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
     """
     if (known := facts_of(program).recipes) is not None:
         return known
-    model = model_of(program)
-    return () if model is None else _derived(model, program.state_dict)
+    model, record = model_of(program), facts_of(program).adapter
+    names = {} if record is None else record.weights
+    return () if model is None else _derived(model, program.state_dict, names)
 
 
-def _derived(module: Any, wanted: Mapping[str, object]) -> tuple[Recipe, ...]:
+def _derived(module: Any, wanted: Mapping[str, object], names: Mapping[str, str]) -> tuple[Recipe, ...]:
     try:
-        entries = _hub_entries(module)
+        entries = _hub_entries(module, names)
     except Exception:  # `save_pretrained` raises the same: there is no checkpoint that would need a recipe.
         return ()
     recipes = []
@@ -53,12 +54,12 @@ def _derived(module: Any, wanted: Mapping[str, object]) -> tuple[Recipe, ...]:
     return tuple(sorted(recipes, key=lambda recipe: recipe.weights))
 
 
-def _hub_entries(module: Any) -> dict[str, Weight]:
+def _hub_entries(module: Any, names: Mapping[str, str]) -> dict[str, Weight]:
     """Return the entries that `save_pretrained` writes, from shapes alone."""
     from transformers.core_model_loading import revert_weight_conversion
 
     state = {
-        name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        names.get(name, name): torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         for name, tensor in module.state_dict().items()
         if isinstance(tensor, torch.Tensor)
     }

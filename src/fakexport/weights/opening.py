@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +10,7 @@ from types import MappingProxyType
 import torch
 
 from fakexport._torch.wrapper_subclasses import flat_tensors
+from fakexport.weights.adapters import adapter_of, with_adapters
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError
 from fakexport.weights.hub_checkpoint import HUB_PREFIX, open_on_hub
 from fakexport.weights.opened_files import SAFETENSORS, OpenedFiles
@@ -30,7 +31,11 @@ _IN_A_FOLDER = (
 )
 
 
-def open_checkpoint(checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkpoint) -> Checkpoint:
+def open_checkpoint(
+    checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkpoint,
+    *,
+    adapter: str | Path | Sequence[str | Path] = (),
+) -> Checkpoint:
     """Return the tensors of a checkpoint by name; of safetensors files only the headers are read.
 
     Args:
@@ -39,16 +44,25 @@ def open_checkpoint(checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkp
             that kind; an index file; tensors by name, real or fake, such as a
             state dict (a tensor subclass stands for the tensors inside of it); a checkpoint that is open
             already; or `hf:org/name[@revision]`, a repository of the Hugging Face hub.
+        adapter: The folder of a LoRA adapter of peft for this base model; `NAME=FOLDER` for each of several;
+            or `merged`, to say that an adapter is merged into the checkpoint already.
     Returns:
         The checkpoint. Tensors of files are mapped, those of a mapping are kept as they are. Those of a
         repository cannot be read, except where the files are in the cache of `huggingface_hub`.
     Raises:
         CheckpointError: the checkpoint is missing or refused; one line.
+        SourceError: a folder has no LoRA adapter; one line.
 
     Example:
         >>> open_checkpoint({"weight": torch.zeros(4, 2)}).entries["weight"].shape
         (4, 2)
     """
+    if adapter:
+        asked = [adapter] if isinstance(adapter, str | Path) else adapter
+        base = open_checkpoint(checkpoint)
+        folders = {str(text): adapter_of(text) for text in asked}
+        files = [(text, None if path is None else open_checkpoint(path)) for text, path in folders.items()]
+        return with_adapters(base, files)
     if isinstance(checkpoint, Checkpoint):
         return checkpoint
     if isinstance(checkpoint, Mapping):

@@ -202,4 +202,4 @@ def test_python_says_which_input_is_missing(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
 
     with pytest.warns(PartialProgram, match=r"^FE104: without .*pixel_values.* does not use .* parameters"):
-        fe.export(Architecture("llava_next", "AutoModelForImageTextToText", True).source(tmp_path))
+        fe.export(Architecture("unlimited_ocr", "AutoModelForImageTextToText", True).source(tmp_path))

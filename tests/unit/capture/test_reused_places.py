@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 
 import pytest
 import torch
@@ -173,3 +174,37 @@ def test_code_that_reads_the_numbers_of_hooks_sees_its_own():
         block.register_forward_hook(doubled)
 
     check(model)
+
+
+class AsksForSignature(Block):
+    """As the attention of Flux: `inspect.signature` in one line, `torch.stack` in another."""
+
+    def forward(self, x):
+        named = inspect.signature(self.up.forward).parameters
+        return super().forward(x) + torch.stack([x, x]).sum(0) * len(named)
+
+
+class AsksForCallers(Block):
+    """`stack` is asked of torch too."""
+
+    def forward(self, x):
+        return torch.stack([super().forward(x)])[0] * (len(inspect.stack()) > 0)
+
+
+class AsksForCallersByName(Block):
+    def forward(self, x):
+        return torch.stack([super().forward(x)])[0] * (len(getattr(inspect, "stack")()) > 0)  # noqa: B009
+
+
+def test_an_attribute_of_torch_is_not_taken_for_one_of_inspect(reports):
+    check(Model([AsksForSignature(at) for at in range(DEPTH)]).eval())
+
+    assert reports[0].replayed >= DEPTH - 5, reports[0].report()
+
+
+@pytest.mark.parametrize("block", [AsksForCallers, AsksForCallersByName])
+def test_a_block_that_asks_for_its_callers_is_traced_every_time(block, reports):
+    check(Model([block(at) for at in range(DEPTH)]).eval())
+
+    (told,) = (found for name, found in reports[0].report().items() if name == block.__name__)
+    assert told[1] == 0, told

@@ -50,6 +50,9 @@ def test_the_defaults(asked):
         "use_cache": False,
         "workload": "forward",
         "cache_length": None,
+        "component": None,
+        "adapter": None,
+        "adapter_mode": "apart",
         "reuse_blocks": True,
         "on_progress": None,
     }
@@ -58,7 +61,7 @@ def test_the_defaults(asked):
 def test_every_option_reaches_the_check(asked):
     options = (
         "--target cpu --target 8xH100 --device-map balanced --dtype bfloat16",
-        "--workload decode --cache-length 64",
+        "--workload decode --cache-length 64 --component vision --adapter fr=lora --adapter-mode inputs",
         "--input x=float32[2,3] --input y=int64[2] --dynamic x.0=1..64 --dynamic auto",
         "--strict --use-cache --no-reuse-blocks --no-progress --debug",
     )
@@ -77,6 +80,9 @@ def test_every_option_reaches_the_check(asked):
         "use_cache": True,
         "workload": "decode",
         "cache_length": 64,
+        "component": "vision",
+        "adapter": "fr=lora",
+        "adapter_mode": "inputs",
         "reuse_blocks": False,
         "on_progress": None,
     }

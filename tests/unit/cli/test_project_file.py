@@ -40,6 +40,9 @@ OF_THE_TABLE = {
     "use_cache": True,
     "workload": "forward",
     "cache_length": None,
+    "component": None,
+    "adapter": None,
+    "adapter_mode": "apart",
     "reuse_blocks": False,
     "on_progress": None,
 }
@@ -105,6 +108,9 @@ def test_the_command_line_comes_first(repository, asked):
         "use_cache": False,
         "workload": "forward",
         "cache_length": None,
+        "component": None,
+        "adapter": None,
+        "adapter_mode": "apart",
         "reuse_blocks": True,
         "on_progress": None,
     }

@@ -34,10 +34,15 @@ PUBLISHED = {
     "wav2vec2-large.json": 0.315,
     "whisper-large-v3.json": 1.54,
 }
+OF_DIFFUSERS = {"flux1-dev.json": 11.9, "sdxl-unet.json": 2.57, "sdxl-vae.json": 0.0837}
 
 
 def test_the_table_lists_every_config():
-    assert TABLE.keys() == PUBLISHED.keys() == {path.name for path in CONFIGS.glob("*.json")}
+    assert (
+        TABLE.keys()
+        == PUBLISHED.keys() | OF_DIFFUSERS.keys()
+        == {path.name for path in CONFIGS.glob("*.json")}
+    )
 
 
 @cache
@@ -56,6 +61,17 @@ def test_a_config_has_the_published_number_of_parameters(name):
     assert parameters == TABLE[name]
     assert parameters / 1e9 == pytest.approx(PUBLISHED[name], rel=0.004)
     assert source.assumptions == ()
+
+
+@pytest.mark.parametrize("name", sorted(OF_DIFFUSERS))
+def test_a_config_of_diffusers_has_the_published_number_of_parameters(name):
+    pytest.importorskip("diffusers")
+    with torch.device("meta"):
+        module = resolve(f"diffusers:{CONFIGS / name}").factory()
+
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    assert parameters == TABLE[name]
+    assert parameters / 1e9 == pytest.approx(OF_DIFFUSERS[name], rel=0.004)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

@@ -47,7 +47,7 @@ def test_a_repository_is_the_model_that_it_describes(name, hub):
         module = source.factory()
 
     assert type(module).__name__ == layout.class_name
-    assert source.quantization == layout.quantization
+    assert (source.quantization and source.quantization.method) == layout.quantization
     assert source.dtype == layout.dtype
     assert source.assumptions[0] == f"{spec_of(name)} is commit {COMMIT} of the hub"
 

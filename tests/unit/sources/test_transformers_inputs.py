@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+import fakexport as fe
 from fakexport.fake import fake_mode
 from fakexport.sources import SourceError, resolve
 from tests.architectures.architecture import Architecture
@@ -102,6 +103,25 @@ def test_an_image_on_a_grid_is_computed_as_transformers_computes_it(grid_source,
     assert sentence.startswith("one image of ")
 
 
+def test_a_prompt_that_is_read_in_both_directions_is_one_in_the_program_too(grid_source):
+    """Eager drops a mask of ones, and a trace cannot: without token types the program would be causal."""
+    source = grid_source("paligemma")
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None).kwargs
+    inputs["pixel_values"].normal_()
+    bound = fe.bind(fe.export(source), module.state_dict())
+
+    with torch.no_grad():
+        expected = module(**inputs).logits
+        found = bound.module()(**inputs)["logits"]
+
+    assert inputs["token_type_ids"].shape == inputs["input_ids"].shape
+    assert torch.allclose(found, expected, atol=1e-5)
+    with torch.no_grad():
+        module.model.language_model.layers[0].self_attn.is_causal = True
+        assert not torch.allclose(module(**inputs | {"token_type_ids": None}).logits, expected, atol=1e-5)
+
+
 def test_the_grid_keeps_its_values_in_a_fake_mode(grid_source):
     source = grid_source("qwen2_vl")
     real = source.example_inputs(source.factory(), "cpu", None)
@@ -116,8 +136,8 @@ def test_the_grid_keeps_its_values_in_a_fake_mode(grid_source):
     assert {str(tensor.device) for tensor in inputs.kwargs.values()} == {"cuda:0"}
 
 
-def test_an_image_that_needs_more_than_a_grid_is_omitted_with_the_reason(tmp_path):
-    source = resolve(Architecture("llava_next", "AutoModelForImageTextToText", True).source(tmp_path))
+def test_an_image_that_the_model_has_no_tower_for_is_omitted_with_the_reason(tmp_path):
+    source = resolve(Architecture("gemma4_unified", "AutoModelForImageTextToText", True).source(tmp_path))
     module = source.factory()
 
     inputs = source.example_inputs(module, "cpu", None)
@@ -125,18 +145,28 @@ def test_an_image_that_needs_more_than_a_grid_is_omitted_with_the_reason(tmp_pat
     with torch.no_grad():
         module(**inputs.kwargs)
     assert shapes(inputs) == {"input_ids": (2, 16), "attention_mask": (2, 16)}
-    assert list(inputs.omitted) == ["pixel_values"]
-    assert inputs.omitted["pixel_values"].startswith("get_image_features raised TypeError: ")
+    assert list(inputs.omitted) == ["pixel_values", "input_features"]
+    assert "the config has no patch_size" in inputs.omitted["pixel_values"]
+    assert "without an audio_config" in inputs.omitted["input_features"]
+
+
+def test_patches_that_are_not_derived_are_omitted():
+    """KOSMOS-2.5 runs without them, as a model of text alone."""
+    source = resolve("hf:kosmos-2.5")
+    with fake_mode("cpu"):
+        inputs = source.example_inputs(source.factory(), "cpu", None)
+
+    assert list(inputs.omitted) == ["flattened_patches"]
 
 
 def test_one_input_of_a_kind_is_enough(tiny):
     """A wav2vec2 has a parameter that it uses in training alone, and takes no other sound."""
     for model_type in ("wav2vec2", "whisper", "clip", "llava", "perceiver"):
         source = tiny(model_type)
-        with torch.device("meta"):
+        with fake_mode("cpu"):
             module = source.factory()
 
-        assert source.example_inputs(module, "meta", None).omitted == {}
+            assert source.example_inputs(module, "cpu", None).omitted == {}
 
 
 def test_an_input_that_no_config_tells_is_asked_for(tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
 
+from fakexport._torch.fp8_products import NAMESPACE, register_fp8_products
 from fakexport._torch.grouped_products import TRANSFORMERS, register_grouped_product
 from fakexport._torch.operator_reach import outside_reason
 from fakexport._torch.operator_registry import (
@@ -143,10 +144,17 @@ def refuse_unregistered(names: Iterable[str], modules: Mapping[str, str] = Mappi
 def _registered(name: str) -> OpOverload | None:
     """Return the operator `acme.scale.default`; None where nothing has registered it."""
     found = registered_overload(*name.split("."))
-    if found is None and name == TRANSFORMERS:
-        register_grouped_product()
+    if found is None and (register := _registrar(name)) is not None:
+        register()
         found = registered_overload(*name.split("."))
     return found
+
+
+def _registrar(name: str) -> Callable[[], None] | None:
+    """Return what registers an operator of transformers, for which nothing else has to be imported."""
+    if name == TRANSFORMERS:
+        return register_grouped_product
+    return register_fp8_products if name.startswith(f"{NAMESPACE}.") else None
 
 
 def _unregistered(names: Sequence[str], modules: Mapping[str, str]) -> str:

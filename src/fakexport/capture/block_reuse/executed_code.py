@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import re
 import sys
 from collections.abc import Iterator
@@ -67,6 +68,7 @@ class ExecutedCode:
     def __init__(self) -> None:
         self.found: dict[CodeType, dict[str, Any] | None] = {}
         self._usual: set[CodeType] = set()
+        self._apart: dict[CodeType, frozenset[str]] = {}
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -87,6 +89,17 @@ class ExecutedCode:
             name for code in self.found for name in (*code.co_names, *code.co_consts) if isinstance(name, str)
         )
 
+    @property
+    def names_besides_torchs(self) -> frozenset[str]:
+        """The same without what is only an attribute of torch by name: `stack`, where all say `torch.stack`.
+
+        So `inspect.signature` next to it is not taken for `inspect.stack`.
+        """
+        for code in self.found.keys() - self._apart.keys():
+            texts = (text for text in code.co_consts if isinstance(text, str))
+            self._apart[code] = frozenset((*texts, *_names_besides_torchs(code, self.found[code])))
+        return frozenset().union(*self._apart.values())
+
     def suspicion(self) -> str | None:
         """Return what the code asks for that nothing here could tell; None for usual code."""
         for code in self.found.keys() - self._usual:
@@ -94,6 +107,16 @@ class ExecutedCode:
                 return f"{code.co_name} {reason}"
             self._usual.add(code)
         return None
+
+
+def _names_besides_torchs(code: CodeType, names: dict[str, Any] | None) -> Iterator[str]:
+    of_torch = False
+    for step in dis.get_instructions(code):
+        is_attribute = step.opname in ("LOAD_ATTR", "LOAD_METHOD")
+        if step.argval in code.co_names and not (of_torch and is_attribute):
+            yield step.argval
+        value = (names or {}).get(step.argval) if step.opname == "LOAD_GLOBAL" else None
+        of_torch = isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "torch"
 
 
 def _why_suspect(code: CodeType, names: dict[str, Any] | None) -> str | None:
@@ -106,7 +129,7 @@ def _why_suspect(code: CodeType, names: dict[str, Any] | None) -> str | None:
             return f"uses `{name}`"
         value = names.get(name)
         if isinstance(value, ModuleType):
-            reason = why_module_is_unknown(value, frozenset(code.co_names))
+            reason = why_module_is_unknown(value, frozenset(_names_besides_torchs(code, names)))
         else:
             owner = getattr(value, "__module__", None)
             reason = why_name_is_unknown(owner, name) if isinstance(owner, str) else None

@@ -101,6 +101,7 @@ class _Walk(TensorTokens):
         self.slots: list[tuple[nn.Module, str, Any]] = []
         self._code = code
         self._names = code.names
+        self._names_apart = code.names_besides_torchs
         self._builds_names = bool(self._names & _BY_NAME)
         self._codes: set[types.CodeType] = set()
         self._pending: list[type] = []
@@ -321,7 +322,7 @@ class _Walk(TensorTokens):
         self.tokens.append(("python module", module.__name__))
         path = getattr(module, "__file__", None)
         if path is None or is_trusted_file(path):
-            if (reason := why_module_is_unknown(module, self._names)) is not None:
+            if (reason := why_module_is_unknown(module, self._names_apart)) is not None:
                 raise NotComparable(reason)
             self._visit_trusted(module)
             return
@@ -347,12 +348,17 @@ class _Walk(TensorTokens):
             _refuse_unknown(owner.__module__, owner.__name__)
             if owner.__module__.partition(".")[0] in _TRUSTED or owner.__module__ == "builtins":
                 continue
-            for name, value in sorted(vars(owner).items(), key=lambda item: item[0]):
-                is_code = isinstance(value, types.FunctionType) and value.__code__ in self._code.found
-                is_named = name in self._names or (self._builds_names and isinstance(value, _DATA))
-                if is_code or (is_named and not name.startswith("__")):
-                    self.tokens.append(("class attribute", name))
-                    self.visit(value)
+            used = [name for name, value in vars(owner).items() if self._uses(name, value)]
+            for name in sorted(used):
+                self.tokens.append(("class attribute", name))
+                self.visit(vars(owner)[name])
+
+    def _uses(self, name: str, value: Any) -> bool:
+        """Return whether the code that runs may look at an attribute of a class."""
+        if type(value) is types.FunctionType and value.__code__ in self._code.found:
+            return True
+        is_named = name in self._names or (self._builds_names and isinstance(value, _DATA))
+        return is_named and not name.startswith("__")
 
 
 def _refuse_unknown(module: str | None, name: str) -> None:

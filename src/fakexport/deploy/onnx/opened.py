@@ -11,7 +11,14 @@ import torch
 
 from fakexport.documents import DocumentError
 from fakexport.files import read_file
-from fakexport.weights import CheckpointSource, ExpectedWeights, fitting_weights, open_checkpoint, verified
+from fakexport.weights import (
+    CheckpointSource,
+    ExpectedWeights,
+    as_needed,
+    fitting_weights,
+    open_checkpoint,
+    verified,
+)
 
 from ..artifact import DeployError
 from ..signature import EarlierSignature, Signature
@@ -136,13 +143,20 @@ def _weights(
             raise DeployError(f"{file} contains its weights; compile with --weights beside to bind others")
         return {}
     beside = file.parent / description.file
-    check_owner(file, beside, checkpoint, description.digest)
+    is_own = check_owner(file, beside, checkpoint, description.digest)
     if checkpoint is None:
         if not beside.exists():
             raise DeployError(f"{file} has no weights: {beside} is missing, and no checkpoint was passed")
         checkpoint = beside
     expected = description.expected
     opened = open_checkpoint(checkpoint)
+    if not is_own:
+        record = description.manifest.adapter
+        opened = as_needed(opened, record, expected, name=file.name)
+        if opened.adapters and (record is None or record.mode != "apart"):
+            raise DeployError(
+                f"{file}: merge the adapter before the program is compiled, with fakexport bind"
+            )
     found = verified(expected, opened, name=file.name, recipes=description.manifest.recipes)
     bound = fitting_weights(expected, opened, found, _row_major(expected))
     return {name: to_ort(bound.tensors[name]) for name in names}

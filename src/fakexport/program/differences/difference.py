@@ -66,6 +66,20 @@ def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
     )
 
 
+def no_difference(node_count: int) -> ProgramDifference:
+    """Return what `diff` returns for two programs that are known to be the same.
+
+    Args:
+        node_count: All nodes of each, as `ProgramSummary.node_count` counts them.
+    """
+    return ProgramDifference(
+        is_identical=True,
+        is_identical_but_for_devices=True,
+        node_count_a=node_count,
+        node_count_b=node_count,
+    )
+
+
 class _Both:
     """The two programs and what corresponds in them."""
 

@@ -141,18 +141,18 @@ class ProgramDifference:
     is_identical_but_for_devices: bool
     node_count_a: int
     node_count_b: int
-    operators: tuple[OperatorDifference, ...]
-    nodes_removed: tuple[NodeGroup, ...]
-    nodes_added: tuple[NodeGroup, ...]
-    nodes_rewired: tuple[NodeGroup, ...]
-    is_reordered: bool
-    changes: tuple[NodeChange, ...]
-    devices: tuple[DeviceChange, ...]
-    transfers_removed: tuple[Transfer, ...]
-    transfers_added: tuple[Transfer, ...]
-    constants: tuple[ConstantDifference, ...]
-    signature: tuple[SignatureDifference, ...]
-    ranges: tuple[RangeDifference, ...]
+    operators: tuple[OperatorDifference, ...] = ()
+    nodes_removed: tuple[NodeGroup, ...] = ()
+    nodes_added: tuple[NodeGroup, ...] = ()
+    nodes_rewired: tuple[NodeGroup, ...] = ()
+    is_reordered: bool = False
+    changes: tuple[NodeChange, ...] = ()
+    devices: tuple[DeviceChange, ...] = ()
+    transfers_removed: tuple[Transfer, ...] = ()
+    transfers_added: tuple[Transfer, ...] = ()
+    constants: tuple[ConstantDifference, ...] = ()
+    signature: tuple[SignatureDifference, ...] = ()
+    ranges: tuple[RangeDifference, ...] = ()
 
     @property
     def operators_only_in_a(self) -> tuple[str, ...]:

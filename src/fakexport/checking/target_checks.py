@@ -1,0 +1,326 @@
+"""One target after the other, from construction to verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from torch.export import ExportedProgram
+
+from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport.capture import (
+    Captured,
+    DynamicDims,
+    ModelNotBuilt,
+    ReuseMismatch,
+    TracedBlocks,
+    build_source,
+    capture_or_explore,
+    facts_at_capture,
+    given_inputs,
+    verify_reuse,
+)
+from fakexport.checking.targets import Target
+from fakexport.devices import emulate, peak_bytes
+from fakexport.diagnose import (
+    diagnose_assumptions,
+    diagnose_build,
+    diagnose_failure,
+    diagnose_internal_fault,
+    diagnose_left_out,
+    diagnose_program,
+    headline,
+    memory_left,
+    unused_note,
+)
+from fakexport.diagnostics import Diagnostic
+from fakexport.fake import Built, SubclassNotKept, install_transfers
+from fakexport.program import (
+    ProgramFacts,
+    derived_program,
+    facts_of,
+    first_difference,
+    summarise,
+    transfers,
+)
+from fakexport.report import Stage, Step, Timings, Verdict
+from fakexport.sources import ExampleInputs, InputSpec, Source, SourceError, inputs_from_specs
+
+Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is the same for every target; the fields are arguments of `check`, read."""
+
+    source: Source
+    inputs: Sequence[InputSpec]
+    args: tuple[Any, ...] | None
+    kwargs: Mapping[str, Any] | None
+    dynamic: DynamicDims
+    dynamic_shapes: str | Sequence[str] | None
+    is_strict: bool
+    is_reusing: bool
+    is_reuse_verified: bool
+    is_watched: bool
+    start_rss_bytes: int
+    versions: Callable[[], dict[str, str]]
+
+    @property
+    def has_given_inputs(self) -> bool:
+        return not (self.args is None and self.kwargs is None)
+
+    @property
+    def is_input_chosen(self) -> bool:
+        return bool(self.inputs) or self.has_given_inputs
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether progress shows how many blocks are traced."""
+        return self.is_watched and not self.is_strict
+
+
+class Announce(Protocol):
+    """Tells the caller of `check` what is done now: what was found before `explore`, how far `trace` is."""
+
+    def __call__(self, step: Step, finding: str = "", blocks: TracedBlocks | None = None) -> None: ...
+
+
+class TargetChecks:
+    """The checks of all targets. A trace serves each later target that would have been the same to the model.
+
+    Args:
+        request: What is asked.
+        targets: In the order in which they are checked.
+    """
+
+    def __init__(self, request: Request, targets: Sequence[Target]) -> None:
+        self._request = request
+        self._waiting = list(targets)
+        self._traces: dict[str, _Trace] = {}  # By the names of targets that wait.
+        self.traced_for: dict[str, str] = {}
+        """By name of a target, that of the earlier one whose trace it has; none for a trace of its own."""
+
+    def next(self, announce: Announce) -> Outcome:
+        """Return the outcome of the next target. A bad call is raised, everything else is an outcome."""
+        target = self._waiting.pop(0)
+        clock = _Clock(announce)
+        verdict = Verdict(target.spec, False, None, None, (), self._timings(clock))
+
+        def failed(*found: Diagnostic, notes: tuple[str, ...] = ()) -> Outcome:
+            row = replace(verdict, failed_stage=clock.stage, timings=self._timings(clock), notes=notes)
+            return row, _of_target(target, found)
+
+        try:
+            devices = emulate(target.topology, others=[other.topology for other in self._similar(target)])
+            with torch_logs_silenced(), devices:
+                alike = self._traces.pop(target.spec.name, None)
+                if alike is None or self._request.is_reuse_verified:
+                    trace = self._traced(target, clock, alike)
+                    if isinstance(trace, _Failure):
+                        return failed(*trace.found, notes=trace.notes)
+                    for other in self._similar(target):
+                        if other.topology in devices.alike:
+                            self._traces[other.spec.name] = trace
+                else:
+                    trace = alike.of(self._request, target)
+                    self.traced_for[target.spec.name] = alike.name
+                with clock.running("analyse", "analyse"):
+                    verdict, found = self._judged(verdict, target, trace)
+            return replace(verdict, timings=self._timings(clock)), _of_target(target, found)
+        except ModelNotBuilt as error:
+            return failed(diagnose_build(error.__cause__ or error, topology=target.topology))
+        except SubclassNotKept as error:
+            return failed(diagnose_build(error))
+        except (ValueError, TypeError) as error:
+            if clock.stage != "analyse":
+                raise  # Placement, inputs and dynamic dimensions say in one line what does not fit.
+            return failed(diagnose_internal_fault(error, versions=self._request.versions()))
+        except Exception as error:
+            return failed(diagnose_internal_fault(error, versions=self._request.versions()))
+
+    def _similar(self, target: Target) -> list[Target]:
+        """Return the targets that wait and differ in nothing but what is behind the names of devices."""
+        request = self._request
+        if request.is_strict or not (request.is_reusing or request.is_reuse_verified):
+            return []
+        wanted = (target.device_map, target.dtype)
+        return [other for other in self._waiting if (other.device_map, other.dtype) == wanted]
+
+    def _traced(self, target: Target, clock: _Clock, alike: _Trace | None) -> _Trace | _Failure:
+        """Return the trace of a target, which is compared with one that should be the same."""
+        request = self._request
+        with clock.running("build", "build"):
+            built, inputs = _made(request, target)
+        blocks = TracedBlocks(built.module) if request.is_counted else None
+        with (
+            clock.running("capture", "trace", blocks),
+            install_transfers(built.module, built.placement),
+            nullcontext() if blocks is None else blocks.counted(),
+        ):
+            captured, explored = capture_or_explore(
+                built.module,
+                inputs.args,
+                inputs.kwargs,
+                dynamic=request.dynamic,
+                strict=request.is_strict,
+                tracing=lambda: request.source.tracing(built.module, inputs),
+                facts=_facts(request, target, built, inputs),
+                on_failure=lambda failure: clock.announce(
+                    "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
+                ),
+                reuse=request.is_reusing or request.is_reuse_verified,
+            )
+        if request.is_reuse_verified:
+            verify_reuse(captured, request.source, lambda: _made(request, target), dynamic=request.dynamic)
+        if captured.program is None or captured.recovered is None:
+            assert captured.failure is not None
+            assert explored is not None
+            found = diagnose_failure(captured.failure, explored, topology=target.topology)
+            omitted = diagnose_left_out(request.source, None, built.module, inputs)
+            return _Failure((*omitted, *found), tuple(diagnose_assumptions(explored)))
+        trace = _Trace(target.spec.name, built, inputs, captured)
+        difference = None if alike is None else first_difference(alike.program, trace.program)
+        if difference is not None:
+            raise ReuseMismatch(f"on devices that answer alike the program differs in the {difference}")
+        return trace
+
+    def _judged(
+        self, verdict: Verdict, target: Target, trace: _Trace
+    ) -> tuple[Verdict, tuple[Diagnostic, ...]]:
+        request, program, built, inputs = self._request, trace.program, trace.built, trace.inputs
+        summary = summarise(program)
+        findings = diagnose_program(trace.captured, summary, target.topology, request.dynamic)
+        omitted = diagnose_left_out(request.source, program, built.module, inputs)
+        # Anyone who names the inputs of a library's model chooses what of it runs: a note is enough.
+        is_chosen = request.is_input_chosen and request.source.kind != "python"
+        unused = unused_note(program, built.module) if is_chosen else ()
+        assumptions = tuple(dict.fromkeys((*target.spec.assumptions, *inputs.assumptions)))
+        judged = replace(
+            verdict,
+            target=replace(target.spec, assumptions=assumptions),
+            is_exportable=True,
+            summary=summary,
+            transfers=transfers(program),
+            recovered=trace.captured.recovered,
+            memory_left=memory_left(summary, target.topology),
+            notes=built.notes + unused + findings.notes,
+            placement=built.placement.device_map,
+            program=program,
+        )
+        return judged, (*omitted, *findings.diagnostics)
+
+    def _timings(self, clock: _Clock) -> Timings:
+        peak = peak_bytes()
+        build_s, capture_s, analyse_s = (clock.seconds.get(s, 0.0) for s in ("build", "capture", "analyse"))
+        return Timings(build_s, capture_s, analyse_s, peak, peak - self._request.start_rss_bytes)
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """A model with its inputs, and the program that was captured of it for the target of a name."""
+
+    name: str
+    built: Built
+    inputs: ExampleInputs
+    captured: Captured
+
+    @property
+    def program(self) -> ExportedProgram:
+        assert self.captured.program is not None
+        return self.captured.program
+
+    def of(self, request: Request, target: Target) -> _Trace:
+        """Return the trace as that of a target which the model cannot tell from the one it was made for."""
+        of_target = _facts(request, target, self.built, self.inputs)
+        facts = replace(
+            facts_of(self.program),
+            topology=of_target.topology,
+            profiles=of_target.profiles,
+            skipped_checks=of_target.skipped_checks,
+        )
+        program = derived_program(
+            self.program,
+            state_dict=self.program.state_dict,
+            constants=self.program.constants,
+            example_inputs=self.program.example_inputs,
+            facts=facts,
+        )
+        return replace(self, captured=replace(self.captured, program=program))
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why there is no program."""
+
+    found: tuple[Diagnostic, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass
+class _Clock:
+    """The stage that runs, and the wall time of those that ran."""
+
+    announce: Announce
+    stage: Stage = "build"
+    seconds: dict[Stage, float] = field(default_factory=dict)
+
+    @contextmanager
+    def running(self, stage: Stage, step: Step, blocks: TracedBlocks | None = None) -> Iterator[None]:
+        self.stage = stage
+        self.announce(step, blocks=blocks)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = time.perf_counter() - start
+
+
+def build_target(source: Source, target: Target) -> Built:
+    """Return the fake model of a target, in the `emulate` block of its devices."""
+    return build_source(source, target.topology, device_map=target.device_map, dtype=target.dtype)
+
+
+def _of_target(target: Target, found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Return what was found, as findings of a target."""
+    return tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
+
+
+def _facts(request: Request, target: Target, built: Built, inputs: ExampleInputs) -> ProgramFacts:
+    return facts_at_capture(
+        request.source,
+        target.topology,
+        built,
+        inputs,
+        dtype=target.dtype,
+        dynamic_shapes=request.dynamic_shapes,
+        is_strict=request.is_strict,
+    )
+
+
+def _made(request: Request, target: Target) -> tuple[Built, ExampleInputs]:
+    built = build_target(request.source, target)
+    return built, _inputs(request, built, target)
+
+
+def _inputs(request: Request, built: Built, target: Target) -> ExampleInputs:
+    if request.has_given_inputs:
+        return given_inputs(built, request.args, request.kwargs)
+    device = built.placement.input_device
+    with built.mode, install_transfers(built.module, built.placement):
+        if not request.inputs:
+            return _example_inputs(request.source, built, device, target)
+        try:
+            expected = _example_inputs(request.source, built, device, target)
+        except SourceError:
+            expected = None  # The source knows none to compare with.
+        return inputs_from_specs(request.inputs, built.module, device, expected=expected)
+
+
+def _example_inputs(source: Source, built: Built, device: str, target: Target) -> ExampleInputs:
+    if built.args or built.kwargs:
+        return ExampleInputs(built.args, built.kwargs)
+    return source.example_inputs(built.module, device, target.dtype)

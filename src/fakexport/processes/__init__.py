@@ -1,0 +1,6 @@
+"""Processes that end: within a time, within memory, and with the process that started them. Free of torch."""
+
+from .limited_process import Ended, Limits, run_limited
+from .parent import end_with_parent
+
+__all__ = ["Ended", "Limits", "end_with_parent", "run_limited"]

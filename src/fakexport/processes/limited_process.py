@@ -1,0 +1,137 @@
+"""Run a module of Python in a process of its own, which is killed at a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from fakexport.error import FakexportError
+
+_POLL_S = 0.05
+
+
+class LimitsUnsupported(FakexportError, OSError):
+    """This system cannot keep a limit that was asked for. One line."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a process may take.
+
+    Args:
+        seconds: Time until it is killed.
+        bytes: Resident memory of the process, without its children, at which it is killed; None for any.
+    """
+
+    seconds: float
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Args:
+        code: Its exit code, the negative number of the signal that killed it, or None at a limit.
+        limit: The limit that it was killed at: `"seconds"`, `"bytes"`, or `"stopped"` where the caller
+            asked for it.
+        seconds: How long it ran.
+        peak_bytes: Its most resident memory, as the system counts it.
+    """
+
+    code: int | None
+    limit: str | None
+    seconds: float
+    peak_bytes: int
+
+
+def run_limited(
+    module: str,
+    arguments: Sequence[str],
+    limits: Limits,
+    *,
+    stdout: BinaryIO,
+    stderr: BinaryIO,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    stop: threading.Event | None = None,
+) -> Ended:
+    """Run `python -m module ALIVE arguments...` to its end, or to a limit; then its children are killed too.
+
+    Args:
+        module: Calls `end_with_parent` with its first argument, `ALIVE`, and so ends with this process.
+        stdout, stderr: Files for its output.
+        environment: Instead of this process's own.
+        folder: Its working directory.
+        stop: Once set, by any thread, the process is killed.
+    Raises:
+        LimitsUnsupported: memory is limited, and the system does not say how much a process has.
+    """
+    if limits.bytes is not None and not Path("/proc/self/statm").exists():
+        raise LimitsUnsupported("a limit of memory needs /proc, which this system does not have")
+    alive, held = os.pipe()
+    try:
+        started = time.monotonic()
+        # -P: what lies in the working directory must not stand in for modules of Python.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(alive), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment,
+            cwd=folder,
+            pass_fds=(alive,),
+            start_new_session=True,
+        )
+        limit, peak = None, 0
+        try:
+            while (limit := _limit_met(process, limits, started, stop)) is None:
+                ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if ended:
+                    process.returncode, peak = os.waitstatus_to_exitcode(status), _bytes(usage.ru_maxrss)
+                    break
+                time.sleep(_POLL_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if process.returncode is None:
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode, peak = os.waitstatus_to_exitcode(status), _bytes(usage.ru_maxrss)
+        code = process.returncode if limit is None else None
+        return Ended(code, limit, time.monotonic() - started, peak)
+    finally:
+        os.close(alive)
+        os.close(held)
+
+
+def _limit_met(
+    process: subprocess.Popen[bytes], limits: Limits, started: float, stop: threading.Event | None
+) -> str | None:
+    if stop is not None and stop.is_set():
+        return "stopped"
+    if time.monotonic() - started > limits.seconds:
+        return "seconds"
+    if limits.bytes is not None and _resident_bytes(process.pid) > limits.bytes:
+        return "bytes"
+    return None
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (OSError, IndexError):  # It has just ended.
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _bytes(ru_maxrss: int) -> int:
+    return ru_maxrss if sys.platform == "darwin" else ru_maxrss * 1024

@@ -1,0 +1,172 @@
+"""A model with the modules of a LoRA adapter in it, as peft makes them, and the names of its weights.
+
+Seen on peft 0.21.2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport.sources.adapter_config import BASE_PREFIX, AdapterFolder
+from fakexport.sources.source_error import SourceError, first_line, import_library
+
+__all__ = ["AdaptedModel", "Shapes", "adapt", "import_peft", "lora_layers"]
+
+_NAME = "default"
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class AdaptedModel:
+    """A model with an adapter in it.
+
+    Args:
+        base: For each tensor of the module that the base model has, its name there.
+        adapter: For each tensor of the module that comes from the adapter, its name in the adapter's file.
+        replaced: For each tensor of the base model that the adapter has trained as a whole, its name in the
+            adapter's file.
+        tied: Names of the base model that are one tensor.
+    """
+
+    base: Mapping[str, str] = field(default_factory=dict)
+    adapter: Mapping[str, str] = field(default_factory=dict)
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    tied: tuple[tuple[str, ...], ...] = ()
+
+
+def import_peft() -> Any:
+    """Return peft, imported outside of any fake mode.
+
+    Raises:
+        SourceError: It is not installed, or cannot be imported.
+    """
+    with torch_logs_silenced(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_library("peft", "--adapter")
+
+
+def adapt(module: nn.Module, folder: AdapterFolder, shapes: Shapes | None) -> AdaptedModel:
+    """Put the modules of an adapter into a model, and return the names of its weights.
+
+    The module itself is changed, and stays what it is: a model of transformers. It is what is inside of
+    peft's `PeftModel`, which does nothing else for LoRA.
+
+    Args:
+        module: The base model, fake or real, in eval mode.
+        folder: The adapter.
+        shapes: The tensors in its file; None where there is none, so that nothing is checked.
+    Raises:
+        SourceError: The adapter does not fit the model. One line.
+    """
+    before = _state(module)  # Held, so that no new tensor has the identity of an old one.
+    model = _injected(module, folder)
+    trained = dict(_adapter_names(model, module))
+    _leave_out_originals(module)
+    module.eval().requires_grad_(False)
+    state = _state(module)
+    groups: dict[int, list[str]] = {}
+    for name, tensor in before.items():
+        groups.setdefault(id(tensor), []).append(name)
+    base = {name: _base_name(name, groups[id(t)]) for name, t in state.items() if id(t) in groups}
+    adapter = _given(state, trained, base, shapes, folder)
+    whole = {key: key.removeprefix(BASE_PREFIX).replace(".base_layer.", ".") for key in adapter.values()}
+    return AdaptedModel(
+        base={name: old for name, old in base.items() if name not in adapter},
+        adapter=adapter,
+        replaced={name: key for key, name in whole.items() if name in before},
+        tied=tuple(tuple(names) for names in groups.values() if len(names) > 1),
+    )
+
+
+def _base_name(name: str, known: list[str]) -> str:
+    """Return the name that a tensor had before, which may have had several."""
+    same = name.replace(".base_layer.", ".")
+    return same if same in known else known[0]
+
+
+def lora_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield each layer with LoRA matrices, by its path."""
+    kind = importlib.import_module("peft.tuners.lora").LoraLayer
+    for path, part in module.named_modules():
+        if isinstance(part, kind):
+            yield path, part
+
+
+def _state(module: nn.Module) -> dict[str, torch.Tensor]:
+    state = module.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def _injected(module: nn.Module, folder: AdapterFolder) -> Any:
+    peft = import_peft()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of the base model's name, which a config file does not have.
+            config = peft.LoraConfig(**folder.settings, init_lora_weights=False, inference_mode=True)
+            return peft.get_peft_model(module, config, _NAME)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceError(
+            f"{folder.path} does not fit {type(module).__name__}: {first_line(error)}"
+        ) from error
+
+
+def _adapter_names(model: Any, module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield the name in the adapter's file of each tensor that peft saves, by the name in the module."""
+    tags = {name: torch.empty(0, device="meta") for name in _state(module)}
+    names = {id(tag): name for name, tag in tags.items()}
+    utils = importlib.import_module("peft.utils.save_and_load")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        saved = utils.get_peft_model_state_dict(
+            model, state_dict={f"{BASE_PREFIX}{name}": tag for name, tag in tags.items()}
+        )
+    for key, tag in saved.items():
+        yield names[id(tag)], key
+
+
+def _leave_out_originals(module: nn.Module) -> None:
+    """Remove the base model's copy of each module that the adapter has its own of."""
+    wrapper = importlib.import_module("peft.utils.other").ModulesToSaveWrapper
+    for part in module.modules():
+        if isinstance(part, wrapper):
+            part.original_module = nn.Identity()
+
+
+def _given(
+    state: Mapping[str, torch.Tensor],
+    trained: Mapping[str, str],
+    base: Mapping[str, str],
+    shapes: Shapes | None,
+    folder: AdapterFolder,
+) -> dict[str, str]:
+    """Return the tensors that come from the adapter: those of its file, which has to fit.
+
+    Tensors of the base model that peft saves as well, such as embeddings, may be missing from the file.
+    """
+    if shapes is None:
+        return {name: key for name, key in trained.items() if name not in base}
+    where = f"{folder.weights} does not fit the model"
+    if missing := [key for name, key in trained.items() if key not in shapes and name not in base]:
+        raise SourceError(f"{where}: {_some(missing)} missing from it")
+    if unknown := sorted(shapes.keys() - set(trained.values())):
+        raise SourceError(f"{where}: the model has no place for {_some(unknown)}")
+    for name, key in trained.items():
+        wanted = tuple(state[name].shape)
+        if key in shapes and shapes[key] != wanted:
+            raise SourceError(
+                f"{where}: {key} has shape {list(shapes[key])}, but the model needs {list(wanted)}"
+            )
+    return {name: key for name, key in trained.items() if key in shapes}
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}"

@@ -1,0 +1,81 @@
+"""The `adapter_config.json` of a PEFT adapter: what it asks for, or why it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fakexport.documents import DocumentError, mapping, parse_json
+from fakexport.files import read_file
+from fakexport.sources.source_error import SourceError
+
+__all__ = ["BASE_PREFIX", "CONFIG", "WEIGHTS", "AdapterFolder"]
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+BASE_PREFIX = "base_model.model."
+"What peft writes before the path of a module."
+
+_MOST_BYTES = 2**24
+_KEPT = frozenset(
+    {"alpha_pattern", "bias", "exclude_modules", "fan_in_fan_out", "layers_pattern", "layers_to_transform"}
+    | {"lora_alpha", "lora_bias", "modules_to_save", "r", "rank_pattern", "target_modules", "task_type"}
+    | {"use_dora", "use_rslora"}
+)
+# What says nothing about a model in eval mode that gets all of its weights.
+_WITHOUT_EFFECT = frozenset(
+    {"auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "inference_mode"}
+    | {"init_lora_weights", "loftq_config", "lora_dropout", "lora_ga_config", "megatron_core", "peft_type"}
+    | {"peft_version", "qalora_group_size", "revision", "runtime_config"}
+)
+# Others change the weights of the base model, which the adapter is then of.
+_HARMLESS_INITS = (True, False, "gaussian", "eva", "orthogonal")
+
+
+@dataclass(frozen=True)
+class AdapterFolder:
+    """A folder that `save_pretrained` of peft wrote.
+
+    Args:
+        path: The folder.
+        settings: Those of its `adapter_config.json` that make a difference.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: str | Path) -> AdapterFolder:
+        """Return the LoRA adapter of a folder.
+
+        Raises:
+            SourceError: There is none; it is of another kind, or asks for what is not supported. One line.
+        """
+        folder = Path(path)
+        try:
+            content = read_file(folder / CONFIG, most_bytes=_MOST_BYTES)
+        except OSError as error:
+            raise SourceError(f"{folder} is not a PEFT adapter: no {CONFIG}") from error
+        try:
+            found = mapping(parse_json(content, most_bytes=_MOST_BYTES))
+        except DocumentError as error:
+            raise SourceError(f"{folder / CONFIG}: {error}") from error
+        if (kind := found.get("peft_type")) != "LORA":
+            raise SourceError(f"{folder} is an adapter of type {kind}: only LORA adapters are supported")
+        start = found.get("init_lora_weights", True)
+        if start not in _HARMLESS_INITS:
+            raise SourceError(
+                f"{folder}: init_lora_weights={start!r} changes the base model's weights as well: save the "
+                f"adapter with peft's path_initial_model_for_weight_conversion, and use the result"
+            )
+        for name, value in found.items():
+            if name not in _KEPT | _WITHOUT_EFFECT and value:
+                raise SourceError(f"{folder / CONFIG}: {name} is not supported")
+        return cls(folder, {name: value for name, value in found.items() if name in _KEPT})
+
+    @property
+    def weights(self) -> Path:
+        """The file of its tensors, which need not be there."""
+        return self.path / WEIGHTS

@@ -1,0 +1,109 @@
+"""The tensors of an adapter as inputs of the program, so that one program serves every adapter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.sources.adapted_model import lora_layers
+from fakexport.sources.adapter_config import BASE_PREFIX
+from fakexport.sources.source import ExampleInputs
+
+__all__ = ["SCALING", "adapter_tracing", "input_name", "with_adapter_inputs"]
+
+SCALING = "lora_scaling"
+"Last part of the name of the input that is the factor of a layer."
+
+
+def input_name(key: str) -> str:
+    """Return the name of the input for a tensor of an adapter's file, in small letters as in every program.
+
+    Example:
+        >>> input_name("base_model.model.h.0.attn.c_attn.lora_A.weight")
+        'h_0_attn_c_attn_lora_a_weight'
+    """
+    return re.sub(r"\W", "_", key.removeprefix(BASE_PREFIX)).lower()
+
+
+def with_adapter_inputs(
+    inputs: ExampleInputs, module: nn.Module, adapter: Mapping[str, str]
+) -> ExampleInputs:
+    """Return the example inputs with the tensors of the adapter, and with the factor of each layer.
+
+    Args:
+        inputs: Those of the base model.
+        module: The model with the adapter in it, in its fake mode.
+        adapter: For each tensor that becomes an input, its name in the adapter's file.
+    """
+    state = module.state_dict()
+    given = {input_name(key): torch.empty_like(state[name]) for name, key in adapter.items()}
+    for path, layer in lora_layers(module):
+        device = next(layer.parameters()).device
+        given[_scaling_name(path)] = torch.ones((), dtype=torch.float32, device=device)
+    return replace(inputs, kwargs={**inputs.kwargs, **given}, adapter=frozenset(given))
+
+
+@contextmanager
+def adapter_tracing(module: nn.Module, adapter: Mapping[str, str]) -> Iterator[None]:
+    """Enter a context in which the model takes the tensors of the adapter as inputs, and has none of its own.
+
+    Args:
+        module: The model with the adapter in it.
+        adapter: As for `with_adapter_inputs`.
+    """
+    slots = {input_name(key): _Slot.of(module, name) for name, key in adapter.items()}
+    layers = {_scaling_name(path): layer for path, layer in lora_layers(module)}
+    scalings = {name: dict(layer.scaling) for name, layer in layers.items()}
+    original = module.forward
+    is_own = "forward" in vars(module)
+
+    def forward(**named: Any) -> Any:
+        for name, slot in slots.items():
+            vars(slot.owner)[slot.attribute] = named.pop(name)
+        for name, layer in layers.items():
+            scaling = named.pop(name)
+            layer.scaling = dict.fromkeys(layer.scaling, scaling)
+        return original(**named)
+
+    for slot in slots.values():
+        del slot.owner._parameters[slot.attribute]
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if is_own:
+            module.forward = original
+        else:
+            del module.forward
+        for slot in slots.values():
+            vars(slot.owner).pop(slot.attribute, None)
+            slot.owner._parameters[slot.attribute] = slot.parameter
+        for name, layer in layers.items():
+            layer.scaling = scalings[name]
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where a module keeps a parameter."""
+
+    owner: nn.Module
+    attribute: str
+    parameter: nn.Parameter
+
+    @classmethod
+    def of(cls, module: nn.Module, name: str) -> _Slot:
+        path, _, attribute = name.rpartition(".")
+        owner = module.get_submodule(path)
+        parameter = owner._parameters[attribute]
+        assert parameter is not None
+        return cls(owner, attribute, parameter)
+
+
+def _scaling_name(path: str) -> str:
+    return input_name(f"{path}.{SCALING}")

@@ -1,0 +1,232 @@
+"""Example inputs of a diffusers model, derived from its config and the signature of its `forward`.
+
+Seen on diffusers 0.42.1.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.sources.diffusers_conditions import (
+    added_conditions,
+    class_labels,
+    encoded_text,
+    image_embedding,
+    rotary_embedding,
+    takes_image_for_text,
+)
+from fakexport.sources.diffusers_sizes import (
+    TEXT_TOKENS,
+    WITHOUT_SIZE,
+    grid,
+    has_own_size,
+    latent_shape,
+    layout,
+)
+from fakexport.sources.diffusers_special import special_builder
+from fakexport.sources.input_request import InputRequest
+from fakexport.sources.source import ExampleInputs
+from fakexport.sources.source_error import SourceError
+
+_NEVER = re.compile(r"return_dict|generator|kv_cache|attention_kwargs|skip_layers")
+"""Settings of a call, and state that a pipeline keeps between calls."""
+_ADDS_ONLY = re.compile(r"mask|residual|block_samples")
+"""Inputs that have no weights of their own."""
+_OPTIONAL = "it is optional, and the config does not say how large it is"
+
+
+def derive_inputs(
+    module: nn.Module, device: str, dtype: torch.dtype | None, *, batch: int = 2
+) -> ExampleInputs:
+    """Return keyword inputs of one forward pass: a batch of 2, and 77 tokens of text if not told otherwise.
+
+    Given is what `forward` requires, and what the config says that the model is conditioned on. What is
+    optional otherwise is left out, and named.
+
+    Args:
+        module: A model of diffusers.
+        device: Device of the inputs.
+        dtype: Dtype of the floating-point inputs, but for time steps and guidance, which are float32; None:
+            that of the module's parameters.
+        batch: First size of every input.
+    Raises:
+        SourceError: The module requires an input that its config does not determine.
+    """
+    if type(module).forward is nn.Module.forward:
+        raise SourceError(f"{type(module).__name__} has no forward of its own")
+    own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    tokens = InputRequest(module, device, dtype or own).setting(*_TEXT_LENGTHS, default=TEXT_TOKENS)
+    request = InputRequest(module, device, dtype or own, batch, int(tokens))
+    kwargs: dict[str, Any] = {}
+    left_out = []
+    for name, parameter in request.parameters.items():
+        is_required = parameter.default is inspect.Parameter.empty
+        builder = special_builder(type(module).__name__, name) or _BUILDERS.get(name)
+        value = None if builder is None else builder(request)
+        if value is not None:
+            kwargs[name] = value
+        elif is_required and builder is encoded_text and takes_image_for_text(request):
+            kwargs[name] = None
+        elif is_required:
+            raise SourceError(_underivable(module, name))
+        elif (
+            parameter.default is None
+            and (builder is None or builder in _LEFT_OUT_IF_UNKNOWN)
+            and not _NEVER.search(name)
+        ):
+            left_out.append(name)
+    return ExampleInputs(
+        kwargs=kwargs,
+        assumptions=tuple(_notes(request, kwargs, left_out)),
+        omitted={name: _OPTIONAL for name in left_out if not _ADDS_ONLY.search(name)},
+    )
+
+
+def _underivable(module: nn.Module, name: str) -> str:
+    return (
+        f"{type(module).__name__} requires {name!r}, which its config does not determine: "
+        f"use --input {name}=DTYPE[DIMS]"
+    )
+
+
+def _notes(request: InputRequest, kwargs: Mapping[str, Any], left_out: Sequence[str]) -> list[str]:
+    notes = []
+    if not has_own_size(request):
+        notes.append(f"its config names no size: {WITHOUT_SIZE[layout(request)]}")
+    if "time_ids" in kwargs.get("added_cond_kwargs", ()):
+        pooled, ids = (kwargs["added_cond_kwargs"][name].shape[-1] for name in ("text_embeds", "time_ids"))
+        notes.append(f"added_cond_kwargs: a pooled text of width {pooled} and {ids} time ids")
+    fixed = [name for name in ("img_shapes", "shape_list", "num_frames", "height", "width") if name in kwargs]
+    if fixed:
+        notes.append(f"{', '.join(fixed)}: numbers of Python, fixed in the program")
+    if left_out:
+        notes.append(f"optional inputs that the program does not take: {', '.join(left_out)}")
+    return notes
+
+
+def _latents(request: InputRequest) -> torch.Tensor:
+    return request.floats(*latent_shape(request))
+
+
+def _steps(request: InputRequest) -> torch.Tensor:
+    """Return time steps: whole numbers of a model that was trained with a table of them, else float32."""
+    name = type(request.module).__name__
+    if name.startswith("HunyuanDiT"):
+        return request.floats(request.batch)
+    if name.startswith(_WHOLE_STEPS):
+        return request.ids(request.batch)
+    return torch.zeros(request.batch, device=request.device)
+
+
+def _guidance(request: InputRequest) -> torch.Tensor | None:
+    is_taken = request.setting("guidance_embeds", default=False)
+    return torch.ones(request.batch, device=request.device) if is_taken else None
+
+
+def _distilled_guidance(request: InputRequest) -> torch.Tensor | None:
+    width = request.setting("time_cond_proj_dim")
+    return None if width is None else request.floats(request.batch, int(width))
+
+
+def _pooled(request: InputRequest) -> torch.Tensor | None:
+    width = request.setting("pooled_projection_dim", "text_emb_dim", "in_text_dim2")
+    return None if width is None else request.floats(request.batch, int(width))
+
+
+def _present(request: InputRequest) -> torch.Tensor:
+    return request.ids(request.batch, request.sequence, value=1).bool()
+
+
+def _text_mask(request: InputRequest) -> torch.Tensor | None:
+    is_unet = "UNet" in type(request.module).__name__ or "ControlNet" in type(request.module).__name__
+    is_old = type(request.module).__name__ in ("Transformer2DModel", "DreamLiteTransformer2DModel")
+    return (
+        None
+        if (is_unet or is_old) and not _requires(request, "encoder_attention_mask")
+        else _present(request)
+    )
+
+
+def _required_mask(request: InputRequest) -> torch.Tensor | None:
+    return _present(request) if _requires(request, "attention_mask") else None
+
+
+def _requires(request: InputRequest, name: str) -> bool:
+    parameter = request.parameters.get(name)
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def _image_ids(request: InputRequest) -> torch.Tensor:
+    side, axes = _packed_side(request), _axes(request)
+    return grid(request, side, side, axes=axes, is_batched=_has_batched_ids(request))
+
+
+def _text_ids(request: InputRequest) -> torch.Tensor:
+    shape = (request.sequence, _axes(request))
+    return torch.zeros((request.batch, *shape) if _has_batched_ids(request) else shape, device=request.device)
+
+
+def _packed_side(request: InputRequest) -> int:
+    return int(latent_shape(request)[1] ** 0.5)
+
+
+def _axes(request: InputRequest) -> int:
+    return len(request.setting("axes_dims_rope", "rope_axes_dim", "axes_dims", default=(0, 0, 0)))
+
+
+def _has_batched_ids(request: InputRequest) -> bool:
+    return type(request.module).__name__.startswith("Flux2")
+
+
+def _image_shapes(request: InputRequest) -> list[list[tuple[int, int, int]]]:
+    side = _packed_side(request)
+    return [[(1, side, side)] for _ in range(request.batch)]
+
+
+def _sizes_of_images(request: InputRequest) -> torch.Tensor:
+    return request.floats(request.batch, 2)
+
+
+_WHOLE_STEPS = (
+    *("UNet", "ControlNet", "AudioLDM2", "I2VGenXL", "SparseControlNet", "Kandinsky3", "DreamLite", "DiT"),
+    *("PixArt", "CogVideoX", "ConsisID", "Allegro", "Latte", "CogView", "PriorTransformer", "Transformer2D"),
+    *("Wan", "SkyReels", "ChronoEdit", "UniDiffuser"),
+)
+_TEXT_LENGTHS = ("max_text_seq_length", "text_len")
+
+_BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
+    {
+        "sample": _latents,
+        "hidden_states": _latents,
+        "timestep": _steps,
+        "timesteps": _steps,
+        "encoder_hidden_states": encoded_text,
+        "encoder_attention_mask": _text_mask,
+        "attention_mask": _required_mask,
+        "encoder_hidden_states_mask": _present,
+        "pooled_projections": _pooled,
+        "pooled_embeds": _pooled,
+        "guidance": _guidance,
+        "timestep_cond": _distilled_guidance,
+        "class_labels": class_labels,
+        "added_cond_kwargs": added_conditions,
+        "image_rotary_emb": rotary_embedding,
+        "encoder_hidden_states_image": image_embedding,
+        "image_embeds": image_embedding,
+        "img_ids": _image_ids,
+        "txt_ids": _text_ids,
+        "img_shapes": _image_shapes,
+        "original_size": _sizes_of_images,
+        "target_size": _sizes_of_images,
+        "crop_coords": _sizes_of_images,
+    }
+)
+
+_LEFT_OUT_IF_UNKNOWN = (_text_mask, _required_mask, encoded_text)

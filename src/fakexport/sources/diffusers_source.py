@@ -1,0 +1,127 @@
+"""Sources from diffusers: `diffusers:CLASS`, `diffusers:CONFIG.json`, `diffusers:FOLDER[/COMPONENT]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from fakexport.sources.config_limits import within_limits
+from fakexport.sources.diffusers_config import VAE_HALVES, DiffusersModel, Pipeline, described, model_of
+from fakexport.sources.diffusers_halves import HALVES, half_class, half_inputs, has_halves
+from fakexport.sources.diffusers_inputs import derive_inputs
+from fakexport.sources.python_factory import no_inputs
+from fakexport.sources.quantization import Quantization
+from fakexport.sources.source import ExampleInputs, Source
+from fakexport.sources.source_error import SourceError, import_library
+from fakexport.sources.transformers_config import read_settings
+from fakexport.sources.transformers_source import transformers_source
+
+
+def diffusers_source(spec: str, name: str) -> Source:
+    """Return the source of a diffusers model with untrained weights, or of a part of a pipeline.
+
+    Args:
+        spec: The whole spec, for messages.
+        name: A class, a `config.json`, a folder that holds one, or the folder of a pipeline; each may be
+            followed by `/` and a part.
+    Raises:
+        SourceError: diffusers is missing; as `described` says.
+    """
+    import_library("diffusers", spec)
+    found, part = described(name)
+    whole = _pipeline(spec, found) if isinstance(found, Pipeline) else _model(spec, found)
+    if part is None:
+        return whole
+    if whole.parts is None:
+        raise SourceError(f"{spec}: {name.rpartition('/')[0]} has no component {part!r}: it is one program")
+    return whole.parts(spec, part)
+
+
+def _model(spec: str, found: DiffusersModel, half: str | None = None) -> Source:
+    has_both = has_halves(found.model_class)
+    model_class = found.model_class if half is None else half_class(found.model_class, half)
+    settings = found.settings
+    quantization = _quantization(settings.get("quantization_config"))
+
+    def construct() -> nn.Module:
+        with within_limits(spec):
+            module: nn.Module = model_class.from_config(dict(settings))
+        _keep_in_float32(module)
+        if quantization is not None:
+            quantization.leave_out(module, "fakexport does not run the quantizers of diffusers")
+        return module.eval()
+
+    def parts(text: str, name: str) -> Source:
+        if name not in HALVES:
+            raise SourceError(f"{spec} has no component {name!r}: it has {' and '.join(HALVES)}")
+        return _model(text, found, name)
+
+    inputs = derive_inputs if half is None else half_inputs
+    return Source(
+        spec=spec,
+        kind="diffusers",
+        factory=construct,
+        example_inputs=_neither(spec) if has_both and half is None else inputs,
+        assumptions=found.notes,
+        component=half,
+        parts=parts if has_both and half is None else None,
+        quantization=quantization,
+    )
+
+
+def _quantization(settings: object) -> Quantization | None:
+    if settings is None:
+        return None
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    return Quantization(str(method or "no method"), None)
+
+
+def _neither(spec: str) -> Callable[[nn.Module, str, torch.dtype | None], ExampleInputs]:
+    def refuse(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
+        raise SourceError(
+            f"{type(module).__name__} is two programs: export one with --component encoder, and one with "
+            "--component decoder"
+        )
+
+    return refuse
+
+
+def _pipeline(spec: str, pipeline: Pipeline) -> Source:
+    names = pipeline.names
+
+    def refuse() -> nn.Module:
+        raise SourceError(
+            f"{spec} is a pipeline: name one of its models with --component {' | '.join(names)}"
+        )
+
+    def parts(text: str, name: str) -> Source:
+        component, _, half = name.partition("_") if name in VAE_HALVES else (name, "", "")
+        if name == "vae" and name in pipeline.components:
+            raise SourceError(f"{text}: the vae is two programs, vae_encoder and vae_decoder: name one")
+        if name not in names:
+            raise SourceError(f"{spec} has no model {name!r}: it has {', '.join(names)}")
+        library, class_name = pipeline.components[component]
+        if library == "transformers":
+            name = f"{pipeline.spec(component)}:{class_name}"
+            return transformers_source(text, name, returns_hidden_states=True)
+        if library != "diffusers":
+            raise SourceError(
+                f"{text}: {class_name} is code of the pipeline ({library}), not of diffusers or transformers"
+            )
+        path = pipeline.config(component)
+        found = model_of(read_settings(path, str(path)), str(path))
+        return _model(text, replace(found, notes=(*pipeline.notes, *found.notes)), half or None)
+
+    return Source(spec=spec, kind="diffusers", factory=refuse, example_inputs=no_inputs(spec), parts=parts)
+
+
+def _keep_in_float32(module: nn.Module) -> None:
+    """Convert the weights that `from_pretrained` leaves in float32 whatever dtype it is asked for."""
+    kept = getattr(module, "_keep_in_fp32_modules", None) or ()
+    kept = {kept} if isinstance(kept, str) else set(kept)
+    for name, held in (*module.named_parameters(), *module.named_buffers()):
+        if held.is_floating_point() and kept.intersection(name.split(".")):
+            held.data = held.data.to(torch.float32)

@@ -1,0 +1,192 @@
+"""How many placeholder tokens an image or a sound becomes: the model is run up to its language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from fakexport.sources.component_places import FORWARD, Place, places
+from fakexport.sources.input_request import InputRequest, Underivable
+from fakexport.sources.source_error import first_line
+
+
+class _LanguageReached(BaseException):
+    """Ends a run where the language model starts. No handler of a model catches it."""
+
+
+@dataclass
+class EncoderRun:
+    """What happened before the language model.
+
+    Args:
+        features: What the model's own functions returned for an image or a sound, by role.
+        connected: What the modules returned that project features, by path.
+        encoded: What the encoders returned, by role.
+        written: How many embeddings or ids the model wrote over those of the text, each time.
+        error: What the model raised, if it did.
+        is_complete: Whether the language model was reached, or the whole model ran.
+    """
+
+    features: dict[str, Any] = field(default_factory=dict)
+    connected: dict[str, Any] = field(default_factory=dict)
+    encoded: dict[str, Any] = field(default_factory=dict)
+    written: list[int] = field(default_factory=list)
+    error: Exception | None = None
+    is_complete: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why the run was not complete."""
+        return "" if self.error is None else first_line(self.error)
+
+
+def run_encoders(request: InputRequest, inputs: Mapping[str, Any]) -> EncoderRun:
+    """Run the model on inputs until it calls its language model.
+
+    Args:
+        request: Request of a model with placeholder tokens.
+        inputs: Keyword inputs. Fake ones are made in the caller's recording: a model reads their values.
+    """
+    module, run = request.module, EncoderRun()
+    found = places(module)
+    with ExitStack() as stack:
+        for place in found:
+            if place.method != FORWARD:
+                stack.enter_context(_recorded(module, place, run.features, place.role))
+            elif place.role == "connector":
+                stack.enter_context(_recorded(module, place, run.connected, place.path))
+            elif place.role in ("vision", "audio"):
+                stack.enter_context(_recorded(module, place, run.encoded, place.role))
+        for language in _language_models(module, found):
+            stack.callback(language.register_forward_pre_hook(_stop, with_kwargs=True).remove)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_Written(run.written))
+        try:
+            module(**inputs)
+            run.is_complete = True
+        except _LanguageReached:
+            run.is_complete = True
+        except Exception as error:  # whatever a model raises that needs another shape, or more inputs
+            run.error = error
+    return run
+
+
+def features_per_row(request: InputRequest, run: EncoderRun, role: str) -> int:
+    """Return how many tokens' places the features of one row of a batch take.
+
+    Args:
+        request: Request of the model that ran.
+        run: The run, complete or not.
+        role: `vision` or `audio`.
+    Raises:
+        Underivable: The model made no features, or another number for some rows.
+    """
+    features = run.features.get(role)
+    if features is None and run.written:
+        return _of_rows(run.written[-1], request)
+    if features is None and run.connected:
+        features = list(run.connected.values())[-1]
+    if features is None:
+        features = run.encoded.get(role)
+    if features is None:
+        raise Underivable(run.reason or "the model makes no features of it")
+    width = getattr(request.text_config, "hidden_size", None)
+    elements = sum(part.numel() for part in _tensors(_features(features)))
+    widths = [part.shape[-1] for part in _tensors(_features(features))]
+    if not elements:
+        raise Underivable("the model makes no features of it")
+    return _of_rows(
+        elements // (width if isinstance(width, int) and elements % width == 0 else widths[0]), request
+    )
+
+
+def _of_rows(count: int, request: InputRequest) -> int:
+    if count % request.batch:
+        raise Underivable(f"the model made {count} features for {request.batch} rows")
+    return count // request.batch
+
+
+class _Written(TorchFunctionMode):
+    """Notes how much a model puts in the place of something else."""
+
+    def __init__(self, counts: list[int]) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.masked_scatter, torch.masked_scatter) and not kwargs:
+            over, _, source = args
+            self.counts.append(source.numel() // (over.shape[-1] if over.dim() > 2 else 1))
+        return func(*args, **(kwargs or {}))
+
+
+def _stop(module: nn.Module, args: Any, kwargs: Any) -> None:
+    raise _LanguageReached
+
+
+def _language_models(module: Any, found: tuple[Place, ...]) -> list[nn.Module]:
+    parts = [module.get_submodule(place.path) for place in found if place.role == "text" and place.path]
+    try:
+        decoder = module.get_decoder()
+    except (AttributeError, NotImplementedError):
+        decoder = None
+    own = [decoder] if isinstance(decoder, nn.Module) else []
+    # Neither a module around an encoder nor one with a method that encodes is the language model.
+    whole = [module, *(module.get_submodule(place.path) for place in found if place.method != FORWARD)]
+    encoders = [
+        module.get_submodule(place.path)
+        for place in found
+        if place.role in ("vision", "audio") and place.method == FORWARD
+    ]
+    inside = {id(inner) for encoder in encoders for inner in encoder.modules()} | set(map(id, whole))
+    return [
+        part
+        for part in dict.fromkeys([*own, *parts])
+        if id(part) not in inside
+        and not any(encoder is inner for encoder in encoders for inner in part.modules())
+    ]
+
+
+@contextmanager
+def _recorded(module: nn.Module, place: Place, results: dict[str, Any], key: str) -> Iterator[None]:
+    owner = module.get_submodule(place.path)
+    original: Callable[..., Any] = getattr(owner, place.method)
+    is_own = place.method in vars(owner)
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        results[key] = result
+        return result
+
+    object.__setattr__(owner, place.method, method)
+    try:
+        yield
+    finally:
+        if is_own:
+            object.__setattr__(owner, place.method, original)
+        else:
+            object.__delattr__(owner, place.method)
+
+
+def _features(encoded: Any) -> Any:
+    """Return what is put in the place of the tokens: projected as a rule, else as the encoder left it (Llama
+    4).
+    """
+    for name in ("pooler_output", "last_hidden_state"):
+        if getattr(encoded, name, None) is not None:
+            return getattr(encoded, name)
+    return encoded
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)

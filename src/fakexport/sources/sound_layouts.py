@@ -1,0 +1,57 @@
+"""In which layouts models take sounds: spectrograms or samples, with masks that say how long they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fakexport.sources.audio_inputs import features, waveform
+from fakexport.sources.input_request import InputRequest
+
+_MASKS = ("input_features_mask", "feature_attention_mask")
+
+# Settings that say how many bins a spectrogram has, and how many it has where none does (Gemma 4).
+_BINS = (
+    "num_mel_bins",
+    "feature_size",
+    "input_feat_per_channel",
+    "input_dim",
+    "feature_projection_input_dim",
+)
+_USUAL_BINS = 128
+
+
+def sound_layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
+    """Yield what one sound per row of text may look like to the model.
+
+    Args:
+        request: Request of a model that listens.
+        name: `input_features` or `input_values`.
+    """
+    if name == "input_values":
+        sound = waveform(request)
+        yield {name: sound, **_mask(request, ("padding_mask",), sound.shape[-1])}
+        yield {name: sound.unsqueeze(1), **_mask(request, ("padding_mask",), sound.shape[-1])}
+        return
+    sound = features(request)
+    spectrograms = [sound, sound.transpose(-1, -2).contiguous()]
+    if request.setting(*_BINS) is None:
+        spectrograms.append(request.floats(request.batch, sound.shape[-2], _USUAL_BINS))
+    for spectrogram in spectrograms:
+        for dim in (-1, -2):
+            mask = _mask(request, _MASKS, spectrogram.shape[dim])
+            yield {name: spectrogram, **mask}
+            # A model that inverts its mask takes no numbers: it would drop the sound (Gemma 4).
+            yield {name: spectrogram, **{each: value.bool() for each, value in mask.items()}}
+
+
+def _mask(request: InputRequest, names: tuple[str, ...], length: int) -> dict[str, torch.Tensor]:
+    """Return a mask of a sound that is as long as can be, under the first name that the encoder takes.
+
+    A mask that it does not take is one of its features (Granite Speech), all of which count here.
+    """
+    taken = request.encoder_parameters("get_audio_features")
+    name = next((n for n in names if n in request.parameters and (taken is None or n in taken)), None)
+    return {} if name is None else {name: request.ids(request.batch, length, value=1)}

@@ -1,0 +1,168 @@
+"""Which checks of a sweep a change of the repository can have changed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fakexport.error import FakexportError
+
+from .sweep_item import SweepItem
+from .zoo_file import ZooFile, ZooFileError, items_of
+
+
+class RevisionError(FakexportError, ValueError):
+    """Git cannot say what changed. One line."""
+
+
+def changed_items(zoo: ZooFile, revision: str) -> tuple[SweepItem, ...]:
+    """Return the checks that can come out differently than at a revision, as far as files of the repository
+    tell.
+
+    Those are checks that the zoo file did not have then, and those of which a file changed: the factory's
+    file and what it imports from the repository, as its import statements say; any file that is not Python
+    and is next to one of these or below; the config of an `hf:` model. What a model of the hub, a model
+    type or an installed package is now, the repository does not tell.
+
+    Args:
+        zoo: In the working tree of a repository of git; what is not committed counts as changed.
+        revision: A commit, branch or tag.
+    Raises:
+        RevisionError: there is no repository, no such revision, or no git.
+    """
+    folder = zoo.path.resolve().parent
+    root = Path(_git(folder, "rev-parse", "--show-toplevel").strip())
+    revision = _git(
+        root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+    ).strip()
+    names = _git(root, "diff", "--name-only", "--no-renames", "-z", revision, "--")
+    names += _git(root, "ls-files", "--others", "--exclude-standard", "-z")
+    changed = frozenset(root / name for name in names.split("\0") if name)
+    before = _items_before(zoo, root, revision) if zoo.path.resolve() in changed else None
+    repository = _Repository(folder, root, changed)
+    return tuple(
+        item
+        for item in zoo.items
+        if (before is not None and item.command not in before) or repository.may_have_changed(item)
+    )
+
+
+def _items_before(zoo: ZooFile, root: Path, revision: str) -> frozenset[str]:
+    """Return the commands that the zoo file had; none where it was not there, or could not be read."""
+    try:
+        content = _git(root, "show", f"{revision}:{zoo.path.resolve().relative_to(root).as_posix()}")
+        return frozenset(item.command for item in items_of(content.encode(), zoo.path)[0])
+    except (RevisionError, ZooFileError):
+        return frozenset()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise RevisionError("--changed-since needs git, which is not installed") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"no revision {arguments[-1].partition('^{')[0]!r}"]
+        raise RevisionError(f"git in {folder}: {said[0]}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class _Repository:
+    folder: Path
+    root: Path
+    changed: frozenset[Path]
+    _names: dict[Path, tuple[tuple[int, str], ...]] = field(default_factory=dict)
+
+    def may_have_changed(self, item: SweepItem) -> bool:
+        if any(self._touches(file) for file in self._named(item.libraries)):
+            return True
+        prefix, _, rest = item.source.partition(":")
+        if prefix in ("hf", "diffusers", "timm"):
+            place = self.folder / rest.partition(":")[0]
+            return place.exists() and self._touches(place.resolve())
+        written = item.source.rpartition(":")[0]
+        if written.endswith(".py"):
+            starts = [self.folder / written]
+        else:
+            starts = [module for name in _prefixes(written) if (module := self._module(name, [self.folder]))]
+            if not starts:
+                return any(self._gone())
+        starts = [start.resolve() for start in starts if start.resolve().is_relative_to(self.root)]
+        files = self._imported(starts)
+        return any(self._touches(file) or self._touches_data(file.parent) for file in files)
+
+    def _touches(self, place: Path) -> bool:
+        return place in self.changed or any(place in file.parents for file in self.changed)
+
+    def _touches_data(self, folder: Path) -> bool:
+        return any(file.suffix != ".py" and folder in file.parents for file in self.changed)
+
+    def _named(self, texts: Iterable[str]) -> Iterator[Path]:
+        return ((self.folder / text).resolve() for text in texts)
+
+    def _imported(self, starts: Sequence[Path]) -> set[Path]:
+        """Return files and all files of the repository that they import, also through others.
+
+        A file that is gone cannot be found by its name any more, so each that is gone counts as imported.
+        """
+        found: set[Path] = set()
+        waiting = list(starts)
+        while waiting:
+            file = waiting.pop()
+            if file not in found:
+                found.add(file)
+                waiting += self._imports(file, starts[0].parent)
+        return found.union(self._gone() if starts else ())
+
+    def _gone(self) -> Iterator[Path]:
+        return (file for file in self.changed if file.suffix == ".py" and not file.exists())
+
+    def _imports(self, file: Path, beginning: Path) -> list[Path]:
+        roots = list(dict.fromkeys((beginning, self.folder, self.root, self.root / "src")))
+        found = []
+        if file not in self._names:
+            self._names[file] = _names_imported(file)
+        for level, name in self._names[file]:
+            place = file
+            for _ in range(level):
+                place = place.parent
+            for at in _prefixes(name) if name else ("",):
+                module = self._module(at, [place] if level else roots)
+                if module is not None and module.resolve().is_relative_to(self.root):
+                    found.append(module.resolve())
+        return found
+
+    @staticmethod
+    def _module(name: str, roots: Iterable[Path]) -> Path | None:
+        for root in roots:
+            place = root.joinpath(*name.split(".")) if name else root
+            for file in (place.with_suffix(".py") if name else place / "__init__.py", place / "__init__.py"):
+                if file.is_file():
+                    return file
+        return None
+
+
+def _names_imported(file: Path) -> tuple[tuple[int, str], ...]:
+    """Return how many folders up, and the dotted name, of each import; also of those within functions."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(0, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = f"{node.module}." if node.module else ""
+            found += [(node.level, base + alias.name) for alias in node.names]
+    return tuple(found)
+
+
+def _prefixes(name: str) -> list[str]:
+    """Return `a`, `a.b` and `a.b.c` of `a.b.c`: all of them are imported, and the last may be a value."""
+    parts = name.split(".")
+    return [".".join(parts[: at + 1]) for at in range(len(parts))]

@@ -1,0 +1,104 @@
+"""`RUN.jsonl`: what a sweep found, a line for each check, which stays when the sweep is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fakexport.error import FakexportError
+
+SCHEMA = "fakexport.sweep/1"
+"""Name and version of a line. The version rises when a field changes its meaning or goes away."""
+
+STATUSES = ("exports", "fails", "refused", "out of time", "out of memory", "crashes")
+"""What became of a check, from good to bad."""
+
+
+class RunFileError(FakexportError, ValueError):
+    """A file is not that of a sweep, or would be overwritten. One line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRecord:
+    """A line of the file.
+
+    Args:
+        command: The check, as a command; see `SweepItem.command`.
+        status: One of `STATUSES`.
+        reason: One line, empty where it exports.
+        seconds: How long its process ran.
+        peak_bytes: The most resident memory of its process.
+        report: What `fakexport check --format json` prints; None where it printed nothing.
+    """
+
+    command: str
+    status: str
+    reason: str
+    seconds: float
+    peak_bytes: int
+    report: dict[str, Any] | None
+
+    @property
+    def codes(self) -> list[str]:
+        """The codes of its diagnostics, each once."""
+        found = (self.report or {}).get("diagnostics", [])
+        return list(dict.fromkeys(diagnostic["code"] for diagnostic in found))
+
+
+def read_run(path: Path) -> dict[str, SweepRecord]:
+    """Return what a file holds, by command. A last line that was not written to its end is left out.
+
+    Raises:
+        RunFileError: a line is not one of a sweep, or a check is there twice.
+        OSError: it cannot be read.
+    """
+    found: dict[str, SweepRecord] = {}
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            fields = json.loads(line)
+            if fields.pop("schema") != SCHEMA:
+                raise RunFileError(f"{path}:{number}: not a line of a sweep that this version reads")
+            record = SweepRecord(**fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, RunFileError):
+                raise
+            raise RunFileError(f"{path}:{number}: not a line of a sweep") from error
+        if record.command in found or record.status not in STATUSES:
+            raise RunFileError(f"{path}:{number}: the check is there twice, or its status is unknown")
+        found[record.command] = record
+    return found
+
+
+class RunFile:
+    """The file of a sweep that goes on: each line is on the disk before the next check counts as done.
+
+    Args:
+        path: A new file, or that of a sweep that ended early.
+        resume: Whether it may exist.
+    Raises:
+        RunFileError: it exists and `resume` is false, or it is not the file of a sweep.
+    """
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        if path.exists() and path.stat().st_size and not resume:
+            raise RunFileError(f"{path} exists: go on with --resume, or name another file")
+        self.records = read_run(path) if path.exists() else {}
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        if path.stat().st_size:
+            os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)
+
+    def add(self, record: SweepRecord) -> None:
+        """Append a line."""
+        line = json.dumps({"schema": SCHEMA, **asdict(record)}, separators=(",", ":")).encode() + b"\n"
+        while line:
+            line = line[os.write(self._file, line) :]
+        os.fsync(self._file)
+        self.records[record.command] = record
+
+    def close(self) -> None:
+        os.close(self._file)

@@ -1,0 +1,140 @@
+"""Run the checks of a sweep, some at a time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fakexport.processes import Ended, Limits, run_limited
+
+from .run_file import STATUSES, RunFile, SweepRecord
+from .sweep_item import SweepItem
+
+_INTERNAL_FAULT = "[FE001]"
+_ON_THE_COMMAND_LINE = ("--format", "json", "--no-progress")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep does.
+
+    Args:
+        items: The checks.
+        limits: What each process may take.
+        folder: Where their sources are relative to.
+        module: Runs the arguments of `fakexport` after `ALIVE`, as `run_limited` says.
+        jobs: How many run at a time.
+    """
+
+    items: Sequence[SweepItem]
+    limits: Limits
+    folder: Path
+    module: str
+    jobs: int = 1
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How far a sweep is.
+
+    Args:
+        done, total: Checks.
+        bad: How many of those that are done do not export.
+        seconds_left: How long the rest takes if it takes as long as what ran in this sweep.
+    """
+
+    done: int
+    total: int
+    bad: int
+    seconds_left: float
+
+
+def run_sweep(sweep: Sweep, file: RunFile, on_done: Callable[[Tally], None] | None = None) -> None:
+    """Run the checks that the file does not have yet, and append each when it ends.
+
+    An exception, such as that of Ctrl-C, ends the processes that run; they are not in the file.
+    """
+    waiting = [item for item in sweep.items if item.command not in file.records]
+    started, stop = time.monotonic(), threading.Event()
+    with ThreadPoolExecutor(sweep.jobs) as pool:
+        runs = [pool.submit(_record, item, sweep, stop) for item in waiting]
+        try:
+            for ran, future in enumerate(as_completed(runs), 1):
+                file.add(future.result())
+                if on_done is not None:
+                    left = (time.monotonic() - started) / ran * (len(waiting) - ran)
+                    found = [file.records[i.command] for i in sweep.items if i.command in file.records]
+                    bad = sum(record.status != STATUSES[0] for record in found)
+                    on_done(Tally(len(found), len(sweep.items), bad, left))
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _record(item: SweepItem, sweep: Sweep, stop: threading.Event) -> SweepRecord:
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        arguments = [*item.arguments, *_ON_THE_COMMAND_LINE]
+        ended = run_limited(
+            sweep.module,
+            arguments,
+            sweep.limits,
+            stdout=stdout,
+            stderr=stderr,
+            folder=sweep.folder,
+            stop=stop,
+        )
+        stdout.seek(0)
+        stderr.seek(0)
+        report: dict[str, Any] | None = None
+        with suppress(ValueError):
+            report = json.loads(stdout.read())
+        said = stderr.read().decode(errors="replace")
+    status, reason = _outcome(ended, report, said, sweep.limits)
+    return SweepRecord(
+        command=item.command,
+        status=status,
+        reason=reason,
+        seconds=round(ended.seconds, 3),
+        peak_bytes=ended.peak_bytes,
+        report=report,
+    )
+
+
+def _outcome(ended: Ended, report: dict[str, Any] | None, said: str, limits: Limits) -> tuple[str, str]:
+    exports, fails, refused, out_of_time, out_of_memory, crashes = STATUSES
+    if ended.limit == "seconds":
+        return out_of_time, f"killed after {limits.seconds:g} s"
+    if ended.limit == "bytes":
+        return out_of_memory, f"killed at {limits.bytes:,} bytes of resident memory"
+    if ended.code == 0 and report is not None and report["is_clean"]:
+        return exports, ""
+    if ended.code == 1 and report is not None:
+        return fails, _first_error(report)
+    if ended.code == 2:
+        return (crashes if _INTERNAL_FAULT in said else refused), _last_line(said)
+    if ended.code is not None and ended.code < 0:
+        return crashes, f"killed by {signal.Signals(-ended.code).name}"
+    return crashes, f"exit code {ended.code}: {_last_line(said)}"
+
+
+def _first_error(report: dict[str, Any]) -> str:
+    """Return the diagnostic that stands for the report: the first error, else the first of all."""
+    found = report["diagnostics"]
+    errors = [diagnostic for diagnostic in found if diagnostic["severity"] == "error"] or found
+    return f"{errors[0]['code']}: {errors[0]['message']}" if errors else "no diagnostic"
+
+
+def _last_line(said: str) -> str:
+    """Return the last line, or that of an internal fault, which notes follow."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return next((line for line in lines if _INTERNAL_FAULT in line), lines[-1] if lines else "no output")

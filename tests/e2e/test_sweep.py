@@ -1,0 +1,93 @@
+"""`fakexport sweep` and `sweep-compare` on real checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+MODELS = """
+import os, torch
+from torch import nn
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if BROKEN or x.sum() > 0 else -x
+
+BROKEN = False
+def fine(): return nn.Linear(3, 2), (torch.ones(1, 3),)
+def branch(): return Branch(), (torch.ones(3),)
+def aborts(): os.abort()
+"""
+ZOO = """
+models: [models.py:fine, models.py:branch, models.py:missing, models.py:aborts]
+targets: [cpu, H100]
+"""
+
+
+def fakexport(folder, *arguments):
+    command = [sys.executable, "-m", "fakexport", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_sweep_is_killed_goes_on_and_is_compared(tmp_path):
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "models.py").write_text(MODELS)
+    (folder / "zoo.yaml").write_text(ZOO)
+    run = tmp_path / "run.jsonl"
+    arguments = ["sweep", str(folder / "zoo.yaml"), "-o", str(run), "--no-progress", "--jobs", "2"]
+    first = subprocess.Popen([sys.executable, "-m", "fakexport", *arguments], cwd=tmp_path)
+    end = time.monotonic() + 200
+    while not run.exists() or run.read_bytes().count(b"\n") < 3:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+
+    refused = fakexport(tmp_path, *arguments)
+    done = fakexport(tmp_path, *arguments, "--resume")
+
+    assert refused.returncode == 2
+    assert "--resume" in refused.stderr
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "8 checks: 2 exports, 2 fails, 2 refused, 2 crashes"
+    records = [json.loads(line) for line in run.read_text().splitlines()]
+    assert len({record["command"] for record in records}) == len(records) == 8
+    assert {record["status"] for record in records if "branch" in record["command"]} == {"fails"}
+    assert all("FE201" in record["reason"] for record in records if record["status"] == "fails")
+
+    (folder / "models.py").write_text(MODELS.replace("BROKEN = False", "BROKEN = True"))
+    later = tmp_path / "later.jsonl"
+    fakexport(tmp_path, *arguments[:3], str(later), "--no-progress", "--shard", "2/4")
+    compared = fakexport(tmp_path, "sweep-compare", str(run), str(later))
+
+    assert later.read_text().count("\n") == 2
+    assert compared.returncode == 1
+    assert compared.stdout.splitlines()[-1] == "0 worse, 6 missing, 0 better, 0 new, 2 the same"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sweep", "absent.yaml", "-o", "run.jsonl"], "absent.yaml"),
+        (["sweep", "zoo.yaml", "-o", "run.jsonl", "--shard", "5/4"], "expected I/N"),
+        (["sweep-compare", "zoo.yaml", "zoo.yaml"], "not a line of a sweep"),
+    ],
+)
+def test_bad_usage_is_one_line(tmp_path, arguments, message):
+    (tmp_path / "zoo.yaml").write_text(ZOO)
+
+    done = fakexport(tmp_path, *arguments)
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "run.jsonl").exists()
