@@ -23,14 +23,12 @@ IN_CI = frozenset(("mixtral", "t5", "gpt2", "llama", "resnet", "clip"))
 
 # Why there is nothing to compare with: the program itself refuses the inputs with which it was exported.
 WITHOUT_OUTPUT = frozenset(("splinter",))
-# Its graph has a function as an attribute since its image is derived: refused in one line. To be repaired.
-REFUSED = frozenset(("embedding_gemma2",))
 
 
 @pytest.mark.parametrize(
     "architecture",
     sampled(
-        (each for each in ARCHITECTURES if str(each) not in {*EXCLUDED, *WITHOUT_OUTPUT, *REFUSED}),
+        (each for each in ARCHITECTURES if str(each) not in {*EXCLUDED, *WITHOUT_OUTPUT}),
         in_ci=IN_CI,
     ),
 )

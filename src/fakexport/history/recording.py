@@ -18,6 +18,7 @@ from fakexport._torch.random_words import Drawn, drawn_by
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.truncated_normal import truncated_normal_as_one_step
 
+from .masked_shapes import has_mask, selected
 from .randomness import Draw, Draws, RandomOperation
 from .records import Constant, Operation, Output, StorageRecord, TensorRecord, leaves
 from .references import Inputs, has_record, record_of, set_record
@@ -29,7 +30,6 @@ _clone = torch.ops.aten.clone.default
 _copy = torch.ops.aten.copy_.default
 _detach = torch.ops.aten.detach.default
 _empty = torch.ops.aten.empty.memory_format
-_index = torch.ops.aten.index.Tensor
 
 
 class Recording:
@@ -122,7 +122,10 @@ class Recording:
         """Return what the operator returns as fakes: from fake mode, or from a replay where that
         needs values.
         """
-        if not effects.reads_values and not _has_mask(operator, args):
+        if has_mask(operator, args):
+            with self.paused():
+                return selected(self.mode, operator, args, self._value)
+        if not effects.reads_values:
             try:
                 # Some of torch's own rules for fakes refuse a generator, and none of them draws.
                 return run(generator=None) if kwargs.get("generator") is not None else run()
@@ -176,6 +179,9 @@ class Recording:
 
         with real_execution():
             return operator(*map(real, args), **{name: real(item) for name, item in kwargs.items()})
+
+    def _value(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._replay.values([record_of(tensor)])[0] if isinstance(tensor, FakeTensor) else tensor
 
     def _fake_answer(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """Return what the operator returns for real, as fakes of the same shapes on the device of
@@ -318,13 +324,6 @@ def _separate(tensor: Any) -> None:
         record = record_of(tensor)
         own = Operation(_detach, (record.output,), {}, record.writes())
         set_record(tensor, TensorRecord(Output(own, 0), record.storage))
-
-
-def _has_mask(operator: Any, args: Sequence[Any]) -> bool:
-    """Return whether an index is a boolean mask, so that the shape of the result depends on data."""
-    return operator is _index and any(
-        isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-    )
 
 
 def _overwritten(effects: Effects, args: Sequence[Any]) -> TensorRecord | None:

@@ -24,6 +24,7 @@ from fakexport.program.module_path import NO_PATH, module_path, plain_path, star
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.operator_name import operator_name, target_name
 from fakexport.program.output_names import leaf_names, output_names
+from fakexport.program.plain_indexing import with_plain_indexing
 from fakexport.program.program_copy import copied_graph, graph_modules
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
@@ -153,6 +154,7 @@ __all__ = [
     "unbound_names",
     "unused_parameters",
     "walk",
+    "with_plain_indexing",
     "with_used_weights",
     "with_weight_names",
     "written_inputs",

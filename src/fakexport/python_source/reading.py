@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx import GraphModule, Node
 
-from fakexport.program import NO_PATH, attribute, plain_path, target_name
+from fakexport.program import NO_PATH, attribute, plain_path, target_name, with_plain_indexing
 
 from .error import PythonSourceError
 from .values import Argument, Body, Call, Context, Operation, Stored, Value, mapped
@@ -49,13 +49,14 @@ def read_program(program: ExportedProgram) -> Reading:
             token.
     """
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-    reader = _Reader(program.graph_module)
+    root = with_plain_indexing(program)
+    reader = _Reader(root)
     body = Body("main", ())
     values: dict[str, Value] = {}
-    for node in program.graph.find_nodes(op="placeholder"):
+    for node in root.graph.find_nodes(op="placeholder"):
         values[node.name] = reader.values[node] = _placeholder(node, specs[node.name])
     body.parameters = tuple(value for value in values.values() if isinstance(value, Argument))
-    reader.through(program.graph_module, body, contexts=(), is_main=True)
+    reader.through(root, body, contexts=(), is_main=True)
     for index, operation in enumerate(body.operations):
         operation.index = index
     stored = {value.name: value for value in values.values() if isinstance(value, Stored)}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import nn
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._higher_order_ops import associative_scan, map, scan, while_loop
 from torch.export import Dim, export
 
@@ -138,6 +139,14 @@ class Literals(nn.Module):
         return y, z, self.waves * 2, self.flags & True
 
 
+class Masked(nn.Module):
+    def forward(self, x):
+        rows = torch.arange(x.size(0), device=x.device)
+        table = torch.vmap(torch.vmap(lambda i, j: (i >= j) & (rows % 2 == 0)[j], (None, 0)), (0, None))
+        with TransformGetItemToIndex():
+            return table(rows, rows).to(x.dtype) @ x
+
+
 EAGER = {
     "cond": (Conditions, (ROWS,), {}),
     "while": (Loop, (ROWS, torch.tensor(3)), {}),
@@ -150,6 +159,7 @@ EAGER = {
     "cache": (Cache, (ROWS,), {"cache": {"keys": [ROWS * 1, ROWS * 3], "count": torch.tensor(2)}}),
     "item": (Item, (ROWS, torch.tensor(3)), {}),
     "literals": (Literals, (ROWS,), {}),
+    "masked under vmap": (Masked, (ROWS,), {}),
 }
 
 
