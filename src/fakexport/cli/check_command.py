@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fakexport.cli.check_output import CheckOutput, parse_writes
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Adapter,
@@ -32,7 +34,6 @@ from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.project_check import check_project
 from fakexport.cli.project_file import CheckOptions, project_file_of
 from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import output_width, write_formatted
 
 if TYPE_CHECKING:
     from fakexport.documents import AdapterMode as AdapterModeName
@@ -68,9 +69,17 @@ def check_command(
         OutputFormat,
         typer.Option(
             "--format",
-            help=("Output format: text to read, JSON for scripts, or annotations for GitHub Actions."),
+            help="Output format: text to read, JSON for scripts, annotations for GitHub Actions, SARIF for "
+            "code scanning, or Markdown.",
         ),
     ] = "text",
+    write: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FORMAT=FILE",
+            help="Write the report to a file too, such as sarif=report.sarif. Repeatable.",
+        ),
+    ] = None,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
     library: Libraries = None,
@@ -104,17 +113,21 @@ def check_command(
                 source, options, workload, cache_length, component, (adapter, adapter_mode), on_progress
             )
 
-    def rendered(report: Report) -> str:
-        return _rendered(report, format_)
-
+    output = CheckOutput(format_, parse_writes(write or []), is_project=source is None)
     project = project_file_of(context)
     if source is None:
-        code = check_project(project, given, checked, render=rendered, output_format=format_, is_debug=debug)
-        raise typer.Exit(code)
+        raise typer.Exit(check_project(project, given, checked, output=output, is_debug=debug))
     report = checked(source, given if project is None else given.over(project.options_for(source)))
-    write_formatted(rendered(report), format_)
+    _written(report, output)
     if not report.is_clean:
         raise typer.Exit(1)
+
+
+def _written(report: Report, output: CheckOutput) -> None:
+    from fakexport.report import ProjectReport
+
+    output.write_part(report)
+    output.write_end(ProjectReport((report,), {}), root=Path.cwd())
 
 
 def _check(
@@ -145,11 +158,3 @@ def _check(
         reuse_blocks=options.reuse_blocks is not False,
         on_progress=on_progress,
     )
-
-
-def _rendered(report: Report, output_format: OutputFormat) -> str:
-    from fakexport.report import json_text, render_github, render_report, to_dict
-
-    if output_format == "json":
-        return json_text(to_dict(report))
-    return render_github(report) if output_format == "github" else render_report(report, width=output_width())

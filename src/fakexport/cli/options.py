@@ -14,7 +14,7 @@ from fakexport.cli.streams import write_note
 
 DEBUG = "--debug"
 
-OutputFormat = Literal["text", "json", "github"]
+OutputFormat = Literal["text", "json", "github", "sarif", "markdown"]
 TextOrJson = Annotated[
     Literal["text", "json"],
     typer.Option("--format", help=("Output format: text to read, or JSON for scripts.")),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fakexport.cli.options import OutputFormat
+from fakexport.cli.check_output import CheckOutput
 from fakexport.cli.project_file import CheckOptions, ProjectFile, ProjectFileError
-from fakexport.cli.streams import write_error_line, write_formatted
+from fakexport.cli.streams import write_error_line
 
 if TYPE_CHECKING:
     from fakexport.report import Report
@@ -20,20 +21,18 @@ def check_project(
     given: CheckOptions,
     check: Callable[[str, CheckOptions], Report],
     *,
-    render: Callable[[Report], str],
-    output_format: OutputFormat,
+    output: CheckOutput,
     is_debug: bool,
 ) -> int:
     """Check the sources in the folder of their file, one after another; return the exit code.
 
-    A report is written as soon as it is complete, except for JSON, which is one document.
+    A report is written as soon as it is complete, unless all reports are one document.
 
     Args:
         project: The file that lists the sources.
         given: Options of the command line, which come first.
         check: Checks one source.
-        render: Renders one report as text.
-        output_format: Format of the reports.
+        output: How the reports are written.
         is_debug: Show the traceback if a source is refused.
     Raises:
         ProjectFileError: there are no sources.
@@ -43,7 +42,7 @@ def check_project(
             "no SOURCE given, and no pyproject.toml from here up has `sources` in [tool.fakexport]; "
             "see `fakexport check --help`"
         )
-    from fakexport.report import ProjectReport, json_text, project_summary_line, project_to_dict
+    from fakexport.report import ProjectReport
 
     reports: list[Report] = []
     refused: dict[str, str] = {}
@@ -54,14 +53,10 @@ def check_project(
             except (Exception, SystemExit) as error:
                 refused[entry.source] = _reason(entry.source, error, is_debug=is_debug)
                 continue
-            if output_format != "json":
-                is_text = output_format == "text"
-                write_formatted(f"{render(report)}\n" if is_text else render(report), output_format)
+            output.write_part(report)
             reports.append(report)
-    found = ProjectReport(tuple(reports), refused)
-    is_json = output_format == "json"
-    last = json_text(project_to_dict(found)) if is_json else f"{project_summary_line(found)}\n"
-    write_formatted(last, output_format)
+        found = ProjectReport(tuple(reports), refused)
+        output.write_end(found, root=Path.cwd())
     return found.exit_code
 
 

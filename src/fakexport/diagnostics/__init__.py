@@ -2,7 +2,7 @@
 
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Severity, Span, check_headline
 from fakexport.diagnostics.folding import fold
-from fakexport.diagnostics.github import render_github
+from fakexport.diagnostics.github import plain_body, render_github
 from fakexport.diagnostics.statement import (
     attribute_span,
     condition_at,
@@ -13,7 +13,7 @@ from fakexport.diagnostics.statement import (
     whole_comprehension,
     with_columns,
 )
-from fakexport.diagnostics.text import render_text, source_text
+from fakexport.diagnostics.text import render_text, source_line, source_text
 
 __all__ = [
     "Diagnostic",
@@ -30,8 +30,10 @@ __all__ = [
     "is_loop_test",
     "is_negated",
     "is_test",
+    "plain_body",
     "render_github",
     "render_text",
+    "source_line",
     "source_text",
     "whole_comprehension",
     "with_columns",

@@ -31,10 +31,11 @@ def render_github(diagnostic: Diagnostic) -> str:
             properties["col"] = str(primary.span.column)
     properties["title"] = diagnostic.code
     listed = ",".join(f"{name}={_escape_property(value)}" for name, value in properties.items())
-    return f"::{_COMMAND[diagnostic.severity]} {listed}::{_escape_data(_body(diagnostic))}"
+    return f"::{_COMMAND[diagnostic.severity]} {listed}::{_escape_data(plain_body(diagnostic))}"
 
 
-def _body(diagnostic: Diagnostic) -> str:
+def plain_body(diagnostic: Diagnostic) -> str:
+    """Return headline, message, notes, targets and fix, a line each, for readers that show the place."""
     times = f" ({diagnostic.count} times)" if diagnostic.count > 1 else ""
     lines = [diagnostic.message + times]
     if diagnostic.primary is not None and diagnostic.primary.message:

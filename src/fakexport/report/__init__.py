@@ -1,4 +1,4 @@
-"""What a check found, as values, as text, as JSON and as GitHub annotations. Does not import torch."""
+"""What a check found, as values, text, JSON, SARIF, Markdown and GitHub annotations. Imports no torch."""
 
 from fakexport.report.archive_difference_json import archive_difference_to_dict
 from fakexport.report.archive_difference_text import render_archive_difference
@@ -15,6 +15,7 @@ from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
 from fakexport.report.device_literals import render_device_literals, render_diagnostics
 from fakexport.report.github import render_github
+from fakexport.report.markdown import render_markdown
 from fakexport.report.missing_package import missing_package
 from fakexport.report.modules import render_modules
 from fakexport.report.plan_chart import render_plan_chart
@@ -39,6 +40,7 @@ from fakexport.report.project_report import ProjectReport, project_summary_line,
 from fakexport.report.quantity import bytes_text
 from fakexport.report.rule_listing import render_rules
 from fakexport.report.rule_page import explain, explain_all
+from fakexport.report.sarif import render_sarif
 from fakexport.report.spread import Spread, duration_text, latency_text
 from fakexport.report.text import render_report
 from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
@@ -106,11 +108,13 @@ __all__ = [
     "render_devices",
     "render_diagnostics",
     "render_github",
+    "render_markdown",
     "render_modules",
     "render_plan",
     "render_plan_chart",
     "render_report",
     "render_rules",
+    "render_sarif",
     "render_weights",
     "to_dict",
     "weights_to_dict",

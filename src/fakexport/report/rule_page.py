@@ -45,13 +45,13 @@ def _sections(known: Rule) -> Iterator[str]:
     if known.repaired_model is not None:
         yield f"## The fixed {'checkpoint' if known.fails_on == 'weights' else 'model'}"
         yield _code_block(known.repaired_model)
-    links = (*known.links, *(_EXPORTDB.format(tag) for tag in known.exportdb))
+    links = (*known.links, *(EXPORTDB.format(tag) for tag in known.exportdb))
     if links:
         yield "## See also"
         yield "\n".join(f"- <{link}>" for link in links)
 
 
-_EXPORTDB = "https://docs.pytorch.org/docs/stable/generated/exportdb/{}.html"
+EXPORTDB = "https://docs.pytorch.org/docs/stable/generated/exportdb/{}.html"
 _TITLES = {
     "never": "A model that shows it",
     "weights": "A model and a checkpoint that show it",

@@ -74,6 +74,11 @@ def result_text(verdict: Verdict) -> str:
     return f"fails at {verdict.failed_stage}" if verdict.failed_stage else "fails"
 
 
+def weights_of(verdict: Verdict) -> str:
+    """Return the bytes of parameters, buffers and constants per device: `8 x 94.5 GiB`; `-` for none."""
+    return _NONE if verdict.summary is None else _weights_text(_weight_bytes(verdict.summary))
+
+
 def _facts(verdict: Verdict) -> tuple[str, ...]:
     summary = verdict.summary
     name, result = escaped(verdict.target.name), result_text(verdict)
@@ -85,7 +90,7 @@ def _facts(verdict: Verdict) -> tuple[str, ...]:
         device_names(summary.devices) or _NONE,
         f"{summary.node_count:,}",
         elements_text(summary.parameters.elements),
-        _weights_text(_weight_bytes(summary)),
+        weights_of(verdict),
         transferred_text(verdict.transfers),
     )
 

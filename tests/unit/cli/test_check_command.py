@@ -8,13 +8,23 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fakexport.cli import main, progress_display
 from fakexport.diagnostics import Diagnostic
-from fakexport.report import Progress, json_text, render_github, render_report, to_dict
+from fakexport.report import (
+    Progress,
+    ProjectReport,
+    json_text,
+    render_github,
+    render_markdown,
+    render_report,
+    render_sarif,
+    to_dict,
+)
 from tests.unit.cli.checked import install_check
 from tests.unit.report.sample_reports import full_report, report
 
@@ -111,6 +121,8 @@ def test_the_exit_code_tells_clean_from_findings(monkeypatch, found, code):
         (["--format", "text"], render_report),
         (["--format", "json"], lambda report: json_text(to_dict(report))),
         (["--format", "github"], render_github),
+        (["--format", "sarif"], lambda report: render_sarif(ProjectReport((report,), {}), root=Path.cwd())),
+        (["--format", "markdown"], lambda report: render_markdown(ProjectReport((report,), {}))),
     ],
 )
 def test_stdout_has_the_report_and_nothing_else(monkeypatch, capsys, options, render):
@@ -119,6 +131,36 @@ def test_stdout_has_the_report_and_nothing_else(monkeypatch, capsys, options, re
     main(["check", "m:f", "--no-progress", *options])
 
     assert capsys.readouterr() == (render(full_report()), "")
+
+
+def test_a_check_writes_the_report_to_files_too(monkeypatch, capsys, tmp_path):
+    calls = []
+    install_check(monkeypatch, lambda *_, **__: calls.append(1) or full_report())
+    asked = {name: tmp_path / f"report.{name}" for name in ("json", "text", "github", "sarif", "markdown")}
+    writes = [part for name, file in asked.items() for part in ("--write", f"{name}={file}")]
+
+    code = main(["check", "m:f", "--no-progress", *writes])
+
+    assert (code, calls, capsys.readouterr().out) == (1, [1], render_report(full_report()))
+    for name, file in asked.items():
+        main(["check", "m:f", "--no-progress", "--format", name])
+        assert file.read_text() == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("sarif", "--write takes FORMAT=FILE"),
+        ("pdf=x", "unknown format 'pdf'; there are text, json, github, sarif, markdown"),
+        ("json=absent/x.json", "--write: there is no folder"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_check(asked, capsys, given, said):
+    assert main(["check", "m:f", "--no-progress", "--write", given]) == 2
+
+    out, err = capsys.readouterr()
+    assert (out, asked, err.count("\n")) == ("", {}, 1)
+    assert said in err
 
 
 def test_what_a_model_prints_goes_to_stderr(monkeypatch, capsys):

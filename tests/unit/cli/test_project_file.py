@@ -324,3 +324,18 @@ def test_files_of_one_name_in_two_folders_are_two_models(tmp_path, monkeypatch, 
 
     reports = json.loads(capsys.readouterr().out)["reports"]
     assert [found["targets"][0]["summary"]["parameters"]["elements"] for found in reports] == [4, 8]
+
+
+@pytest.mark.parametrize("wanted", ["json", "sarif", "markdown"])
+def test_the_reports_of_all_sources_are_one_document(wanted, repository, asked, capsys, monkeypatch):
+    monkeypatch.chdir(repository / "models")
+
+    code = main(["check", "--no-progress", "--format", wanted, "--write", f"{wanted}=all"])
+
+    out, _ = capsys.readouterr()
+    assert code == 0
+    assert (repository / "models" / "all").read_text() == out
+    assert "models/mlp.py:mlp" in out
+    assert "hf:llama" in out
+    if wanted != "markdown":
+        json.loads(out)

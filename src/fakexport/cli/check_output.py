@@ -1,0 +1,115 @@
+"""What `fakexport check` writes: one format to stdout, and any to files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import typer
+
+from fakexport.cli.options import OutputFormat
+from fakexport.cli.streams import output_width, write_formatted
+
+if TYPE_CHECKING:
+    from fakexport.report import ProjectReport, Report
+
+_WIDTH_OF_A_FILE = 100
+# Those that are written report by report; the others are one document.
+_OF_PARTS = ("text", "github")
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """A file to write, from `--write FORMAT=FILE`."""
+
+    format: OutputFormat
+    path: Path
+
+
+def parse_writes(given: Sequence[str]) -> tuple[WrittenReport, ...]:
+    """Return the files to write; their paths are relative to the working directory of now.
+
+    Raises:
+        typer.BadParameter: not `FORMAT=FILE`, or an unknown format.
+    """
+    return tuple(_parse(text) for text in given)
+
+
+def _parse(text: str) -> WrittenReport:
+    formats: dict[str, OutputFormat] = {name: name for name in get_args(OutputFormat)}
+    name, equals, path = text.partition("=")
+    if not (equals and path):
+        raise typer.BadParameter(f"--write takes FORMAT=FILE, such as sarif=report.sarif; got {text!r}")
+    if name not in formats:
+        raise typer.BadParameter(f"--write: unknown format {name!r}; there are {', '.join(formats)}")
+    file = Path(path).absolute()
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"--write: there is no folder {file.parent}")
+    return WrittenReport(formats[name], file)
+
+
+@dataclass(frozen=True)
+class CheckOutput:
+    """How the reports of a check are written.
+
+    Args:
+        format: Of stdout.
+        files: Written when all is checked.
+        is_project: Whether the sources are those of `[tool.fakexport]`, however many.
+    """
+
+    format: OutputFormat
+    files: tuple[WrittenReport, ...] = ()
+    is_project: bool = False
+
+    def write_part(self, report: Report) -> None:
+        """Write the report on one source of several, unless all are one document."""
+        if self.format in _OF_PARTS:
+            write_formatted(_part(report, self.format, output_width(), self.is_project), self.format)
+
+    def write_end(self, found: ProjectReport, *, root: Path) -> None:
+        """Write what comes after the parts, or the document, and the files.
+
+        Args:
+            found: All reports.
+            root: Folder where the check ran.
+        Raises:
+            FileWriteError: a file could not be written.
+        """
+        from fakexport.files import new_file
+
+        if self.format not in _OF_PARTS:
+            write_formatted(self._document(found, self.format, root), self.format)
+        elif self.is_project:
+            write_formatted(_end(found), self.format)
+        for file in self.files:
+            with new_file(file.path) as opened:
+                opened.write(self._document(found, file.format, root).encode(errors="backslashreplace"))
+
+    def _document(self, found: ProjectReport, wanted: OutputFormat, root: Path) -> str:
+        from fakexport.report import json_text, project_to_dict, render_markdown, render_sarif, to_dict
+
+        if wanted == "json":
+            return json_text(project_to_dict(found) if self.is_project else to_dict(found.reports[0]))
+        if wanted == "sarif":
+            return render_sarif(found, root=root)
+        if wanted == "markdown":
+            return render_markdown(found)
+        parts = [_part(report, wanted, _WIDTH_OF_A_FILE, self.is_project) for report in found.reports]
+        return "".join([*parts, _end(found)] if self.is_project else parts)
+
+
+def _part(report: Report, wanted: OutputFormat, width: int, is_project: bool) -> str:
+    from fakexport.report import render_github, render_report
+
+    if wanted == "github":
+        return render_github(report)
+    return render_report(report, width=width) + "\n" * is_project
+
+
+def _end(found: ProjectReport) -> str:
+    from fakexport.report import project_summary_line
+
+    return f"{project_summary_line(found)}\n"

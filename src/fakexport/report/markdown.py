@@ -1,0 +1,105 @@
+"""Reports as Markdown, for the summary of a CI job and for comments."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+from fakexport.diagnostics import Diagnostic, render_text
+from fakexport.documents import escaped
+from fakexport.report.difference_listing import difference_listing
+from fakexport.report.project_report import ProjectReport, project_summary_line
+from fakexport.report.text import summary_line
+from fakexport.report.verdict import Report, Verdict
+from fakexport.report.verdict_table import result_text, weights_of
+
+_MOST_FINDINGS = 50
+_MOST_CHARACTERS = 20_000  # Of one finding: GitHub shows a summary of up to 1 MiB.
+_WIDTH = 100
+_HEAD = ("source", "target", "verdict", "errors", "warnings", "weights per device")
+
+
+def render_markdown(project: ProjectReport) -> str:
+    """Return a table with a row per source and target, then differences and findings, folded.
+
+    GitHub's dialect, without times and memory: the same model and targets return the same text. Nothing in
+    it comes from a model unescaped. At most 50 findings are shown, errors first.
+
+    Args:
+        project: What the check found, in one or more sources.
+    Returns:
+        Text that ends in one line end.
+    """
+    parts = ["### fakexport check", _headline(project), "\n".join(_table(project))]
+    parts += _refused(project)
+    parts += [part for report in project.reports for part in _differences(report)]
+    parts += _findings(project)
+    return "\n\n".join(parts) + "\n"
+
+
+def _headline(project: ProjectReport) -> str:
+    is_one = len(project.reports) == 1 and not project.refused
+    return f"{summary_line(project.reports[0]) if is_one else project_summary_line(project)}."
+
+
+def _table(project: ProjectReport) -> Iterator[str]:
+    yield f"| {' | '.join(_HEAD)} |"
+    yield "|---|---|---|---:|---:|---|"
+    for report in project.reports:
+        for verdict in report.verdicts:
+            yield f"| {' | '.join(_row(report, verdict))} |"
+
+
+def _row(report: Report, verdict: Verdict) -> Iterator[str]:
+    name = verdict.target.name
+    severities = [
+        found.severity for found in report.diagnostics if name in found.targets or not found.targets
+    ]
+    yield _code(report.source)
+    yield _code(name)
+    yield f"{'✅' if verdict.is_exportable else '❌'} {result_text(verdict)}"
+    yield str(severities.count("error"))
+    yield str(severities.count("warning"))
+    yield weights_of(verdict)
+
+
+def _refused(project: ProjectReport) -> Iterator[str]:
+    for source, reason in project.refused.items():
+        yield f"❌ {_code(source)} was not checked: {_code(reason)}"
+
+
+def _differences(report: Report) -> Iterator[str]:
+    for difference in report.differences:
+        if not difference.difference.is_identical:
+            title = f"Differences of {report.source}: {difference.first} and {difference.second}"
+            yield _folded(title, "\n".join(difference_listing(difference, width=_WIDTH)))
+
+
+def _findings(project: ProjectReport) -> Iterator[str]:
+    found = [(report.source, diagnostic) for report in project.reports for diagnostic in report.diagnostics]
+    found.sort(key=lambda item: ("error", "warning", "note").index(item[1].severity))
+    for source, diagnostic in found[:_MOST_FINDINGS]:
+        yield _folded(_title(source, diagnostic), render_text(diagnostic)[:_MOST_CHARACTERS])
+    if (more := len(found) - _MOST_FINDINGS) > 0:
+        yield f"{more:,} more findings are in the report of the step."
+
+
+def _title(source: str, found: Diagnostic) -> str:
+    place = source if found.primary is None else f"{found.primary.span.path}:{found.primary.span.line}"
+    return f"{found.severity}[{found.code}]: {found.message} at {place}"
+
+
+def _folded(title: str, text: str) -> str:
+    """Return a text that opens with a click, in a fence that nothing in it closes."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return (
+        f"<details><summary>{html.escape(escaped(title))}</summary>\n\n"
+        f"{fence}text\n{text}\n{fence}\n\n</details>"
+    )
+
+
+def _code(text: str) -> str:
+    """Return a text in a cell of a table, in which no character has a meaning."""
+    return f"<code>{html.escape(escaped(text)).replace('|', '&#124;').replace('`', '&#96;')}</code>"

@@ -1,0 +1,185 @@
+"""Reports as SARIF 2.1.0, which code scanning of GitHub, GitLab and editors read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fakexport.diagnostics import Diagnostic, Label, Span, plain_body, source_line
+from fakexport.report.as_json import json_text
+from fakexport.report.project_report import ProjectReport
+from fakexport.report.rule_page import EXPORTDB, explain
+from fakexport.report.verdict import Report
+from fakexport.report.verdict_table import result_text
+from fakexport.rules import Rule, rule
+
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+ROOT_ID = "%SRCROOT%"
+_FINGERPRINT = "fakexport/v1"
+# What a source text has in front of a path.
+_FORMS = ("hf:", "diffusers:")
+
+
+def render_sarif(project: ProjectReport, *, root: Path) -> str:
+    """Return one SARIF log with one run, as JSON in ASCII that ends in one line end.
+
+    Paths below `root` are relative to it (`uriBaseId` `%SRCROOT%`); a file outside of it, such as one of an
+    installed package, has an absolute URI. The absolute path of `root` is not in the log, so every machine
+    writes the same bytes. A finding without a place is at the file that the source names, if there is one.
+
+    Args:
+        project: What the check found, in one or more sources.
+        root: The folder where the check ran.
+    Source: SARIF 2.1.0 with Errata 01, OASIS, 2023.
+    """
+    found = [(report, diagnostic) for report in project.reports for diagnostic in report.diagnostics]
+    codes = list(dict.fromkeys(diagnostic.code for _, diagnostic in found))
+    fingerprints = _Fingerprints(root)
+    versions = project.reports[0].versions if project.reports else {}
+    run = {
+        "tool": {"driver": _driver(codes, versions)},
+        "invocations": [_invocation(project)],
+        "originalUriBaseIds": {ROOT_ID: {"description": {"text": "The folder where fakexport check ran."}}},
+        "columnKind": "unicodeCodePoints",
+        "results": [
+            _result(report.source, diagnostic, codes.index(diagnostic.code), root, fingerprints)
+            for report, diagnostic in found
+        ],
+        "properties": {"sources": [_source(report) for report in project.reports]},
+    }
+    return json_text({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _driver(codes: Sequence[str], versions: dict[str, str]) -> dict[str, Any]:
+    driver: dict[str, Any] = {"name": "fakexport", "rules": [_rule(rule(code)) for code in codes]}
+    if "fakexport" in versions:
+        driver["version"] = versions["fakexport"]
+    others = {name: version for name, version in versions.items() if name != "fakexport"}
+    return {**driver, "properties": {"versions": others}}
+
+
+def _rule(known: Rule) -> dict[str, Any]:
+    page = explain(known.code)
+    links = (*known.links, *(EXPORTDB.format(tag) for tag in known.exportdb))
+    described: dict[str, Any] = {
+        "id": known.code,
+        "name": known.name,
+        "shortDescription": {"text": known.message},
+        "fullDescription": {"text": " ".join(known.why.split())},
+        "help": {"text": page, "markdown": page},
+        "defaultConfiguration": {"level": known.severity},
+    }
+    return {**described, "helpUri": links[0]} if links else described
+
+
+def _invocation(project: ProjectReport) -> dict[str, Any]:
+    refused = [
+        {"level": "error", "message": {"text": f"{source}: {reason}"}}
+        for source, reason in project.refused.items()
+    ]
+    return {
+        "executionSuccessful": not refused,
+        "exitCode": project.exit_code,
+        "toolExecutionNotifications": refused,
+    }
+
+
+def _source(report: Report) -> dict[str, Any]:
+    targets = {verdict.target.name: result_text(verdict) for verdict in report.verdicts}
+    return {"source": report.source, "isClean": report.is_clean, "targets": targets}
+
+
+def _result(
+    source: str, found: Diagnostic, rule_index: int, root: Path, fingerprints: _Fingerprints
+) -> dict[str, Any]:
+    others = [label for label in found.labels if not label.is_primary]
+    return {
+        "ruleId": found.code,
+        "ruleIndex": rule_index,
+        "level": found.severity,
+        "message": {"text": f"{plain_body(found)}\nsource: {source}"},
+        "locations": list(_locations(source, found, root)),
+        "relatedLocations": [_related(number, label, root) for number, label in enumerate(others, start=1)],
+        "partialFingerprints": {_FINGERPRINT: fingerprints.of(source, found)},
+        "properties": {"source": source, "targets": list(found.targets), "count": found.count},
+    }
+
+
+def _locations(source: str, found: Diagnostic, root: Path) -> Iterator[dict[str, Any]]:
+    location: dict[str, Any] = {}
+    if found.primary is not None:
+        location["physicalLocation"] = _physical(found.primary.span, root)
+    elif (file := _file_of(source, root)) is not None:
+        location["physicalLocation"] = {"artifactLocation": _artifact(file, root)}
+    if found.module_path:
+        location["logicalLocations"] = [{"fullyQualifiedName": found.module_path, "kind": "module"}]
+    if location:
+        yield location
+
+
+def _related(number: int, label: Label, root: Path) -> dict[str, Any]:
+    related: dict[str, Any] = {"id": number, "physicalLocation": _physical(label.span, root)}
+    return {**related, "message": {"text": label.message}} if label.message else related
+
+
+def _physical(span: Span, root: Path) -> dict[str, Any]:
+    region = {"startLine": span.line}
+    if span.column is not None:
+        region["startColumn"] = span.column
+    if span.end_column is not None:
+        region["endColumn"] = span.end_column
+    return {"artifactLocation": _artifact(span.path, root), "region": region}
+
+
+def _artifact(path: str, root: Path) -> dict[str, str]:
+    """Return a path below the root relative to it; code without a file keeps its name, such as `<string>`."""
+    if path.startswith("<"):
+        return {"uri": quote(path)}
+    relative = _relative(path, root)
+    if relative is None:
+        return {"uri": Path(path).as_uri()}
+    return {"uri": quote(relative), "uriBaseId": ROOT_ID}
+
+
+def _relative(path: str, root: Path) -> str | None:
+    """Return a path as seen from the root; None for an absolute path outside of it."""
+    located = Path(path)
+    if not located.is_absolute():
+        return located.as_posix()
+    for base, file in ((root, located), (root.resolve(), located.resolve())):
+        if file.is_relative_to(base):
+            return file.relative_to(base).as_posix()
+    return None
+
+
+def _file_of(source: str, root: Path) -> str | None:
+    """Return the file that a source names, such as `model.py` of `model.py:factory`."""
+    for form in _FORMS:
+        source = source.removeprefix(form)
+    named = (source, source.rpartition(":")[0], f"{source}/config.json")
+    return next((path for path in named if path and (root / path).is_file()), None)
+
+
+class _Fingerprints:
+    """Names of findings that stay when lines move: rule, file, text of the line and number among equals."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._seen: Counter[str] = Counter()
+
+    def of(self, source: str, found: Diagnostic) -> str:
+        span = None if found.primary is None else found.primary.span
+        parts = [found.code, source]
+        if span is None:
+            parts += [found.module_path or "", found.node or ""]
+        else:
+            line = source_line(span.path, span.line)
+            path = _relative(span.path, self._root) or Path(span.path).name
+            parts += [path, span.function or "", str(span.line) if line is None else line.strip()]
+        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+        self._seen[digest] += 1
+        return f"{digest}:{self._seen[digest]}"
