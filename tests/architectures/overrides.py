@@ -303,6 +303,7 @@ OVERRIDES: Mapping[str, Settings] = {
     },
     "rt_detr": {"decoder_in_channels": [32, 32, 32]},
     "rt_detr_v2": {"decoder_in_channels": [32, 32, 32]},
+    "qwen3_asr": {"audio_config": {"output_dim": 32}},
     "sam": {"vision_config": {"num_pos_feats": 16}},
     "sam2": {
         "vision_config": {

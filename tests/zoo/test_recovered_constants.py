@@ -39,7 +39,7 @@ EXCLUDED = {name: reason for reason, names in WITHOUT_REFERENCE.items() for name
 NO_PROGRAM = frozenset(
     (
         *("glm_image", "kimi_k25", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "muse_glimmer", "qwen4_exp"),
-        "video_llama_3",
+        *("qwen3_asr", "video_llama_3"),
     )
 )
 

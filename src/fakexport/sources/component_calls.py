@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_unflatten
 from fakexport.sources.component_places import Place
+from fakexport.sources.listed_tensors import ListedTensors
 
 
 @dataclass
@@ -98,7 +99,7 @@ def recorded_run(module: nn.Module, kwargs: Mapping[str, Any], places: Sequence[
         Exception: What the model raises.
     """
     watch = _Watch()
-    with torch.no_grad(), _replaced(module, dict.fromkeys(places, watch.recording)), watch:
+    with torch.no_grad(), _replaced(module, dict.fromkeys(places, watch.recording)), ListedTensors(), watch:
         returned = module(**kwargs)
     leaves = {id(leaf) for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor)}
     for call in watch.calls.values():

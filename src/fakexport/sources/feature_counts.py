@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from fakexport.sources.component_places import FORWARD, Place, places
 from fakexport.sources.input_request import InputRequest, Underivable
+from fakexport.sources.listed_tensors import ListedTensors
 from fakexport.sources.source_error import first_line
 
 
@@ -66,6 +67,7 @@ def run_encoders(request: InputRequest, inputs: Mapping[str, Any]) -> EncoderRun
         for language in _language_models(module, found):
             stack.callback(language.register_forward_pre_hook(_stop, with_kwargs=True).remove)
         stack.enter_context(torch.no_grad())
+        stack.enter_context(ListedTensors())
         stack.enter_context(_Written(run.written))
         try:
             module(**inputs)
