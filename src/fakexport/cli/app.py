@@ -21,6 +21,7 @@ from fakexport.cli.explain_command import explain_command
 from fakexport.cli.export_command import export_command
 from fakexport.cli.generate_command import generate_command
 from fakexport.cli.inspect_command import inspect_command
+from fakexport.cli.lock_command import lock_command
 from fakexport.cli.plan_command import plan_command
 from fakexport.cli.retarget_command import retarget_command
 from fakexport.cli.run_command import run_command
@@ -79,6 +80,7 @@ def _fakexport(
 
 
 app.command("check", short_help="Check whether a model exports for each target.")(check_command)
+app.command("lock", short_help="Remember what each model exports to.")(lock_command)
 app.command("sweep", short_help="Check many models.")(sweep_command)
 app.command("sweep-compare", short_help="Compare two runs of a sweep.")(sweep_compare_command)
 app.command("export", short_help="Export a model for one target, without weights.")(export_command)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+import shlex
+from typing import Annotated
 
 import typer
 
 from fakexport.cli.check_output import CheckOutput, parse_writes
-from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.checks import CheckedCall, Checks
+from fakexport.cli.lock_session import LockSession, lock_session
 from fakexport.cli.options import (
     Adapter,
     AdapterMode,
@@ -27,32 +27,17 @@ from fakexport.cli.options import (
     Profiles,
     ReuseBlocks,
     Strict,
+    Target,
     UseCache,
     Workload,
 )
-from fakexport.cli.progress_display import progress_on_stderr
-from fakexport.cli.project_check import check_project
-from fakexport.cli.project_file import CheckOptions, project_file_of
-from fakexport.cli.quiet import quiet
-
-if TYPE_CHECKING:
-    from fakexport.documents import AdapterMode as AdapterModeName
-    from fakexport.report import Progress, Report
-    from fakexport.sources import ExportedWorkload
+from fakexport.cli.project_file import CheckOptions, ProjectFile, project_file_of
 
 
 def check_command(
     context: typer.Context,
     source: OptionalSource = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPOLOGY",
-            show_default="cpu",
-            help="Devices of one target, such as cpu, H100, 8xH100 or cpu+2xA100-40GB. Repeatable: one "
-            "verdict each.",
-        ),
-    ] = None,
+    target: Target = None,
     device_map: DeviceMap = None,
     dtype: Dtype = None,
     input_: ExampleInputs = None,
@@ -80,6 +65,13 @@ def check_command(
             help="Write the report to a file too, such as sarif=report.sarif. Repeatable.",
         ),
     ] = None,
+    locked: Annotated[
+        bool,
+        typer.Option("--locked", help="Compare with fakexport.lock: what moved is an error, FE002 or FE003."),
+    ] = False,
+    update_lock: Annotated[
+        bool, typer.Option("--update-lock", help="Write what is found to fakexport.lock.")
+    ] = False,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
     library: Libraries = None,
@@ -103,58 +95,33 @@ def check_command(
         reuse_blocks=reuse_blocks,
         libraries=library or None,
     )
-    loaded: set[str] = set()
-
-    def checked(source: str, options: CheckOptions) -> Report:
-        with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
-            load_libraries(library for library in options.libraries or () if library not in loaded)
-            loaded.update(options.libraries or ())
-            return _check(
-                source, options, workload, cache_length, component, (adapter, adapter_mode), on_progress
-            )
-
     output = CheckOutput(format_, parse_writes(write or []), is_project=source is None)
     project = project_file_of(context)
-    if source is None:
-        raise typer.Exit(check_project(project, given, checked, output=output, is_debug=debug))
-    report = checked(source, given if project is None else given.over(project.options_for(source)))
-    _written(report, output)
-    if not report.is_clean:
-        raise typer.Exit(1)
-
-
-def _written(report: Report, output: CheckOutput) -> None:
-    from fakexport.report import ProjectReport
-
-    output.write_part(report)
-    output.write_end(ProjectReport((report,), {}), root=Path.cwd())
-
-
-def _check(
-    source: str,
-    options: CheckOptions,
-    workload: ExportedWorkload,
-    cache_length: int | None,
-    component: str | None,
-    adapter: tuple[str | None, AdapterModeName],
-    on_progress: Callable[[Progress], None] | None,
-) -> Report:
-    from fakexport.checking import check
-
-    return check(
-        source,
-        target=options.target or ["cpu"],
-        device_map=options.device_map,
-        dtype=options.dtype,
-        inputs=options.inputs or [],
-        dynamic_shapes=options.dynamic or None,
-        strict=bool(options.strict),
-        use_cache=bool(options.use_cache),
-        workload=workload,
-        cache_length=cache_length,
-        component=component,
-        adapter=adapter[0],
-        adapter_mode=adapter[1],
-        reuse_blocks=options.reuse_blocks is not False,
-        on_progress=on_progress,
+    checks = Checks(
+        project=project,
+        given=given,
+        call=CheckedCall(
+            workload=workload,
+            cache_length=cache_length,
+            component=component,
+            adapter=adapter,
+            adapter_mode=adapter_mode,
+        ),
+        lock=_lock(context, project, is_whole=source is None, is_locked=locked, is_updating=update_lock),
+        is_progress_shown=not no_progress,
+        is_debug=debug,
     )
+    if code := checks.run(source, output):
+        raise typer.Exit(code)
+
+
+def _lock(
+    context: typer.Context, project: ProjectFile | None, *, is_whole: bool, is_locked: bool, is_updating: bool
+) -> LockSession | None:
+    if is_locked and is_updating:
+        raise typer.BadParameter("--locked compares with the lock, --update-lock replaces it: give one")
+    if not (is_locked or is_updating):
+        return None
+    given: tuple[str, ...] = context.obj or ()
+    accept = shlex.join(["fakexport", *("--update-lock" if part == "--locked" else part for part in given)])
+    return lock_session(project, is_updating=is_updating, is_whole=is_whole, accept=accept)

@@ -91,7 +91,7 @@ def _run(arguments: list[str]) -> int:
     """Do what typer does in `app()`, without its error handling."""
     command = _command()
     try:
-        with command.make_context("fakexport", arguments) as context:
+        with command.make_context("fakexport", arguments, obj=tuple(arguments)) as context:
             command.invoke(context)
     except typer.Exit as exit_:
         return exit_.exit_code

@@ -35,6 +35,15 @@ OptionalSource = Annotated[
         help=f"The model: {', '.join(FORMS[:-1])} or {FORMS[-1]}. Default: the sources of [tool.fakexport].",
     ),
 ]
+Target = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOPOLOGY",
+        show_default="cpu",
+        help="Devices of one target, such as cpu, H100, 8xH100 or cpu+2xA100-40GB. Repeatable: one "
+        "verdict each.",
+    ),
+]
 DeviceMap = Annotated[
     str | None,
     typer.Option(

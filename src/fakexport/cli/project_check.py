@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fakexport.cli.check_output import CheckOutput
 from fakexport.cli.project_file import CheckOptions, ProjectFile, ProjectFileError
 from fakexport.cli.streams import write_error_line
 
 if TYPE_CHECKING:
-    from fakexport.report import Report
+    from fakexport.cli.checks import ReportOutput
+    from fakexport.report import ProjectReport, Report
 
 
 def check_project(
@@ -21,10 +21,10 @@ def check_project(
     given: CheckOptions,
     check: Callable[[str, CheckOptions], Report],
     *,
-    output: CheckOutput,
+    output: ReportOutput,
     is_debug: bool,
-) -> int:
-    """Check the sources in the folder of their file, one after another; return the exit code.
+) -> ProjectReport:
+    """Check the sources in the folder of their file, one after another; return what was found.
 
     A report is written as soon as it is complete, unless all reports are one document.
 
@@ -57,7 +57,7 @@ def check_project(
             reports.append(report)
         found = ProjectReport(tuple(reports), refused)
         output.write_end(found, root=Path.cwd())
-    return found.exit_code
+    return found
 
 
 def _reason(source: str, error: BaseException, *, is_debug: bool) -> str:

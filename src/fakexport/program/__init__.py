@@ -4,6 +4,7 @@ from fakexport.program.derived_program import derived_program, handed_on
 from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
 from fakexport.program.differences.alignment import align
 from fakexport.program.differences.difference import diff, no_difference
+from fakexport.program.differences.fingerprint_difference import diff_fingerprints
 from fakexport.program.differences.program_difference import (
     ConstantDifference,
     NodeChange,
@@ -13,6 +14,7 @@ from fakexport.program.differences.program_difference import (
     RangeDifference,
     SignatureDifference,
 )
+from fakexport.program.fingerprint import ConstantLine, Fingerprint, NodeLine, PortLine, fingerprint
 from fakexport.program.identity import first_difference
 from fakexport.program.library_operators import (
     library_classes,
@@ -71,13 +73,17 @@ from fakexport.program.written_state import written_state
 __all__ = [
     "NO_PATH",
     "ConstantDifference",
+    "ConstantLine",
     "DeviceListing",
     "DeviceLiteral",
     "DeviceMove",
+    "Fingerprint",
     "ModuleSummary",
     "NodeChange",
     "NodeGroup",
+    "NodeLine",
     "OperatorDifference",
+    "PortLine",
     "ProgramDifference",
     "ProgramFacts",
     "ProgramSummary",
@@ -106,8 +112,10 @@ __all__ = [
     "devices",
     "devices_of_program",
     "diff",
+    "diff_fingerprints",
     "example_inputs_of",
     "facts_of",
+    "fingerprint",
     "first_difference",
     "give_stand_in_inputs",
     "graph_modules",

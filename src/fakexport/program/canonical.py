@@ -135,7 +135,11 @@ def canonical_lines(program: ExportedProgram) -> tuple[str, ...]:
         >>> canonical_lines(program)[3]
         '%3 = aten.linear.default(%2, %0, %1) -> float32[s0, 4]{4, 1} cuda:0'
     """
-    canonical = canonicalise(program)
+    return lines_of(canonicalise(program))
+
+
+def lines_of(canonical: CanonicalProgram) -> tuple[str, ...]:
+    """Return the lines of a program that is read already."""
     nodes = (
         f"{'  ' * _depth(node.visit)}%{node.visit.index} = {node.operator}{node.arguments} -> {node.value}"
         for node in canonical.nodes

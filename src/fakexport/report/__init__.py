@@ -14,6 +14,7 @@ from fakexport.report.comparison_json import comparison_to_dict
 from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
 from fakexport.report.device_literals import render_device_literals, render_diagnostics
+from fakexport.report.difference_listing import difference_items
 from fakexport.report.github import render_github
 from fakexport.report.markdown import render_markdown
 from fakexport.report.missing_package import missing_package
@@ -88,6 +89,7 @@ __all__ = [
     "bench_to_dict",
     "bytes_text",
     "comparison_to_dict",
+    "difference_items",
     "duration_text",
     "explain",
     "explain_all",

@@ -36,7 +36,7 @@ def difference_listing(difference: TargetDifference, *, width: int) -> list[str]
     """
     found = difference.difference
     lines = [escaped(f"  {difference.first} -> {difference.second}: {_headline(found)}")]
-    for title, items in _paragraphs(found):
+    for title, items in difference_items(found):
         lines += paragraph(title, items, width)
     return lines
 
@@ -51,7 +51,8 @@ def _headline(found: ProgramDifference) -> str:
     return f"{found.node_count_a:,} -> {plural(found.node_count_b, 'node')}"
 
 
-def _paragraphs(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
+def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
+    """Yield each kind of difference with what it found, in words; also kinds that found nothing."""
     yield "operators", [_operator(item) for item in found.operators]
     yield "removed", [_group(item) for item in found.nodes_removed]
     yield "added", [_group(item) for item in found.nodes_added]

@@ -58,7 +58,7 @@ def _value_change(name: str, a: Any, b: Any) -> Iterator[ConstantDifference]:
     if isinstance(a, torch.ScriptObject) and isinstance(b, torch.ScriptObject):
         yield from _state_change(name, a, b)
         return
-    a, b = _data(a), _data(b)
+    a, b = data_of(a), data_of(b)
     if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
         return
     a, b = _comparable(a), _comparable(b)
@@ -88,9 +88,10 @@ def _comparable(value: torch.Tensor) -> torch.Tensor:
     return value.double() if value.is_floating_point() else value
 
 
-def _data(value: Any) -> torch.Tensor | None:
-    """Return the value, or None: other subclasses than fakes, other layouts and the meta
-    device are left out.
+def data_of(value: Any) -> torch.Tensor | None:
+    """Return the data of a constant, real or known from its history, or None.
+
+    Other subclasses than fakes, other layouts and the meta device are left out.
     """
     if is_fake(value):
         try:

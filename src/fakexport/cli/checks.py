@@ -1,0 +1,145 @@
+"""The checks of one command: one source, or all of `[tool.fakexport]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from fakexport.cli.lock_session import LockSession
+from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.progress_display import progress_on_stderr
+from fakexport.cli.project_check import check_project
+from fakexport.cli.project_file import CheckOptions, ProjectFile
+from fakexport.cli.quiet import quiet
+
+if TYPE_CHECKING:
+    from fakexport.documents import AdapterMode
+    from fakexport.report import Progress, ProjectReport, Report
+    from fakexport.sources import ExportedWorkload
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedCall:
+    """Which part of a model is checked, and for which call; options that `[tool.fakexport]` does not have."""
+
+    workload: ExportedWorkload = "forward"
+    cache_length: int | None = None
+    component: str | None = None
+    adapter: str | None = None
+    adapter_mode: AdapterMode = "apart"
+
+
+class ReportOutput(Protocol):
+    """Where the reports go."""
+
+    def write_part(self, report: Report) -> None:
+        """Write the report on one source."""
+
+    def write_end(self, found: ProjectReport, *, root: Path) -> None:
+        """Write what comes after them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """What a command checks, and how.
+
+    Args:
+        project: The nearest `pyproject.toml` with a table.
+        given: Options of the command line.
+        call: Which part of the model.
+        lock: The lock to compare with or to write; None without one.
+        is_progress_shown, is_debug: As on the command line.
+    """
+
+    project: ProjectFile | None
+    given: CheckOptions
+    call: CheckedCall
+    lock: LockSession | None
+    is_progress_shown: bool
+    is_debug: bool
+
+    def run(self, source: str | None, output: ReportOutput) -> int:
+        """Check a source, or all of the project, and return the exit code.
+
+        Args:
+            source: As written; None for all of the project.
+            output: Takes the reports.
+        """
+        loaded: set[str] = set()
+
+        def checked(source: str, options: CheckOptions) -> Report:
+            shown = progress_on_stderr(is_shown=self.is_progress_shown)
+            with shown as on_progress, quiet(is_debug=self.is_debug):
+                load_libraries(library for library in options.libraries or () if library not in loaded)
+                loaded.update(options.libraries or ())
+                report = _check(source, options, self.call, on_progress)
+                if self.lock is not None:
+                    report = self.lock.compared(report, source, dict(_asked(options, self.call)))
+                return report
+
+        if source is None:
+            ended = check_project(self.project, self.given, checked, output=output, is_debug=self.is_debug)
+            found, refused = ended.exit_code, len(ended.refused)
+        else:
+            known = CheckOptions() if self.project is None else self.project.options_for(source)
+            report, refused = checked(source, self.given.over(known)), 0
+            _write(report, output)
+            found = 0 if report.is_clean else 1
+        has_stale = self.lock is not None and self.lock.end(refused=refused)
+        return max(found, int(has_stale))
+
+
+def _write(report: Report, output: ReportOutput) -> None:
+    from fakexport.report import ProjectReport
+
+    output.write_part(report)
+    output.write_end(ProjectReport((report,), {}), root=Path.cwd())
+
+
+def _check(
+    source: str,
+    options: CheckOptions,
+    call: CheckedCall,
+    on_progress: Callable[[Progress], None] | None,
+) -> Report:
+    from fakexport.checking import check
+
+    return check(
+        source,
+        target=options.target or ["cpu"],
+        device_map=options.device_map,
+        dtype=options.dtype,
+        inputs=options.inputs or [],
+        dynamic_shapes=options.dynamic or None,
+        strict=bool(options.strict),
+        use_cache=bool(options.use_cache),
+        workload=call.workload,
+        cache_length=call.cache_length,
+        component=call.component,
+        adapter=call.adapter,
+        adapter_mode=call.adapter_mode,
+        reuse_blocks=options.reuse_blocks is not False,
+        on_progress=on_progress,
+    )
+
+
+# Decide nothing of the program, or are the key of an entry themselves.
+_NOT_ASKED = ("target", "reuse_blocks", "libraries")
+
+
+def _asked(options: CheckOptions, call: CheckedCall) -> Iterator[tuple[str, str]]:
+    """Yield the options that decide what is exported, as on the command line; defaults are left out."""
+    given = {known.name: getattr(options, known.name) for known in fields(options)}
+    for name, value in given.items():
+        if name not in _NOT_ASKED and value:
+            yield name.replace("_", "-"), ", ".join(value) if isinstance(value, list) else _text(value)
+    for known in fields(call):
+        value = getattr(call, known.name)
+        if value != known.default:
+            yield known.name.replace("_", "-"), _text(value)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,164 @@
+"""What moved since a model was locked, as findings of its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fakexport.diagnostics import Diagnostic, Fix, Label, Span, fold
+from fakexport.lock.lock_entry import Key, LockEntry
+from fakexport.report import Report, TargetDifference, bytes_text, difference_items
+from fakexport.rules import rule
+
+if TYPE_CHECKING:
+    from fakexport.program import NodeGroup, ProgramDifference
+
+LOCK = "fakexport.lock"
+_MOST_ITEMS = 3
+
+
+def locked_report(
+    report: Report, now: list[LockEntry], locked: Mapping[Key, LockEntry], *, accept: str
+) -> Report:
+    """Return a report with what moved among its findings and its differences; without that, the same report.
+
+    Args:
+        report: What the check found.
+        now: Its entries, one per target.
+        locked: Those of the lock.
+        accept: The command that accepts what moved.
+    Reports:
+        FE002: a model has no entry. FE003: something moved.
+    """
+    differences: list[TargetDifference] = []
+    found: list[Diagnostic] = []
+    for entry in now:
+        known = locked.get(entry.key) or _similar(entry, now, locked)
+        if known is None:
+            found.append(_missing(entry, accept))
+            continue
+        difference = _difference(known, entry)
+        notes = [*_notes(known, entry), *_words(difference)]
+        if notes and difference is not None:
+            differences.append(TargetDifference(LOCK, entry.target, difference))
+        if notes:
+            found.append(_moved(known, entry, notes, difference, accept))
+    if not found:
+        return report
+    return replace(
+        report,
+        differences=(*report.differences, *differences),
+        diagnostics=(*report.diagnostics, *fold(found)),
+    )
+
+
+def _similar(entry: LockEntry, now: list[LockEntry], locked: Mapping[Key, LockEntry]) -> LockEntry | None:
+    """Return the entry of a model that was locked with other options, if there is just one."""
+    asked = {other.key for other in now}
+    found = [other for key, other in locked.items() if key[:2] == entry.key[:2] and key not in asked]
+    return found[0] if len(found) == 1 else None
+
+
+def _missing(entry: LockEntry, accept: str) -> Diagnostic:
+    return rule("FE002").diagnostic(
+        notes=(f"{LOCK} has no entry of {entry.source} for {entry.target}{_options(entry)}",),
+        fix=Fix("add it", command=accept),
+        targets=(entry.target,),
+    )
+
+
+def _options(entry: LockEntry) -> str:
+    listed = ", ".join(f"{name} {value}" for name, value in entry.options.items())
+    return f" with {listed}" if listed else ""
+
+
+def _moved(
+    known: LockEntry, entry: LockEntry, notes: list[str], difference: ProgramDifference | None, accept: str
+) -> Diagnostic:
+    groups = [] if difference is None else _changed_nodes(difference)
+    labels = tuple(_labels(groups))
+    if versions := "; ".join(_version_changes(known, entry)):
+        notes = [*notes, f"locked with other versions: {versions}"]
+    return rule("FE003").diagnostic(
+        labels=labels,
+        notes=tuple(notes),
+        fix=Fix("if the change is meant, accept it and commit the lock", command=accept),
+        targets=(entry.target,),
+    )
+
+
+def _difference(known: LockEntry, entry: LockEntry) -> ProgramDifference | None:
+    from fakexport.program import diff_fingerprints
+
+    if known.program is None or entry.program is None or known.program.digest == entry.program.digest:
+        return None
+    return diff_fingerprints(known.program, entry.program)
+
+
+def _notes(known: LockEntry, entry: LockEntry) -> Iterator[str]:
+    """Yield what differs besides the programs, and what a difference of programs has no words for."""
+    yield from _field("verdict", known.verdict, entry.verdict)
+    yield from _field("topology", known.topology, entry.topology)
+    for name in sorted(known.options.keys() | entry.options.keys()):
+        yield from _field(name, known.options.get(name, "none"), entry.options.get(name, "none"))
+    yield from _field("diagnostics", ", ".join(known.codes) or "none", ", ".join(entry.codes) or "none")
+    if known.program is not None and entry.program is not None:
+        yield from _weights(known.weights, entry.weights)
+        yield from _set("condition on the inputs", known.program.conditions, entry.program.conditions)
+        yield from _set("tied weights", known.program.ties, entry.program.ties)
+
+
+def _weights(known: Mapping[str, int], now: Mapping[str, int]) -> Iterator[str]:
+    for device in sorted(known.keys() | now.keys()):
+        old, new = known.get(device, 0), now.get(device, 0)
+        if old != new:
+            yield f"weights on {device}: {bytes_text(old)} -> {bytes_text(new)} ({new - old:+,} bytes)"
+
+
+def _field(name: str, old: str, new: str) -> Iterator[str]:
+    if old != new:
+        yield f"{name}: {old} -> {new}"
+
+
+def _set(name: str, old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[str]:
+    yield from (f"{name}: no longer {text}" for text in old if text not in new)
+    yield from (f"{name}: now {text}" for text in new if text not in old)
+
+
+def _words(difference: ProgramDifference | None) -> Iterator[str]:
+    """Yield what differs between the programs in the words of `fakexport diff`, a line for each kind."""
+    if difference is None:
+        return
+    paragraphs = [(title, items) for title, items in difference_items(difference) if items]
+    for title, items in paragraphs:
+        more = f"; and {len(items) - _MOST_ITEMS:,} more" if len(items) > _MOST_ITEMS else ""
+        yield f"{title}: {'; '.join(items[:_MOST_ITEMS])}{more}"
+    if not paragraphs:
+        yield "equal nodes are in another order, or connected differently"
+
+
+def _changed_nodes(difference: ProgramDifference) -> list[tuple[str, NodeGroup]]:
+    return [
+        *(("changed", change.nodes) for change in difference.changes),
+        *(("added", group) for group in difference.nodes_added),
+        *(("rewired", group) for group in difference.nodes_rewired),
+    ]
+
+
+def _labels(groups: list[tuple[str, NodeGroup]]) -> Iterator[Label]:
+    """Yield a label for each line of the model with nodes that moved, that of an added node first."""
+    ordered = sorted(groups, key=lambda item: item[0] != "added")
+    by_span: dict[Span, str] = {}
+    for what, group in ordered:
+        if group.span is not None:
+            by_span.setdefault(group.span, f"{what}: {group.count:,} x {group.operator}")
+    for number, (span, message) in enumerate(list(by_span.items())[:_MOST_ITEMS]):
+        yield Label(span, message, is_primary=number == 0)
+
+
+def _version_changes(known: LockEntry, entry: LockEntry) -> Iterator[str]:
+    for name in sorted(known.versions.keys() | entry.versions.keys()):
+        old, new = known.versions.get(name, "none"), entry.versions.get(name, "none")
+        if old != new:
+            yield f"{name} {old} -> {new}"

@@ -1,0 +1,89 @@
+"""One model for one target, as a lock remembers it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fakexport.report import Report, Verdict
+
+if TYPE_CHECKING:
+    from fakexport.program import Fingerprint
+
+Key = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+@dataclass(frozen=True)
+class LockEntry:
+    """What became of one model for one target.
+
+    Args:
+        source: As written, relative to the folder of the lock.
+        target: Name of the target, as written.
+        options: Options of the check, as text: `{"dtype": "bfloat16"}`.
+        topology: The devices, such as `8xH100-80GB`.
+        verdict: `exports`, `fails at capture`.
+        codes: Codes of the diagnostics of the target, sorted, each once.
+        versions: Package to its version.
+        weights: Bytes of parameters, buffers and constants by device.
+        program: What the program is; None where there is none.
+    """
+
+    source: str
+    target: str
+    options: Mapping[str, str]
+    topology: str
+    verdict: str
+    codes: tuple[str, ...]
+    versions: Mapping[str, str]
+    weights: Mapping[str, int]
+    program: Fingerprint | None
+
+    @property
+    def key(self) -> Key:
+        """What was asked: entries with one key are about the same."""
+        return self.source, self.target, tuple(sorted(self.options.items()))
+
+
+def entries_of(report: Report, *, source: str, options: Mapping[str, str]) -> list[LockEntry]:
+    """Return an entry per target of a report.
+
+    Args:
+        report: What the check found; its verdicts have their programs.
+        source: The source as the lock names it.
+        options: What else was asked, as text.
+    """
+    return [_entry(report, verdict, source, options) for verdict in report.verdicts]
+
+
+def _entry(report: Report, verdict: Verdict, source: str, options: Mapping[str, str]) -> LockEntry:
+    from fakexport.program import fingerprint  # Needs torch, which reading a lock does not.
+
+    name = verdict.target.name
+    found = {found.code for found in report.diagnostics if name in found.targets or not found.targets}
+    return LockEntry(
+        source=source,
+        target=name,
+        options=dict(sorted(options.items())),
+        topology=verdict.target.topology,
+        verdict=verdict_text(verdict),
+        codes=tuple(sorted(found)),
+        versions=dict(report.versions),
+        weights=_weights(verdict),
+        program=None if verdict.program is None else fingerprint(verdict.program),
+    )
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """Return `exports` or `fails at capture`."""
+    return "exports" if verdict.is_exportable else f"fails at {verdict.failed_stage}"
+
+
+def _weights(verdict: Verdict) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    if verdict.summary is not None:
+        for part in (verdict.summary.parameters, verdict.summary.buffers, verdict.summary.constants):
+            total.update(part.bytes_per_device)
+    return dict(sorted(total.items()))
