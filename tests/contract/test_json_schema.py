@@ -18,6 +18,8 @@ from fakexport.report.bench_json import BENCH_SCHEMA, bench_to_dict
 from fakexport.report.plan_json import PLAN_SCHEMA, plan_to_dict
 from fakexport.report.project_report import PROJECT_SCHEMA, project_to_dict
 from fakexport.report.weights_json import WEIGHTS_SCHEMA, weights_to_dict
+from fakexport.sweep import collect_results, results_text
+from fakexport.sweep.results_json import RESULTS_SCHEMA
 from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
 from tests.known_facts import with_facts
@@ -26,6 +28,7 @@ from tests.unit.archive.test_save_and_load import exported, factory
 from tests.unit.report.sample_bench import sample_bench
 from tests.unit.report.sample_plan import sample_plan
 from tests.unit.report.sample_reports import full_report, report, verdict
+from tests.unit.sweep.test_results import run
 
 CHECK_SCHEMA = json.loads((resources.files("fakexport.report") / "check.schema.json").read_text())
 WEIGHTS = json.loads((resources.files("fakexport.report") / "weights.schema.json").read_text())
@@ -34,6 +37,7 @@ DIFF = json.loads((resources.files("fakexport.report") / "diff.schema.json").rea
 PROJECT = json.loads((resources.files("fakexport.report") / "project.schema.json").read_text())
 PLAN = json.loads((resources.files("fakexport.report") / "plan.schema.json").read_text())
 BENCH = json.loads((resources.files("fakexport.report") / "bench.schema.json").read_text())
+SWEEP = json.loads((resources.files("fakexport.sweep") / "sweep.schema.json").read_text())
 OBJECTS = {
     "report": CHECK_SCHEMA,
     **CHECK_SCHEMA["$defs"],
@@ -49,6 +53,8 @@ OBJECTS = {
     **PLAN["$defs"],
     "project_report": PROJECT,
     **PROJECT["$defs"],
+    "sweep_report": SWEEP,
+    **SWEEP["$defs"],
 }
 _SECTION = re.compile(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| .+ \|$", re.MULTILINE)
@@ -133,6 +139,24 @@ def test_the_reports_of_a_project_are_valid_and_in_the_order_of_the_docs():
     assert list(data["refused"][0]) == [name for name, _ in documented()["refused_source"]]
     assert data["reports"] == [to_dict(full_report()), to_dict(report())]
     assert PROJECT["properties"]["schema"] == {"const": PROJECT_SCHEMA}
+
+
+def test_the_results_of_a_sweep_are_valid_and_in_the_order_of_the_docs():
+    runs = [("old", run(a="fails", b="exports")), ("new", run(b="refused"))]
+
+    data = json.loads(results_text(collect_results(runs)))
+
+    validate(SWEEP, data)
+    assert data["schema"] == RESULTS_SCHEMA
+    parts = [
+        data,
+        data["runs"][0],
+        data["environments"][0],
+        data["checks"][0],
+        data["checks"][0]["results"][0],
+    ]
+    names = ["sweep_report", "sweep_run", "sweep_environment", "sweep_check", "sweep_result"]
+    assert [list(part) for part in parts] == [[name for name, _ in documented()[each]] for each in names]
 
 
 def test_a_weights_report_is_valid_and_in_the_order_of_the_docs():

@@ -14,6 +14,7 @@ from fakexport._version import __version__
 from fakexport.capture import parse_dynamic
 from fakexport.deploy import DeployError
 from fakexport.error import InvalidValue
+from fakexport.processes import processor_text
 from fakexport.report import BenchFailure, BenchMeasures, BenchReport, BenchRow, Spread
 from fakexport.sources import parse_input_spec
 
@@ -101,7 +102,7 @@ def bench(
         assumptions=facts.assumptions,
         rows=tuple(rows),
         versions=_versions(modes, facts.packages),
-        processor=_processor(),
+        processor=processor_text(),
         threads=reference.facts["threads"],
     )
 
@@ -163,11 +164,3 @@ def _versions(modes: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue  # not installed, or a file of the user's
     return {**found, "python": platform.python_version()}
-
-
-def _processor() -> str:
-    """Return the processor's name and count."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else platform.processor() or platform.machine()

@@ -43,6 +43,7 @@ from fakexport.program import (
     derived_program,
     facts_of,
     first_difference,
+    inspect_module,
     summarise,
     transfers,
 )
@@ -209,6 +210,7 @@ class TargetChecks:
             memory_left=memory_left(summary, target.topology),
             notes=built.notes + unused + findings.notes,
             placement=built.placement.device_map,
+            modules=inspect_module(built.module),
             program=program,
         )
         return judged, (*omitted, *findings.diagnostics)

@@ -28,6 +28,7 @@ from fakexport.cli.run_command import run_command
 from fakexport.cli.source_command import source_command
 from fakexport.cli.streams import write_error_line, write_output
 from fakexport.cli.sweep_command import sweep_command, sweep_compare_command
+from fakexport.cli.sweep_report_command import sweep_report_command
 from fakexport.cli.verify_buffers_command import verify_buffers_command
 from fakexport.cli.verify_weights_command import verify_weights_command
 
@@ -83,6 +84,7 @@ app.command("check", short_help="Check whether a model exports for each target."
 app.command("lock", short_help="Remember what each model exports to.")(lock_command)
 app.command("sweep", short_help="Check many models.")(sweep_command)
 app.command("sweep-compare", short_help="Compare two runs of a sweep.")(sweep_compare_command)
+app.command("sweep-report", short_help="Write runs of a sweep as a page.")(sweep_report_command)
 app.command("export", short_help="Export a model for one target, without weights.")(export_command)
 app.command("retarget", short_help="Move an exported program to other devices.")(retarget_command)
 app.command("bind", short_help="Bind a checkpoint's weights to a program.")(bind_command)

@@ -20,6 +20,7 @@ from fakexport.cli.options import (
     Dtype,
     DynamicDims,
     ExampleInputs,
+    HtmlPage,
     Libraries,
     NoProgress,
     OptionalSource,
@@ -65,6 +66,7 @@ def check_command(
             help="Write the report to a file too, such as sarif=report.sarif. Repeatable.",
         ),
     ] = None,
+    html: HtmlPage = None,
     locked: Annotated[
         bool,
         typer.Option("--locked", help="Compare with fakexport.lock: what moved is an error, FE002 or FE003."),
@@ -95,7 +97,7 @@ def check_command(
         reuse_blocks=reuse_blocks,
         libraries=library or None,
     )
-    output = CheckOutput(format_, parse_writes(write or []), is_project=source is None)
+    output = CheckOutput(format_, parse_writes(write or []), is_project=source is None, html=html)
     project = project_file_of(context)
     checks = Checks(
         project=project,

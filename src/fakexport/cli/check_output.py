@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import typer
 
+from fakexport.cli.html_page import write_page
 from fakexport.cli.options import OutputFormat
 from fakexport.cli.streams import output_width, write_formatted
 
@@ -57,12 +58,14 @@ class CheckOutput:
     Args:
         format: Of stdout.
         files: Written when all is checked.
+        html: A page to write then; None for none.
         is_project: Whether the sources are those of `[tool.fakexport]`, however many.
     """
 
     format: OutputFormat
     files: tuple[WrittenReport, ...] = ()
     is_project: bool = False
+    html: Path | None = None
 
     def write_part(self, report: Report) -> None:
         """Write the report on one source of several, unless all are one document."""
@@ -87,6 +90,11 @@ class CheckOutput:
         for file in self.files:
             with new_file(file.path) as opened:
                 opened.write(self._document(found, file.format, root).encode(errors="backslashreplace"))
+        if self.html is not None:
+            from fakexport.report import check_document, project_document
+
+            shown = project_document(found) if self.is_project else check_document(found.reports[0])
+            write_page(shown, self.html)
 
     def _document(self, found: ProjectReport, wanted: OutputFormat, root: Path) -> str:
         from fakexport.report import json_text, project_to_dict, render_markdown, render_sarif, to_dict

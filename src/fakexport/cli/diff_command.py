@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from fakexport.cli.html_page import write_page
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, Libraries, Method, TextOrJson, Trust
+from fakexport.cli.options import Debug, HtmlPage, Libraries, Method, TextOrJson, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -18,6 +19,7 @@ def diff_command(
     method: Method = None,
     trust: Trust = False,
     format_: TextOrJson = "text",
+    html: HtmlPage = None,
     library: Libraries = None,
     debug: Debug = False,
 ) -> None:
@@ -36,5 +38,9 @@ def diff_command(
         data = archive_difference_to_dict(found)
         text = render_archive_difference(found, width=output_width()) if is_text else json_text(data)
     write_output(text)
+    if html is not None:
+        from fakexport.report import archive_difference_document
+
+        write_page(archive_difference_document(found), html)
     if not found.is_same:
         raise typer.Exit(1)

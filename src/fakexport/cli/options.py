@@ -9,6 +9,7 @@ import typer
 
 from fakexport._libraries import FORMS
 from fakexport._renamed import old_name_text
+from fakexport.cli.html_page import check_place
 from fakexport.cli.known_profiles import know_profiles
 from fakexport.cli.streams import write_note
 
@@ -153,6 +154,15 @@ ReuseBlocks = Annotated[
     typer.Option(
         "--reuse-blocks/--no-reuse-blocks",
         help="Trace equal blocks once (default), or each of them: slower, and the same program.",
+    ),
+]
+HtmlPage = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        callback=check_place,
+        help="Also write the report as one HTML file, which loads nothing.",
     ),
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]

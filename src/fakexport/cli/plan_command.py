@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fakexport.cli.html_page import write_page
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, NoProgress, Profiles, TextOrJson
+from fakexport.cli.options import (
+    Debug,
+    DeviceMap,
+    Dtype,
+    HtmlPage,
+    Libraries,
+    Method,
+    NoProgress,
+    Profiles,
+    TextOrJson,
+)
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_error_line, write_output
@@ -109,6 +121,7 @@ def plan_command(
     ] = None,
     method: Method = None,
     format_: TextOrJson = "text",
+    html: HtmlPage = None,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
     library: Libraries = None,
@@ -145,8 +158,9 @@ def plan_command(
                 bounds=bound or (),
                 maximum=max_ or (),
                 smallest=smallest,
-                timeline=timeline is not None,
-                by_module=by_module,
+                timeline=timeline is not None or html is not None,
+                by_module=by_module
+                or (html is not None and workload != "train" and not (eager or max_ or smallest)),
                 eager=eager,
                 method=method,
                 on_progress=on_progress,
@@ -154,8 +168,10 @@ def plan_command(
         except PlanError as error:
             write_error_line(f"error: {error}")
             raise typer.Exit(1) from None
+    # The page has them in any case.
+    printed = report if by_module else replace(report, modules=())
     write_output(
-        json_text(plan_to_dict(report)) if format_ == "json" else render_plan(report, width=output_width())
+        json_text(plan_to_dict(printed)) if format_ == "json" else render_plan(printed, width=output_width())
     )
     if timeline is not None:
         from fakexport.files import new_file
@@ -163,6 +179,10 @@ def plan_command(
         drawn = _timeline(report, timeline.suffix)
         with new_file(timeline) as file:
             file.write(drawn)
+    if html is not None:
+        from fakexport.report import plan_document
+
+        write_page(plan_document(report), html)
     if any(point.fit in ("does not fit", "may not fit") for point in report.points):
         raise typer.Exit(1)
 

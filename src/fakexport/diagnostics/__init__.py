@@ -13,7 +13,7 @@ from fakexport.diagnostics.statement import (
     whole_comprehension,
     with_columns,
 )
-from fakexport.diagnostics.text import render_text, source_line, source_text
+from fakexport.diagnostics.text import printable_lines, render_text, source_line, source_text
 
 __all__ = [
     "Diagnostic",
@@ -31,6 +31,7 @@ __all__ = [
     "is_negated",
     "is_test",
     "plain_body",
+    "printable_lines",
     "render_github",
     "render_text",
     "source_line",

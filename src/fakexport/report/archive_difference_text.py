@@ -28,13 +28,13 @@ def render_archive_difference(found: ArchiveDifference, *, width: int = 100) -> 
     """
     lines = [line for note in found.notes for line in wrapped(f"note: {note}", width)]
     lines += difference_listing(TargetDifference(found.path_a, found.path_b, found.program), width=width)
-    lines += paragraph("weights", [_weights(item) for item in found.weights], width)
-    lines += paragraph("described as", [_fact(item) for item in found.facts], width)
+    lines += paragraph("weights", [weight_text(item) for item in found.weights], width)
+    lines += paragraph("described as", [fact_text(item) for item in found.facts], width)
     summary = "same program, same weights" if found.is_same else "the archives differ"
     return "\n".join([*lines, "", summary]) + "\n"
 
 
-def _weights(item: WeightDifference) -> str:
+def weight_text(item: WeightDifference) -> str:
     # Imported here because the room of weights imports torch, and this one does not.
     from fakexport.weights import fold_names
 
@@ -48,5 +48,5 @@ def _weights(item: WeightDifference) -> str:
     return f"{item.field} {item.a or 'none'} -> {item.b or 'none'} in {where}"
 
 
-def _fact(item: FactDifference) -> str:
+def fact_text(item: FactDifference) -> str:
     return f"{item.field}: {item.a or 'none'} -> {item.b or 'none'}"

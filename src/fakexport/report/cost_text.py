@@ -21,10 +21,10 @@ def cost_lines(costs: PlannedCosts) -> Iterator[str]:
     flops = sum(device.flops for device in costs.devices)
     if costs.limit is None:
         names = device_names([device.name for device in costs.devices])
-        yield f"{_flops(flops)} per call; no bound on its time: the profile of {names} has no rates"
+        yield f"{flops_text(flops)} per call; no bound on its time: the profile of {names} has no rates"
     else:
         yield _fastest(costs)
-        yield f"{_flops(flops)} per call; {'; '.join(_device(device) for device in _slowest(costs))}"
+        yield f"{flops_text(flops)} per call; {'; '.join(_device(device) for device in _slowest(costs))}"
     links = [
         f"{device.name} sends {bytes_text(size)} to {target}"
         for device in costs.devices
@@ -38,12 +38,12 @@ def cost_lines(costs: PlannedCosts) -> Iterator[str]:
 def module_lines(modules: Sequence[PlannedModule], *, width: int) -> list[str]:
     """Return a table with a row per module, each below the one that it is in; equal ones are one row."""
     whole = max((module.flops for module in modules), default=0)
-    rows = [_HEAD, *(_row(module, name, whole) for module, name in _named(modules))]
+    rows = [_HEAD, *(_row(module, name, whole) for module, name in named_modules(modules))]
     is_told = len({module.devices for module in modules}) > 1
     return wide_layout([row if is_told else row[:-1] for row in rows], width=width, right=_RIGHT)
 
 
-def _named(modules: Sequence[PlannedModule]) -> Iterator[tuple[PlannedModule, str]]:
+def named_modules(modules: Sequence[PlannedModule]) -> Iterator[tuple[PlannedModule, str]]:
     """Yield each module with its path from the one that it is in."""
     above: list[str] = []
     for module in modules:
@@ -57,7 +57,7 @@ def _row(module: PlannedModule, name: str, whole: int) -> tuple[str, ...]:
     return (
         "  " * module.depth + escaped(name),
         f"{module.count:,}",
-        _flops(module.flops),
+        flops_text(module.flops),
         f"{100 * module.flops / whole:.1f} %" if whole else "",
         bytes_text(module.read_bytes),
         f"{module.flops / module.read_bytes:,.1f}" if module.read_bytes else "",
@@ -78,7 +78,7 @@ def _fastest(costs: PlannedCosts) -> str:
 def _reason(device: PlannedDeviceCost, bound: PlannedBound) -> str:
     if bound.limit == "compute":
         rate = rate_text(bound.per_second, "FLOP/s")
-        return f"{device.name} computes {_flops(bound.amount)} in {bound.dtype} at {rate}"
+        return f"{device.name} computes {flops_text(bound.amount)} in {bound.dtype} at {rate}"
     rate = rate_text(bound.per_second, "B/s")
     if bound.limit == "link":
         return f"the link of {device.name} moves {bytes_text(bound.amount)} at {rate}"
@@ -100,7 +100,7 @@ def _device(device: PlannedDeviceCost) -> str:
     return f"{device.name} at least: {times or 'no time'}{intensity}"
 
 
-def _flops(count: int) -> str:
+def flops_text(count: int) -> str:
     return rate_text(count, "FLOP")
 
 

@@ -35,13 +35,13 @@ def difference_listing(difference: TargetDifference, *, width: int) -> list[str]
         width: Columns of text; longer items are broken.
     """
     found = difference.difference
-    lines = [escaped(f"  {difference.first} -> {difference.second}: {_headline(found)}")]
+    lines = [escaped(f"  {difference.first} -> {difference.second}: {difference_headline(found)}")]
     for title, items in difference_items(found):
         lines += paragraph(title, items, width)
     return lines
 
 
-def _headline(found: ProgramDifference) -> str:
+def difference_headline(found: ProgramDifference) -> str:
     if found.is_identical:
         return "identical"
     if found.is_identical_but_for_devices:

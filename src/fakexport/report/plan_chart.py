@@ -64,7 +64,7 @@ def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
 
 def _draw(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep], *, is_eager: bool) -> None:
     """One panel: the stack, the peak, and the memory of the device where it is near."""
-    columns = list(_columns(steps))
+    columns = list(fullest_columns(steps))
     unit = next((name for name, size in _UNITS.items() if size <= device.tensor_bytes), "B")
     scale = _UNITS[unit]
     kinds = [kind for kind in _COLORS if any(step.bytes_by_kind.get(kind) for _, step in columns)]
@@ -92,13 +92,13 @@ def _draw(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep], *, is
 
 
 def _mark_peak(axes: Axes, columns: Sequence[tuple[int, PlannedStep]], scale: int) -> None:
-    place, step = max(columns, key=lambda column: _held(column[1]))
+    place, step = max(columns, key=lambda column: held_bytes(column[1]))
     where = " in ".join(part for part in (step.peak.operator, step.peak.module_path) if part)
-    axes.plot([place], [_held(step) / scale], marker="v", color="#222222", clip_on=False)
+    axes.plot([place], [held_bytes(step) / scale], marker="v", color="#222222", clip_on=False)
     is_late = place > columns[-1][0] / 2
     axes.annotate(
         where,
-        (place, _held(step) / scale),
+        (place, held_bytes(step) / scale),
         xytext=(-6 if is_late else 6, 4),
         textcoords="offset points",
         ha="right" if is_late else "left",
@@ -106,12 +106,14 @@ def _mark_peak(axes: Axes, columns: Sequence[tuple[int, PlannedStep]], scale: in
     )
 
 
-def _columns(steps: Sequence[PlannedStep]) -> Iterator[tuple[int, PlannedStep]]:
-    """Yield the fullest of neighboring steps, with the position of the first of them."""
-    width = -(-len(steps) // _MOST_COLUMNS) or 1
+def fullest_columns(
+    steps: Sequence[PlannedStep], most: int = _MOST_COLUMNS
+) -> Iterator[tuple[int, PlannedStep]]:
+    """Yield the fullest of neighboring steps, with the position of the first of them; at most so many."""
+    width = -(-len(steps) // most) or 1
     for first in range(0, len(steps), width):
-        yield first, max(steps[first : first + width], key=_held)
+        yield first, max(steps[first : first + width], key=held_bytes)
 
 
-def _held(step: PlannedStep) -> int:
+def held_bytes(step: PlannedStep) -> int:
     return sum(step.bytes_by_kind.values())

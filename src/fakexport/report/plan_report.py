@@ -289,6 +289,12 @@ class PlanReport:
     assumptions: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from .page import plan_document, render_in_notebook
+
+        return render_in_notebook(plan_document(self))
+
     def steps_on(self, device: str, *, is_eager: bool) -> list[PlannedStep]:
         """Return the timeline of one device, of the program or of eager mode."""
         return [step for step in self.timeline if (step.device, step.is_eager) == (device, is_eager)]

@@ -30,12 +30,12 @@ def render_plan(report: PlanReport, *, width: int = 100) -> str:
         report: What was found.
         width: Columns of text that there is room for.
     """
-    lines = wrapped(_title(report), width)
+    lines = wrapped(plan_title(report), width)
     for point in report.points:
         is_only = len(report.points) == 1
         lines += ["", *_point(point, width, is_only=is_only, has_phases=report.workload == "train")]
     if report.greatest:
-        lines += ["", *(line for found in report.greatest for line in wrapped(_greatest(found), width))]
+        lines += ["", *(line for found in report.greatest for line in wrapped(greatest_text(found), width))]
     if report.machines:
         lines += ["", *_machines(report.machines)]
     if report.modules:
@@ -47,14 +47,14 @@ def render_plan(report: PlanReport, *, width: int = 100) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _title(report: PlanReport) -> str:
+def plan_title(report: PlanReport) -> str:
     parts = [report.workload or "program", report.dtype]
     parts += [f"device map {report.device_map}"] if report.device_map else []
     execution = report.execution.replace(" and ", " and of ")
     return f"{report.subject} on {report.target}: {', '.join(parts)}; peak of {execution}"
 
 
-def _sizes(point: PlannedPoint) -> str:
+def sizes_text(point: PlannedPoint) -> str:
     sizes = [] if point.batch is None else [f"batch {point.batch:,}"]
     sizes += [] if point.context is None else [f"context {point.context:,}"]
     sizes += [f"{name} = {size:,}" for name, size in point.as_in_example.items()]
@@ -62,10 +62,10 @@ def _sizes(point: PlannedPoint) -> str:
 
 
 def _point(point: PlannedPoint, width: int, *, is_only: bool, has_phases: bool) -> Iterator[str]:
-    yield from wrapped(f"{_sizes(point)}: {_verdict(point)}", width)
-    table = _table(point)
+    yield from wrapped(f"{sizes_text(point)}: {verdict_text(point)}", width)
+    table = memory_table(point)
     yield from wide_layout(table, width=width, right=range(1, len(table[0])), indent="  ")
-    yield from (line for text in _state(point) for line in wrapped(text, width))
+    yield from (line for text in state_lines(point) for line in wrapped(text, width))
     for role, size in point.growth.items():
         yield (
             f"one {_UNITS[role]} more: {bytes_text(size)} at the peak"
@@ -78,7 +78,7 @@ def _point(point: PlannedPoint, width: int, *, is_only: bool, has_phases: bool) 
         fullest = _fullest(devices)
         if fullest is not None and fullest.peak is not None:
             phase = f" ({fullest.peak.node})" if has_phases else ""
-            yield from wrapped(_peak(fullest.peak, fullest.name + where, phase), width)
+            yield from wrapped(peak_text(fullest.peak, fullest.name + where, phase), width)
             rows = [_tensor_row(tensor) for tensor in fullest.largest[:_SHOWN_TENSORS]]
             yield from layout(rows, right=[0], indent="  ")
 
@@ -86,7 +86,7 @@ def _point(point: PlannedPoint, width: int, *, is_only: bool, has_phases: bool) 
 _UNITS = {"batch": "sequence or image", "context": "token"}
 
 
-def _state(point: PlannedPoint) -> Iterator[str]:
+def state_lines(point: PlannedPoint) -> Iterator[str]:
     """Yield what the cache takes: at the peak there may be the one before the call and the one after it."""
     total = sum(device.state_after for device in point.devices)
     if total:
@@ -106,14 +106,14 @@ def _fullest(devices: Sequence[PlannedDevice]) -> PlannedDevice | None:
     return max(devices, key=load, default=None)
 
 
-def _verdict(point: PlannedPoint) -> str:
+def verdict_text(point: PlannedPoint) -> str:
     if not point.eager or point.fit == "unknown":
-        return _fit(point.devices)
-    program = f"the program {_fit(point.devices)}; " if point.devices else ""
-    return f"{program}eager mode {_fit(point.eager)}"
+        return fit_text(point.devices)
+    program = f"the program {fit_text(point.devices)}; " if point.devices else ""
+    return f"{program}eager mode {fit_text(point.eager)}"
 
 
-def _fit(devices: Sequence[PlannedDevice]) -> str:
+def fit_text(devices: Sequence[PlannedDevice]) -> str:
     fit = worst_fit(devices)
     worst = [device for device in devices if device.fit == fit]
     if fit == "unknown" or not worst:
@@ -127,7 +127,7 @@ def _fit(devices: Sequence[PlannedDevice]) -> str:
     return f"{fit}: {names} {lacks} {bytes_text(missing)}"
 
 
-def _table(point: PlannedPoint) -> list[list[str]]:
+def memory_table(point: PlannedPoint) -> list[list[str]]:
     """Return a row per class of memory, and a column per device; eager mode has columns of its own."""
     devices = point.columns
     program, eager = ("module() ", "eager ") if point.eager else ("", "")
@@ -177,7 +177,7 @@ def _interval(size: Interval) -> str:
     return lower if lower == upper else f"{lower} to {upper}"
 
 
-def _peak(peak: PlannedPeak, device: str, phase: str) -> str:
+def peak_text(peak: PlannedPeak, device: str, phase: str) -> str:
     at = f" at {peak.line}" if peak.line else ""
     module = f" in {peak.module_path}" if peak.module_path else ""
     return f"peak of {device}: {peak.operator}{phase}{module}{at}; largest there:"
@@ -190,7 +190,7 @@ def _tensor_row(tensor: PlannedTensor) -> list[str]:
     return [bytes_text(tensor.bytes), tensor.kind, escaped(place), times + shape, tensor.line or ""]
 
 
-def _greatest(found: Greatest) -> str:
+def greatest_text(found: Greatest) -> str:
     if found.size is None:
         return f"greatest {found.role}: none fits; {found.device} is full"
     why = "the program accepts no more" if found.limit == "range" else f"then {found.device} is full"

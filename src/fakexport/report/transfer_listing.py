@@ -45,7 +45,7 @@ def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
 
 def transferred_text(transfers: Sequence[Transfer]) -> str:
     """Return number and bytes of the transfers: `7 (1.2 MiB)`, with `?` for sizes that are unknown."""
-    return f"{len(transfers):,} ({_total_bytes_text(transfers)})" if transfers else "0"
+    return f"{len(transfers):,} ({total_bytes_text(transfers)})" if transfers else "0"
 
 
 def route_text(transfer: Transfer) -> str:
@@ -59,13 +59,13 @@ def place_text(span: Span | None) -> str:
 
 
 def _heading(verdict: Verdict) -> str:
-    count, size = plural(len(verdict.transfers), "transfer"), _total_bytes_text(verdict.transfers)
+    count, size = plural(len(verdict.transfers), "transfer"), total_bytes_text(verdict.transfers)
     is_symbolic = any(transfer.bytes_expression for transfer in verdict.transfers)
     sizes = " at the example sizes" if is_symbolic else ""
     return escaped(f"  {verdict.target.name}: {count}, {size} per call{sizes}")
 
 
-def _total_bytes_text(transfers: Sequence[Transfer]) -> str:
+def total_bytes_text(transfers: Sequence[Transfer]) -> str:
     known = [transfer.bytes for transfer in transfers if transfer.bytes is not None]
     parts = [bytes_text(sum(known))] if known else []
     return " + ".join([*parts, "?"] if len(known) < len(transfers) else parts)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from fakexport.capture import Recovered
-    from fakexport.program import ProgramDifference, ProgramSummary, Transfer
+    from fakexport.program import ModuleSummary, ProgramDifference, ProgramSummary, Transfer
 
 Stage = Literal["build", "capture", "analyse"]
 
@@ -77,7 +77,8 @@ class Verdict:
         memory_left: Bytes of each device next to the weights placed on it, for cache, inputs and activations;
             negative where they do not fit. Without the host and devices whose memory is not known.
         placement: Device by module path, as it was used; with the program, for saving.
-        program: The program itself; neither is part of any rendering.
+        modules: The tree of the model's modules, for pages; None where there is no program.
+        program: The program itself; like the placement it is part of no rendering.
     """
 
     target: TargetSpec
@@ -90,6 +91,7 @@ class Verdict:
     recovered: Recovered | None = None
     memory_left: Mapping[str, int] = field(default_factory=dict)
     placement: Mapping[str, str] = field(default_factory=dict, repr=False)
+    modules: ModuleSummary | None = field(default=None, repr=False, compare=False)
     program: ExportedProgram | None = field(default=None, repr=False, compare=False)
 
 
@@ -125,6 +127,12 @@ class Report:
         from .text import render_report  # It reads this class.
 
         return render_report(self).rstrip()
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from .page import check_document, render_in_notebook
+
+        return render_in_notebook(check_document(self))
 
     def __repr__(self) -> str:
         """Return one line that a test runner shows whole: the summary, and the first error with its place."""

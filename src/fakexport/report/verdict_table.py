@@ -38,9 +38,9 @@ def verdict_table(report: Report, *, width: int) -> list[str]:
         report: What the check found.
         width: Columns of text that there is room for.
     """
-    rows = [_HEAD, *map(_facts, report.verdicts)]
+    rows = [_HEAD, *map(fact_cells, report.verdicts)]
     if any(verdict.memory_left for verdict in report.verdicts):
-        left = [_MEMORY_LEFT, *(_memory_left(report, verdict) for verdict in report.verdicts)]
+        left = [_MEMORY_LEFT, *(memory_left_text(report, verdict) for verdict in report.verdicts)]
         rows = [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, left, strict=True)]
     facts = wide_layout(rows, width=width, right=_RIGHT)
     measured = wide_layout(
@@ -50,21 +50,26 @@ def verdict_table(report: Report, *, width: int) -> list[str]:
 
 
 def remarks(report: Report, *, width: int) -> list[str]:
-    """Return each assumption and note once, with the targets that it is about.
+    """Return the lines of all remarks; those that are longer than `width` are broken."""
+    notes = (wrapped(f"note: {text}", width, later="      ") for text in remark_texts(report))
+    return [line for note in notes for line in note]
 
-    Args:
-        report: What the check found.
-        width: Columns of text; longer notes are broken.
-    """
+
+def remark_texts(report: Report) -> list[str]:
+    """Return each assumption and note once, with the targets that it is about."""
     targets: dict[str, list[str]] = {}
     for verdict in report.verdicts:
-        own = (*verdict.target.assumptions, *verdict.notes, *_uneven_weights(verdict), *_constants(verdict))
+        own = (
+            *verdict.target.assumptions,
+            *verdict.notes,
+            *uneven_weights(verdict),
+            *constant_notes(verdict),
+        )
         for text in dict.fromkeys(own):
             targets.setdefault(text, []).append(verdict.target.name)
     every = len(report.verdicts)
     about = {text: "" if len(names) == every else f"{', '.join(names)}: " for text, names in targets.items()}
-    notes = (wrapped(f"note: {names}{text}", width, later="      ") for text, names in about.items())
-    return [line for note in notes for line in note]
+    return [f"{names}{text}" for text, names in about.items()]
 
 
 def result_text(verdict: Verdict) -> str:
@@ -76,10 +81,10 @@ def result_text(verdict: Verdict) -> str:
 
 def weights_of(verdict: Verdict) -> str:
     """Return the bytes of parameters, buffers and constants per device: `8 x 94.5 GiB`; `-` for none."""
-    return _NONE if verdict.summary is None else _weights_text(_weight_bytes(verdict.summary))
+    return _NONE if verdict.summary is None else _weights_text(weight_bytes(verdict.summary))
 
 
-def _facts(verdict: Verdict) -> tuple[str, ...]:
+def fact_cells(verdict: Verdict) -> tuple[str, ...]:
     summary = verdict.summary
     name, result = escaped(verdict.target.name), result_text(verdict)
     if summary is None:
@@ -95,7 +100,7 @@ def _facts(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
-def _memory_left(report: Report, verdict: Verdict) -> str:
+def memory_left_text(report: Report, verdict: Verdict) -> str:
     """Return `64.2 GiB`, `-15.8 GiB` where weights lack memory, and a word where a run does."""
     if any(d.code == _PEAK_EXCEEDS and verdict.target.name in d.targets for d in report.diagnostics):
         return "not enough"
@@ -117,7 +122,7 @@ def _measured(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
-def _weight_bytes(summary: ProgramSummary) -> Counter[str]:
+def weight_bytes(summary: ProgramSummary) -> Counter[str]:
     """Return bytes of parameters, buffers and constants on each device."""
     total: Counter[str] = Counter()
     for totals in (summary.parameters, summary.buffers, summary.constants):
@@ -139,14 +144,14 @@ def _weights_text(sizes: Mapping[str, int]) -> str:
     return f"{len(sizes)} x {bytes_text(min(sizes.values()))} to {bytes_text(max(sizes.values()))}"
 
 
-def _uneven_weights(verdict: Verdict) -> tuple[str, ...]:
+def uneven_weights(verdict: Verdict) -> tuple[str, ...]:
     """Return the weights device by device, where the table has no room for them."""
-    sizes = {} if verdict.summary is None else _weight_bytes(verdict.summary)
+    sizes = {} if verdict.summary is None else weight_bytes(verdict.summary)
     is_cut = len(equal_rows(sizes)) > _MOST_ROWS_OF_DEVICES
     return (f"weights: {device_sizes(sizes)}",) if is_cut else ()
 
 
-def _constants(verdict: Verdict) -> tuple[str, ...]:
+def constant_notes(verdict: Verdict) -> tuple[str, ...]:
     """Return how many constants were recomputed, and which have no value."""
     recovered = verdict.recovered
     if recovered is None or not (recovered.names or recovered.unbound):

@@ -1,7 +1,10 @@
-"""Check many models: a matrix of checks, a process for each, a line of JSON for each. Free of torch."""
+"""Check many models, each in a process; compare runs, and show them. Does not import torch."""
 
 from .changed_items import changed_items
 from .comparison import compare_runs
+from .results import collect_results
+from .results_json import results_text
+from .results_page import results_document
 from .run_file import STATUSES, RunFile, SweepRecord, read_run
 from .sweep import Sweep, Tally, run_sweep
 from .sweep_item import SweepItem
@@ -15,8 +18,11 @@ __all__ = [
     "SweepRecord",
     "Tally",
     "changed_items",
+    "collect_results",
     "compare_runs",
     "read_run",
     "read_zoo",
+    "results_document",
+    "results_text",
     "run_sweep",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .findings import findings_of
 from .run_file import STATUSES, SweepRecord
 
 
@@ -47,8 +48,8 @@ class SweepComparison:
 def compare_runs(before: Mapping[str, SweepRecord], after: Mapping[str, SweepRecord]) -> SweepComparison:
     """Compare what two runs found, by the command of each check."""
     both = [Change(name, before[name], after[name]) for name in before if name in after]
-    worse = tuple(change for change in both if _is_worse(before[change.command], after[change.command]))
-    better = tuple(change for change in both if _is_worse(after[change.command], before[change.command]))
+    worse = tuple(change for change in both if is_worse(before[change.command], after[change.command]))
+    better = tuple(change for change in both if is_worse(after[change.command], before[change.command]))
     return SweepComparison(
         worse,
         tuple(Change(name, record, None) for name, record in before.items() if name not in after),
@@ -58,11 +59,11 @@ def compare_runs(before: Mapping[str, SweepRecord], after: Mapping[str, SweepRec
     )
 
 
-def _is_worse(before: SweepRecord, after: SweepRecord) -> bool:
+def is_worse(before: SweepRecord, after: SweepRecord) -> bool:
+    """Return whether a check ends in a worse way than before, or with errors that it did not have."""
     rank = STATUSES.index(after.status) - STATUSES.index(before.status)
-    return rank > 0 or (rank == 0 and bool(set(_errors(after)) - set(_errors(before))))
+    return rank > 0 or (rank == 0 and bool(_errors(after) - _errors(before)))
 
 
-def _errors(record: SweepRecord) -> list[str]:
-    found = (record.report or {}).get("diagnostics", [])
-    return [diagnostic["code"] for diagnostic in found if diagnostic["severity"] == "error"]
+def _errors(record: SweepRecord) -> set[str]:
+    return {finding.code for finding in findings_of(record) if finding.severity == "error"}

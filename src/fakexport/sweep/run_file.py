@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ class SweepRecord:
         seconds: How long its process ran.
         peak_bytes: The most resident memory of its process.
         report: What `fakexport check --format json` prints; None where it printed nothing.
+        versions: The packages that the check ran with, whether it reported any or not; empty in a file that
+            an earlier version wrote.
+        machine: Where it ran: system, processor and memory; as `versions`.
     """
 
     command: str
@@ -40,12 +44,8 @@ class SweepRecord:
     seconds: float
     peak_bytes: int
     report: dict[str, Any] | None
-
-    @property
-    def codes(self) -> list[str]:
-        """The codes of its diagnostics, each once."""
-        found = (self.report or {}).get("diagnostics", [])
-        return list(dict.fromkeys(diagnostic["code"] for diagnostic in found))
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: str = ""
 
 
 def read_run(path: Path) -> dict[str, SweepRecord]:
@@ -64,6 +64,8 @@ def read_run(path: Path) -> dict[str, SweepRecord]:
             if fields.pop("schema") != SCHEMA:
                 raise RunFileError(f"{path}:{number}: not a line of a sweep that this version reads")
             record = SweepRecord(**fields)
+            if not _has_types(record):
+                raise RunFileError(f"{path}:{number}: a field of the line has another type")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, RunFileError):
                 raise
@@ -72,6 +74,16 @@ def read_run(path: Path) -> dict[str, SweepRecord]:
             raise RunFileError(f"{path}:{number}: the check is there twice, or its status is unknown")
         found[record.command] = record
     return found
+
+
+def _has_types(record: SweepRecord) -> bool:
+    """Check what the dataclass does not; what is in the report is checked where it is used."""
+    kinds = {str: (record.command, record.reason, record.machine), int: (record.peak_bytes,)}
+    kinds[dict] = (record.versions, {} if record.report is None else record.report)
+    is_typed = all(type(value) is kind for kind, values in kinds.items() for value in values)
+    names = [text for pair in record.versions.items() for text in pair] if is_typed else []
+    is_number = type(record.seconds) in (int, float) and 0 <= record.seconds < math.inf
+    return is_typed and is_number and record.peak_bytes >= 0 and all(type(name) is str for name in names)
 
 
 class RunFile:

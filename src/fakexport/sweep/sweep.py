@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import platform
 import signal
 import tempfile
 import threading
@@ -14,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fakexport.processes import Ended, Limits, run_limited
+from fakexport._version import __version__
+from fakexport.processes import Ended, Limits, machine_text, run_limited
 
 from .run_file import STATUSES, RunFile, SweepRecord
 from .sweep_item import SweepItem
 
 _INTERNAL_FAULT = "[FE001]"
 _ON_THE_COMMAND_LINE = ("--format", "json", "--no-progress")
+_PACKAGES = ("torch", "transformers", "diffusers", "timm")
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,18 @@ def _record(item: SweepItem, sweep: Sweep, stop: threading.Event) -> SweepRecord
         seconds=round(ended.seconds, 3),
         peak_bytes=ended.peak_bytes,
         report=report,
+        versions=_versions(),
+        machine=machine_text(),
     )
+
+
+def _versions() -> dict[str, str]:
+    """Return what decides a check, also one that prints no report: the process has this one's packages."""
+    found = {"fakexport": __version__}
+    for name in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return {**found, "python": platform.python_version()}
 
 
 def _outcome(ended: Ended, report: dict[str, Any] | None, said: str, limits: Limits) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fakexport.diagnostics import Span
 from fakexport.program.transfers import Transfer
@@ -153,6 +154,17 @@ class ProgramDifference:
     constants: tuple[ConstantDifference, ...] = ()
     signature: tuple[SignatureDifference, ...] = ()
     ranges: tuple[RangeDifference, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        # The one way up, which docs/architecture.md names: what shows programs is above them.
+        # The one import that goes up. mypy does not see it: it would take both packages as one cycle, and
+        # functions for the modules that are called like them.
+        if not TYPE_CHECKING:
+            from fakexport.report import program_difference_document, render_in_notebook
+
+            return render_in_notebook(program_difference_document(self))
+        return ""
 
     @property
     def operators_only_in_a(self) -> tuple[str, ...]:

@@ -1,0 +1,157 @@
+"""What one or more runs of a sweep found, check by check, with a denominator that does not move."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fakexport.error import FakexportError
+
+from .comparison import is_worse
+from .run_file import STATUSES, SweepRecord
+
+NOT_RUN = "not run"
+"""The status of a check that a run does not have. It has not passed."""
+
+_MODEL = "SOURCE"
+
+
+class ResultsError(FakexportError, ValueError):
+    """Runs cannot be shown together. One line."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where checks ran.
+
+    Args:
+        versions: Package -> version; empty for records of an earlier version of the file.
+        machine: System, processor and memory; as `versions`.
+    """
+
+    versions: Mapping[str, str]
+    machine: str
+
+
+@dataclass(frozen=True)
+class CheckResults:
+    """A check in every run.
+
+    Args:
+        command: The check.
+        source: The model; the whole command where that is none of `fakexport check`.
+        options: The rest of the command: what the model is checked for.
+        records: One per run; None where the run does not have it.
+    """
+
+    command: str
+    source: str
+    options: str
+    records: tuple[SweepRecord | None, ...]
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """The status in each run."""
+        return tuple(NOT_RUN if record is None else record.status for record in self.records)
+
+    @property
+    def change(self) -> str:
+        """What it is in the last run, next to the first: `same`, `worse`, `better`, or `not in both`."""
+        first, last = self.records[0], self.records[-1]
+        if first is None or last is None:
+            return "not in both"
+        return "worse" if is_worse(first, last) else "better" if is_worse(last, first) else "same"
+
+
+@dataclass(frozen=True)
+class SweepResults:
+    """Runs next to each other.
+
+    Args:
+        names: The runs, no two alike.
+        checks: In the order of the zoo file, or of the runs. Their number is the denominator of every run.
+        environments: Where the records are from, in the order in which they occur.
+    """
+
+    names: tuple[str, ...]
+    checks: tuple[CheckResults, ...]
+    environments: tuple[Environment, ...]
+
+    def counts(self, run: int, options: str | None = None) -> dict[str, int]:
+        """Return how many checks of a run have which status: from good to bad, without those of no check.
+
+        Args:
+            run: Its position.
+            options: Count only checks with these.
+        """
+        of = [check for check in self.checks if options is None or check.options == options]
+        found = Counter(check.statuses[run] for check in of)
+        return {status: found[status] for status in (*STATUSES, NOT_RUN) if found[status]}
+
+    def reasons(self, run: int) -> list[tuple[str, str, int]]:
+        """Return why checks do not export, as status, reason and number, the most frequent first.
+
+        A reason that names the model is the same as that of another model.
+        """
+        found = Counter(
+            (record.status, record.reason.replace(check.source, _MODEL))
+            for check in self.checks
+            if (record := check.records[run]) is not None and record.status != STATUSES[0]
+        )
+        return [(*key, count) for key, count in sorted(found.items(), key=lambda each: (-each[1], each[0]))]
+
+    def environment(self, record: SweepRecord) -> int:
+        """Return the position of a record's environment."""
+        return self.environments.index(environment_of(record))
+
+
+def environment_of(record: SweepRecord) -> Environment:
+    """Return where a check ran."""
+    return Environment(record.versions, record.machine)
+
+
+def collect_results(
+    runs: Sequence[tuple[str, Mapping[str, SweepRecord]]], commands: Sequence[str] | None = None
+) -> SweepResults:
+    """Put runs next to each other.
+
+    Args:
+        runs: Name and records of each, in order; at least one.
+        commands: All checks there are, such as those of a zoo file. None: those that any of the runs has.
+    Raises:
+        ResultsError: there are no checks, a run has one that is none of `commands`, or a name is there
+            twice.
+    """
+    names = tuple(name for name, _ in runs)
+    for name in names:
+        if names.count(name) > 1:
+            raise ResultsError(f"two runs are called {name!r}: rename one of the files")
+    if commands is None:
+        commands = list(dict.fromkeys(command for _, records in runs for command in records))
+    if not commands:
+        raise ResultsError("there is no check in any of the runs")
+    known = frozenset(commands)
+    for name, records in runs:
+        other = next((command for command in records if command not in known), None)
+        if other is not None:
+            raise ResultsError(f"{name} has a check that the zoo file does not have: {other}")
+    checks = tuple(
+        CheckResults(each, *_parts(each), tuple(records.get(each) for _, records in runs))
+        for each in commands
+    )
+    environments: list[Environment] = []
+    for record in (record for check in checks for record in check.records if record is not None):
+        if (found := environment_of(record)) not in environments:
+            environments.append(found)
+    return SweepResults(names, checks, tuple(environments))
+
+
+def _parts(command: str) -> tuple[str, str]:
+    """Return the source and the options of a command."""
+    try:
+        program, name, source, *options = shlex.split(command)
+    except ValueError:
+        return command, ""
+    return (source, shlex.join(options)) if (program, name) == ("fakexport", "check") else (command, "")

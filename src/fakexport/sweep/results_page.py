@@ -1,0 +1,183 @@
+"""The results of a sweep as a page: counts, reasons, and a row per check with all runs next to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fakexport.report import (
+    Cell,
+    Code,
+    Column,
+    Document,
+    Paragraph,
+    Part,
+    Row,
+    Section,
+    Table,
+    Tone,
+    bytes_text,
+)
+
+from .findings import Finding, findings_of
+from .results import NOT_RUN, CheckResults, SweepResults
+from .run_file import STATUSES, SweepRecord
+
+_PASSED = STATUSES[0]
+_ORDER = (*STATUSES, NOT_RUN)
+_FROM_BAD = (*reversed(STATUSES[1:]), NOT_RUN, _PASSED)
+_CHANGES = ("worse", "not in both", "better", "same")
+_MOST_REASONS = 200
+_RUN_COLUMNS = (
+    Column("status", is_choice=True),
+    Column("reason"),
+    Column("seconds"),
+    Column("peak memory"),
+    Column("environment", is_choice=True),
+)
+
+
+def results_document(results: SweepResults) -> Document:
+    """Return the page: what got worse and what does not pass comes first."""
+    total = len(results.checks)
+    passed = [results.counts(run).get(_PASSED, 0) for run in range(len(results.names))]
+    lead = "; ".join(
+        f"{name}: {count:,} of {total:,} checks export"
+        for name, count in zip(results.names, passed, strict=True)
+    )
+    return Document(
+        "fakexport sweep",
+        lead,
+        "good" if passed[-1] == total else "bad",
+        (
+            Section("Counts", tuple(_counts(results))),
+            Section("Reasons", tuple(_reasons(results))),
+            Section("Checks", (_checks(results),)),
+            Section("Environments", (_environments(results),)),
+        ),
+        "sweep.json",
+    )
+
+
+def _counts(results: SweepResults) -> Iterator[Part]:
+    yield Paragraph(
+        f"{len(results.checks):,} checks in every run. One that was refused, or did not run, has not passed."
+    )
+    options = list(dict.fromkeys(check.options for check in results.checks))
+    shown = [status for status in _ORDER if any(status in check.statuses for check in results.checks)]
+    shown = [_PASSED, *(status for status in shown if status != _PASSED)]
+    columns = (
+        Column("checks"),
+        Column("run", is_choice=True),
+        Column("of"),
+        *map(Column, shown),
+        Column("share"),
+    )
+    rows = []
+    for name in (None, *options) if len(options) > 1 else (None,):
+        of = sum(name is None or check.options == name for check in results.checks)
+        for run, title in enumerate(results.names):
+            found = results.counts(run, name)
+            share = 100 * found.get(_PASSED, 0) / of if of else 0.0
+            cells = [
+                Cell("all" if name is None else name or "(no options)"),
+                Cell(title),
+                Cell(f"{of:,}", of),
+            ]
+            cells += [Cell(f"{found.get(status, 0):,}", found.get(status, 0)) for status in shown]
+            rows.append(Row((*cells, Cell(f"{share:.1f} %", round(share, 1)))))
+    yield Table("Number of checks by status; the share is of those that export", columns, tuple(rows))
+
+
+def _reasons(results: SweepResults) -> Iterator[Table]:
+    columns = (Column("reason"), Column("status", is_choice=True), Column("checks"))
+    for run, name in enumerate(results.names):
+        found = results.reasons(run)
+        rows = tuple(
+            Row((Cell(reason), Cell(status, tone=_tone(status)), Cell(f"{count:,}", count)))
+            for status, reason, count in found[:_MOST_REASONS]
+        )
+        if rows:
+            lost = len(found) - len(rows)
+            yield Table(f"Why checks of {name} do not pass; SOURCE is the model", columns, rows, lost)
+
+
+def _checks(results: SweepResults) -> Table:
+    is_one = len(results.names) == 1
+    columns = [Column("model"), Column("options", is_choice=True)]
+    for name in results.names:
+        prefix = "" if is_one else f"{name}: "
+        columns += [Column(prefix + column.title, column.is_choice) for column in _RUN_COLUMNS]
+    columns += [] if is_one else [Column("change", is_choice=True)]
+    ordered = sorted(results.checks, key=_rank)
+    rows = tuple(_row(results, check) for check in ordered)
+    return Table("One row per check; open it for the command and the findings", tuple(columns), rows)
+
+
+def _rank(check: CheckResults) -> tuple[int, int]:
+    change = _CHANGES.index(check.change) if len(check.records) > 1 else 0
+    return change, _FROM_BAD.index(check.statuses[-1])
+
+
+def _row(results: SweepResults, check: CheckResults) -> Row:
+    cells = [Cell(check.source), Cell(check.options)]
+    for record in check.records:
+        cells += _result(results, record)
+    if len(check.records) > 1:
+        cells.append(Cell(check.change, tone="bad" if check.change == "worse" else None))
+    return Row(tuple(cells), tuple(_details(results, check)))
+
+
+def _result(results: SweepResults, record: SweepRecord | None) -> list[Cell]:
+    if record is None:
+        return [Cell(NOT_RUN, tone="warn"), *[Cell("")] * (len(_RUN_COLUMNS) - 1)]
+    return [
+        Cell(record.status, tone=_tone(record.status)),
+        Cell(record.reason),
+        Cell(f"{record.seconds:.1f}", record.seconds),
+        Cell(bytes_text(record.peak_bytes), record.peak_bytes),
+        Cell(_letter(results.environment(record))),
+    ]
+
+
+def _details(results: SweepResults, check: CheckResults) -> Iterator[Part]:
+    yield Code(check.command)
+    for name, record in zip(results.names, check.records, strict=True):
+        for finding in () if record is None else findings_of(record):
+            if len(results.names) > 1:
+                yield Paragraph(name)
+            yield Code("\n".join(_lines(finding)))
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    yield f"{finding.severity}[{finding.code}]: {finding.message}"
+    if finding.place:
+        yield f"  --> {finding.place}"
+    yield from (f"  = note: {note}" for note in finding.notes)
+    if finding.fix:
+        yield f"  = fix: {finding.fix}"
+
+
+def _environments(results: SweepResults) -> Table:
+    columns = (Column("environment"), Column("machine"), Column("versions"))
+    rows = tuple(
+        Row(
+            (
+                Cell(_letter(at)),
+                Cell(each.machine or "not recorded"),
+                Cell(
+                    ", ".join(f"{name} {version}" for name, version in each.versions.items())
+                    or "not recorded"
+                ),
+            )
+        )
+        for at, each in enumerate(results.environments)
+    )
+    return Table("Where the checks ran", columns, rows)
+
+
+def _letter(position: int) -> str:
+    return f"E{position + 1}"
+
+
+def _tone(status: str) -> Tone:
+    return "good" if status == _PASSED else "warn" if status == NOT_RUN else "bad"
