@@ -7,6 +7,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 
 from fakexport._torch.block_templates import template_of
+from fakexport._torch.functional_collectives import all_gather, all_reduce
 from fakexport._torch.template_replay import replay
 from fakexport.program import first_difference
 from tests.torch_facts.recorded_blocks import exported, reachable, recorded
@@ -39,6 +40,7 @@ BLOCKS = {
     "alias": lambda block, x: block.up(x.to(torch.float32)) + x,
     "sizes": lambda block, x: block.up(x) + torch.ones(x.shape[0], 1),
     "no gradients": lambda block, x: block.up(x.detach()).relu(),
+    "collectives": lambda block, x: all_reduce(all_gather(block.up(x), 1)),
     "several results": lambda block, x: torch.cat(block.up(x).split(2, -1)[::-1], -1),
 }
 

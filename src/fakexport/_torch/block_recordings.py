@@ -20,7 +20,8 @@ from .fake_tensors import FakeTensor, FakeTensorMode
 from .observed_tensors import SymbolicNumber, proxy_of, source_of, thunk_of, why_not_observable
 from .patching import Patches, in_force
 
-_META = frozenset({"nn_module_stack", "torch_fn", "val", "tensor_meta", "stack_trace"})
+# `eager_input_vals` are values of the arguments, on operators that need the strides of these: collectives.
+_META = frozenset({"nn_module_stack", "torch_fn", "val", "tensor_meta", "stack_trace", "eager_input_vals"})
 LITERALS = (
     type(None),
     bool,

@@ -18,9 +18,10 @@ from torch.fx.experimental.proxy_tensor import (
     _ProxyTensor,
     _SympyExprTrackerValue,
     disable_proxy_modes_tracing,
+    extract_val,
     track_tensor,
 )
-from torch.fx.node import map_arg
+from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_unflatten
 
 from .block_templates import InnerStack, Template
@@ -90,6 +91,8 @@ class _Replay:
             meta.update(one.meta)  # First of all, for the order of the keys.
             meta["nn_module_stack"] = self._stack(one.inner_stack).copy()
             meta["val"] = value
+            if "eager_input_vals" in meta:
+                meta["eager_input_vals"] = map_aggregate((args, kwargs), _value_of)
             if "torch_fn" in meta:
                 number = counts.get(one.function, 0) + one.count
                 meta["torch_fn"] = (f"{one.function.__name__}_{number}", one.meta["torch_fn"][1])
@@ -148,6 +151,12 @@ class _Replay:
         if how == "number":
             return self._size(what)
         return what if how == "literal" else self._values.tensor(what[1], self._size)
+
+
+def _value_of(argument: Any) -> Any:
+    """Return what `create_node` keeps of an argument of an operator that needs the strides of its inputs."""
+    is_known = isinstance(argument, Node) and "val" in argument.meta
+    return extract_val(argument.meta["val"]) if is_known else None
 
 
 def _texts(stack: Any) -> list[tuple[str, tuple[str, str]]]:

@@ -344,5 +344,6 @@ def described_facts(manifest: MethodManifest) -> ProgramFacts:
         prefix=manifest.prefix,
         call=manifest.call,
         adapter=manifest.adapter,
+        parallel=manifest.parallel,
         unbound=tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from fakexport.archive.extent import extent
 from fakexport.container import Digest, fault_of_name
-from fakexport.documents import AdapterRecord, CallRecord, Recipe
+from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Recipe
 from fakexport.error import InvalidValue
 
 if TYPE_CHECKING:
@@ -184,6 +184,7 @@ class MethodManifest:
             the same.
         call: The part of its inputs and outputs in generation; None if it is not a call of it.
         adapter: How the program needs an adapter; None if it was exported without one.
+        parallel: The rank whose part of the model it is; None for all of the model.
     """
 
     versions: Mapping[str, str]
@@ -204,6 +205,7 @@ class MethodManifest:
     prefix: Prefix | None = None
     call: CallRecord | None = None
     adapter: AdapterRecord | None = None
+    parallel: ParallelRecord | None = None
 
     def __post_init__(self) -> None:
         texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]

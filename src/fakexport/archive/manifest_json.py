@@ -27,6 +27,7 @@ from fakexport.documents import (
     OPERATORS,
     AdapterRecord,
     DocumentError,
+    ParallelRecord,
     Recipe,
     Step,
     boolean,
@@ -59,7 +60,7 @@ _KNOWN = (FORMAT, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
 
 _NAME = 4096
 _SENTENCE = 10_000
-_OF_FEW = ("prefix", "library_modules", "call", "adapter")
+_OF_FEW = ("prefix", "library_modules", "call", "adapter", "parallel")
 "Fields that are omitted when empty, as in archives written before these fields existed."
 _DIMENSIONS = 64
 _OPERANDS = 100_000
@@ -86,6 +87,8 @@ def _to_json(manifest: MethodManifest) -> dict[str, Any]:
     value = vars(manifest) | {name: dict(getattr(manifest, name)) for name in maps}
     if (adapter := manifest.adapter) is not None:
         value["adapter"] = {"mode": adapter.mode, "name": adapter.name}
+    if (rank := manifest.parallel) is not None:
+        value["parallel"] = {"degrees": rank.degrees, "rank": rank.rank, "ranks": rank.ranks}
     return {name: entry for name, entry in value.items() if entry or name not in _OF_FEW}
 
 
@@ -188,12 +191,17 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "prefix": _pair,
         "call": call_record,
         "adapter": _adapter,
+        "parallel": _parallel,
     }
 
 
 def _adapter(value: Any) -> AdapterRecord:
     mode = one_of(ADAPTER_MODES, "adapter mode")
     return AdapterRecord(**record(value, {"mode": mode, "name": lambda found: text(found, _NAME)}))
+
+
+def _parallel(value: Any) -> ParallelRecord:
+    return ParallelRecord(**record(value, {"degrees": _name, "rank": _size, "ranks": _size}))
 
 
 def _many(read: Callable[[Any], T], limits: Limits) -> Callable[[Any], tuple[T, ...]]:

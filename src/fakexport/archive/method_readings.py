@@ -20,6 +20,7 @@ from fakexport.weights import (
     as_needed,
     expected_of_program,
     model_of,
+    recipes_of,
     verified,
     with_values,
 )
@@ -54,7 +55,9 @@ class MethodWants:
         return cls(
             expected_of_program(program),
             bundle.prefixes.get(method),
-            facts_of(program).recipes or (),
+            recipes_of(program)
+            if facts_of(program).parallel is not None
+            else facts_of(program).recipes or (),
             model_of(program) if source is None else source,
             facts_of(program).adapter,
         )

@@ -243,6 +243,7 @@ def _described(
         prefix=prefix,
         call=facts.call,
         adapter=facts.adapter,
+        parallel=facts.parallel,
     )
 
 

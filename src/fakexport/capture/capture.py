@@ -54,6 +54,7 @@ from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
 from .recorded_state import with_state
 from .recovered import Recovered
+from .sharded_weights import check_sharded_weights
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +142,8 @@ def capture(
         hold_real_objects(program)
         for name, value in fold_lifted_moves(program).items():
             remember_value(program.constants[name], value)
+        if known.parallel is not None:
+            check_sharded_weights(program, known.parallel)
     except Exception as error:
         return Captured(None, failure_of(_of_subclass(module, error) or error))
     drop_refused_nodes(program)

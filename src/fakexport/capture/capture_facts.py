@@ -52,6 +52,7 @@ def facts_at_capture(
         call=inputs.call,
         component=source.component,
         adapter=None if source.adapter is None else source.adapter.record(built.module, inputs),
+        parallel=None if source.parallel is None else source.parallel.record(built.module),
     )
 
 

@@ -24,6 +24,7 @@ from fakexport.capture.recovered import PartialProgram, UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.documents import AdapterMode
 from fakexport.fake import Built, DeviceMap, install_transfers
+from fakexport.parallel import Degrees, parallel_source, refuse_with_parallel
 from fakexport.program import unused_parameters
 from fakexport.sources import (
     ExampleInputs,
@@ -53,6 +54,8 @@ def export(
     component: str | None = None,
     adapter: str | Path | None = None,
     adapter_mode: AdapterMode = "apart",
+    parallel: str | None = None,
+    rank: int = 0,
     reuse_blocks: bool = True,
     verify_reuse: bool = False,
 ) -> ExportedProgram:
@@ -82,6 +85,8 @@ def export(
         workload, cache_length: `prefill` or `decode` of an `hf:` model, as for `check`.
         component: A part of an `hf:` model, as for `check`.
         adapter, adapter_mode: A LoRA adapter of an `hf:` model, as for `check`.
+        parallel: Degrees of parallelism, as for `check`.
+        rank: With `parallel`: whose program. Its weights are the rank's parts, on the first device.
         reuse_blocks: Trace a few of equal blocks, not each, which is faster for deep models and produces the
             same program (docs/performance.md).
         verify_reuse: Reuse blocks, trace a second time with every block, and compare the programs.
@@ -111,9 +116,14 @@ def export(
     found = component_source(
         found, component, workload=workload, is_dynamic=bool(dynamic_shapes), has_inputs=has_inputs
     )
+    degrees = None if parallel is None else Degrees.parse(parallel)
+    found = parallel_source(found, degrees, rank)
+    refuse_with_parallel(degrees, strict=strict, workload=workload, device_map=device_map)
     chosen = None if dtype is None else parse_dtype(dtype)
     placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(target) as devices:
+        if degrees is not None:
+            degrees.check_devices(devices)
 
         def made() -> tuple[Built, ExampleInputs]:
             built = _built(found, devices, placed, chosen)

@@ -25,6 +25,7 @@ from fakexport.devices import check_emulation, emulate, peak_bytes
 from fakexport.diagnostics import fold
 from fakexport.documents import AdapterMode
 from fakexport.error import InvalidValue
+from fakexport.parallel import Degrees, parallel_source, refuse_with_parallel
 from fakexport.program import ModuleSummary, diff, inspect_module, no_difference
 from fakexport.report import Progress, Report, Step, TargetDifference, Verdict
 from fakexport.sources import (
@@ -57,6 +58,8 @@ def check(
     component: str | None = None,
     adapter: str | Path | None = None,
     adapter_mode: AdapterMode = "apart",
+    parallel: str | None = None,
+    rank: int | None = None,
     reuse_blocks: bool = True,
     verify_reuse: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
@@ -85,6 +88,9 @@ def check(
         adapter: A folder with a LoRA adapter of peft for an `hf:` model; or `NAME=FOLDER`, to bundle several.
         adapter_mode: `apart`: its matrices are weights of the program; `merged`: they are merged into the
             weights when these are bound; `inputs`: they are inputs.
+        parallel: Degrees of tensor and expert parallelism, `tp=8` or `tp=8,ep=8`, by the plan that the `hf:`
+            model has: the program is that of rank 0, and other ranks are compared with it.
+        rank: With `parallel`: check the program of this rank alone.
         reuse_blocks: Trace a few of equal blocks, not each; the program is the same.
         verify_reuse: Capture a second time with every block traced, and compare; FE001 if they differ.
         on_progress: Called at the start of each step.
@@ -110,8 +116,14 @@ def check(
     model = resolve(source, use_cache=use_cache, workload=call)
     model = adapter_source(model, adapter, adapter_mode, workload, has_inputs=given)
     model = component_source(model, component, workload, is_dynamic=bool(dynamic_shapes), has_inputs=given)
+    degrees = None if parallel is None else Degrees.parse(parallel)
+    whole = model
+    model = parallel_source(whole, degrees, rank or 0)
+    refuse_with_parallel(degrees, strict=strict, workload=workload, device_map=device_map)
     request = Request(
         source=model,
+        ranks=None if degrees is None or rank is not None else lambda r: parallel_source(whole, degrees, r),
+        degrees=degrees,
         inputs=[parse_input_spec(text) for text in inputs],
         args=args,
         kwargs=kwargs,
@@ -127,6 +139,9 @@ def check(
     asked = parse_targets(target, device_map, dtype, model)
     for row in asked:
         check_emulation(row.topology)
+        if degrees is not None:
+            degrees.check_devices(row.topology)
+            refuse_with_parallel(degrees, device_map=row.device_map)
     announce = on_progress or (lambda progress: None)
     checks = TargetChecks(request, asked)
     outcomes = []
@@ -146,7 +161,7 @@ def check(
     if sum(verdict.is_exportable for verdict in verdicts) > 1:
         announce(Progress(len(asked), len(asked), "", "compare"))
     return Report(
-        source=model.spec,
+        source=model.spec if request.ranks is None else f"{whole.spec} --parallel {parallel}",
         verdicts=verdicts,
         differences=tuple(_differences(verdicts, checks.traced_for)),
         diagnostics=fold(diagnostic for _, found in outcomes for diagnostic in found),

@@ -23,6 +23,7 @@ from fakexport.capture import (
     given_inputs,
     verify_reuse,
 )
+from fakexport.checking.ranks import RankFailure, summarise_ranks
 from fakexport.checking.targets import Target
 from fakexport.devices import emulate, peak_bytes
 from fakexport.diagnose import (
@@ -38,6 +39,7 @@ from fakexport.diagnose import (
 )
 from fakexport.diagnostics import Diagnostic
 from fakexport.fake import Built, SubclassNotKept, install_transfers
+from fakexport.parallel import Degrees
 from fakexport.program import (
     ProgramFacts,
     derived_program,
@@ -47,7 +49,7 @@ from fakexport.program import (
     summarise,
     transfers,
 )
-from fakexport.report import Stage, Step, Timings, Verdict
+from fakexport.report import RankSummary, Stage, Step, Timings, Verdict
 from fakexport.sources import ExampleInputs, InputSpec, Source, SourceError, inputs_from_specs
 
 Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
@@ -55,9 +57,14 @@ Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
 
 @dataclass(frozen=True)
 class Request:
-    """What is the same for every target; the fields are arguments of `check`, read."""
+    """What is the same for every target; the fields are arguments of `check`, read.
+
+    With `ranks`, which returns the source of a rank, other ranks than that of `source` are compared with it.
+    """
 
     source: Source
+    degrees: Degrees | None
+    ranks: Callable[[int], Source] | None
     inputs: Sequence[InputSpec]
     args: tuple[Any, ...] | None
     kwargs: Mapping[str, Any] | None
@@ -153,7 +160,33 @@ class TargetChecks:
 
     def _traced(self, target: Target, clock: _Clock, alike: _Trace | None) -> _Trace | _Failure:
         """Return the trace of a target, which is compared with one that should be the same."""
-        request = self._request
+        trace = self._traced_source(self._request, target, clock)
+        if isinstance(trace, _Failure):
+            return trace
+        difference = None if alike is None else first_difference(alike.program, trace.program)
+        if difference is not None:
+            raise ReuseMismatch(f"on devices that answer alike the program differs in the {difference}")
+        return self._with_ranks(trace, target, clock)
+
+    def _with_ranks(self, trace: _Trace, target: Target, clock: _Clock) -> _Trace | _Failure:
+        """Return a trace with what the other ranks have in common with it; a failure if one of them fails."""
+        request, source_of = self._request, self._request.ranks
+        if source_of is None or request.degrees is None:
+            return trace
+
+        def traced(rank: int) -> ExportedProgram | RankFailure:
+            other = self._traced_source(replace(request, source=source_of(rank)), target, clock)
+            return (
+                RankFailure(rank, other.found, other.notes) if isinstance(other, _Failure) else other.program
+            )
+
+        ranks = summarise_ranks(trace.program, request.degrees, traced)
+        if isinstance(ranks, RankFailure):
+            return _Failure(ranks.found, (f"rank 0 exports, and rank {ranks.rank} does not", *ranks.notes))
+        return replace(trace, ranks=ranks)
+
+    def _traced_source(self, request: Request, target: Target, clock: _Clock) -> _Trace | _Failure:
+        """Return the trace of the source of a request for a target."""
         with clock.running("build", "build"):
             built, inputs = _made(request, target)
         blocks = TracedBlocks(built.module) if request.is_counted else None
@@ -183,11 +216,7 @@ class TargetChecks:
             found = diagnose_failure(captured.failure, explored, topology=target.topology)
             omitted = diagnose_left_out(request.source, None, built.module, inputs)
             return _Failure((*omitted, *found), tuple(diagnose_assumptions(explored)))
-        trace = _Trace(target.spec.name, built, inputs, captured)
-        difference = None if alike is None else first_difference(alike.program, trace.program)
-        if difference is not None:
-            raise ReuseMismatch(f"on devices that answer alike the program differs in the {difference}")
-        return trace
+        return _Trace(target.spec.name, built, inputs, captured)
 
     def _judged(
         self, verdict: Verdict, target: Target, trace: _Trace
@@ -211,6 +240,7 @@ class TargetChecks:
             notes=built.notes + unused + findings.notes,
             placement=built.placement.device_map,
             modules=inspect_module(built.module),
+            ranks=trace.ranks,
             program=program,
         )
         return judged, (*omitted, *findings.diagnostics)
@@ -229,6 +259,7 @@ class _Trace:
     built: Built
     inputs: ExampleInputs
     captured: Captured
+    ranks: RankSummary | None = None
 
     @property
     def program(self) -> ExportedProgram:
@@ -278,7 +309,7 @@ class _Clock:
         try:
             yield
         finally:
-            self.seconds[stage] = time.perf_counter() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
 def build_target(source: Source, target: Target) -> Built:

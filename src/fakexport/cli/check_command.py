@@ -25,6 +25,7 @@ from fakexport.cli.options import (
     NoProgress,
     OptionalSource,
     OutputFormat,
+    Parallel,
     Profiles,
     ReuseBlocks,
     Strict,
@@ -50,6 +51,7 @@ def check_command(
     component: Component = None,
     adapter: Adapter = None,
     adapter_mode: AdapterMode = "apart",
+    parallel: Parallel = None,
     reuse_blocks: ReuseBlocks = None,
     format_: Annotated[
         OutputFormat,
@@ -108,6 +110,7 @@ def check_command(
             component=component,
             adapter=adapter,
             adapter_mode=adapter_mode,
+            parallel=parallel,
         ),
         lock=_lock(context, project, is_whole=source is None, is_locked=locked, is_updating=update_lock),
         is_progress_shown=not no_progress,

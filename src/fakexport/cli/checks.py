@@ -29,6 +29,7 @@ class CheckedCall:
     component: str | None = None
     adapter: str | None = None
     adapter_mode: AdapterMode = "apart"
+    parallel: str | None = None
 
 
 class ReportOutput(Protocol):
@@ -120,6 +121,7 @@ def _check(
         component=call.component,
         adapter=call.adapter,
         adapter_mode=call.adapter_mode,
+        parallel=call.parallel,
         reuse_blocks=options.reuse_blocks is not False,
         on_progress=on_progress,
     )

@@ -20,6 +20,7 @@ from fakexport.cli.options import (
     ExampleInputs,
     Libraries,
     NoProgress,
+    Parallel,
     Profiles,
     ReuseBlocks,
     Source,
@@ -67,6 +68,11 @@ def export_command(
     ] = None,
     adapter: Adapter = None,
     adapter_mode: AdapterMode = "apart",
+    parallel: Parallel = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(metavar="R", help="With --parallel: write the program of rank R, from 0."),
+    ] = None,
     reuse_blocks: ReuseBlocks = None,
     verify_reuse: Annotated[
         bool,
@@ -85,6 +91,8 @@ def export_command(
     Exit code 0: written, without errors. 1: errors were reported; if the export itself failed, nothing is
     written. 2: bad usage or environment, or the file cannot be written.
     """
+    if parallel is not None and rank is None:
+        raise typer.BadParameter("--parallel needs --rank R: an archive is the program of one rank")
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
         from fakexport.checking import check
 
@@ -104,6 +112,8 @@ def export_command(
                 component=part,
                 adapter=adapter,
                 adapter_mode=adapter_mode,
+                parallel=parallel,
+                rank=rank,
                 reuse_blocks=reuse_blocks is not False,
                 verify_reuse=verify_reuse,
                 on_progress=on_progress,

@@ -123,6 +123,14 @@ AdapterMode = Annotated[
         "bound; or inputs of the program, so that adapters are swapped without a new export.",
     ),
 ]
+Parallel = Annotated[
+    str | None,
+    typer.Option(
+        "--parallel",
+        metavar="tp=N[,ep=N]",
+        help="Shard an hf: model over N devices by its own tensor parallel plan, with ep=N the experts too.",
+    ),
+]
 BoundAdapters = Annotated[
     list[str] | None,
     typer.Option(

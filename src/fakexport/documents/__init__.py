@@ -7,6 +7,7 @@ from .document_error import DocumentError
 from .escaping import escaped
 from .json_text import memory_estimate, parse_json
 from .library_names import class_name, module_name, operator_name
+from .parallel_record import ParallelRecord, Shard
 from .recipe import OPERATORS, Numbers, Recipe, Step
 from .typed_json import (
     MAX_INTEGER,
@@ -39,7 +40,9 @@ __all__ = [
     "DocumentError",
     "GenerationDefaults",
     "Numbers",
+    "ParallelRecord",
     "Recipe",
+    "Shard",
     "StateTensor",
     "Step",
     "boolean",

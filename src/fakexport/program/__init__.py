@@ -1,5 +1,6 @@
 """Reads programs and puts them on other devices: what is in them, what moves, where two of them differ."""
 
+from fakexport.program.collectives import Collective, collectives
 from fakexport.program.derived_program import derived_program, handed_on
 from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
 from fakexport.program.differences.alignment import align
@@ -14,6 +15,7 @@ from fakexport.program.differences.program_difference import (
     RangeDifference,
     SignatureDifference,
 )
+from fakexport.program.differing_numbers import differing_numbers
 from fakexport.program.fingerprint import ConstantLine, Fingerprint, NodeLine, PortLine, fingerprint
 from fakexport.program.identity import first_difference
 from fakexport.program.library_operators import (
@@ -72,6 +74,7 @@ from fakexport.program.written_state import written_state
 
 __all__ = [
     "NO_PATH",
+    "Collective",
     "ConstantDifference",
     "ConstantLine",
     "DeviceListing",
@@ -106,6 +109,7 @@ __all__ = [
     "align",
     "attribute",
     "checked_module",
+    "collectives",
     "copied_graph",
     "derived_program",
     "device_of_literal",
@@ -113,6 +117,7 @@ __all__ = [
     "devices_of_program",
     "diff",
     "diff_fingerprints",
+    "differing_numbers",
     "example_inputs_of",
     "facts_of",
     "fingerprint",

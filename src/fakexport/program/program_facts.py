@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.devices import Topology
-from fakexport.documents import AdapterRecord, CallRecord, Recipe
+from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Recipe
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.unbound_constant import UnboundConstant
 
@@ -42,6 +42,7 @@ class ProgramFacts:
         call: The part of its inputs and outputs in generation; None for a program that is not a call of it.
         component: The part of the model of its source that it computes, by name; None for all of it.
         adapter: How the program needs an adapter; None for a model without one.
+        parallel: The rank whose part of the model it is; None for all of the model.
         has_stand_in_inputs: Whether its example inputs are zeros that fakexport gave it.
         model: The module that was captured, which may know how its checkpoints are laid out; None after
             loading. Two facts may be equal and have other modules.
@@ -62,6 +63,7 @@ class ProgramFacts:
     call: CallRecord | None = None
     component: str | None = None
     adapter: AdapterRecord | None = None
+    parallel: ParallelRecord | None = None
     has_stand_in_inputs: bool = False
     model: nn.Module | None = field(default=None, compare=False, repr=False)
 
@@ -78,7 +80,13 @@ class ProgramFacts:
         """Return those that say how a checkpoint becomes the weights, and none of where the program came
         from.
         """
-        return ProgramFacts(recipes=self.recipes, prefix=self.prefix, model=self.model, adapter=self.adapter)
+        return ProgramFacts(
+            recipes=self.recipes,
+            prefix=self.prefix,
+            model=self.model,
+            adapter=self.adapter,
+            parallel=self.parallel,
+        )
 
     def bound(self, devices: Sequence[str], device_map: str | Mapping[str, str] | None) -> ProgramFacts:
         """Return the facts of what `bind` makes of a program with a device map; they stay where nothing

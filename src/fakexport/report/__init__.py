@@ -58,6 +58,7 @@ from fakexport.report.planned_costs import PlannedBound, PlannedCosts, PlannedDe
 from fakexport.report.progress import Progress, Step
 from fakexport.report.project_report import ProjectReport, project_summary_line, project_to_dict
 from fakexport.report.quantity import bytes_text
+from fakexport.report.rank_summary import RankGroup, RankSummary
 from fakexport.report.rule_listing import render_rules
 from fakexport.report.rule_page import explain, explain_all
 from fakexport.report.sarif import render_sarif
@@ -100,6 +101,8 @@ __all__ = [
     "PlannedTensor",
     "Progress",
     "ProjectReport",
+    "RankGroup",
+    "RankSummary",
     "Report",
     "Row",
     "Section",

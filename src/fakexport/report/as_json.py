@@ -61,6 +61,7 @@ def _target(verdict: Verdict) -> dict[str, Any]:
         "transfers": plain(verdict.transfers),
         "memory_left": plain(verdict.memory_left),
         "recovered": _recovered(verdict.recovered),
+        "ranks": plain(verdict.ranks),
     }
 
 

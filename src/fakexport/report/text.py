@@ -8,6 +8,7 @@ from fakexport.diagnostics import render_text
 from fakexport.documents import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.quantity import plural
+from fakexport.report.rank_summary import rank_listing
 from fakexport.report.transfer_listing import transfer_listing
 from fakexport.report.verdict import Report
 from fakexport.report.verdict_table import remarks, verdict_table
@@ -56,6 +57,9 @@ def _parts(report: Report, width: int) -> Iterator[list[str]]:
     yield _titled(
         "Transfers",
         [transfer_listing(verdict, width=width) for verdict in report.verdicts if verdict.transfers],
+    )
+    yield _titled(
+        "Ranks", [rank_listing(v.target.name, v.ranks) for v in report.verdicts if v.ranks is not None]
     )
     for diagnostic in report.diagnostics:
         yield [render_text(diagnostic)]

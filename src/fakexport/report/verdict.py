@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from fakexport.capture import Recovered
     from fakexport.program import ModuleSummary, ProgramDifference, ProgramSummary, Transfer
+    from fakexport.report.rank_summary import RankSummary
 
 Stage = Literal["build", "capture", "analyse"]
 
@@ -78,6 +79,7 @@ class Verdict:
             negative where they do not fit. Without the host and devices whose memory is not known.
         placement: Device by module path, as it was used; with the program, for saving.
         modules: The tree of the model's modules, for pages; None where there is no program.
+        ranks: The programs of all ranks, where the model is parallel; `program` is that of rank 0.
         program: The program itself; like the placement it is part of no rendering.
     """
 
@@ -92,6 +94,7 @@ class Verdict:
     memory_left: Mapping[str, int] = field(default_factory=dict)
     placement: Mapping[str, str] = field(default_factory=dict, repr=False)
     modules: ModuleSummary | None = field(default=None, repr=False, compare=False)
+    ranks: RankSummary | None = None
     program: ExportedProgram | None = field(default=None, repr=False, compare=False)
 
 

@@ -74,6 +74,7 @@ class Source:
         parts: Returns the source of a part, from a spec for messages and its name, where a part is a model of
             its own; None: it has no such parts.
         adapter: The adapter that is on the model, and the names of its weights; None where there is none.
+        parallel: The rank whose part of the model this is; None for all of it.
     """
 
     spec: str
@@ -88,3 +89,4 @@ class Source:
     quantization: Quantization | None = None
     parts: Callable[[str, str], Source] | None = None
     adapter: Any = None
+    parallel: Any = None

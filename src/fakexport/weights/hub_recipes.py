@@ -9,16 +9,19 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport.documents import Recipe
+from fakexport.documents import Recipe, Shard
 from fakexport.program import facts_of
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import ConversionFailed, hub_layout, is_transformers_model
-from fakexport.weights.recipe import NotRecordable, recipe_of
+from fakexport.weights.recipe import NotRecordable, cut, recipe_of
 
 
 def model_of(program: ExportedProgram) -> nn.Module | None:
-    """Return the transformers model that a program was captured from, which knows its layouts; or None."""
-    module = facts_of(program).model
+    """Return the transformers model that a program was captured from, which knows its layouts; or None.
+
+    That of one rank does not: its checkpoints are those of the whole model, and recipes cut the rank's parts.
+    """
+    module = None if facts_of(program).parallel is not None else facts_of(program).model
     return module if is_transformers_model(module) else None
 
 
@@ -29,21 +32,29 @@ def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
     derived for a transformers module; a loaded program has its own; any other program has none. A conversion
     that does more than move data has no recipe: binding it needs transformers, or reports what is missing.
     """
-    if (known := facts_of(program).recipes) is not None:
+    facts = facts_of(program)
+    if (known := facts.recipes) is not None:
         return known
-    model, record = model_of(program), facts_of(program).adapter
-    names = {} if record is None else record.weights
-    return () if model is None else _derived(model, program.state_dict, names)
-
-
-def _derived(module: Any, wanted: Mapping[str, object], names: Mapping[str, str]) -> tuple[Recipe, ...]:
-    try:
-        entries = _hub_entries(module, names)
-    except Exception:  # `save_pretrained` raises the same: there is no checkpoint that would need a recipe.
+    if not is_transformers_model(facts.model):
         return ()
-    recipes = []
+    names = {} if facts.adapter is None else facts.adapter.weights
+    shards = {} if facts.parallel is None else facts.parallel.shards
+    return _derived(facts.model, program.state_dict, names, shards)
+
+
+def _derived(
+    module: Any, wanted: Mapping[str, object], names: Mapping[str, str], shards: Mapping[str, Shard]
+) -> tuple[Recipe, ...]:
+    # The entry may also be the whole weight of the module, under the name that it has there.
+    whole = [Recipe((name,), (), ((name, 0),)) for name in shards]
+    try:
+        entries = _hub_entries(module, names, shards)
+    except Exception:  # `save_pretrained` raises the same: there is no checkpoint that would need a recipe.
+        return tuple(sorted((cut(recipe, shards) for recipe in whole), key=lambda recipe: recipe.weights))
+    recipes = [recipe for recipe in whole if recipe.entries[0] not in entries]
     for conversion in hub_layout(entries, module, wanted):
-        if not conversion.operations and conversion.entries == (conversion.target,):
+        is_same = not conversion.operations and conversion.entries == (conversion.target,)
+        if is_same and conversion.target not in shards:
             continue
         try:
             recipe = recipe_of(conversion, entries)
@@ -51,15 +62,17 @@ def _derived(module: Any, wanted: Mapping[str, object], names: Mapping[str, str]
             continue
         if any(name in wanted for name, _ in recipe.weights):
             recipes.append(recipe)
-    return tuple(sorted(recipes, key=lambda recipe: recipe.weights))
+    return tuple(sorted((cut(recipe, shards) for recipe in recipes), key=lambda recipe: recipe.weights))
 
 
-def _hub_entries(module: Any, names: Mapping[str, str]) -> dict[str, Weight]:
-    """Return the entries that `save_pretrained` writes, from shapes alone."""
+def _hub_entries(module: Any, names: Mapping[str, str], shards: Mapping[str, Shard]) -> dict[str, Weight]:
+    """Return the entries that `save_pretrained` writes of the whole model, from shapes alone."""
     from transformers.core_model_loading import revert_weight_conversion
 
     state = {
-        names.get(name, name): torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        names.get(name, name): torch.empty(
+            shards[name].shape if name in shards else tensor.shape, dtype=tensor.dtype, device="meta"
+        )
         for name, tensor in module.state_dict().items()
         if isinstance(tensor, torch.Tensor)
     }

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from fakexport._torch.kernel_observer import kernels_observed
-from fakexport.documents import Numbers, Recipe, Step
+from fakexport.documents import Numbers, Recipe, Shard, Step
 from fakexport.error import FakexportError, first_line
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed, Read
 
-__all__ = ["OPERATORS", "NotRecordable", "by_recipes", "recipe_of"]
+__all__ = ["OPERATORS", "NotRecordable", "by_recipes", "cut", "recipe_of"]
 
 Tensors = Sequence[torch.Tensor]
 
@@ -96,6 +96,28 @@ def recipe_of(conversion: Conversion, entries: Mapping[str, Weight]) -> Recipe:
     return Recipe(
         conversion.entries, tuple(log.steps), tuple((name, log.index(value)) for name, value in made.items())
     )
+
+
+def cut(recipe: Recipe, shards: Mapping[str, Shard]) -> Recipe:
+    """Return a recipe that leaves of each weight the part that a rank holds.
+
+    Args:
+        recipe: Makes whole weights.
+        shards: The part of each sharded weight by name.
+    """
+    steps = list(recipe.steps)
+    count = len(recipe.entries) + sum(len(s.numbers) - 1 if s.operator == "split" else 1 for s in steps)
+    weights = []
+    for name, index in recipe.weights:
+        if (shard := shards.get(name)) is not None:
+            parts = [Step("slice", (index,), (shard.dim, a, b - a)) for a, b in shard.ranges]
+            steps += parts
+            index, count = count, count + len(parts)
+            if len(parts) > 1:
+                steps.append(Step("cat", tuple(range(index, count)), (shard.dim,)))
+                index, count = count, count + 1
+        weights.append((name, index))
+    return Recipe(recipe.entries, tuple(steps), tuple(weights))
 
 
 class _Log:

@@ -1,0 +1,148 @@
+"""Shard a model of transformers by its own plan, for one rank, as its `from_pretrained` does."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport._torch.patching import Patches
+from fakexport.documents import Shard
+from fakexport.error import InvalidValue
+from fakexport.sources import SourceError
+
+from .degrees import Degrees
+from .heads import check_heads
+from .place import Place
+from .shard import part_of, shard_of
+from .styles import install
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """What became of a model on one rank.
+
+    Args:
+        shards: The part of each sharded weight by name; the others are whole on every rank.
+        unused_rules: Rules of the plan that name nothing in the model.
+    """
+
+    shards: Mapping[str, Shard]
+    unused_rules: tuple[str, ...]
+
+
+def shard_model(model: nn.Module, degrees: Degrees, rank: int) -> Sharded:
+    """Leave of each weight what a rank holds, and let the modules communicate. Changes the model.
+
+    Args:
+        model: A model of transformers, of fake tensors or real ones.
+        degrees: Of tensor and expert parallelism.
+        rank: Which part.
+    Raises:
+        SourceError: The model has no plan, or one that does not fit it or the degrees; one line.
+    """
+    plan, unused = _plan(model, degrees)
+    place = Place(rank, degrees.ranks)
+    styles = _library(".parallel_utils").ALL_PARALLEL_STYLES
+    modules = dict(model.named_modules(remove_duplicate=False))
+    held = dict(model.named_parameters(remove_duplicate=False))
+    check_heads(modules, plan, degrees)
+    shards: dict[str, Shard] = {}
+    for name in (name for name in plan if name in held):
+        found = _shard(modules, name, styles[plan[name]], place)
+        if found is not None:
+            shards[name] = found
+    if not shards:
+        raise SourceError(
+            f"the plan of {type(model).__name__} shards no weight: --parallel does not apply to it"
+        )
+    _keep_ties(modules, held, shards)
+    for name in (name for name in plan if name not in held):
+        install(modules[name], name, plan[name], styles[plan[name]], place)
+    return Sharded(shards, unused)
+
+
+def _shard(modules: Mapping[str, nn.Module], name: str, style: Any, place: Place) -> Shard | None:
+    """Let a style shard a parameter; return the part that is left, None for all of it."""
+    owner, _, key = name.rpartition(".")
+    made: list[Shard] = []
+
+    def distribute_tensor(
+        tensor: torch.Tensor, mesh: Place, placements: list[Any], *, src_data_rank: int | None = None
+    ) -> torch.Tensor:
+        (placement,) = placements
+        if placement.is_replicate():
+            return tensor
+        groups = getattr(placement, "split_factor", 1)
+        made.append(shard_of(tensor.shape, placement.dim, place.ranks, place.rank, groups))
+        last = shard_of(tensor.shape, placement.dim, place.ranks, place.ranks - 1, groups)
+        if 0 in last.local_shape:
+            size = tensor.shape[placement.dim]
+            raise InvalidValue(f"a dimension of {size} has no part for some of {place.ranks} ranks")
+        return part_of(tensor.detach(), made[0])
+
+    places = [_library(".tensor_parallel"), _library(".expert_parallel")]
+    with Patches({(module, "distribute_tensor"): distribute_tensor for module in places}):
+        try:
+            style.validate_param(modules[owner], key, place, parameter_name=name)
+            style.shard_param(modules[owner], key, place)
+        except ValueError as error:
+            raise SourceError(f"{name} cannot be sharded: {error}") from error
+    return made[0] if made else None
+
+
+def _keep_ties(
+    modules: Mapping[str, nn.Module], held: Mapping[str, nn.Parameter], shards: Mapping[str, Shard]
+) -> None:
+    """Make parts of one weight one parameter again. Names of one weight with other parts are refused."""
+    first: dict[int, str] = {}
+    for name, weight in held.items():
+        known = first.setdefault(id(weight), name)
+        if known == name:
+            continue
+        if shards.get(known) != shards.get(name):
+            raise SourceError(f"{name} is tied to {known}, and the plan shards them differently")
+        owner, _, key = known.rpartition(".")
+        part = modules[owner]._parameters[key]
+        owner, _, key = name.rpartition(".")
+        modules[owner]._parameters[key] = part
+
+
+def _plan(model: nn.Module, degrees: Degrees) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the style of each module and parameter, and the rules that name none."""
+    resolve = getattr(model, "_resolve_parallel_plans", None)
+    tensor_rules: Mapping[str, str] | None = getattr(model, "tp_plan", None)
+    if resolve is None:
+        raise SourceError(f"--parallel needs a model of transformers with a plan, not {type(model).__name__}")
+    kind = type(model).__name__
+    if not tensor_rules:
+        raise SourceError(f"{kind} has no tensor parallel plan (`base_model_tp_plan` of its config)")
+    if degrees.expert > 1 and not model.ep_plan:
+        raise SourceError(
+            f"{kind} has no expert parallel plan (`base_model_ep_plan` of its config): leave out ep"
+        )
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise SourceError(f"--parallel does not shard quantized weights, which {kind} has")
+    config = _library("").DistributedConfig
+    try:
+        tensor, expert, _ = resolve(config(tp_size=degrees.tensor, ep_size=degrees.expert))
+    except ValueError as error:
+        raise SourceError(f"the parallel plan of {kind} does not apply: {error}") from error
+    numberless = _library(".parallel_utils").replace_layer_number_by_wildcard
+    names = itertools.chain(model.named_modules(), model.named_parameters())
+    found = {numberless(name) for name, _ in names}
+    unused = tuple(rule for rule in tensor_rules if rule not in found)
+    return {**tensor, **expert}, unused
+
+
+def _library(name: str) -> Any:
+    """Return a module of transformers that older versions do not have."""
+    try:
+        return importlib.import_module(f"transformers.distributed{name}")
+    except ImportError as error:
+        raise SourceError(f"--parallel needs transformers 5.23 or later: {error}") from error

@@ -1,0 +1,80 @@
+"""What `--parallel` says: over how many devices a model is sharded, and how."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fakexport.devices import Topology
+from fakexport.error import InvalidValue
+
+MAX_RANKS = 1024
+_PART = re.compile(r"([a-z]+)\s*=\s*([0-9]{1,6})")
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """The degrees of parallelism of a model.
+
+    Args:
+        tensor: Ranks that hold a shard of each sharded weight.
+        expert: Ranks that hold whole experts of their own; 1: experts are sharded as the tensor plan says.
+    """
+
+    tensor: int
+    expert: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Degrees:
+        """Read `tp=8`, or `tp=8,ep=8`.
+
+        Raises:
+            ValueError: another text, or degrees that do not go together; one line.
+
+        Example:
+            >>> Degrees.parse("tp=4").ranks
+            4
+        """
+        found: dict[str, int] = {}
+        for part in text.split(","):
+            match = _PART.fullmatch(part.strip())
+            if match is None or match[1] not in ("tp", "ep") or match[1] in found:
+                raise InvalidValue(f"--parallel {text!r}: expected tp=N, or tp=N,ep=N for experts")
+            found[match[1]] = int(match[2])
+        if "tp" not in found:
+            raise InvalidValue(f"--parallel {text!r}: name the degree of tensor parallelism, such as tp=8")
+        degrees = cls(found["tp"], found.get("ep", 1))
+        if not 2 <= degrees.tensor <= MAX_RANKS:
+            raise InvalidValue(f"--parallel {text!r}: a degree is 2 to {MAX_RANKS}")
+        if degrees.expert not in (1, degrees.tensor):
+            every = f"use ep={degrees.tensor} or leave out ep"
+            raise InvalidValue(f"--parallel {text!r}: experts are sharded over all ranks: {every}")
+        return degrees
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes, each of which runs one program."""
+        return self.tensor
+
+    @property
+    def canonical(self) -> str:
+        """The same degrees in the shortest text."""
+        return f"tp={self.tensor}" + (f",ep={self.expert}" if self.expert > 1 else "")
+
+    def check_devices(self, topology: Topology) -> None:
+        """Refuse devices that the ranks cannot have one each of.
+
+        Raises:
+            ValueError: fewer devices than ranks, or devices of several models. On the CPU, every rank is a
+                process of one machine.
+        """
+        devices = topology.accelerators
+        if not devices:
+            return
+        if len(devices) < self.ranks:
+            has = f"{topology.canonical} has {len(devices)}"
+            raise InvalidValue(f"--parallel {self.canonical} needs {self.ranks} devices, and {has}")
+        if len({(device.type, device.profile.name) for device in devices}) > 1:
+            raise InvalidValue(
+                f"--parallel {self.canonical} needs devices of one model: {topology.canonical} mixes them"
+            )
