@@ -1,0 +1,1 @@
+"""The plugin of pytest, which pytest finds by its entry point."""
