@@ -2,6 +2,7 @@
 
 `python -m tests.round_trip --work FOLDER [--only llama,timm:resnet18] [--steps write,open,stock,page]`
 `python -m tests.round_trip --work FOLDER [--only llama] --steps sizes,sizes-page`
+`python -m tests.round_trip --work FOLDER --only llama --steps sizes,sizes-update` keeps the other rows of the page
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 STEPS = ("write", "open", "stock", "page")
-PAGES = ("page", "sizes-page")
+PAGES = ("page", "sizes-page", "sizes-update")
 LIMIT_S = 300
 AT_ONCE = 25
 
@@ -48,6 +49,8 @@ def main() -> None:
         _write_page(options.work, options.timm_versions)
     if "sizes-page" in steps:
         _write_sizes_page(options.work)
+    if "sizes-update" in steps:
+        _write_sizes_page(options.work, is_update=True)
 
 
 def _write_page(work: Path, timm_versions: str) -> None:
@@ -57,10 +60,11 @@ def _write_page(work: Path, timm_versions: str) -> None:
     PAGE.write_text(render(rows_in(work), of), encoding="utf-8")
 
 
-def _write_sizes_page(work: Path) -> None:
-    from .sizes_page import PAGE, read_sizes, render
+def _write_sizes_page(work: Path, *, is_update: bool = False) -> None:
+    from .sizes_page import PAGE, read_sizes, render, updated
 
-    PAGE.write_text(render(read_sizes(work), _versions()), encoding="utf-8")
+    rows = read_sizes(work)
+    PAGE.write_text(render(updated(rows) if is_update else rows, _versions()), encoding="utf-8")
 
 
 def _versions() -> str:

@@ -13,7 +13,7 @@ from typing import get_args
 from .guarded_sizes import Outcome
 from .reasons import DIFFERENT
 
-__all__ = ["PAGE", "OtherSizes", "counted", "published", "read_sizes", "render"]
+__all__ = ["PAGE", "OtherSizes", "counted", "published", "read_sizes", "render", "updated"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "other_sizes.md"
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
@@ -127,7 +127,25 @@ def render(rows: Sequence[OtherSizes], versions: str) -> str:
 
 
 def published() -> dict[str, OtherSizes]:
-    """The rows of the page as it is, by name."""
+    """The rows of the page as it is, by name; those without calls are not among them."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     rows = [OtherSizes.parse(line) for line in lines if line.startswith("| `")]
     return {row.name: row for row in rows}
+
+
+def updated(rows: Sequence[OtherSizes]) -> list[OtherSizes]:
+    """The rows of the page with some of them new, by name."""
+    text = PAGE.read_text(encoding="utf-8")
+    of = published()
+    fixed = re.search(r"^\d+ do not export with sizes that vary: (.*)\.$", text, re.MULTILINE)
+    for name in fixed.group(1).split(", ") if fixed else ():
+        of[name] = OtherSizes(name)
+    for name, error in re.findall(
+        r"^- ([\w.:-]+): (.*)$", text.partition("without a result:")[2], re.MULTILINE
+    ):
+        of[name] = OtherSizes(name, error=error)
+    # The page has one text for all that an operator raised.
+    (said,) = re.findall(r"^\| (\w+Error: .*) \| [\d,]+ \|$", text, re.MULTILINE)
+    for name, row in of.items():
+        of[name] = replace(row, raised={said: row.counts["raised"]} if row.counts.get("raised") else {})
+    return [row for _, row in sorted({**of, **{row.name: row for row in rows}}.items())]

@@ -69,14 +69,21 @@ def compile_command(
     devices = bound_devices(devices, device_map)
     given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
     with quiet(is_debug=debug):
-        from fakexport.archive import load
+        from torch.export import ExportedProgram
+
+        from fakexport.archive import Bundle, load, load_bundle
         from fakexport.deploy import CompileFailure, compile
 
         for option, value in given.items():
             if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:
                 raise typer.BadParameter(f"--to {to} has no {option}")
         load_libraries(library)
-        program = load(archive, method=method, trust=trust)
+        # Prefill and decode become one project.
+        program: Bundle | ExportedProgram | None = None
+        if to == "cpp-project" and method is None:
+            bundle = load_bundle(archive, trust=trust)
+            program = bundle if len(bundle) > 1 else None
+        program = program or load(archive, method=method, trust=trust)
         options = {"--to": to, **given, "--method": method, "--trust": trust, "--library": library}
         try:
             made = compile(

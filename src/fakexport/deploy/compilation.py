@@ -10,7 +10,7 @@ from typing import Literal
 from torch.export import ExportedProgram
 
 from fakexport._forms import OPTIONS_OF, Form
-from fakexport.archive import load
+from fakexport.archive import Bundle, bind, load, load_bundle
 from fakexport.error import InvalidValue
 from fakexport.weights import CheckpointSource
 
@@ -19,7 +19,7 @@ from .opening import with_weights
 
 
 def compile(
-    program: ExportedProgram | str | os.PathLike[str],
+    program: ExportedProgram | Bundle | str | os.PathLike[str],
     path: str | os.PathLike[str],
     checkpoint: CheckpointSource | None = None,
     *,
@@ -35,7 +35,8 @@ def compile(
     """Compile a program to native code, for edge runtimes, or to ONNX, as `fakexport compile` does.
 
     Args:
-        program: A program, or the path of an archive. Not changed.
+        program: A program, or the path of an archive. Not changed. For `cpp-project` also a bundle of prefill
+            and decode, or its archive.
         path: The file to write; for `cpp-project` the folder.
         checkpoint: The weights, as for `bind`. Default: those of the program.
         to: `aoti`, a .pt2 package of native code; `cpp-project`, such a package with a C++ program that runs
@@ -69,12 +70,28 @@ def compile(
     for option, value in given.items():
         if value is not None and option not in OPTIONS_OF[to]:
             raise InvalidValue(f"{to} has no option {option}")
+    folder = None if cache is None else Path(cache)
+    if to == "cpp-project" and (bundle := _bundle(program)) is not None:
+        from .cpp_project import write_cpp_project
+
+        if checkpoint is not None:
+            bundle = bind(bundle, checkpoint, devices=devices)
+        return write_cpp_project(bundle, path, cache=folder, report=on_progress)
+    if isinstance(program, Bundle):
+        raise InvalidValue(f"a bundle is compiled to cpp-project only: pass one of its programs to {to}")
     opened = program if isinstance(program, ExportedProgram) else load(program)
     if to in ("aoti", "cpp-project") and devices is None:
         opened = _on_target(opened, target, command)
     opened = with_weights(opened, checkpoint, devices)
-    folder = None if cache is None else Path(cache)
     return _compiled(opened, to, Path(path), weights, backend or "portable", folder, target, on_progress)
+
+
+def _bundle(program: ExportedProgram | Bundle | str | os.PathLike[str]) -> Bundle | None:
+    """Return a bundle of several programs; None if it is one program."""
+    if isinstance(program, ExportedProgram):
+        return None
+    bundle = program if isinstance(program, Bundle) else load_bundle(program)
+    return bundle if len(bundle) > 1 or isinstance(program, Bundle) else None
 
 
 def _on_target(program: ExportedProgram, target: str | None, command: str | None) -> ExportedProgram:

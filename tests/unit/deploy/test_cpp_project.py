@@ -42,7 +42,7 @@ def test_the_readme_tells_what_this_program_takes():
     signature = Signature.of(linear(dynamic_shapes=(sizes,)))
     symbol = signature.inputs[0].shape[0].symbol
 
-    text = readme("before\n\n{signature}\n\nafter", signature)
+    text = readme("before\n\n{signature}\n\nafter", [signature])
 
     assert text == (
         "before\n\n| input | takes |\n|---|---|\n"

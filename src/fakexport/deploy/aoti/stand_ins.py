@@ -60,17 +60,21 @@ def weightless_archive(program: ExportedProgram) -> bytes:
     Raises:
         ValueError: the archive format cannot express the program.
     """
-    if not unbound_names(program):
-        mode = new_fake_mode()
-        program = _with_tensors(
-            program, lambda real: real_to_fake(mode, real, real.device), has_own_constants=True
-        )
+    program = without_values(program)
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         path = Path(folder, "program.pt2")
         # Where the program came from is not part of what it is: the bytes make the key of the cache.
         plain = handed_on(program, copy.copy(program), facts_of(program).of_weights())
         save(plain, path, root=folder)
         return path.read_bytes()
+
+
+def without_values(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with fake weights; itself if it has no others."""
+    if unbound_names(program):
+        return program
+    mode = new_fake_mode()
+    return _with_tensors(program, lambda real: real_to_fake(mode, real, real.device), has_own_constants=True)
 
 
 def held_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torch.export import ExportedProgram
 
+from fakexport.archive import Bundle
 from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.files import FileWriteError
@@ -21,6 +22,7 @@ from ..aoti import compile_aoti
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
 from ..composed_program import IN_PYTHON, composed
 from ..signature import Dimension, Signature
+from .generation import packages, write_generation
 
 _TEMPLATE = Path(__file__).with_name("template")
 _PACKAGE, _README = "model.aoti.pt2", "README.md"
@@ -29,7 +31,7 @@ _PLACE = "{signature}"
 
 
 def write_cpp_project(
-    program: ExportedProgram,
+    program: ExportedProgram | Bundle,
     folder: str | os.PathLike[str],
     *,
     cache: str | os.PathLike[str] | None = None,
@@ -42,14 +44,17 @@ def write_cpp_project(
 
     Args:
         program: With or without weights; not changed. The weights of a weight-less one are passed when it is
-            run, in any safetensors file, or shards, that contain them under the program's names.
+            run, in any safetensors file, or shards, that contain them under the program's names. Or a
+            bundle of prefill and decode, with which the project generates tokens.
         folder: Created; may exist if empty. It gets `CMakeLists.txt`, `src/`, `README.md`,
-            `model.aoti.pt2`, and the weights in `model.aoti.safetensors`.
+            `model.aoti.pt2`, and the weights in `model.aoti.safetensors`; for a bundle `prefill.aoti.pt2`,
+            `decode.aoti.pt2`, `generation.json`, and the weights of both in `model.safetensors`.
         cache, report: As for `compile_aoti`.
     Returns:
         What was written; `path` is the folder.
     Raises:
-        DeployError: the folder is not empty, or `compile_aoti` refuses the program.
+        DeployError: the folder is not empty, `compile_aoti` refuses the program, or the programs of the
+            bundle do not generate.
         CompileFailure: Inductor cannot compile the program, or it calls operators of Python.
         FileWriteError: it cannot be written. After an error, nothing new is left behind.
 
@@ -58,27 +63,40 @@ def write_cpp_project(
         >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
         >>> written = write_cpp_project(program, "/tmp/linear_cpp")  # doctest: +SKIP
     """
-    target = Path(folder)
+    begun, target = time.monotonic(), Path(folder)
     _refuse_to_overwrite(target)
-    program = composed(program, IN_PYTHON)
-    if findings := tuple(findings_of_program(program)):
+    calls = packages(program) if isinstance(program, Bundle) else {}
+    programs = [call.program for call in calls.values()] if isinstance(program, Bundle) else [program]
+    programs = [composed(one, IN_PYTHON) for one in programs]
+    if findings := tuple(found for one in programs for found in findings_of_program(one)):
         raise CompileFailure(findings)
+    kept, told = None if cache is None else Path(cache), report or (lambda line: None)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:200]}.") as temporary:
             new = Path(temporary, "project")
             shutil.copytree(_TEMPLATE, new, copy_function=shutil.copyfile)
-            text = readme((new / _README).read_text("utf-8"), Signature.of(program))
+            text = (new / _README).read_text("utf-8")
+            if calls:
+                is_cached, notes = write_generation(calls, new, cache=kept, report=told)
+                text = readme(text, (call.signature for call in calls.values()))
+            else:
+                compiled = compile_aoti(
+                    programs[0], new / _PACKAGE, weights="beside", cache=kept, report=told
+                )
+                is_cached, notes = compiled.is_cached, compiled.notes
+                text = readme(text, [Signature.of(programs[0])])
             (new / _README).write_text(text, "utf-8")
-            compiled = compile_aoti(program, new / _PACKAGE, weights="beside", cache=cache, report=report)
             new.replace(target)
     except OSError as error:  # Its file is in the folder that is gone.
         raise FileWriteError(target, error) from error
     files = tuple(sorted(path for path in target.rglob("*") if path.is_file()))
-    return dataclasses.replace(
-        compiled,
+    return CompiledFile(
         path=target,
         files=files,
         size_bytes=sum(file.stat().st_size for file in files),
+        seconds=time.monotonic() - begun,
+        is_cached=is_cached,
+        notes=notes,
     )
 
 
@@ -115,9 +133,9 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
         )
 
 
-def readme(template: str, signature: Signature) -> str:
-    """Return the template's text with the signature filled in."""
-    return template.replace(_PLACE, "\n".join(_lines(signature)))
+def readme(template: str, signatures: Iterable[Signature]) -> str:
+    """Return the template's text with the signatures filled in."""
+    return template.replace(_PLACE, "\n\n".join("\n".join(_lines(signature)) for signature in signatures))
 
 
 def _lines(signature: Signature) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch.export import ExportedProgram
@@ -15,6 +16,7 @@ from fakexport.program import facts_of, output_names, plain_name
 
 from ..artifact import DeployError
 from ..loaded_program import LoadedProgram
+from ..signature import Signature
 
 HOW_TO_EXPORT = "`fakexport export SOURCE --workload generate -o FILE` writes a bundle that generates"
 
@@ -27,13 +29,22 @@ class Call:
         method: Its name in the bundle.
         record: The part of each of its inputs and outputs.
         program: The program.
-        run: The same, to be called.
+        signature: What it takes and returns.
     """
 
     method: str
     record: CallRecord
     program: ExportedProgram
-    run: LoadedProgram
+    signature: Signature
+
+    @cached_property
+    def run(self) -> LoadedProgram:
+        """The program, to be called.
+
+        Raises:
+            UnboundProgram: it has no weights.
+        """
+        return LoadedProgram(self.program)
 
     @property
     def batch(self) -> int | None:
@@ -46,7 +57,7 @@ class Call:
         return self._fixed_size(1)
 
     def _fixed_size(self, index: int) -> int | None:
-        tokens = next(tensor for tensor in self.run.signature.inputs if tensor.name == self.record.tokens)
+        tokens = next(tensor for tensor in self.signature.inputs if tensor.name == self.record.tokens)
         size = tokens.shape[index]
         return size.plus if size.symbol is None and size.is_checked else None
 
@@ -68,7 +79,7 @@ class Call:
     @property
     def inputs(self) -> list[str]:
         """The names of its inputs."""
-        return [tensor.name for tensor in self.run.signature.inputs]
+        return [tensor.name for tensor in self.signature.inputs]
 
     def state(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return what a call leaves to the next, by the names of the state."""
@@ -97,14 +108,14 @@ def _call(bundle: Bundle, workload: str) -> Call:
         count = "no program" if not found else f"{len(found)} programs"
         raise DeployError(f"{count} for {workload} among {', '.join(bundle)}: {HOW_TO_EXPORT}")
     method, record = found[0]
-    call = Call(method, record, bundle[method], LoadedProgram(bundle[method]))
+    call = Call(method, record, bundle[method], Signature.of(bundle[method]))
     _check_names(call)
     return call
 
 
 def _check_names(call: Call) -> None:
     """Refuse a record that names what the program does not have, or leaves out what it needs."""
-    record, signature = call.record, call.run.signature
+    record, signature = call.record, call.signature
     named = [record.tokens, record.mask, record.positions]
     if record.workload == "prefill":
         named.append(record.prompt)
@@ -135,7 +146,7 @@ def _check_same_state(prefill: Call, decode: Call) -> None:
             f"{prefill.method} {leaves} {name}, and {decode.method} {takes} it: they are of two models"
         )
     returned = _dtypes(prefill.program)
-    wanted = {tensor.name: tensor.dtype for tensor in decode.run.signature.inputs}
+    wanted = {tensor.name: tensor.dtype for tensor in decode.signature.inputs}
     inputs = {tensor.name: tensor.input for tensor in decode.record.state}
     for tensor in prefill.record.state:
         expected, found = wanted[inputs[tensor.name] or ""], returned[tensor.output]

@@ -52,6 +52,8 @@ class Generator:
 
     def __init__(self, bundle: Bundle) -> None:
         self._prefill, self._decode = calls_of(bundle)
+        for call in (self._prefill, self._decode):
+            _ = call.run  # Refuses here what has no weights.
 
     @property
     def defaults(self) -> GenerationDefaults:
@@ -207,7 +209,7 @@ def _check_tokens(prompts: list[list[int]], prefill: Call) -> None:
 def _check_positions(prefill: Call) -> None:
     """Refuse to count positions that have a time, a height and a width: those of an image are not a count."""
     name = prefill.record.positions
-    rank = next(len(tensor.shape) for tensor in prefill.run.signature.inputs if tensor.name == name)
+    rank = next(len(tensor.shape) for tensor in prefill.signature.inputs if tensor.name == name)
     if rank != 2:
         raise UnsuitableInputs(
             f"the program takes {name} of {rank} dimensions, which depend on the images: pass them in "

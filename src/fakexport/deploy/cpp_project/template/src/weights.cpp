@@ -114,7 +114,7 @@ Fault missing_weights(const fs::path& path, const std::vector<std::string>& miss
 }  // namespace
 
 FoundWeights read_weights(const PackageDescription& description, const fs::path& package,
-                          const std::optional<fs::path>& given) {
+                          const std::optional<fs::path>& given, const TensorsByName& known) {
   const fs::path beside = fs::path(package).replace_extension(".safetensors");
   const Checkpoint checkpoint(given.value_or(beside));
   if (is_same_file(checkpoint.path(), beside)) check_owner(checkpoint, description, package);
@@ -126,7 +126,10 @@ FoundWeights read_weights(const PackageDescription& description, const fs::path&
   }
   FoundWeights found{checkpoint.path(), {}, others_in(checkpoint, description)};
   if (!missing.empty()) throw missing_weights(checkpoint.path(), missing, found.others);
-  for (const auto& [name, entries] : names) found.weights.emplace(name, read_weight(checkpoint, entries));
+  for (const auto& [name, entries] : names) {
+    const auto seen = known.find(name);
+    found.weights.emplace(name, seen != known.end() ? seen->second : read_weight(checkpoint, entries));
+  }
   return found;
 }
 

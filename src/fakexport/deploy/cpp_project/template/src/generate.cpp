@@ -1,0 +1,202 @@
+// Generates tokens with the two programs of a language model, prefill and decode.
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command.hpp"
+#include "description.hpp"
+#include "fault.hpp"
+#include "generation.hpp"
+#include "sampling.hpp"
+#include "weights.hpp"
+
+namespace {
+
+using namespace runner;
+namespace fs = std::filesystem;
+
+const char* const usage =
+    "generate [--prompt-ids ID,ID,...]... [--max-new-tokens N] [--folder DIR] [--weights PATH]\n"
+    "         [--temperature X] [--top-k N] [--top-p X] [--seed N] [--eos ID,ID,...|none]\n"
+    "         [--inputs FILE | NAME=FILE.npy...] [--library FILE]...\n"
+    "\n"
+    "  --prompt-ids      token ids of a prompt; may be given several times\n"
+    "  --max-new-tokens  tokens to generate at most (default: 64)\n"
+    "  --folder          has generation.json, prefill.aoti.pt2 and decode.aoti.pt2 (default: this folder)\n"
+    "  --weights         a .safetensors file, a shard index (.safetensors.index.json), or a folder with either\n"
+    "                    (default: model.safetensors in the folder)\n"
+    "  --temperature, --top-k, --top-p, --seed  draw tokens instead of taking the most likely one\n"
+    "  --eos             tokens that end a sequence (default: those of the model's generation config)\n"
+    "  --inputs          further inputs of prefill, such as pixel_values, for one prompt\n"
+    "  --library         a library that registers operators; may be given several times\n"
+    "\n"
+    "Prints the new token ids of each prompt on a line. Exit code 0: done. 2: bad usage, file, input or\n"
+    "machine; one line says why.\n";
+
+struct Options {
+  std::vector<Tokens> prompts;
+  std::int64_t most_new = 64;
+  fs::path folder = ".";
+  std::optional<fs::path> weights;
+  std::vector<fs::path> libraries;
+  std::vector<std::string> inputs;
+  std::optional<Tokens> eos;
+  Sampling sampling;
+  bool wants_help = false;
+};
+
+template <typename T>
+T number(const std::string& option, const std::string& text) {
+  T found{};
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), found);
+  if (fault != std::errc() || end != text.data() + text.size()) {
+    throw Fault(option + " " + in_quotes(text) + " is not a number in range");
+  }
+  return found;
+}
+
+Tokens ids(const std::string& option, const std::string& text) {
+  Tokens found;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    found.push_back(number<std::int64_t>(option, text.substr(at, comma - at)));
+    at = comma + 1;
+  }
+  return found;
+}
+
+void require(bool is_in_range, const std::string& text) {
+  if (!is_in_range) throw Fault(text);
+}
+
+Options parse(const std::vector<std::string>& arguments) {
+  Options found;
+  std::size_t at = 0;
+  const auto is_value = [&](std::size_t i) {
+    return i < arguments.size() && arguments[i].rfind("--", 0) != 0;
+  };
+  const auto value = [&](const std::string& option) {
+    if (!is_value(at)) throw Fault(option + " needs a value; see --help");
+    return arguments[at++];
+  };
+  while (at < arguments.size()) {
+    const std::string option = arguments[at++];
+    if (option == "--help" || option == "-h") {
+      found.wants_help = true;
+    } else if (option == "--prompt-ids") {
+      found.prompts.push_back(ids(option, value(option)));
+    } else if (option == "--max-new-tokens") {
+      found.most_new = number<std::int64_t>(option, value(option));
+      require(found.most_new > 0, "--max-new-tokens must be 1 or more");
+    } else if (option == "--folder") {
+      found.folder = value(option);
+    } else if (option == "--weights") {
+      found.weights = value(option);
+    } else if (option == "--library") {
+      found.libraries.emplace_back(value(option));
+    } else if (option == "--inputs") {
+      do found.inputs.push_back(value(option));
+      while (is_value(at));
+    } else if (option == "--temperature") {
+      found.sampling.temperature = number<double>(option, value(option));
+      require(*found.sampling.temperature > 0, "--temperature must be above 0");
+    } else if (option == "--top-k") {
+      found.sampling.top_k = number<std::int64_t>(option, value(option));
+      require(*found.sampling.top_k > 0, "--top-k must be 1 or more");
+    } else if (option == "--top-p") {
+      found.sampling.top_p = number<double>(option, value(option));
+      require(*found.sampling.top_p > 0 && *found.sampling.top_p <= 1,
+              "--top-p must be above 0 and at most 1");
+    } else if (option == "--seed") {
+      found.sampling.seed = number<std::uint64_t>(option, value(option));
+    } else if (option == "--eos") {
+      const std::string text = value(option);
+      found.eos = text == "none" ? Tokens() : ids(option, text);
+    } else {
+      throw Fault("unknown: " + in_quotes(option) + "; see --help");
+    }
+  }
+  require(found.inputs.empty() || found.prompts.size() < 2, "--inputs are for one prompt, not several");
+  return found;
+}
+
+PackageDescription opened(const fs::path& package) {
+  PackageDescription found = PackageDescription::of(package);
+  found.check_machine();
+  found.check_libraries();
+  if (!found.has_weights_beside) throw Fault(package.string() + " contains its weights: compile it without");
+  return found;
+}
+
+// The weights of both programs, each read once and once on the device.
+std::pair<TensorsByName, TensorsByName> read_both(const Options& options, const PackageDescription& prefill,
+                                                  const PackageDescription& decode) {
+  const fs::path from = options.weights.value_or(options.folder / "model.safetensors");
+  FoundWeights first = read_weights(prefill, options.folder / "prefill.aoti.pt2", from);
+  for (auto& [name, weight] : first.weights) weight = weight.to(at::Device(prefill.device));
+  FoundWeights second = read_weights(decode, options.folder / "decode.aoti.pt2", from, first.weights);
+  std::vector<std::string> others;  // That neither of them reads.
+  for (const std::string& name : first.others) {
+    if (std::count(second.others.begin(), second.others.end(), name)) others.push_back(name);
+  }
+  note_others(first.path, others);
+  return {std::move(first.weights), std::move(second.weights)};
+}
+
+Generator generator_of(const Options& options) {
+  GenerationDescription description = GenerationDescription::of(options.folder / "generation.json");
+  const fs::path prefill_package = options.folder / "prefill.aoti.pt2";
+  const fs::path decode_package = options.folder / "decode.aoti.pt2";
+  PackageDescription prefill = opened(prefill_package), decode = opened(decode_package);
+  description.prefill.check(prefill.signature, /*is_decode=*/false);
+  description.decode.check(decode.signature, /*is_decode=*/true);
+  auto [of_prefill, of_decode] = read_both(options, prefill, decode);
+  of_prefill.merge(read_constants(prefill_package));
+  of_decode.merge(read_constants(decode_package));
+  return Generator(
+      Call(std::move(description.prefill), prefill_package, std::move(prefill), std::move(of_prefill)),
+      Call(std::move(description.decode), decode_package, std::move(decode), std::move(of_decode)),
+      std::move(description.defaults));
+}
+
+void write(const Tokens& tokens) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) std::cout << (i ? "," : "") << tokens[i];
+  std::cout << std::endl;
+}
+
+void generate(const Options& options) {
+  for (const fs::path& library : options.libraries) load_library(library);
+  const TensorsByName inputs = read_inputs(options.inputs);
+  Generator generator = generator_of(options);
+  for (const std::string& name : generator.defaults().not_applied) {
+    write_line("note", name + " of the model's generation config is not applied");
+  }
+  const Tokens eos = options.eos.value_or(generator.defaults().eos);
+  at::Generator random = at::detail::createCPUGenerator(options.sampling.seed);
+  std::vector<std::optional<Tokens>> prompts(options.prompts.begin(), options.prompts.end());
+  if (prompts.empty()) prompts.emplace_back();
+  for (const auto& prompt : prompts) {
+    write(generator(prompt, inputs, options.most_new, options.sampling, random, eos));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return finished([&] {
+    const Options options = parse(std::vector<std::string>(argv + 1, argv + argc));
+    if (options.wants_help) {
+      std::cout << usage;
+    } else {
+      generate(options);
+    }
+  });
+}

@@ -1,0 +1,199 @@
+"""The C++ program `generate`: the tokens of transformers, and what does not fit is one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fakexport as fe
+from fakexport.deploy import DeployError, compile
+from tests.generation.agreement import LENGTHS, NEW_TOKENS, eager, exported, prompt
+from tests.generation.families import IMAGE_TOKEN, NAMED
+
+safetensors = pytest.importorskip("safetensors.torch")
+
+# The first test compiles the C++ program and two packages.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cpp_runner"), pytest.mark.timeout(1200)]
+
+Generate = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def generate(program: Path, folder: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    command = [program, "--folder", folder, "--max-new-tokens", NEW_TOKENS, *options]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+
+
+def tokens(done: subprocess.CompletedProcess[str]) -> list[list[int]]:
+    assert done.returncode == 0, done.stderr
+    return [list(map(int, line.split(","))) for line in done.stdout.splitlines()]
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    return done.stderr.removeprefix("error: ").rstrip("\n")
+
+
+def ids(row: torch.Tensor) -> str:
+    return ",".join(map(str, row.flatten().tolist()))
+
+
+@pytest.fixture(scope="session")
+def cpp_generate(cpp_runner: Path) -> Path:
+    return cpp_runner.with_name("generate")
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A model with its checkpoint, and the project without weights that was written from its bundle."""
+    folder = tmp_path_factory.mktemp("llama")
+    model = NAMED["llama"].saved(folder)
+    exported(folder)
+    made = compile(folder / "model.pt2", folder / "project", to="cpp-project")
+    assert made.notes == ("the programs have no weights: pass them with `generate --weights PATH`",)
+    assert not (folder / "project" / "model.safetensors").exists()
+    return model, folder
+
+
+def test_a_checkpoint_is_bound_when_it_runs(cpp_generate, llama) -> None:
+    model, folder = llama
+    prompts = [prompt(length) for length in (*LENGTHS, 1)]
+
+    done = generate(
+        cpp_generate,
+        folder / "project",
+        "--weights",
+        folder,
+        *(word for row in prompts for word in ("--prompt-ids", ids(row))),
+    )
+
+    assert tokens(done) == [row for ids in prompts for row in eager(model, ids)]
+    assert done.stderr == ""
+
+
+def test_tokens_are_drawn_as_python_draws_them(cpp_generate, llama) -> None:
+    _, folder = llama
+    rows = [prompt(length) for length in LENGTHS]
+    expected = fe.Generator(fe.bind(fe.load_bundle(folder / "model.pt2"), folder))(
+        [row[0].tolist() for row in rows],
+        max_new_tokens=NEW_TOKENS,
+        sampling=fe.Sampling(temperature=0.8, top_k=40, top_p=0.9, seed=5),
+        eos=(),
+    )
+
+    words = [word for row in rows for word in ("--prompt-ids", ids(row))]
+    drawn = ["--temperature", 0.8, "--top-k", 40, "--top-p", 0.9, "--seed", 5, "--eos", "none"]
+    done = generate(cpp_generate, folder / "project", "--weights", folder, *words, *drawn)
+
+    assert tokens(done) == list(map(list, expected.tokens))
+
+
+def test_a_sequence_ends_with_the_token_that_ends_it(cpp_generate, llama) -> None:
+    model, folder = llama
+    row = eager(model, prompt(5))[0]
+    last = row.index(row[4])
+
+    done = generate(
+        cpp_generate, folder / "project", "--weights", folder, "--prompt-ids", ids(prompt(5)), "--eos", row[4]
+    )
+
+    assert tokens(done) == [row[: last + 1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ((), "there is no prompt: the program takes 'input_ids'"),
+        (("--prompt-ids", "1,999"), "the token 999 does not exist: the model has 96, from 0 on"),
+        (("--prompt-ids", "1,,2"), "--prompt-ids '' is not a number in range"),
+        (("--prompt-ids", "-1"), "-1 is not a token id: ids are 0 or more"),
+        (("--prompt-ids", "1", "--top-p", "2"), "--top-p must be above 0 and at most 1"),
+        (("--prompt-ids", "1", "--temperature", "0"), "--temperature must be above 0"),
+        (("--prompt-ids", "1", "--beams", "2"), "unknown: '--beams'; see --help"),
+        (
+            ("--prompt-ids", "1", "--max-new-tokens", "127"),
+            "prompt and new tokens are 129 together, but the model has 128 positions",
+        ),
+    ],
+)
+def test_bad_usage_is_one_line(options, line, cpp_generate, llama) -> None:
+    _, folder = llama
+
+    assert refusal(generate(cpp_generate, folder / "project", "--weights", folder, *options)) == line
+
+
+def _logits_of_another(record: Any) -> None:
+    record["decode"]["logits"] = "scores"
+
+
+def _state_left_out(record: Any) -> None:
+    del record["decode"]["state"][0]
+
+
+def _without_vocabulary(record: Any) -> None:
+    del record["prefill"]["vocabulary"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (_logits_of_another, "generation.json names 'scores', which the program does not have"),
+        (
+            _state_left_out,
+            "generation.json does not say what the input 'past_key_values_layers_0_keys' of decode is",
+        ),
+        (_without_vocabulary, "{path}: the field 'vocabulary' is missing"),
+        (lambda record: record.update(format="fakexport.generation/2"), "{path}: its format is "),
+    ],
+)
+def test_a_record_that_does_not_fit_is_one_line(change, line, cpp_generate, llama, tmp_path) -> None:
+    _, folder = llama
+    for name in ("prefill.aoti.pt2", "decode.aoti.pt2"):
+        (tmp_path / name).symlink_to(folder / "project" / name)
+    record = json.loads((folder / "project" / "generation.json").read_text())
+    change(record)
+    (tmp_path / "generation.json").write_text(json.dumps(record))
+
+    done = generate(cpp_generate, tmp_path, "--weights", folder, "--prompt-ids", "1,2")
+
+    assert refusal(done).startswith(line.format(path=tmp_path / "generation.json"))
+
+
+def test_a_bundle_of_other_programs_is_refused(tmp_path: Path) -> None:
+    one = fe.export(torch.nn.Linear(4, 4), (torch.zeros(2, 4),))
+
+    with pytest.raises(DeployError, match="no program for prefill among first, second"):
+        compile(fe.Bundle({"first": one, "second": one}), tmp_path / "project", to="cpp-project")
+    assert not (tmp_path / "project").exists()
+
+
+# An encoder of sounds; a prefill that reads one number of tokens; an encoder of text; an image in the text.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "whisper",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("mamba", "t5", "llava", "mixtral")),
+    ],
+)
+def test_a_family_generates_what_transformers_does(name, cpp_generate, tmp_path) -> None:
+    family = NAMED[name]
+    model: Any = family.saved(tmp_path)
+    compile(fe.bind(exported(tmp_path), tmp_path), project := tmp_path / "project", to="cpp-project")
+    shutil.rmtree(project / "src")
+    inputs = family.inputs(torch.Generator().manual_seed(1))
+    image = torch.full((1, family.image_tokens), IMAGE_TOKEN)
+    row = torch.cat([image, prompt(21)], dim=1) if family.reads_text else None
+    words: list[object] = [] if row is None else ["--prompt-ids", ids(row)]
+    if inputs:
+        safetensors.save_file(inputs, tmp_path / "in.safetensors")
+        words += ["--inputs", tmp_path / "in.safetensors"]
+
+    done = generate(cpp_generate, project, *words)
+
+    assert tokens(done) == eager(model, row, **inputs)
