@@ -2,7 +2,7 @@
 
 `python -m tests.round_trip --work FOLDER [--only llama,timm:resnet18] [--steps write,open,stock,page]`
 `python -m tests.round_trip --work FOLDER [--only llama] --steps sizes,sizes-page`
-`python -m tests.round_trip --work FOLDER --only llama --steps sizes,sizes-update` keeps the other rows of the page
+`python -m tests.round_trip --work FOLDER --only llama --steps sizes,sizes-update` keeps the other rows
 """
 
 from __future__ import annotations
