@@ -213,7 +213,8 @@ def _content(constant: object) -> str:
     data = data_of(constant)
     if data is None:
         return "unknown"
-    return _digest(data.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    plain = data.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return _digest(plain.flatten().view(torch.uint8).numpy().tobytes())
 
 
 def _folded(constants: tuple[ConstantLine, ...]) -> tuple[ConstantLine, ...]:

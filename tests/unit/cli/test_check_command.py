@@ -12,8 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from fakexport.cli import main, progress_display
+from fakexport.cli.app import app
 from fakexport.diagnostics import Diagnostic
 from fakexport.report import (
     Progress,
@@ -63,6 +65,7 @@ def test_the_defaults(asked):
         "component": None,
         "adapter": None,
         "adapter_mode": "apart",
+        "parallel": None,
         "reuse_blocks": True,
         "on_progress": None,
     }
@@ -93,6 +96,7 @@ def test_every_option_reaches_the_check(asked):
         "component": "vision",
         "adapter": "fr=lora",
         "adapter_mode": "inputs",
+        "parallel": None,
         "reuse_blocks": False,
         "on_progress": None,
     }
@@ -131,6 +135,18 @@ def test_stdout_has_the_report_and_nothing_else(monkeypatch, capsys, options, re
     main(["check", "m:f", "--no-progress", *options])
 
     assert capsys.readouterr() == (render(full_report()), "")
+
+
+def test_a_lock_has_every_option_that_decides_what_is_exported():
+    commands = typer.main.get_command(app).commands
+    names = {
+        command: {name for option in commands[command].params for name in option.opts}
+        for command in ("check", "lock")
+    }
+
+    of_the_report = {"--format", "--write", "--html", "--locked", "--update-lock"}
+    assert names["check"] - names["lock"] == of_the_report
+    assert names["lock"] <= names["check"]
 
 
 def test_a_check_writes_the_report_to_files_too(monkeypatch, capsys, tmp_path):

@@ -43,6 +43,7 @@ OF_THE_TABLE = {
     "component": None,
     "adapter": None,
     "adapter_mode": "apart",
+    "parallel": None,
     "reuse_blocks": False,
     "on_progress": None,
 }
@@ -111,6 +112,7 @@ def test_the_command_line_comes_first(repository, asked):
         "component": None,
         "adapter": None,
         "adapter_mode": "apart",
+        "parallel": None,
         "reuse_blocks": True,
         "on_progress": None,
     }
