@@ -8,6 +8,14 @@ import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
+# Names that would be markup, code of a template, or steer what is shown.
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</script></style></title><img src=x onerror=alert(1)>",
+    "\"'><svg/onload=alert(1)>",
+    "{{ 7 * 7 }}{% raw %}",
+    "safe\u202egnp.exe\u2066\u200b\x1b[2J\x00",
+]
 VOID = {"meta", "input", "br", "hr", "img", "link"}
 
 

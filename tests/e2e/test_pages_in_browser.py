@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from fakexport.report import check_document, render_page
-from tests.unit.report.test_pages import HOSTILE, names_everywhere
+from tests.page_reading import HOSTILE
+from tests.unit.report.test_pages import names_everywhere
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra `browser`")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

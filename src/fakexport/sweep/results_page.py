@@ -27,6 +27,7 @@ _ORDER = (*STATUSES, NOT_RUN)
 _FROM_BAD = (*reversed(STATUSES[1:]), NOT_RUN, _PASSED)
 _CHANGES = ("worse", "not in both", "better", "same")
 _MOST_REASONS = 200
+_MOST_CHARACTERS = 200
 _RUN_COLUMNS = (
     Column("status", is_choice=True),
     Column("reason"),
@@ -93,7 +94,7 @@ def _reasons(results: SweepResults) -> Iterator[Table]:
     for run, name in enumerate(results.names):
         found = results.reasons(run)
         rows = tuple(
-            Row((Cell(reason), Cell(status, tone=_tone(status)), Cell(f"{count:,}", count)))
+            Row((Cell(_short(reason)), Cell(status, tone=_tone(status)), Cell(f"{count:,}", count)))
             for status, reason, count in found[:_MOST_REASONS]
         )
         if rows:
@@ -132,7 +133,7 @@ def _result(results: SweepResults, record: SweepRecord | None) -> list[Cell]:
         return [Cell(NOT_RUN, tone="warn"), *[Cell("")] * (len(_RUN_COLUMNS) - 1)]
     return [
         Cell(record.status, tone=_tone(record.status)),
-        Cell(record.reason),
+        Cell(_short(record.reason)),
         Cell(f"{record.seconds:.1f}", record.seconds),
         Cell(bytes_text(record.peak_bytes), record.peak_bytes),
         Cell(_letter(results.environment(record))),
@@ -142,10 +143,17 @@ def _result(results: SweepResults, record: SweepRecord | None) -> list[Cell]:
 def _details(results: SweepResults, check: CheckResults) -> Iterator[Part]:
     yield Code(check.command)
     for name, record in zip(results.names, check.records, strict=True):
+        if record is not None and len(record.reason) > _MOST_CHARACTERS:
+            yield Paragraph(f"{name}: {record.reason}")
         for finding in () if record is None else findings_of(record):
             if len(results.names) > 1:
                 yield Paragraph(name)
             yield Code("\n".join(_lines(finding)))
+
+
+def _short(reason: str) -> str:
+    """Return a reason that has room in a cell; the row opens to all of it."""
+    return reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]}…"
 
 
 def _lines(finding: Finding) -> Iterator[str]:

@@ -20,7 +20,7 @@ from fakexport.report import (
     project_document,
     render_page,
 )
-from tests.page_reading import assert_loads_nothing, read_page, rows
+from tests.page_reading import HOSTILE, assert_loads_nothing, read_page, rows
 from tests.unit.report.sample_plan import sample_device, sample_plan
 from tests.unit.report.sample_reports import (
     IDENTICAL,
@@ -30,14 +30,6 @@ from tests.unit.report.sample_reports import (
     transfer,
     verdict,
 )
-
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "</script></style></title><img src=x onerror=alert(1)>",
-    "\"'><svg/onload=alert(1)>",
-    "{{ 7 * 7 }}{% raw %}",
-    "safe\u202egnp.exe\u2066\u200b\x1b[2J\x00",
-]
 
 
 def module(name="", count=1, children=(), **changes):
@@ -167,6 +159,29 @@ def test_a_repository_is_one_page():
     assert_loads_nothing(root)
     assert rows(root, "One row per source")[-1] == ["<b>.py:f", "not checked", "no such file"]
     assert sum(heading.text.endswith(": Verdicts") for heading in root.all("h2")) == 2
+
+
+def test_a_repository_of_many_models_is_one_small_page():
+    project = ProjectReport(tuple(replace(full_report(), source=f"m.py:f{n}") for n in range(300)), {})
+
+    text = render_page(project_document(project))
+
+    assert len(text.encode()) <= 1_000_000
+    assert "more sections are not on this page" in text
+    read_page(text)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=["script", "closing", "quotes", "template", "bidi"])
+def test_a_name_is_text_in_a_plan(name):
+    held = [replace(step(n, weight=6), peak=PlannedPeak(name, name, name, name)) for n in range(3)]
+    device = sample_device(name="cuda:0", peak=held[0].peak)
+    plan = replace(sample_plan(device), subject=name, timeline=tuple(held), assumptions=(name,), target=name)
+    modules = (PlannedModule(name, 0, 1, 10, 4, (name,)),)
+
+    text = render_page(plan_document(replace(plan, modules=modules)))
+
+    assert_loads_nothing(read_page(text))
+    assert not set("\u202e\u2066\u200b\x1b\x00") & set(text)
 
 
 def step(number, **sizes):

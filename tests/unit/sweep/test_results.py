@@ -1,13 +1,15 @@
 """Runs next to each other: the denominator, and what cannot pass for a success."""
 
 import json
+import shlex
+from dataclasses import replace
 
 import pytest
 
 from fakexport.report import render_page
 from fakexport.sweep import SweepRecord, collect_results, results_document, results_text
 from fakexport.sweep.results import ResultsError
-from tests.page_reading import assert_loads_nothing, read_page, rows
+from tests.page_reading import HOSTILE, assert_loads_nothing, read_page, rows
 
 FOUND = {
     "code": "FE201",
@@ -87,6 +89,17 @@ def test_a_row_opens_to_its_command_and_findings():
     assert rows(root, "Where the checks ran") == [["E1", "a machine", "torch 2.13"]]
 
 
+def test_a_long_reason_is_whole_where_the_row_opens():
+    records = run(a="refused")
+    (record,) = records.values()
+    long = replace(record, reason="x" * 5_000)
+
+    root = page_of(collect_results([("r", {record.command: long})]))
+
+    assert len(rows(root, "One row per check")[0][3]) == 201
+    assert "x" * 1_900 in next(root.all("details")).text
+
+
 def test_reasons_are_counted_whatever_the_model_is_called():
     results = collect_results([("r", run(a="refused", b="refused", c="exports"))])
 
@@ -104,6 +117,26 @@ def test_ten_thousand_checks_are_a_page_of_less_than_a_megabyte():
     assert sum(row[2] == "fails" for row in shown) == 2_500
     assert f"{10_000 - len(shown):,} more rows are not on this page" in text
     assert json.loads(results_text(results))["total"] == 10_000
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_is_text(name):
+    found = {**FOUND, "message": name, "notes": [name], "fix": {"message": name}}
+    record = SweepRecord(
+        command=shlex.join(["fakexport", "check", name, "--target", name]),
+        status="fails",
+        reason=name,
+        seconds=1.0,
+        peak_bytes=1,
+        report={"diagnostics": [found]},
+        versions={name: name},
+        machine=name,
+    )
+
+    text = render_page(results_document(collect_results([(name, {record.command: record})])))
+
+    assert_loads_nothing(read_page(text))
+    assert not set("\u202e\u2066\u200b\x1b\x00") & set(text)
 
 
 def test_the_same_runs_are_the_same_bytes():

@@ -185,6 +185,7 @@ class Document:
         tone: Whether that is good.
         sections: In order; those without parts are left out.
         elsewhere: Where all of it is, for a page that has no room: `fakexport check --format json`.
+        left_out: How many sections more there are, for which the page has no room.
     """
 
     title: str
@@ -192,3 +193,4 @@ class Document:
     tone: Tone | None
     sections: tuple[Section, ...]
     elsewhere: str
+    left_out: int = 0

@@ -14,8 +14,9 @@ _CELL_BYTES = len("<td></td>")
 
 @dataclass(frozen=True)
 class _Room:
-    """How much of each there is room for: parts of a section, rows of a table, rows that open, characters."""
+    """How much there is room for: sections, parts of one, rows of a table, rows that open, characters."""
 
+    sections: int
     parts: int
     rows: int
     details: int
@@ -24,14 +25,14 @@ class _Room:
 
 # From everything that a browser shows at once to what always fits.
 _ROOMS = (
-    _Room(200, 20_000, 20_000, 2_000),
-    _Room(200, 20_000, 1_000, 1_000),
-    _Room(100, 10_000, 200, 300),
-    _Room(100, 4_000, 200, 300),
-    _Room(50, 1_000, 100, 300),
-    _Room(20, 200, 50, 200),
-    _Room(10, 40, 10, 120),
-    _Room(5, 5, 0, 60),
+    _Room(1_000, 200, 20_000, 20_000, 2_000),
+    _Room(1_000, 200, 20_000, 1_000, 1_000),
+    _Room(1_000, 100, 10_000, 200, 300),
+    _Room(400, 100, 4_000, 200, 300),
+    _Room(200, 50, 1_000, 100, 300),
+    _Room(100, 20, 200, 50, 200),
+    _Room(50, 10, 40, 10, 120),
+    _Room(20, 5, 5, 0, 60),
 )
 
 
@@ -90,6 +91,9 @@ def _cut(value: Any, room: _Room) -> Any:
         value = replace(value, roots=roots, left_out=value.left_out + max(0, -left[0]))
     elif isinstance(value, Items):
         value = Items(value.items[: room.rows], value.left_out + max(0, len(value.items) - room.rows))
+    elif isinstance(value, Document):
+        lost = max(0, len(value.sections) - room.sections)
+        value = replace(value, sections=value.sections[: room.sections], left_out=lost)
     elif isinstance(value, Section):
         lost = max(0, len(value.parts) - room.parts)
         value = replace(value, parts=value.parts[: room.parts], left_out=value.left_out + lost)

@@ -1,0 +1,162 @@
+"""Print docs/zoo/transformers.md: `python tools/zoo_page.py COMMIT sweep.json RUN.jsonl [AGAIN.jsonl]`.
+
+COMMIT is the source of fakexport that ran, `sweep.json` is that of `fakexport sweep-report --zoo`, RUN.jsonl
+its run, and AGAIN.jsonl the run of checks that were done a second time.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+_WIDTH = 110
+_MOST_REASONS = 25
+_MOST_CHARACTERS = 160
+
+_HEAD = """\
+# Model types of transformers
+
+Which model types of transformers export at the full size of their default config: every key of
+`transformers.CONFIG_MAPPING`, with inputs that fakexport derives. A check that was refused, or that did not
+run, counts as not passed.
+
+**{ran} of {total} types were run; {passed} of these export ({share} %).** For the other {left} there was no
+time. The types that are a part of another one come last; the others are in the order of a digest of their
+names, so those that ran are a sample.
+
+| status | types |
+|---|---|
+{counts}
+| all | {total} |
+
+What ran took {minutes} minutes, {seconds} s a type on a machine that was busy with other work, and
+{median} MiB of memory ({most} MiB at most). A check was killed at 180 s or 6 GiB.
+
+{environments}
+- Each check is `fakexport check hf:TYPE {options}`.
+
+```
+python tools/transformers_zoo.py H100/static > zoo.yaml
+fakexport sweep zoo.yaml -o transformers.jsonl
+fakexport sweep-report transformers.jsonl --zoo zoo.yaml -o site/
+python tools/zoo_page.py $(git rev-parse --short HEAD) site/sweep.json transformers.jsonl again.jsonl
+```
+
+[transformers.json](transformers.json) is `site/sweep.json`, with a line per type
+([format](../json.md#fakexport-sweep-report)).
+"""
+
+
+def main() -> None:
+    """Print the page."""
+    commit, results, *runs = sys.argv[1], *map(Path, sys.argv[2:])
+    zoo = json.loads(results.read_text(encoding="utf-8"))
+    run, *again = (_records(path) for path in runs)
+    parts = [
+        _head(zoo, commit),
+        *(_again(run, each) for each in again),
+        _reasons(zoo),
+        _failing(run),
+        _passing(run),
+    ]
+    sys.stdout.write("\n".join(parts))
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _head(zoo: dict[str, Any], commit: str) -> str:
+    counts, total = zoo["runs"][0]["counts"], zoo["total"]
+    found = [result for check in zoo["checks"] if (result := check["results"][0]) is not None]
+    peaks = sorted(result["peak_bytes"] >> 20 for result in found)
+    seconds = sum(result["seconds"] for result in found)
+    return _HEAD.format(
+        ran=len(found),
+        total=total,
+        passed=counts["exports"],
+        share=round(100 * counts["exports"] / len(found)),
+        left=counts["not run"],
+        counts="\n".join(f"| {status} | {count} |" for status, count in counts.items() if count),
+        minutes=round(seconds / 60),
+        seconds=round(seconds / len(found)),
+        median=peaks[len(peaks) // 2],
+        most=peaks[-1],
+        environments="\n".join(_environment(found, commit) for found in zoo["environments"]),
+        options=zoo["checks"][0]["options"],
+    )
+
+
+def _environment(found: dict[str, Any], commit: str) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return f"- {versions}; {found['machine']}; source of commit {commit}."
+
+
+def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
+    first = {record["command"]: record for record in run}
+    other = [each for each in again if _outcome(each) != _outcome(first[each["command"]])]
+    told = "All came out with the same status, reason and diagnostics." if not other else "These differ:"
+    lines = [f"{len(again)} of the types that ran, drawn at random, were run again. {told}", ""]
+    for record in other:
+        before = first[record["command"]]
+        lines.append(f"- {_type(record)}: {_why(before)}; then {_why(record)}")
+    return "\n".join([*lines, ""] if other else lines)
+
+
+def _outcome(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record["status"], record["reason"], (record["report"] or {}).get("diagnostics")
+
+
+def _reasons(zoo: dict[str, Any]) -> str:
+    rows = [
+        f"| {found['count']} | {found['status']} | {_cell(_clipped(found['reason']))} |"
+        for found in zoo["runs"][0]["reasons"][:_MOST_REASONS]
+    ]
+    return "\n".join(["## Reasons", "", "| types | status | reason |", "|---|---|---|", *rows, ""])
+
+
+def _failing(run: list[dict[str, Any]]) -> str:
+    rows = [
+        f"| {_type(record)} | {record['status']} | {_cell(_why(record))} |"
+        for record in sorted(run, key=_type)
+        if record["status"] != "exports"
+    ]
+    head = ["## Types that do not export", "", "| type | status | reason |", "|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
+
+
+def _why(record: dict[str, Any]) -> str:
+    """Return the reason, with what the first note of the first error says."""
+    found = (record["report"] or {}).get("diagnostics", [])
+    error = next((each for each in found if each["severity"] == "error"), found[0] if found else None)
+    note = " ".join(error["notes"][0].split()) if error and error["notes"] else ""
+    return _clipped(f"{record['reason']} ({note})" if note else record["reason"] or record["status"])
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+def _passing(run: list[dict[str, Any]]) -> str:
+    names = sorted(_type(record) for record in run if record["status"] == "exports")
+    lines, line = ["## Types that export", ""], ""
+    for name in names:
+        if line and len(line) + len(name) >= _WIDTH:
+            lines.append(f"{line},")
+            line = ""
+        line = f"{line}, {name}" if line else name
+    return "\n".join([*lines, line, ""])
+
+
+def _type(record: dict[str, Any]) -> str:
+    return f"`{record['command'].split()[2].removeprefix('hf:')}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+if __name__ == "__main__":
+    main()
