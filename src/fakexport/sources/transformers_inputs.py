@@ -47,7 +47,9 @@ def derive_inputs(
     mode = mode_of(module.parameters())
     # A model that looks for its placeholder tokens reads them.
     with nullcontext() if mode is None else recording(mode):
-        inputs = {name: _derived(name, request) for name in _wanted(request)}
+        # In the order of the signature: the first that cannot be derived is the same in every process.
+        wanted = _wanted(request)
+        inputs = {name: _derived(name, request) for name in request.parameters if name in wanted}
         found = with_other_modalities(request, inputs)
     named = [name for name in request.parameters if name in found.kwargs]
     in_order = dict.fromkeys([*named, *found.kwargs])

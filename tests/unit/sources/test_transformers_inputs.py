@@ -4,10 +4,12 @@ import json
 
 import pytest
 import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
 import fakexport as fe
 from fakexport.fake import fake_mode
 from fakexport.sources import SourceError, resolve
+from fakexport.sources.transformers_inputs import derive_inputs
 from tests.architectures.architecture import Architecture
 from tests.unit.sources.tiny_configs import TINY
 
@@ -181,3 +183,14 @@ def test_an_input_that_no_config_tells_is_asked_for(tmp_path):
         "Blip2QFormerModel requires 'query_embeds', which its config does not determine: "
         "use --input query_embeds=DTYPE[DIMS]"
     )
+
+
+def test_the_first_input_that_cannot_be_derived_is_named():
+    class Demanding(PreTrainedModel):
+        config_class = PretrainedConfig
+
+        def forward(self, theta, eta, zeta, epsilon, delta, gamma, beta, alpha):
+            return theta
+
+    with pytest.raises(SourceError, match="requires 'theta'"):
+        derive_inputs(Demanding(PretrainedConfig()), "cpu", torch.float32)
