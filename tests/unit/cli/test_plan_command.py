@@ -120,7 +120,11 @@ def gpt2(tmp_path_factory):
     ("workload", "words"),
     [
         ("forward", "the program reads row 128 of transformer.wpe.weight, which has 128 rows"),
-        ("decode", "the program reads row 128 of transformer.wpe.weight, which has 128 rows"),
+        pytest.param(
+            "decode",
+            "the program reads row 128 of transformer.wpe.weight, which has 128 rows",
+            marks=pytest.mark.slow,
+        ),
         ("train", "the model looks up 129 positions in transformer.wpe, which has 128 rows"),
     ],
 )

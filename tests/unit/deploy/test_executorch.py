@@ -115,6 +115,7 @@ def test_an_mlp_gives_what_eager_gives_for_all_sizes(batch, mlp):
     torch.testing.assert_close(outputs["output"], Mlp()(x), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_xnnpack_gives_what_eager_gives(mlp, tmp_path):
     program, _ = mlp
     x = torch.randn(5, 4)

@@ -89,7 +89,7 @@ def exported(base: Path, adapter: Path | str | None = None, mode: Any = "apart")
     return fe.export(f"hf:{base}", adapter=adapter, adapter_mode=mode, dynamic_shapes="auto")
 
 
-QUICK = {"llama": MODES, "gpt2": ("merged",), "dora": ("apart",), "mixtral": ("merged",), "half": ("merged",)}
+QUICK = {"llama": MODES, "gpt2": ("merged",), "dora": ("apart",)}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,7 @@ def test_a_bound_program_returns_what_peft_returns(saved: Saved, archived: Archi
     assert not torch.allclose(found, eager(loaded(base), inputs), atol=0.1)
 
 
+@pytest.mark.slow
 def test_a_fresh_program_binds_as_its_archive(saved: Saved):
     base, adapter = saved("mixtral")
     inputs = given(base, batch=2, length=16)
@@ -208,6 +209,7 @@ def test_an_adapter_is_merged_into_a_program_of_the_base_model(saved: Saved):
     assert torch.equal(fe.run(bound, given(base))["logits"], expected)
 
 
+@pytest.mark.slow
 def test_adapters_of_a_bundle_share_the_base_model(saved: Saved, tmp_path: Path):
     base, first = saved("llama")
     second = saved_adapter(tmp_path / "second", base, seed=9, r=2)
