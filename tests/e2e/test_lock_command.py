@@ -183,5 +183,14 @@ def test_a_lock_that_cannot_be_used_is_one_line_before_any_check(content, locked
         fakexport("check", "--locked", "--no-progress")
 
 
+def test_a_source_that_is_not_checked_keeps_its_entry(locked, the_lock):
+    (locked / "model.py").write_text("import absent_package\n")
+
+    done = fakexport("lock", "--no-progress", code=2)
+
+    assert done.stdout == ""
+    assert (locked / "fakexport.lock").read_text() == the_lock
+
+
 def test_comparing_and_replacing_at_once_is_refused(locked):
     assert "give one" in fakexport("check", "--locked", "--update-lock", code=2).stderr

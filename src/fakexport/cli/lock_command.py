@@ -94,7 +94,8 @@ def lock_command(
         is_debug=debug,
     )
     code = checks.run(source, _Nothing())
-    write_output(_listing(lock))
+    if lock.is_written:
+        write_output(_listing(lock))
     if code:
         raise typer.Exit(code)
 
@@ -114,4 +115,4 @@ def _listing(lock: LockSession) -> str:
         + ("" if entry.program is None else f", {entry.program.digest[:19]}")
         for what, entry in lock.entries()
     ]
-    return "\n".join([*lines, f"wrote {LOCK_NAME}"]) + "\n"
+    return "".join(f"{line}\n" for line in (*lines, f"wrote {LOCK_NAME}"))

@@ -60,6 +60,11 @@ class LockSession:
             known = self.locked.get(key)
             yield "added" if known is None else "same" if known == entry else "changed", entry
 
+    @property
+    def is_written(self) -> bool:
+        """Whether `end` writes the file: a command that checked nothing leaves it as it is."""
+        return self.is_updating and bool(self._now)
+
     def end(self, *, refused: int = 0) -> bool:
         """Write the lock, or say what it has too much; return whether there is such an entry.
 
@@ -71,6 +76,8 @@ class LockSession:
         is_complete = self.is_whole and not refused
         rest = [key for key in self.locked if key not in self._now]
         if self.is_updating:
+            if not self.is_written:
+                return False
             kept = [] if is_complete else [self.locked[key] for key in rest]
             write_lock(self.path, [*kept, *self._now.values()])
             return False
