@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
 
+from fakexport._torch.pytree import tree_leaves
 from fakexport.documents import ParallelRecord
 from fakexport.error import FakexportError
 from fakexport.program import module_path
@@ -35,11 +37,27 @@ def check_sharded_weights(program: ExportedProgram, record: ParallelRecord) -> N
         name = weights.get(node.name)
         if name is None or id(state[name]) not in owners:
             continue
-        for user in node.users:
+        for user in _readers(program.graph_module, node):
             path = module_path(user)
             if user.op != "output" and not _is_inside(path, owners[id(state[name])]):
                 reader = path or "the model itself"
                 raise ShardedWeightRead(f"{name} is sharded, and {reader} reads it without its module")
+
+
+def _readers(owner: GraphModule, node: Node) -> Iterator[Node]:
+    """Yield the nodes that use a value, in the graphs of higher-order operators too, such as `no_grad`."""
+    for user in node.users:
+        leaves = tree_leaves((user.args, dict(user.kwargs)))
+        held = [leaf for leaf in leaves if isinstance(leaf, Node) and leaf.op == "get_attr"]
+        graphs = [getattr(owner, str(leaf.target), None) for leaf in held]
+        inner = [graph for graph in graphs if isinstance(graph, GraphModule)]
+        if not inner:
+            yield user
+        for graph in inner:
+            placeholders = graph.graph.find_nodes(op="placeholder")
+            for placeholder, operand in zip(reversed(placeholders), reversed(leaves), strict=False):
+                if operand is node:
+                    yield from _readers(graph, placeholder)
 
 
 def _is_inside(path: str, owners: Iterable[str]) -> bool:

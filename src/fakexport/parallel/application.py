@@ -70,6 +70,9 @@ def shard_model(model: nn.Module, degrees: Degrees, rank: int) -> Sharded:
 def _shard(modules: Mapping[str, nn.Module], name: str, style: Any, place: Place) -> Shard | None:
     """Let a style shard a parameter; return the part that is left, None for all of it."""
     owner, _, key = name.rpartition(".")
+    if key == "gate_up_proj" and type(style).__name__ == "ColwiseParallel":
+        # The plan of Inkling: what `chunk(2)` makes of a contiguous part is not gate and up (5.23).
+        raise SourceError(f"{name} packs two weights, and the plan shards it as one: results would be wrong")
     made: list[Shard] = []
 
     def distribute_tensor(

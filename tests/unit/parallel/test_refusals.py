@@ -104,3 +104,61 @@ def test_a_weight_that_is_read_outside_of_its_module():
         return model, inputs
 
     assert "up_proj.weight is sharded, and model.layers.0.mlp reads it" in refusal(direct)
+
+
+def with_mlp(forward):
+    def small():
+        model, inputs = factory_of("llama", num_hidden_layers=1)()
+        mlp = model.model.layers[0].mlp
+        mlp.forward = lambda x: mlp.down_proj(forward(mlp.up_proj(x)))
+        return model, inputs
+
+    return small
+
+
+@pytest.mark.parametrize(
+    ("reshape", "sizes"),
+    [
+        (lambda x: x.view(*x.shape[:-1], 8, -1).softmax(-1).flatten(-2), "(2, 8, 8, -1)"),
+        (lambda x: x.unflatten(-1, (8, -1)).softmax(-1).flatten(-2), "(2, 8, 8, -1)"),
+        (lambda x: x.view(x.shape[0], -1, 8, 12).softmax(-1).reshape(x.shape), "(2, -1, 8, 12)"),
+    ],
+    ids=["view", "unflatten", "tokens"],
+)
+def test_a_reshape_by_the_heads_of_the_whole_model(reshape, sizes):
+    """No shape is wrong, and the result would be."""
+    assert f"model.layers.0.mlp reshapes sharded features to {sizes}" in refusal(
+        with_mlp(reshape), args=(torch.zeros(2, 8, dtype=torch.long),)
+    )
+
+
+def test_a_reshape_by_the_size_of_a_head():
+    program = fe.export(
+        with_mlp(lambda x: x.view(*x.shape[:-1], -1, 12).softmax(-1).flatten(-2)), parallel="tp=2"
+    )
+
+    assert len(program.graph.nodes) > 0
+
+
+def test_packed_experts_that_the_plan_shards_as_one_weight():
+    """In transformers 5.23 the plan of Inkling does; its own sharded model raises."""
+    from transformers import AutoModelForCausalLM, InklingTextConfig
+
+    config = InklingTextConfig(
+        vocab_size=100,
+        hidden_size=64,
+        intermediate_size=96,
+        moe_intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        pad_token_id=0,
+        mlp_layer_types=["dense", "sparse"],
+    )
+
+    def small():
+        return AutoModelForCausalLM.from_config(config), (torch.zeros(2, 7, dtype=torch.long),)
+
+    assert "mlp.experts.gate_up_proj packs two weights" in refusal(small)
