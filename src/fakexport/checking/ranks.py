@@ -12,7 +12,7 @@ from fakexport.diagnostics import Diagnostic
 from fakexport.documents import ParallelRecord
 from fakexport.error import FakexportError
 from fakexport.parallel import Degrees, local_shapes
-from fakexport.program import collectives, differing_numbers, facts_of, summarise
+from fakexport.program import collectives, differing_numbers, facts_of, star, summarise
 from fakexport.report import RankGroup, RankSummary
 
 
@@ -65,7 +65,7 @@ def summarise_ranks(
             raise RanksDiffer(
                 f"the programs of rank {ranks[0]} and rank {ranks[-1]} differ in more than numbers"
             )
-        numbers.update(dict.fromkeys(differing))
+        numbers.update(dict.fromkeys(map(star, differing)))
         groups.append(RankGroup(tuple(ranks), _weight_bytes(programs[0])))
     return RankSummary(
         degrees=degrees.canonical,
