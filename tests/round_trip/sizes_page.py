@@ -144,8 +144,8 @@ def updated(rows: Sequence[OtherSizes]) -> list[OtherSizes]:
         r"^- ([\w.:-]+): (.*)$", text.partition("without a result:")[2], re.MULTILINE
     ):
         of[name] = OtherSizes(name, error=error)
-    # The page has one text for all that an operator raised.
-    (said,) = re.findall(r"^\| (\w+Error: .*) \| [\d,]+ \|$", text, re.MULTILINE)
+    # The page does not say which architecture raised what: old rows get the first text, the usual one.
+    said, *_ = re.findall(r"^\| (\w+Error: .*) \| [\d,]+ \|$", text, re.MULTILINE)
     for name, row in of.items():
         of[name] = replace(row, raised={said: row.counts["raised"]} if row.counts.get("raised") else {})
     return [row for _, row in sorted({**of, **{row.name: row for row in rows}}.items())]
