@@ -13,9 +13,10 @@ from fakexport._torch.symbolic_numbers import hint_of
 from fakexport.devices import Topology
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.documents import ParallelRecord
 from fakexport.error import InvalidValue
 from fakexport.memory import ProgramSizes, SizeRequest, liveness, overheads, sizes_at
-from fakexport.program import ProgramSummary, TensorTotals, operator_name, tensors_in, walk
+from fakexport.program import ProgramSummary, TensorTotals, facts_of, operator_name, tensors_in, walk
 from fakexport.rules import rule
 
 _FLOAT32_BYTES = 4
@@ -39,7 +40,10 @@ def diagnose_memory(
     memory = _memory(summary, topology)
     over = [(placed[device] / size, device) for device, size in memory.items() if placed[device] > size]
     if over:
-        return _weights(max(over)[1], placed, topology, len(over))
+        device, rank = max(over)[1], facts_of(program).parallel
+        if rank is not None:
+            return _of_rank(device, placed[device], topology, rank)
+        return _weights(device, placed, topology, len(over))
     return _run(program, topology, memory) if _may_exceed(program, placed, memory) else None
 
 
@@ -83,6 +87,17 @@ def _weights(device: str, placed: Mapping[str, int], topology: Topology, count: 
             f"together need {_gibibytes(sum(placed.values()))}",
         ),
         fix=Fix("use more or larger devices, or a smaller dtype"),
+    )
+
+
+def _of_rank(device: str, placed: int, topology: Topology, rank: ParallelRecord) -> Diagnostic:
+    profile = topology.device(device).profile
+    return rule("FE503").diagnostic(
+        notes=(
+            f"{profile.name} has {_gibibytes(profile.memory_bytes or 0)}, the weights of rank {rank.rank} of "
+            f"{rank.ranks} need {_gibibytes(placed)}",
+        ),
+        fix=Fix("use a higher degree, larger devices, or a smaller dtype"),
     )
 
 

@@ -57,3 +57,14 @@ def test_the_data_have_bytes_over_the_sizes(report):
         ("all_gather", 1, 1400),
     ]
     assert all(c["bytes_expression"] for c in found)
+
+
+def test_weights_of_a_rank_that_do_not_fit_are_those_of_the_rank():
+    huge = factory_of("llama", vocab_size=2 * 10**8, num_hidden_layers=1)
+
+    report = check(huge, target="2xT4", parallel="tp=2")
+
+    (found,) = (found for found in report.diagnostics if found.code == "FE503")
+    assert found.notes == ("T4 has 14.6 GiB, the weights of rank 0 of 2 need 23.8 GiB",)
+    assert found.fix is not None
+    assert found.fix.message.startswith("use a higher degree")
