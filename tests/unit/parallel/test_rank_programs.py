@@ -121,7 +121,8 @@ def test_experts_of_ranks_compute_the_model(family, ranks):
 
 @pytest.mark.exhaustive
 def test_ranks_with_uneven_parts_compute_the_model():
-    """96 features of the MLP on 5 ranks: the last one has fewer."""
-    changes = {"num_attention_heads": 5, "num_key_value_heads": 5, "intermediate_size": 98}
+    """98 features of the MLP on 5 ranks: the last one has fewer."""
+    heads = {"hidden_size": 80, "num_attention_heads": 5, "num_key_value_heads": 5}
+    changes = {**heads, "intermediate_size": 98}
 
     assert_equal_to_eager(programs_of("llama", "tp=5", 5, **changes), small_model("llama", **changes))
