@@ -1,6 +1,9 @@
-"""The libraries that models come from, one row each. Imports nothing, so that every package may read it."""
+"""The libraries that models come from, one row each, and the path in a source. Imports nothing of fakexport,
+so that every package may read it.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,32 @@ FORMS = (
     *(form for library in LIBRARIES for form in library.forms),
 )
 """The forms of a source."""
+
+_PREFIXES = tuple(f"{library.prefix}:" for library in LIBRARIES)
+_OF_PATHS = ("hf:", "diffusers:")
+
+
+def named_path(source: str, folder: Path) -> tuple[str, str, str] | None:
+    """Return the file or folder that a source names, with what is written before and after it.
+
+    Args:
+        source: One of `FORMS`.
+        folder: What a path is relative to.
+    Returns:
+        The prefix, the path as written, and the rest; joined they are the source. None if it names no path
+        that exists, such as a model of the hub.
+
+    Example:
+        >>> named_path("a.py:factory", Path("/nowhere"))
+    """
+    prefix = next((known for known in _PREFIXES if source.startswith(known)), "")
+    if prefix and prefix not in _OF_PATHS:
+        return None
+    rest = source.removeprefix(prefix)
+    ends = [len(rest), rest.rfind(":")]
+    if prefix == "diffusers:":  # The component of a pipeline is not always a folder: `sdxl/vae/encoder`.
+        ends += [at for at in range(len(rest) - 1, 0, -1) if rest[at] == "/"]
+    for end in ends:
+        if end > 0 and (folder / rest[:end]).exists():
+            return prefix, rest[:end], rest[end:]
+    return None

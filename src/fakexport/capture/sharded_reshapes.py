@@ -85,7 +85,7 @@ def _fault(node: Node) -> str | None:
 
 
 def _inferred(node: Node, before: torch.Tensor) -> int | None:
-    """Return the index of the size that a reshape infers; None where it infers none or is no reshape."""
+    """Return the index of the size that a reshape infers; None where it infers none or is not a reshape."""
     name = operator_name(node)
     if name in _RESHAPES:
         asked, first = node.args[1], 0

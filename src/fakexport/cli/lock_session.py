@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fakexport._libraries import named_path
 from fakexport.cli.project_file import ProjectFile
 from fakexport.cli.streams import write_error_line, write_note
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from fakexport.report import Report
 
 LOCK_NAME = "fakexport.lock"
-_FORMS = ("hf:", "diffusers:")
 
 
 @dataclass
@@ -137,8 +137,7 @@ def _seen_from(folder: Path, written: str) -> str:
     """Return a source or a path that is relative to the working directory as one relative to a folder."""
     if folder == Path.cwd():
         return written
-    form = next((form for form in _FORMS if written.startswith(form)), "")
-    rest = written.removeprefix(form)
-    path, colon, name = (rest, "", "") if Path(rest).exists() else rest.rpartition(":")
-    is_path = bool(path) and not Path(path).is_absolute() and Path(path).exists()
-    return f"{form}{Path(os.path.relpath(path, folder)).as_posix()}{colon}{name}" if is_path else written
+    prefix, path, rest = named_path(written, Path.cwd()) or ("", "", written)
+    if not path or Path(path).is_absolute():
+        return written
+    return f"{prefix}{Path(os.path.relpath(path, folder)).as_posix()}{rest}"

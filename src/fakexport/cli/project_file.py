@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from fakexport._libraries import named_path
 from fakexport.documents import DocumentError, boolean, field, items, mapping, text
 from fakexport.error import FakexportError
 from fakexport.files import read_file
@@ -205,8 +206,5 @@ def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
 
 def _place(source: str, folder: Path) -> str:
     """A source as it is compared with others: with the path of its file or folder resolved, if it has one."""
-    form = "hf:" if source.startswith("hf:") else ""
-    rest = source.removeprefix(form)
-    path, colon, attribute = (rest, "", "") if form else rest.rpartition(":")
-    is_path = bool(path) and (folder / path).exists()
-    return f"{form}{(folder / path).resolve()}{colon}{attribute}" if is_path else source
+    prefix, path, rest = named_path(source, folder) or ("", "", source)
+    return f"{prefix}{(folder / path).resolve()}{rest}" if path else source

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fakexport._libraries import named_path
 from fakexport.diagnostics import Diagnostic, Label, Span, plain_body, source_line
 from fakexport.report.as_json import json_text
 from fakexport.report.project_report import ProjectReport
@@ -20,8 +21,6 @@ from fakexport.rules import Rule, rule
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT_ID = "%SRCROOT%"
 _FINGERPRINT = "fakexport/v1"
-# What a source text has in front of a path.
-_FORMS = ("hf:", "diffusers:")
 
 
 def render_sarif(project: ProjectReport, *, root: Path) -> str:
@@ -158,10 +157,8 @@ def _relative(path: str, root: Path) -> str | None:
 
 def _file_of(source: str, root: Path) -> str | None:
     """Return the file that a source names, such as `model.py` of `model.py:factory`."""
-    for form in _FORMS:
-        source = source.removeprefix(form)
-    named = (source, source.rpartition(":")[0], f"{source}/config.json")
-    return next((path for path in named if path and (root / path).is_file()), None)
+    _, path, _ = named_path(source, root) or ("", "", "")
+    return next((file for file in (path, f"{path}/config.json") if path and (root / file).is_file()), None)
 
 
 class _Fingerprints:

@@ -334,7 +334,7 @@ class Parts:
             yield f"the model ran without {name}, which was not derived: {reason}"
 
     def _numbers(self, call: Call) -> list[str]:
-        """Return the whole numbers that a part is called with, and that are no setting of a config."""
+        """Return the whole numbers that a part is called with, and that are not settings of a config."""
         found = []
         for name, value in call.constants().items():
             leaves = [leaf for leaf in tree_leaves(value) if type(leaf) is int and abs(leaf) > 1]

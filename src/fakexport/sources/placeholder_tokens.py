@@ -144,7 +144,7 @@ def _in_layout(request: InputRequest, modality: _Modality, inputs: Mapping[str, 
 
 
 def _fixed_count(request: InputRequest, modality: _Modality) -> int | None:
-    """Return how many tokens stand for an image where that is no matter of its features; else None."""
+    """Return how many tokens stand for an image where that does not depend on its features; else None."""
     if "image_embeds_position_mask" in request.parameters:
         return int(request.setting("latent_query_num"))
     if not _has_placeholders(request, modality):

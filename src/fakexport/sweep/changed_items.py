@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fakexport._libraries import named_path
 from fakexport.error import FakexportError
 
 from .sweep_item import SweepItem
@@ -80,10 +81,9 @@ class _Repository:
     def may_have_changed(self, item: SweepItem) -> bool:
         if any(self._touches(file) for file in self._named(item.libraries)):
             return True
-        prefix, _, rest = item.source.partition(":")
-        if prefix in ("hf", "diffusers", "timm"):
-            place = self.folder / rest.partition(":")[0]
-            return place.exists() and self._touches(place.resolve())
+        if item.source.startswith(("hf:", "diffusers:", "timm:")):
+            named = named_path(item.source, self.folder)
+            return named is not None and any(map(self._touches, _configs(self.folder / named[1])))
         written = item.source.rpartition(":")[0]
         if written.endswith(".py"):
             starts = [self.folder / written]
@@ -144,6 +144,13 @@ class _Repository:
                 if file.is_file():
                     return file
         return None
+
+
+def _configs(place: Path) -> Iterator[Path]:
+    """Yield what a model is read from: its config or folder, and the pipeline that it is a component of."""
+    place = place.resolve()
+    yield place
+    yield from (index for folder in place.parents[:2] if (index := folder / "model_index.json").exists())
 
 
 def _names_imported(file: Path) -> tuple[tuple[int, str], ...]:

@@ -91,3 +91,29 @@ def test_git_says_why_it_cannot_tell(repository, tmp_path):
         changed_items(read_zoo(repository / "zoo.yaml"), "absent")
     with pytest.raises(RevisionError, match="not a git repository"):
         changed_items(read_zoo(tmp_path / "zoo.yaml"), "HEAD")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pipe/vae/config.json", ["diffusers:pipe/vae/encoder"]),
+        ("pipe/model_index.json", ["diffusers:pipe/unet", "diffusers:pipe/vae/encoder"]),
+        ("pipe/unet/config.json", ["diffusers:pipe/unet"]),
+        ("pipe/README.md", []),
+    ],
+)
+def test_a_component_of_a_pipeline_changes_with_its_config_and_its_pipeline(name, expected, tmp_path):
+    """`pipe/vae/encoder` is not a path: the encoder is half of the model in `pipe/vae`."""
+    names = ("pipe/model_index.json", "pipe/vae/config.json", "pipe/unet/config.json", "pipe/README.md")
+    sources = "'diffusers:pipe/unet', 'diffusers:pipe/vae/encoder', diffusers:UNet2DConditionModel"
+    for file, text in {**dict.fromkeys(names, "{}"), "zoo.yaml": f"models: [{sources}]"}.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    (tmp_path / name).write_text("changed")
+
+    found = changed_items(read_zoo(tmp_path / "zoo.yaml"), "HEAD")
+
+    assert [item.source for item in found] == expected

@@ -12,7 +12,6 @@ from torch.export import ExportedProgram
 
 from fakexport.archive import Bundle
 from fakexport.container import read_container
-from fakexport.documents import GenerationDefaults
 from fakexport.program import unbound_names
 from fakexport.weights import Weight
 
@@ -79,7 +78,7 @@ def _record(prefill: Call, decode: Call) -> str:
         "format": FORMAT,
         "prefill": _call(prefill),
         "decode": _call(decode),
-        "defaults": _defaults(prefill.record.defaults),
+        "defaults": dataclasses.asdict(prefill.record.defaults),
     }
     return json.dumps(record, indent=1) + "\n"
 
@@ -88,7 +87,3 @@ def _call(call: Call) -> dict[str, object]:
     record = dataclasses.asdict(call.record)
     del record["defaults"], record["workload"]
     return {**record, "length": call.length, "vocabulary": call.vocabulary}
-
-
-def _defaults(defaults: GenerationDefaults) -> dict[str, object]:
-    return dataclasses.asdict(defaults)

@@ -22,9 +22,6 @@ std::optional<std::string> optional_text(const json::Value& value) {
 
 at::Tensor row(const Tokens& tokens) { return at::tensor(tokens, at::kLong).unsqueeze(0); }
 
-// The last of the second dimension and on, or the first `count` of it.
-at::Tensor first_of_last(const at::Tensor& tensor, std::int64_t count) { return tensor.slice(-1, 0, count); }
-
 const InputTensor* input_of(const Signature& signature, const std::string& name) {
   for (const InputTensor& input : signature.inputs) {
     if (input.name == name) return &input;
@@ -200,7 +197,7 @@ void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsBy
   }
   for (const auto& name : {std::optional(call.tokens), call.positions,
                            call.has_encoder() ? std::nullopt : call.mask}) {
-    if (name && given.count(*name)) given[*name] = first_of_last(given[*name], read);
+    if (name && given.count(*name)) given[*name] = given[*name].slice(-1, 0, read);
   }
   mask_ = call.mask && given.count(*call.mask) ? given[*call.mask] : at::Tensor();
   positions_ = call.positions && given.count(*call.positions) ? given[*call.positions].slice(-1, -1)
