@@ -1,7 +1,4 @@
-"""The values of nodes that are made once more: fake tensors in memory of their own. Seen on torch 2.13.
-
-Source: `torch/_subclasses/fake_tensor.py:FakeTensor.__new__`.
-"""
+"""The values of nodes that are made once more: fake tensors in memory of their own. Seen on torch 2.13."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._export import config as export_config
-from torch._subclasses.fake_tensor import FakeTensorConfig, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
 from .fake_tensors import FakeTensor, FakeTensorMode, storage_identity
+from .new_fakes import NewFakes
 from .patching import Patches
-from .remembered_sizes import RememberedSize, state_of_symbols
+from .remembered_sizes import remembered_count, same_number, state_of_symbols
 
 
 class TraceNeeded(BaseException):
@@ -77,13 +74,6 @@ def gradients_need_a_trace() -> Patches:
     return Patches({(FakeTensor, "grad_fn"): property(grad_fn)})
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Return whether two numbers are written alike. Asking symbols whether they are equal may add a guard."""
-    if isinstance(a, int) or isinstance(b, int):
-        return isinstance(a, int) and isinstance(b, int) and a == b
-    return bool(a.node.expr == b.node.expr)
-
-
 @dataclass(frozen=True)
 class ValueFacts:
     """What a copy of a fake tensor needs to know of it, found out once for all copies."""
@@ -114,7 +104,7 @@ class Originals:
     def __init__(self) -> None:
         self._facts: dict[int, ValueFacts] = {}
         self._counts: dict[int, tuple[Any, torch.SymInt | None]] = {}
-        self._attributes: dict[tuple[int, torch.device], dict[str, Any]] = {}
+        self.fakes = NewFakes()
 
     def facts_of(self, like: FakeTensor) -> ValueFacts:
         found = self._facts.get(id(like))
@@ -129,29 +119,9 @@ class Originals:
         state = state_of_symbols(facts.bytes)
         known = self._counts.get(facts.memory)
         if known is None or known[0] != state:
-            count = facts.bytes // facts.dtype.itemsize
-            is_exact = isinstance(count, torch.SymInt) and _same(count * facts.dtype.itemsize, facts.bytes)
-            found = RememberedSize.of(count) if is_exact else None
+            found = remembered_count(facts.bytes, facts.dtype)
             known = self._counts[facts.memory] = state_of_symbols(facts.bytes), found
         return known[1]
-
-    def new_fake(self, facts: ValueFacts, meta: torch.Tensor) -> FakeTensor:
-        """Return `FakeTensor(facts.mode, meta, facts.device)`, quicker from the second on."""
-        key = id(facts.mode), facts.device
-        attributes = self._attributes.get(key)
-        if attributes is None or FakeTensorConfig.debug or export_config.detect_non_strict_fake_tensor_leaks:
-            made = FakeTensor(facts.mode, meta, facts.device)
-            self._attributes[key] = vars(made).copy()
-            return made
-        made = torch.Tensor._make_subclass(
-            FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=facts.device
-        )
-        if facts.mode._allow_unsafe_data_ptr_access:
-            torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
-        else:
-            torch._C._set_throw_on_mutable_data_ptr(made)
-        vars(made).update(attributes)
-        return made
 
 
 class CopiedValues:
@@ -203,7 +173,8 @@ class CopiedValues:
             unguarded = mode.shape_env.suppress_guards() if mode.shape_env else nullcontext()
             with torch.no_grad(), in_kernel_invocation_manager(mode), unguarded:
                 metas = [self._meta(facts) for facts in wanted]
-        return [self._originals.new_fake(*pair) for pair in zip(wanted, metas, strict=True)]
+        new = self._originals.fakes.new
+        return [new(facts.mode, meta, facts.device) for facts, meta in zip(wanted, metas, strict=True)]
 
     def _meta(self, facts: ValueFacts) -> torch.Tensor:
         base = self._bases.get(facts.memory)
@@ -214,7 +185,7 @@ class CopiedValues:
             self._bases[facts.memory] = base
         if base is None:
             meta = torch.empty_strided(facts.shape, facts.strides, dtype=facts.dtype, device=_META)
-            if facts.offset == 0 and _same(meta.untyped_storage().nbytes(), facts.bytes):
+            if facts.offset == 0 and same_number(meta.untyped_storage().nbytes(), facts.bytes):
                 self._bases[facts.memory] = meta
                 return meta
             count = (facts.bytes // facts.dtype.itemsize,)

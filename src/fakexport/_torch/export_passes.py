@@ -3,7 +3,8 @@
 Two of them look at each node of the graph: one for unbacked symbols, also where the trace made none; one
 for strings to shorten, in module stacks that are nothing but strings. A third takes the whole graph apart for
 a few regions under `no_grad` (`no_grad_regions.py`), a fourth describes each parameter to make a fake of a
-fake (`faked_parameters.py`). What they return is what stock torch returns. Seen on torch 2.13.
+fake (`faked_parameters.py`), a fifth computes sizes that fake mode's cache has (`cached_fakes.py`). What they
+return is what stock torch returns. Seen on torch 2.13.
 
 Source: `torch/export/_trace.py:_replace_unbacked_bindings, _aot_export_non_strict`,
 `torch/fx/experimental/symbolic_shapes.py:_free_unbacked_symbols_with_path`.
@@ -20,7 +21,7 @@ from torch.export import _trace
 from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree
 
-from . import faked_parameters, no_grad_regions
+from . import cached_fakes, faked_parameters, no_grad_regions
 from .fake_tensors import FakeTensor
 from .patching import Patches, in_force
 
@@ -55,6 +56,7 @@ def quick_passes() -> Patches:
             (_trace, "_fixup_key"): cache(in_force(_trace, "_fixup_key")),
             **no_grad_regions.replacements(),
             **faked_parameters.replacements(),
+            **cached_fakes.replacements(),
         }
     )
 

@@ -19,8 +19,9 @@ from torch._C._functorch import peek_interpreter_stack
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 from torch.export import _trace
 
-from .copied_values import Originals, ValueFacts
+from .copied_values import ValueFacts
 from .fake_tensors import FakeTensor, FakeTensorMode
+from .new_fakes import NewFakes
 from .patching import in_force
 
 
@@ -44,7 +45,7 @@ class _Fakes:
         self._mode = mode
         self._converter = mode.fake_tensor_converter
         self._made: dict[int, FakeTensor] = {}
-        self._originals = Originals()
+        self._fakes = NewFakes()
         self._known: dict[tuple[Any, ...], ValueFacts] = {}
 
     def of(self, value: torch.Tensor) -> FakeTensor:
@@ -86,7 +87,7 @@ class _Fakes:
     def _copy(self, value: FakeTensor, facts: ValueFacts) -> FakeTensor:
         with torch.no_grad(), in_kernel_invocation_manager(self._mode):
             meta = torch.empty_strided(facts.shape, facts.strides, dtype=facts.dtype, device="meta")
-        made = self._originals.new_fake(facts, meta)
+        made = self._fakes.new(self._mode, meta, facts.device)
         if value.requires_grad:
             made.requires_grad_()
         if vars(value).get("_is_param"):

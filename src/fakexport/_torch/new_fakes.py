@@ -1,0 +1,44 @@
+"""Making fake tensors without most of their constructor. Seen on torch 2.13.
+
+Source: `torch/_subclasses/fake_tensor.py:FakeTensor.__new__`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._export import config as export_config
+from torch._subclasses.fake_tensor import FakeTensorConfig
+
+from .fake_tensors import FakeTensor, FakeTensorMode
+
+
+class NewFakes:
+    """Makes fake tensors; from the second of a mode and device on, quicker than their constructor."""
+
+    def __init__(self) -> None:
+        self._attributes: dict[tuple[FakeTensorMode, torch.device], dict[str, Any]] = {}
+
+    def new(self, mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+        """Return `FakeTensor(mode, meta, device)`.
+
+        Args:
+            mode: The mode of the new tensor.
+            meta: Its sizes, strides, dtype and memory, on the device `meta`.
+            device: Its device, with the index.
+        """
+        attributes = self._attributes.get((mode, device))
+        if attributes is None or FakeTensorConfig.debug or export_config.detect_non_strict_fake_tensor_leaks:
+            made = FakeTensor(mode, meta, device)
+            self._attributes[mode, device] = vars(made).copy()
+            return made
+        made = torch.Tensor._make_subclass(
+            FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
+        )
+        if mode._allow_unsafe_data_ptr_access:
+            torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
+        else:
+            torch._C._set_throw_on_mutable_data_ptr(made)
+        vars(made).update(attributes)
+        return made
