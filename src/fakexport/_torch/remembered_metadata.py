@@ -1,14 +1,16 @@
-"""The `tensor_meta` of nodes, computed once for each layout. Seen on torch 2.13.
+"""What a trace asks of each value, asked once for each layout. Seen on torch 2.13.
 
-Torch asks every value for its sizes, strides and memory format, through the function modes of the trace,
-which count each question. For a weight among a thousand that costs more than all else that makes it an input.
+Torch asks every value for its sizes, strides and memory format, to write its `tensor_meta` down and to know
+it again, through the function modes of the trace, which count each question. For a weight among a thousand
+that costs more than all else that makes it an input.
 
 Source: `torch/fx/passes/shape_prop.py:_extract_tensor_metadata`,
-`torch/fx/experimental/proxy_tensor.py:TorchFunctionMetadataMode`.
+`torch/fx/experimental/proxy_tensor.py:track_tensor, TorchFunctionMetadataMode`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,32 +29,66 @@ _OF_TRACES = (
 
 
 def remembered_metadata() -> Patches:
-    """Return a context in which metadata of equal layouts is computed once; the trace counts the same."""
+    """Return a context in which values of equal layouts are asked once; the trace counts the same."""
     stock = in_force(proxy_tensor, "_extract_tensor_metadata")
-    known: dict[Any, tuple[Any, Any, dict[Any, int]]] = {}
+    stock_track = in_force(proxy_tensor, "track_tensor")
+    known: dict[Any, _Answer] = {}
 
     def metadata(result: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         tracers = _tracers()
-        key = None if args or kwargs or tracers is None else _layout(result)
-        if key is None or tracers is None:
+        layout = None if args or kwargs or tracers is None else _layout(result)
+        if layout is None or tracers is None:
             return stock(result, *args, **kwargs)
-        key = (*key, len(tracers))
+        key = (*layout, len(tracers))
         if key in known:
-            found, last, counts = known[key]
-            for tracer in tracers:
-                tracer.torch_fn_metadata = last
-                for function, count in counts.items():
-                    tracer.torch_fn_counts[function] = tracer.torch_fn_counts.get(function, 0) + count
-            return found._replace(qparams={})
+            return known[key].again(tracers)._replace(qparams={})
+        known[key] = _Answer.of(tracers, lambda: stock(result))
+        return known[key].answer
+
+    def track(tensor: torch.Tensor, proxy: Any, *, constant: torch.Tensor | None, tracer: Any) -> None:
+        tracers = _tracers()
+        # A size that is a number gets no node, so nothing follows from the layout.
+        if tracers is None or _layout(tensor) is None:
+            return stock_track(tensor, proxy, constant=constant, tracer=tracer)
+        if (found := known.get(len(tracers))) is None:
+            known[len(tracers)] = _Answer.of(
+                tracers, lambda: stock_track(tensor, proxy, constant=constant, tracer=tracer)
+            )
+        else:
+            found.again(tracers)
+            proxy_tensor.set_proxy_slot(tensor, tracer, proxy_tensor._ProxyTensor(proxy, constant))
+
+    return Patches(
+        {
+            (proxy_tensor, "_extract_tensor_metadata"): metadata,
+            (proxy_tensor, "track_tensor"): track,
+        }
+    )
+
+
+class _Answer:
+    """An answer, and what the trace counted for the questions behind it."""
+
+    def __init__(self, answer: Any, last: Any, counts: dict[Any, int]) -> None:
+        self.answer = answer
+        self._last = last
+        self._counts = counts
+
+    @classmethod
+    def of(cls, tracers: list[Any], ask: Callable[[], Any]) -> _Answer:
         before = dict(tracers[0].torch_fn_counts) if tracers else {}
-        found = stock(result)
+        answer = ask()
         last = tracers[0].torch_fn_metadata if tracers else None
         after = tracers[0].torch_fn_counts if tracers else {}
-        counts = {f: n - before.get(f, 0) for f, n in after.items() if n != before.get(f, 0)}
-        known[key] = (found, last, counts)
-        return found
+        return cls(answer, last, {f: n - before.get(f, 0) for f, n in after.items() if n != before.get(f, 0)})
 
-    return Patches({(proxy_tensor, "_extract_tensor_metadata"): metadata})
+    def again(self, tracers: list[Any]) -> Any:
+        """Return the answer, and count the questions as if they had been asked."""
+        for tracer in tracers:
+            tracer.torch_fn_metadata = self._last
+            for function, count in self._counts.items():
+                tracer.torch_fn_counts[function] = tracer.torch_fn_counts.get(function, 0) + count
+        return self.answer
 
 
 def _tracers() -> list[Any] | None:
