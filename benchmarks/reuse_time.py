@@ -13,15 +13,17 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import resource
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from fakexport.devices import peak_bytes, resident_bytes
 
 CONFIG = "examples/configs/llama-3.1-405b.json"
 WAYS = ("stock", "every block", "reuse")
@@ -40,16 +42,19 @@ def main() -> int:
     parser.add_argument(
         "--ways", default=",".join(WAYS), help="comma-separated; without one of them, nothing is compared"
     )
+    parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
     options = parser.parse_args()
     ways = [way for way in WAYS if way in options.ways.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         config = _with_layers(options.config, options.layers, Path(folder))
-        seconds, programs, blocks = _measured(config, ways, options)
+        seconds, programs, blocks, growth = _measured(config, ways, options)
     if (fault := _difference(programs)) is not None:
         print(f"error: {fault}", file=sys.stderr)
         return 1
     nodes = len(programs[ways[-1]].graph.nodes)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_bytes() / 2**30
+    if options.out is not None:
+        _write(options.out, seconds, nodes, blocks, growth)
     named = options.source or options.config
     print(f"{named}, {options.dynamic}, {nodes} nodes, peak of {peak:.2f} GiB for all")
     for name, (calls, replayed, why) in blocks.items():
@@ -57,6 +62,21 @@ def main() -> int:
     for way in ways:
         print(f"  {way:12} {min(seconds[way]):6.2f} s   {_ratio(seconds, ways[0], way)}")
     return 0
+
+
+def _write(
+    path: Path, seconds: Mapping[str, list[float]], nodes: int, blocks: Mapping[str, Any], growth: int
+) -> None:
+    reused = {name: (calls, replayed) for name, (calls, replayed, _) in blocks.items() if replayed}
+    figures = {
+        "nodes": nodes,
+        "seconds": seconds,
+        "blocks": reused,
+        "growth_bytes": growth,
+        "peak_bytes": peak_bytes(),
+        "versions": {name: version(name) for name in ("torch", "transformers", "fakexport")},
+    }
+    path.write_text(json.dumps(figures))
 
 
 def _with_layers(config: str, layers: int | None, folder: Path) -> str:
@@ -70,7 +90,8 @@ def _with_layers(config: str, layers: int | None, folder: Path) -> str:
 
 def _measured(
     config: str, ways: list[str], options: argparse.Namespace
-) -> tuple[dict[str, list[float]], dict[str, Any], Mapping[str, Any]]:
+) -> tuple[dict[str, list[float]], dict[str, Any], Mapping[str, Any], int]:
+    """Return seconds by way, programs by way, what was reused, and by how many bytes the process grew."""
     import torch
 
     from fakexport.capture import capture, parse_dynamic
@@ -112,6 +133,7 @@ def _measured(
             return captured.program
 
         with install_transfers(built.module, built.placement):
+            before = resident_bytes()
             for turn in range(options.rounds + 1):
                 for at in range(len(ways)):
                     way = ways[(at + turn) % len(ways)]
@@ -119,7 +141,7 @@ def _measured(
                     print(f"{way}: {taken:.2f} s{'' if turn else ', not counted'}", file=sys.stderr)
                     if turn:
                         seconds[way].append(taken)
-    return seconds, programs, blocks
+    return seconds, programs, blocks, resident_bytes() - before
 
 
 def _timed(export: Callable[[], Any]) -> tuple[float, Any]:

@@ -18,6 +18,7 @@ TABLE = {
 
 # What the models' cards and papers say, in billions.
 PUBLISHED = {
+    "bert-large.json": 0.336,
     "blenderbot.json": 2.7,
     "deepseek-v3.json": 671,
     "dinov2-large.json": 0.304,
