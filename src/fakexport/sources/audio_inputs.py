@@ -7,7 +7,7 @@ from torch import nn
 
 from fakexport.sources.input_request import InputRequest
 
-__all__ = ["features", "waveform"]
+__all__ = ["features", "spectrogram", "waveform"]
 
 FRAMES = 64  # a good second of speech, after the convolutions; divisible by what models subsample by
 SAMPLES = 16_000
@@ -42,7 +42,8 @@ def features(request: InputRequest) -> torch.Tensor:
         return request.floats(
             request.batch, 4 * FRAMES, per_frame * request.setting("input_channels", default=1)
         )
-    bins = request.setting("num_mel_bins", "feature_size")
+    decoder = getattr(request.config, "decoder_config", None)  # CLVP's reads the sound.
+    bins = request.setting("num_mel_bins", "feature_size", default=getattr(decoder, "feature_size", None))
     positions = request.setting("max_source_positions")
     if bins is not None and (window := request.setting("n_window")) is not None:
         return request.floats(request.batch, bins, 2 * window)  # Qwen's speech encoders read windows
@@ -51,6 +52,11 @@ def features(request: InputRequest) -> torch.Tensor:
     width = request.setting("feature_projection_input_dim", "input_dim", default=bins or 80)
     channel = (1,) if request.config.model_type in _IMAGE_LIKE_TYPES else ()
     return request.floats(request.batch, *channel, 2 * FRAMES, width)
+
+
+def spectrogram(request: InputRequest) -> torch.Tensor:
+    """Return what a vocoder takes: `[batch, frames, bins]`."""
+    return request.floats(request.batch, 2 * FRAMES, request.setting("model_in_dim", default=80))
 
 
 def _has_convolution_over(bins: int, module: nn.Module) -> bool:

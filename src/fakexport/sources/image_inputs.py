@@ -47,7 +47,18 @@ def _channels(request: InputRequest) -> int:
 
 
 def height_and_width(request: InputRequest) -> tuple[int, int]:
-    """Return the size of an image in pixels: that of the config, else 224 x 224."""
+    """Return the size of an image in pixels: that of the config, else 224 x 224; larger if the model cuts its
+    patches into windows and they are not a multiple (RF-DETR).
+    """
+    windows, patch = request.setting("num_windows_side", "num_windows"), request.setting("patch_size")
+    height, width = _size(request)
+    if not isinstance(windows, int) or not isinstance(patch, int):
+        return height, width
+    multiple = windows * patch
+    return -(-height // multiple) * multiple, -(-width // multiple) * multiple
+
+
+def _size(request: InputRequest) -> tuple[int, int]:
     size: Any = request.setting(
         "image_size", "input_size", "img_size", "crop_size", "resolution", default=USUAL_SIZE
     )

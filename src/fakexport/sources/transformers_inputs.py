@@ -14,7 +14,7 @@ from torch import nn
 
 from fakexport._torch.fake_tensors import mode_of
 from fakexport.history import recording
-from fakexport.sources.audio_inputs import features, waveform
+from fakexport.sources.audio_inputs import features, spectrogram, waveform
 from fakexport.sources.image_inputs import flattened_patches, image, video
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.placeholder_tokens import with_other_modalities
@@ -89,8 +89,10 @@ def _present(request: InputRequest) -> torch.Tensor:
 
 
 def _decoder_tokens(request: InputRequest) -> torch.Tensor:
-    """Return tokens of the decoder; of audio, one row of them for each codebook."""
+    """Return tokens of the decoder; of audio, one row of them for each codebook, or a channel for each."""
     decoder = request.text_config
+    if request.config.model_type == "dia":
+        return request.ids(request.batch, request.sequence, decoder.num_channels)
     if getattr(decoder, "num_codebooks", 1) > 1:
         return request.ids(request.batch * decoder.num_codebooks, request.sequence)
     return _tokens(request)
@@ -110,6 +112,19 @@ def _regions(request: InputRequest) -> torch.Tensor:
     return request.floats(request.batch, request.sequence, request.setting("visual_feat_dim"))
 
 
+def _robot_state(request: InputRequest) -> torch.Tensor:
+    return request.floats(request.batch, request.config.max_state_dim)
+
+
+def _noise(request: InputRequest) -> torch.Tensor:
+    """Return the noise that actions of a robot are made of; without it, the model draws it."""
+    return request.floats(request.batch, request.config.chunk_size, request.config.max_action_dim)
+
+
+def _timestep(request: InputRequest) -> torch.Tensor:
+    return request.floats(request.batch).float()
+
+
 def _boxes(request: InputRequest) -> torch.Tensor:
     """Return where a region or a word is: left, top, right and bottom, in parts of the page."""
     return request.floats(request.batch, request.sequence, 4)
@@ -119,7 +134,9 @@ def _boxes(request: InputRequest) -> torch.Tensor:
 _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
 
 # The same, where other types do without.
-_GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType({"bros": ("bbox",), "udop": ("bbox",)})
+_GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"bros": ("bbox",), "pi0": ("noise", "timestep"), "udop": ("bbox",)}
+)
 
 _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
     {
@@ -137,6 +154,10 @@ _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
         "bbox": _boxes,
         "input_values": waveform,
         "input_features": features,
+        "spectrogram": spectrogram,
+        "state": _robot_state,
+        "noise": _noise,
+        "timestep": _timestep,
         "past_values": past_values,
         "past_observed_mask": observed,
         "past_time_features": past_time_features,

@@ -49,6 +49,7 @@ SPEECH = {
     "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 4,
 }
+SMALL_TEXT = {name: value for name, value in TEXT.items() if "token" not in name}
 DUAL_TEXT = {**ENCODER, "projection_dim": 16}
 
 TOKENS = {"input_ids": (2, 16), "attention_mask": (2, 16)}
@@ -188,5 +189,102 @@ TINY = {
         {"vocab_size": 64, "d_model": 16, "d_latents": 32, "num_latents": 8, "max_position_embeddings": 64}
         | {"num_self_attends_per_block": 1, "num_self_attention_heads": 2, "num_cross_attention_heads": 2},
         {"inputs": (2, 16)},
+    ),
+    "dia": (
+        {
+            "encoder_config": SMALL_TEXT,
+            "decoder_config": {
+                **SMALL_TEXT,
+                "num_channels": 3,
+                "cross_hidden_size": 32,
+                "cross_num_attention_heads": 4,
+                "cross_num_key_value_heads": 4,
+                "cross_head_dim": 8,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+                "pad_token_id": 0,
+            },
+            "delay_pattern": [0, 1, 2],
+        },
+        {**TOKENS, "decoder_input_ids": (2, 16, 3)},
+    ),
+    "clvp": (
+        {
+            "text_config": {**ENCODER, "num_attention_heads": 1, "projection_dim": 32},
+            # The model itself ends what it says with a few fixed codes, of which the largest is 248.
+            "speech_config": {
+                **ENCODER,
+                "vocab_size": 256,
+                "num_attention_heads": 1,
+                "projection_dim": 32,
+            },
+            "decoder_config": {
+                **SMALL_TEXT,
+                "feature_size": 20,
+                "num_mel_attn_blocks": 1,
+                "max_text_tokens": 64,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+            },
+            "projection_dim": 32,
+        },
+        {**TOKENS, "input_features": (2, 20, 128)},
+    ),
+    "speecht5_hifigan": (
+        {
+            "model_in_dim": 12,
+            "upsample_initial_channel": 16,
+            "upsample_rates": [2, 2],
+            "upsample_kernel_sizes": [4, 4],
+            "resblock_kernel_sizes": [3],
+            "resblock_dilation_sizes": [[1]],
+        },
+        {"spectrogram": (2, 128, 12)},
+    ),
+    "pi0": (
+        {
+            "chunk_size": 4,
+            "max_state_dim": 6,
+            "max_action_dim": 5,
+            "vlm_config": {
+                "model_type": "paligemma",
+                "projection_dim": 32,
+                "image_token_id": 60,
+                "text_config": {"model_type": "gemma", **TEXT, "num_key_value_heads": 1},
+                "vision_config": {"model_type": "siglip_vision_model", **IMAGE, "vision_use_head": False},
+            },
+            "dit_config": {"model_type": "gemma", **TEXT, "num_key_value_heads": 1},
+        },
+        {
+            "state": (2, 6),
+            "noise": (2, 4, 5),
+            "timestep": (2,),
+            "input_ids": (2, 32),
+            "pixel_values": (2, 1, 3, 32, 32),
+            "pixel_attention_mask": (2, 1),
+            "attention_mask": (2, 32),
+        },
+    ),
+    "rf_detr": (
+        {
+            "backbone_config": {
+                "model_type": "rf_detr_dinov2",
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": 36,
+                "patch_size": 4,
+                "num_windows": 2,
+                "out_indices": [1, 2],
+            },
+            "d_model": 32,
+            "num_queries": 4,
+            "group_detr": 1,
+            "decoder_layers": 1,
+            "decoder_ffn_dim": 32,
+            "decoder_self_attention_heads": 4,
+            "decoder_cross_attention_heads": 4,
+        },
+        {"pixel_values": (2, 3, 40, 40)},
     ),
 }
