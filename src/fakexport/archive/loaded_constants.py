@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -12,7 +12,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport._torch.script_objects import class_of, is_class_of_torch, qualified_name
 from fakexport.container import UNTRUSTED, ArchiveError, Container, faults_named
 from fakexport.documents import DocumentError, field
-from fakexport.history import remember_value, withhold_value
+from fakexport.history import remember_filled, remember_value, withhold_value
 
 from .codec.program_decoder import MissingObject
 from .manifest import MethodManifest
@@ -109,6 +109,10 @@ def _tensor(container: Container, stored: StoredTensor, fake: Any) -> torch.Tens
             value = flat.as_strided(stored.shape, stored.stride, stored.offset)
         else:
             value = torch.empty(stored.shape, dtype=stored.dtype)
+        if value.numel() > 1 and not any(stored.stride) and fake.is_contiguous():
+            # The beginning of a large state, which takes memory when it is bound.
+            remember_filled(fake, value.as_strided((), ()))
+            return cast(torch.Tensor, fake)
     if fake.device.type == "cpu":
         return value
     remember_value(fake, value)

@@ -17,11 +17,22 @@ from fakexport._torch.lifted_constants import note_lifted_value
 from fakexport._torch.real_execution import real_execution
 from fakexport.capture.recovered import Recovered, UnboundConstant
 from fakexport.diagnostics import Span
-from fakexport.history import Provenance, UnreplayableRead, remember_value, value_of, withhold_value
-from fakexport.program import source_span
+from fakexport.history import (
+    Provenance,
+    UnreplayableRead,
+    is_of_zeros,
+    remember_filled,
+    remember_value,
+    value_of,
+    withhold_value,
+)
+from fakexport.program import source_span, written_state
 
 LARGEST_CONSTANT_BYTES = 2**30
 """A constant that takes more memory than this is not computed."""
+
+LARGEST_STATE_BYTES = 2**20
+"""A larger buffer of zeros that the program writes, such as a cache, takes no memory until it is bound."""
 
 _FIRST_SENTENCE_END = re.compile(r"\.\s")  # Of a missing kernel, torch goes on with a list of 40 backends.
 
@@ -32,8 +43,10 @@ def recover_constants(program: ExportedProgram) -> Recovered:
     Constants are what no checkpoint carries: non-persistent buffers, plain tensor attributes, literals. One
     on the CPU becomes a real tensor. One on a virtual device becomes a new fake tensor, whose value
     `fake.value_of` returns. One that the code does not determine stays fake, and `value_of` raises for it:
-    nothing is guessed. Names of one tensor go on sharing one. Parameters and persistent buffers stay as they
-    are, and so do real constants, objects that are not tensors, and the tensors of the captured module.
+    nothing is guessed. A large buffer of zeros that the program writes into stays fake as well, with its
+    value, and takes no memory. Names of one tensor go on sharing one. Parameters and persistent buffers stay
+    as they are, and so do real constants, objects that are not tensors, and the tensors of the captured
+    module.
 
     Args:
         program: A program of a module that was built fake; its `constants` are changed in place.
@@ -49,14 +62,15 @@ def recover_constants(program: ExportedProgram) -> Recovered:
     for names in _names_by_tensor(program):
         constant = program.constants[names[0]]
         nodes = [inputs[name] for name in names if name in inputs]
-        outcome = value_or_reason(constant, provenance)
+        is_state = _is_large_zeros(constant) and not written_state(program).isdisjoint(names)
+        outcome = _zero(constant) if is_state else value_or_reason(constant, provenance)
         if isinstance(outcome, torch.Tensor):
-            recovered |= dict.fromkeys(names, 0) | {names[0]: _held_bytes(outcome)}
+            recovered |= dict.fromkeys(names, 0) | {names[0]: _held_bytes(constant)}
         else:
             span = next((found for node in nodes if (found := _reading_span(node))), None)
             unbound |= {name: replace(outcome, name=name, span=span) for name in names}
         if isinstance(constant, FakeTensor):
-            carrier = _carrier(constant, outcome)
+            carrier = _filled(constant, outcome) if is_state else _carrier(constant, outcome)
             program.constants.update(dict.fromkeys(names, carrier))
             for node in nodes:
                 note_lifted_value(node, carrier)
@@ -152,6 +166,24 @@ def _carrier(constant: FakeTensor, outcome: torch.Tensor | UnboundConstant) -> t
         view = constant.detach()  # Shares memory, so that a tie with a weight can still be seen.
     withhold_value(view, outcome.detail)
     return view
+
+
+def _is_large_zeros(constant: torch.Tensor) -> bool:
+    is_large = isinstance(constant, FakeTensor) and _held_bytes(constant) > LARGEST_STATE_BYTES
+    return is_large and constant.is_contiguous() and is_of_zeros(constant)
+
+
+def _zero(like: torch.Tensor) -> torch.Tensor:
+    with real_execution():
+        return torch.zeros((), dtype=like.dtype)
+
+
+def _filled(constant: FakeTensor, element: torch.Tensor | UnboundConstant) -> torch.Tensor:
+    with constant.fake_mode:
+        fake = torch.empty_like(constant)
+    assert isinstance(element, torch.Tensor)
+    remember_filled(fake, element)
+    return fake
 
 
 def _own_copy(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

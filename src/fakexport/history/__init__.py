@@ -9,7 +9,15 @@ from .recording import Recording, recording
 from .records import Operation, Output, TensorRecord
 from .references import record_of
 from .replay import UnreplayableRead, replay, why_unreplayable
-from .values import hand_on_value, remember_value, value_of, withhold_value
+from .values import (
+    hand_on_value,
+    is_filled,
+    is_of_zeros,
+    remember_filled,
+    remember_value,
+    value_of,
+    withhold_value,
+)
 
 __all__ = [
     "Operation",
@@ -20,9 +28,12 @@ __all__ = [
     "UnreplayableRead",
     "edit_of",
     "hand_on_value",
+    "is_filled",
+    "is_of_zeros",
     "note_edit",
     "record_of",
     "recording",
+    "remember_filled",
     "remember_value",
     "replay",
     "value_of",

@@ -9,8 +9,8 @@ from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import is_wrapper, rewrapped
 
 from .edits import edit_of
-from .records import TensorRecord, Unknown
-from .references import made_from, record_of, set_record
+from .records import Operation, Output, TensorRecord, Unknown
+from .references import constant_of, made_from, record_of, set_record
 from .replay import UnreplayableRead, replay
 
 
@@ -54,6 +54,35 @@ def remember_value(fake: torch.Tensor, real: torch.Tensor) -> None:
         tensor([1., 1.])
     """
     set_record(fake, made_from(real))
+
+
+_expand = torch.ops.aten.expand.default
+_ZEROS = (torch.ops.aten.zeros.default, torch.ops.aten.zeros_like.default, torch.ops.aten.new_zeros.default)
+
+
+def is_of_zeros(fake: torch.Tensor) -> bool:
+    """Return whether `fake` is recorded as zeros and nothing has written into it, without computing it."""
+    record = record_of(fake)
+    made = record.output
+    is_made = isinstance(made, Output) and made.operation.operator in _ZEROS
+    return isinstance(fake, FakeTensor) and is_made and not record.writes() and edit_of(fake) is None
+
+
+def remember_filled(fake: torch.Tensor, element: torch.Tensor) -> None:
+    """Make one number the value of all elements of `fake`, which takes no memory: `value_of` returns a view.
+
+    Args:
+        fake: A fake tensor.
+        element: A 0-d tensor on the CPU with its dtype. It is kept, not copied.
+    """
+    operation = Operation(_expand, (constant_of(element), list(fake.shape)), {})
+    set_record(fake, TensorRecord(Output(operation, 0)))
+
+
+def is_filled(fake: torch.Tensor) -> bool:
+    """Return whether the value of `fake` is what `remember_filled` said."""
+    made = record_of(fake).output
+    return isinstance(made, Output) and made.operation.operator is _expand
 
 
 def withhold_value(fake: torch.Tensor, reason: str) -> None:

@@ -23,6 +23,10 @@ def are_equal(first: torch.Tensor, second: torch.Tensor) -> bool:
         return False
     if first.data_ptr() == second.data_ptr() and first.stride() == second.stride():
         return True
+    if 0 in first.stride() and first.stride() == second.stride():
+        # What one number is expanded to is compared once.
+        once = [0 if stride == 0 else slice(None) for stride in first.stride()]
+        first, second = first[tuple(once)], second[tuple(once)]
     pairs = zip(_pieces(first), _pieces(second), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 

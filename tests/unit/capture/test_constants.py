@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -526,3 +527,44 @@ def test_another_value_is_a_difference_whichever_the_devices():
         "2.0 at [1]",
         "3.0 at [1]",
     )
+
+
+class Large(nn.Module):
+    """Buffers above the size from which zeros that are written stay without memory."""
+
+    def __init__(self, rows: int = 2**18) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+        self.register_buffer("cache", torch.zeros(rows, 2), persistent=False)
+        self.register_buffer("read", torch.zeros(rows, 2), persistent=False)
+        self.register_buffer("marked", torch.zeros(rows, 2), persistent=False)
+        self.register_buffer("ones", torch.ones(rows, 2), persistent=False)
+        self.marked[1, 1] = 7
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for written in (self.cache, self.marked, self.ones):
+            written[0] = self.linear(x)
+        return self.cache.sum() + self.read.sum() + self.marked.sum() + self.ones.sum()
+
+
+@pytest.mark.parametrize("target", ["cpu", "H100"])
+def test_large_zeros_that_are_written_take_no_memory_until_they_are_bound(
+    target: str, tmp_path: Path
+) -> None:
+    program = fe.export(Large, (torch.ones(1),), target=target)
+    fe.save(program, tmp_path / "model.pt2")
+    loaded = fe.load(tmp_path / "model.pt2")
+    elsewhere = fe.retarget(loaded, {"cpu": "cuda:0"} if target == "cpu" else {"cuda:0": "cpu"})
+
+    for held in (program, loaded, elsewhere):
+        assert value_of(held.constants["cache"]).untyped_storage().nbytes() == 4
+        assert fe.is_fake(held.constants["cache"])
+        assert value_of(held.constants["marked"]).sum() == 7
+    assert (tmp_path / "model.pt2").stat().st_size < 4 * 2**21  # The other three are stored.
+    weights = {"linear.weight": torch.full((1, 1), 2.0), "linear.bias": torch.ones(1)}
+    for held in (program, loaded, elsewhere):
+        bound = fe.bind(held, weights, devices="cpu")
+        cache = bound.constants["cache"]
+        assert (cache.stride(), cache.any().item()) == ((2, 1), False)
+        assert bound.module()(torch.ones(1)).item() == 2**19 + 7 + 3 * 2 * 3 - 2
+        assert cache[0].tolist() == [3, 3]
