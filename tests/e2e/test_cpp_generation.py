@@ -128,6 +128,26 @@ def test_bad_usage_is_one_line(options, line, cpp_generate, llama) -> None:
     assert refusal(generate(cpp_generate, folder / "project", "--weights", folder, *options)) == line
 
 
+def test_a_cache_in_buffers_is_one_tensor_of_both_programs(cpp_generate, tmp_path: Path) -> None:
+    """Mistral has windows of 8 tokens here. Each prompt starts at the first place again."""
+    model = NAMED["mistral"].saved(tmp_path)
+    calls: Any = ("prefill", "decode")
+    programs = {
+        call: fe.export(f"hf:{tmp_path}", workload=call, cache_length=60, cache_form="buffers")
+        for call in calls
+    }
+    compile(fe.Bundle(programs), tmp_path / "project", to="cpp-project")
+    prompts = [prompt(length) for length in (21, 5, 1)]
+
+    words = [word for row in prompts for word in ("--prompt-ids", ids(row))]
+    done = generate(cpp_generate, tmp_path / "project", "--weights", tmp_path, *words)
+
+    assert tokens(done) == [row for ids in prompts for row in eager(model, ids)]
+    too_many = ("--weights", tmp_path, "--prompt-ids", ids(prompt(40)))
+    line = "prompt and new tokens are 64 together, but the static cache holds 60"
+    assert refusal(generate(cpp_generate, tmp_path / "project", *too_many)) == line
+
+
 def _logits_of_another(record: Any) -> None:
     record["decode"]["logits"] = "scores"
 

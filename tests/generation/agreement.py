@@ -41,12 +41,12 @@ class Agreement:
         return max(len(set(row)) for row in self.expected)
 
 
-def exported(folder: Path, *, dynamic: str | None = None) -> fe.Bundle:
+def exported(folder: Path, *, dynamic: str | None = None, **options: Any) -> fe.Bundle:
     """Return the weight-less bundle of the model in a folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", fe.PartialProgram)
         programs = {
-            call: fe.export(f"hf:{folder}", workload=call, dynamic_shapes=dynamic)
+            call: fe.export(f"hf:{folder}", workload=call, dynamic_shapes=dynamic, **options)
             for call in ("prefill", "decode")
         }
     fe.save_bundle(programs, folder / "model.pt2")
@@ -73,10 +73,10 @@ def eager(model: nn.Module, ids: torch.Tensor | None, **inputs: Any) -> list[lis
     return made[:, skipped:].tolist()
 
 
-def agreement(family: Family, folder: Path) -> Agreement:
+def agreement(family: Family, folder: Path, **options: Any) -> Agreement:
     """Return the tokens of one family after prompts of several lengths."""
     model: Any = family.saved(folder)
-    bundle = exported(folder)
+    bundle = exported(folder, **options)
     generator = fe.Generator(fe.bind(bundle, folder))
     found: list[list[int]] = []
     expected: list[list[int]] = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.generation.agreement import agreement
 from tests.generation.families import FAMILIES, Family
 from tests.generation.page import PAGE, rows_on, tried
 
@@ -24,6 +25,32 @@ def test_a_family_generates_what_the_page_says(family: Family, tmp_path: Path) -
     assert rows_on(PAGE.read_text(encoding="utf-8"))[family.name] == row.verdict
     if row.is_equal:
         assert row.variety > 2, "weights that repeat a token prove nothing"
+
+
+_NOT_IN_BUFFERS = {
+    **dict.fromkeys(("t5", "bart", "whisper"), "has an encoder"),
+    "git": "data-dependent",
+    "blip": "do not return logits and a cache|does not run on text alone",
+}
+_STATES = (
+    "mamba mamba2 falcon_mamba jamba bamba zamba2 falcon_h1 granitemoehybrid qwen3_next lfm2 recurrent_gemma"
+)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", [pytest.param(family, id=family.name) for family in FAMILIES])
+def test_a_family_generates_with_its_cache_in_buffers(family: Family, tmp_path: Path) -> None:
+    reasons = {**_NOT_IN_BUFFERS, **dict.fromkeys(_STATES.split(), "is not keys and values alone")}
+    options = {"cache_length": 64, "cache_form": "buffers"}
+    if (reason := reasons.get(family.name)) is not None:
+        with pytest.raises(Exception, match=reason):
+            agreement(family, tmp_path, **options)
+        return
+
+    found = agreement(family, tmp_path, **options)
+
+    assert found.is_equal
+    assert found.variety > 2
 
 
 def test_the_page_has_every_family() -> None:

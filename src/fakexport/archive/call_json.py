@@ -12,6 +12,7 @@ from fakexport.documents import (
     StateTensor,
     integer,
     items,
+    mapping,
     one_of,
     optional,
     record,
@@ -36,11 +37,13 @@ def call_record(value: Any) -> CallRecord:
         "prompt": _optional_name,
         "mask": _optional_name,
         "positions": _optional_name,
+        "start": _optional_name,
         "state": lambda found: tuple(items(found, _state, _MOST_STATE)),
         "capacity": _optional_count,
         "defaults": _defaults,
     }
-    fields = record(value, readers)
+    # Archives of 0.1 had no cache in a program.
+    fields = record({"start": None, **mapping(value)}, readers)
     try:
         return CallRecord(**fields)
     except ValueError as error:

@@ -27,6 +27,7 @@ from fakexport.fake import Built, DeviceMap, install_transfers
 from fakexport.parallel import Degrees, parallel_source, refuse_with_parallel
 from fakexport.program import unused_parameters
 from fakexport.sources import (
+    CacheForm,
     ExampleInputs,
     ExportedWorkload,
     Source,
@@ -51,6 +52,7 @@ def export(
     strict: bool = False,
     workload: ExportedWorkload = "forward",
     cache_length: int | None = None,
+    cache_form: CacheForm = "inputs",
     component: str | None = None,
     adapter: str | Path | None = None,
     adapter_mode: AdapterMode = "apart",
@@ -82,7 +84,7 @@ def export(
             Default: torch's.
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or what `torch.export.export` takes.
         strict: Trace with TorchDynamo instead of running the Python code.
-        workload, cache_length: `prefill` or `decode` of an `hf:` model, as for `check`.
+        workload, cache_length, cache_form: `prefill` or `decode` of an `hf:` model, as for `check`.
         component: A part of an `hf:` model, as for `check`.
         adapter, adapter_mode: A LoRA adapter of an `hf:` model, as for `check`.
         parallel: Degrees of parallelism, as for `check`.
@@ -109,7 +111,9 @@ def export(
     """
     reuse_verification.refuse_strict(verify_reuse=verify_reuse, strict=strict)
     has_inputs = not (args is None and kwargs is None)
-    call, dynamic_shapes = exported_workload(workload, dynamic_shapes, cache_length, has_inputs=has_inputs)
+    call, dynamic_shapes = exported_workload(
+        workload, dynamic_shapes, cache_length, cache_form, has_inputs=has_inputs
+    )
     dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
     found = resolve(source, workload=call)
     found = adapter_source(found, adapter, adapter_mode, workload, has_inputs=has_inputs)

@@ -13,7 +13,8 @@ from fakexport.program import leaf_names, output_names
 
 
 def with_state(call: CallRecord, program: ExportedProgram) -> CallRecord:
-    """Return the record with the state: in decode each tensor as input and output, in prefill as output.
+    """Return the record with the state: in decode each tensor as input and output, in prefill as output. A
+    cache that the program keeps is none of it.
 
     A tensor has one path in what the program takes and in what it returns, which is its name.
 
@@ -31,7 +32,7 @@ def with_state(call: CallRecord, program: ExportedProgram) -> CallRecord:
     outputs = [name for name in output_names(program) if name != call.logits]
     if call.workload == "prefill":
         return replace(call, state=tuple(StateTensor(name, None, name) for name in outputs))
-    known = {call.tokens, call.mask, call.positions}
+    known = {call.tokens, call.mask, call.positions, call.start}
     if (taken := {path for path in inputs if path not in known}) != set(outputs):
         name = sorted(taken ^ set(outputs))[0]
         raise InvalidValue(f"decode does not both take and return {name}")

@@ -29,6 +29,7 @@ from fakexport.parallel import Degrees, parallel_source, refuse_with_parallel
 from fakexport.program import ModuleSummary, diff, inspect_module, no_difference
 from fakexport.report import Progress, Report, Step, TargetDifference, Verdict
 from fakexport.sources import (
+    CacheForm,
     ExportedWorkload,
     adapter_source,
     component_source,
@@ -55,6 +56,7 @@ def check(
     use_cache: bool = False,
     workload: ExportedWorkload = "forward",
     cache_length: int | None = None,
+    cache_form: CacheForm = "inputs",
     component: str | None = None,
     adapter: str | Path | None = None,
     adapter_mode: AdapterMode = "apart",
@@ -83,6 +85,7 @@ def check(
         use_cache: Let a language model return the KV cache of its input; it takes none.
         workload: `prefill` or `decode` of an `hf:` model: the cache is inputs and outputs of the program.
         cache_length: With such a workload: a static cache of so many tokens, in place of one that grows.
+        cache_form: `buffers`: the program keeps the static cache itself, in buffers that it writes into.
         component: A part of an `hf:` model: `vision`, `language`, or a module by the model's own name;
             or a model of a `diffusers:` pipeline.
         adapter: A folder with a LoRA adapter of peft for an `hf:` model; or `NAME=FOLDER`, to bundle several.
@@ -112,7 +115,9 @@ def check(
         raise InvalidValue("example inputs are given twice: as args and kwargs, and as inputs")
     refuse_strict(verify_reuse=verify_reuse, strict=strict)
     given = bool(inputs) or not (args is None and kwargs is None)
-    call, dynamic_shapes = exported_workload(workload, dynamic_shapes, cache_length, has_inputs=given)
+    call, dynamic_shapes = exported_workload(
+        workload, dynamic_shapes, cache_length, cache_form, has_inputs=given
+    )
     model = resolve(source, use_cache=use_cache, workload=call)
     model = adapter_source(model, adapter, adapter_mode, workload, has_inputs=given)
     model = component_source(model, component, workload, is_dynamic=bool(dynamic_shapes), has_inputs=given)

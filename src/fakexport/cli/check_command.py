@@ -13,6 +13,7 @@ from fakexport.cli.lock_session import LockSession, lock_session
 from fakexport.cli.options import (
     Adapter,
     AdapterMode,
+    CacheForm,
     CacheLength,
     Component,
     Debug,
@@ -48,6 +49,7 @@ def check_command(
     use_cache: UseCache = None,
     workload: Workload = "forward",
     cache_length: CacheLength = None,
+    cache_form: CacheForm = "inputs",
     component: Component = None,
     adapter: Adapter = None,
     adapter_mode: AdapterMode = "apart",
@@ -107,6 +109,7 @@ def check_command(
         call=CheckedCall(
             workload=workload,
             cache_length=cache_length,
+            cache_form=cache_form,
             component=component,
             adapter=adapter,
             adapter_mode=adapter_mode,

@@ -17,7 +17,7 @@ from fakexport.cli.quiet import quiet
 if TYPE_CHECKING:
     from fakexport.documents import AdapterMode
     from fakexport.report import Progress, ProjectReport, Report
-    from fakexport.sources import ExportedWorkload
+    from fakexport.sources import CacheForm, ExportedWorkload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,7 @@ class CheckedCall:
 
     workload: ExportedWorkload = "forward"
     cache_length: int | None = None
+    cache_form: CacheForm = "inputs"
     component: str | None = None
     adapter: str | None = None
     adapter_mode: AdapterMode = "apart"
@@ -118,6 +119,7 @@ def _check(
         use_cache=bool(options.use_cache),
         workload=call.workload,
         cache_length=call.cache_length,
+        cache_form=call.cache_form,
         component=call.component,
         adapter=call.adapter,
         adapter_mode=call.adapter_mode,

@@ -12,6 +12,7 @@ from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Adapter,
     AdapterMode,
+    CacheForm,
     CacheLength,
     Debug,
     DeviceMap,
@@ -59,6 +60,7 @@ def export_command(
         ),
     ] = "forward",
     cache_length: CacheLength = None,
+    cache_form: CacheForm = "inputs",
     component: Annotated[
         str | None,
         typer.Option(
@@ -109,6 +111,7 @@ def export_command(
                 use_cache=bool(use_cache),
                 workload=call,
                 cache_length=cache_length,
+                cache_form=cache_form,
                 component=part,
                 adapter=adapter,
                 adapter_mode=adapter_mode,

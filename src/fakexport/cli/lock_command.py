@@ -12,6 +12,7 @@ from fakexport.cli.lock_session import LOCK_NAME, LockSession, lock_session
 from fakexport.cli.options import (
     Adapter,
     AdapterMode,
+    CacheForm,
     CacheLength,
     Component,
     Debug,
@@ -49,6 +50,7 @@ def lock_command(
     use_cache: UseCache = None,
     workload: Workload = "forward",
     cache_length: CacheLength = None,
+    cache_form: CacheForm = "inputs",
     component: Component = None,
     adapter: Adapter = None,
     adapter_mode: AdapterMode = "apart",
@@ -84,6 +86,7 @@ def lock_command(
         call=CheckedCall(
             workload=workload,
             cache_length=cache_length,
+            cache_form=cache_form,
             component=component,
             adapter=adapter,
             adapter_mode=adapter_mode,

@@ -157,6 +157,14 @@ CacheLength = Annotated[
         help="With a workload of generation: a static cache of N tokens, in place of one that grows.",
     ),
 ]
+CacheForm = Annotated[
+    Literal["inputs", "buffers"],
+    typer.Option(
+        "--cache-form",
+        help="With --cache-length: the cache is inputs and outputs, copied in each call; or buffers "
+        "of the program, which it writes into. Those are what ExecuTorch and AOTInductor keep.",
+    ),
+]
 ReuseBlocks = Annotated[
     bool | None,
     typer.Option(

@@ -63,6 +63,8 @@ class CallRecord:
         mask: The input that says which tokens are not padding. With an encoder, that of the prompt; else of
             all tokens so far.
         positions: The input with the position of each token.
+        start: The input with the place of the first of the tokens in a cache that the program itself keeps;
+            None where the cache is `state`.
         state: What one call leaves to the next.
         capacity: Tokens that a static cache holds; None if the cache grows.
         defaults: What the model says about generation.
@@ -74,6 +76,7 @@ class CallRecord:
     prompt: str | None
     mask: str | None = None
     positions: str | None = None
+    start: str | None = None
     state: tuple[StateTensor, ...] = ()
     capacity: int | None = None
     defaults: GenerationDefaults = GenerationDefaults()

@@ -13,12 +13,13 @@ from fakexport.sources.operator_library import load_operator_library
 from fakexport.sources.resolve import resolve
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, how_to_install
-from fakexport.sources.workload import ExportedWorkload, Workload, WorkloadName, exported_workload
+from fakexport.sources.workload import CacheForm, ExportedWorkload, Workload, WorkloadName, exported_workload
 
 __all__ = [
     "SCALING",
     "SEED",
     "AdapterFolder",
+    "CacheForm",
     "ExampleInputs",
     "ExportedWorkload",
     "InputSpec",

@@ -1,6 +1,7 @@
 """The two calls of generation as programs: prefill reads the prompt, decode reads one token and the cache.
 
-The cache is inputs and outputs of the program, as plain tensors by name. So that a program says at any length
+The cache is inputs and outputs of the program, as plain tensors by name; or a static one is buffers that the
+program writes into (`kept_cache`). So that a program says at any length
 what the model says, a layer with a window keeps every token, and its mask applies the window: a cache that is
 cut to the window counts its tokens in Python, and a program would have the count of the example.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +23,7 @@ from fakexport.error import type_and_line
 from fakexport.sources.cache_slots import CacheLayout
 from fakexport.sources.generation_defaults import generation_defaults
 from fakexport.sources.input_request import InputRequest
+from fakexport.sources.kept_cache import START, empty_buffers, kept_cache, static_cache
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
 from fakexport.sources.transformers_inputs import derive_inputs
@@ -56,6 +58,7 @@ class GenerationCall:
         tokens: Tokens of the example's prompt.
         patches: What the library needs patched while it is traced.
         capacity: Tokens that a static cache holds; None for a cache that grows.
+        is_kept: Whether the static cache is buffers of the program.
     """
 
     workload: str
@@ -63,6 +66,7 @@ class GenerationCall:
     tokens: int
     patches: Patches
     capacity: int | None = None
+    is_kept: bool = False
 
     def inputs(self, module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
         """Return the example inputs of the call, the cache as tensors by name.
@@ -82,16 +86,16 @@ class GenerationCall:
         derived = derive_inputs(module, device, dtype, batch=self.batch, sequence=sequence)
         prompt = replace(derived, kwargs=_prompt(module, derived.kwargs, self.workload))
         record = _record(module, prompt.kwargs, self.workload)
-        if self.workload == "prefill":
+        if self.workload == "prefill" and not self.is_kept:
             return replace(prompt, call=replace(record, capacity=self.capacity))
         try:
-            return self._decoded(module, prompt, record)
+            return (self._kept if self.is_kept else self._decoded)(module, prompt, record)
         except SourceError:
             raise
         except Exception as error:
             raise SourceError(
-                f"the decode inputs of {type(module).__name__} cannot be made, since the model does not "
-                f"run on text alone: {type_and_line(error)}"
+                f"the {self.workload} inputs of {type(module).__name__} cannot be made, since the model does "
+                f"not run on text alone: {type_and_line(error)}"
             ) from error
 
     def _decoded(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
@@ -110,6 +114,29 @@ class GenerationCall:
             assumptions=prompt.assumptions,
             call=replace(record, capacity=self.capacity),
             cache=layout,
+        )
+
+    def _kept(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
+        """Return the inputs of a call that finds its cache in the program, and the buffers with the cache."""
+        assert self.capacity is not None
+        if record.has_encoder:
+            raise SourceError(
+                f"{type(module).__name__} has an encoder, whose keys and values a program cannot keep in "
+                "buffers: leave out --cache-form buffers"
+            )
+        cache, left_out = static_cache(module, self.capacity), {record.mask, record.positions}
+        with torch.no_grad(), self.patches(module, prompt):
+            text = _text_of(prompt.kwargs, record)
+            module(**{name: text[name] for name in text.keys() - left_out}, **{_CACHES[0]: cache})
+        named = {name: value for name, value in prompt.kwargs.items() if name not in left_out}
+        if self.workload == "decode":
+            named = {record.tokens: text[record.tokens][:, :1].clone()}
+        start = torch.zeros(1, dtype=torch.long, device=text[record.tokens].device)
+        return replace(
+            prompt,
+            kwargs={**named, START: start},
+            call=replace(record, mask=None, positions=None, start=START, capacity=self.capacity),
+            buffers=empty_buffers(module, cache),
         )
 
     def _empty_cache(self, module: nn.Module) -> dict[str, Any]:
@@ -142,8 +169,21 @@ class GenerationCall:
         is_own = "forward" in vars(module)
         options = {_LAST_ONLY: 1} if _LAST_ONLY in inspect.signature(original).parameters else {}
         given = next((name for name in _CACHES if name in inputs.kwargs), None)
+        # Where images have positions of their own, the model counts from the start of the cache.
+        has_positions = _POSITIONS in inspect.signature(original).parameters and not any(
+            hasattr(part, "get_rope_index") for part in module.modules()
+        )
 
         def forward(**named: Any) -> dict[str, Any]:
+            if self.is_kept:
+                assert self.capacity is not None
+                start = named.pop(START)
+                if has_positions:
+                    tokens = named["input_ids"]
+                    steps = torch.arange(tokens.shape[1], device=tokens.device)
+                    named[_POSITIONS] = (start + steps)[None]
+                named[_CACHES[0]] = kept_cache(module, self.capacity, inputs.buffers, start)
+                return {"logits": original(**named, **options).logits}
             if given is not None:
                 assert inputs.cache is not None
                 named[given] = inputs.cache.filled(named[given])
@@ -155,11 +195,17 @@ class GenerationCall:
             encoded = getattr(returned, _ENCODED, None)
             return outputs if encoded is None else {**outputs, _ENCODER_OUTPUTS: (encoded,)}
 
-        with self.patches(module, inputs):
+        # With gradients, what a model writes makes the buffers require them.
+        gradients = torch.no_grad() if self.is_kept else nullcontext()
+        with self.patches(module, inputs), gradients:
             module.forward = forward
+            for name, buffer in inputs.buffers.items():
+                module.register_buffer(name, buffer, persistent=False)
             try:
                 yield
             finally:
+                for name in inputs.buffers:
+                    delattr(module, name)
                 if is_own:
                     module.forward = original
                 else:

@@ -27,6 +27,7 @@ class ExampleInputs:
             Without them a part of the model may not run.
         call: The part of each input in generation; None for a call that is not of it.
         cache: The layout of the cache that is among the inputs as tensors by name.
+        buffers: Zeros for a cache that the program keeps, which are buffers of its module during the trace.
         part: How a component of a model is computed of them; None for the whole model.
         adapter: The inputs that are tensors of an adapter.
     """
@@ -37,6 +38,7 @@ class ExampleInputs:
     omitted: Mapping[str, str] = field(default_factory=dict)
     call: CallRecord | None = None
     cache: CacheLayout | None = None
+    buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)
     part: Any = None
     adapter: frozenset[str] = frozenset()
 

@@ -98,7 +98,9 @@ def transformers_source(
             vars(built)["generation_config"] = generation
         return built
 
-    call = GenerationCall(workload.name, workload.batch, workload.context, _patched, workload.capacity)
+    call = GenerationCall(
+        workload.name, workload.batch, workload.context, _patched, workload.capacity, workload.is_cache_kept
+    )
     return Source(
         spec=spec,
         kind="transformers",

@@ -62,6 +62,7 @@ def test_the_defaults(asked):
         "use_cache": False,
         "workload": "forward",
         "cache_length": None,
+        "cache_form": "inputs",
         "component": None,
         "adapter": None,
         "adapter_mode": "apart",
@@ -74,7 +75,8 @@ def test_the_defaults(asked):
 def test_every_option_reaches_the_check(asked):
     options = (
         "--target cpu --target 8xH100 --device-map balanced --dtype bfloat16",
-        "--workload decode --cache-length 64 --component vision --adapter fr=lora --adapter-mode inputs",
+        "--workload decode --cache-length 64 --cache-form buffers --component vision",
+        "--adapter fr=lora --adapter-mode inputs",
         "--input x=float32[2,3] --input y=int64[2] --dynamic x.0=1..64 --dynamic auto",
         "--strict --use-cache --no-reuse-blocks --no-progress --debug",
     )
@@ -93,6 +95,7 @@ def test_every_option_reaches_the_check(asked):
         "use_cache": True,
         "workload": "decode",
         "cache_length": 64,
+        "cache_form": "buffers",
         "component": "vision",
         "adapter": "fr=lora",
         "adapter_mode": "inputs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ import fakexport as fe
 from fakexport.deploy.generation.sampling import restricted
 from fakexport.documents import CallRecord, GenerationDefaults
 from fakexport.program import facts_of, keep_facts
+from fakexport.sources import Workload, resolve
+from tests.architectures.architecture import Architecture
 from tests.generation.agreement import NEW_TOKENS, eager, exported, prompt
 from tests.generation.families import NAMED
 
@@ -341,3 +344,38 @@ def test_transformers_is_not_needed(model: nn.Module, folder: Path, bundle: fe.B
 
     assert done.returncode == 0, done.stderr
     assert [int(token) for token in done.stdout.split()] == eager(model, ids)[0][:6]
+
+
+@pytest.mark.slow
+def test_text_goes_on_after_the_greatest_position_of_an_image(tmp_path: Path) -> None:
+    """Qwen2-VL's positions have a time, a height and a width; the caller passes those of the prompt."""
+    spec = Architecture("qwen2_vl", "AutoModelForImageTextToText", True).source(tmp_path)
+    path = Path(spec.split(":")[1])
+    config = json.loads(path.read_text())
+    config["text_config"]["max_position_embeddings"] = 512
+    path.write_text(json.dumps(config))
+    source = resolve(spec, workload=Workload("prefill", 1, is_generated=True))
+    torch.manual_seed(0)
+    model: Any = source.factory()
+    with torch.no_grad():
+        for matrix in (weight for weight in model.parameters() if weight.dim() > 1):
+            matrix.normal_(std=0.15)
+    example = dict(source.example_inputs(model, "cpu", None).kwargs)
+    example["pixel_values"].normal_()
+    ids = torch.cat([example.pop("input_ids")[:, :64], torch.randint(20, 40, (1, 9))], dim=1)
+    mask, kinds = torch.ones_like(ids), (ids == model.config.image_token_id).long()
+    assert kinds.sum() == 64
+    grid = {"image_grid_thw": example["image_grid_thw"], "mm_token_type_ids": kinds}
+    example["position_ids"] = model.model.get_rope_index(ids, attention_mask=mask, **grid)[0]
+    del example["attention_mask"]
+
+    calls: Any = ("prefill", "decode")
+    programs = {call: fe.export(spec, workload=call) for call in calls}
+    bundle = fe.bind(fe.Bundle(programs), dict(model.state_dict()))
+    found = fe.Generator(bundle)(ids, max_new_tokens=8, inputs=example, eos=())
+
+    pixels = {"pixel_values": example["pixel_values"], **grid}
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    made = model.generate(input_ids=ids, attention_mask=mask, **pixels, **options)
+    assert list(found.tokens[0]) == made[0, ids.shape[1] :].tolist()
+    assert len(set(found.tokens[0])) > 2

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from fakexport.archive import Bundle
 from fakexport.container import read_container
-from fakexport.program import unbound_names
+from fakexport.program import unbound_names, written_state
 from fakexport.weights import Weight
 
 from ..aoti import compile_aoti
@@ -86,4 +86,5 @@ def _record(prefill: Call, decode: Call) -> str:
 def _call(call: Call) -> dict[str, object]:
     record = dataclasses.asdict(call.record)
     del record["defaults"], record["workload"]
-    return {**record, "length": call.length, "vocabulary": call.vocabulary}
+    kept = () if call.record.start is None else written_state(call.program)
+    return {**record, "kept": sorted(kept), "length": call.length, "vocabulary": call.vocabulary}

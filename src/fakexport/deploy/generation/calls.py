@@ -12,7 +12,7 @@ from torch.export.graph_signature import OutputKind
 
 from fakexport.archive import Bundle
 from fakexport.documents import CallRecord
-from fakexport.program import facts_of, output_names, plain_name
+from fakexport.program import facts_of, output_names, plain_name, written_state
 
 from ..artifact import DeployError
 from ..loaded_program import LoadedProgram
@@ -98,6 +98,23 @@ def calls_of(bundle: Bundle) -> tuple[Call, Call]:
     return prefill, decode
 
 
+def check_same_cache(prefill: Call, decode: Call) -> None:
+    """Refuse programs that keep their caches in buffers, each in its own.
+
+    Raises:
+        DeployError: decode writes into a buffer that prefill does not have.
+    """
+    if decode.record.start is None:
+        return
+    of_prefill, of_decode = prefill.program.constants, decode.program.constants
+    for name in sorted(written_state(decode.program)):
+        if of_prefill.get(name) is not of_decode.get(name):
+            raise DeployError(
+                f"{prefill.method} and {decode.method} each have their own {name}, a cache that they share: "
+                "bind them in one bundle"
+            )
+
+
 def _call(bundle: Bundle, workload: str) -> Call:
     found = [
         (method, record)
@@ -116,7 +133,7 @@ def _call(bundle: Bundle, workload: str) -> Call:
 def _check_names(call: Call) -> None:
     """Refuse a record that names what the program does not have, or leaves out what it needs."""
     record, signature = call.record, call.signature
-    named = [record.tokens, record.mask, record.positions]
+    named = [record.tokens, record.mask, record.positions, record.start]
     if record.workload == "prefill":
         named.append(record.prompt)
     known = {name for name in named if name is not None}

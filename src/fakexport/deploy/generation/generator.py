@@ -13,7 +13,7 @@ from fakexport.documents import GenerationDefaults
 from fakexport.error import InvalidValue
 
 from ..signature import UnsuitableInputs
-from .calls import Call, calls_of
+from .calls import Call, calls_of, check_same_cache
 from .prompts import prompt_inputs, token_lists
 from .sampling import Sampling, restricted
 
@@ -54,6 +54,7 @@ class Generator:
         self._prefill, self._decode = calls_of(bundle)
         for call in (self._prefill, self._decode):
             _ = call.run  # Refuses here what has no weights.
+        check_same_cache(self._prefill, self._decode)
 
     @property
     def defaults(self) -> GenerationDefaults:
@@ -155,6 +156,10 @@ class _Run:
         is_fixed = prefill.length is not None and not record.has_encoder
         from_prompts = prompt_inputs(prompts, record, is_length_fixed=is_fixed) if prompts else {}
         given = {**from_prompts, **others}
+        if record.start is not None:
+            if record.start in others:
+                raise UnsuitableInputs(f"{record.start} is not an input of generate, which counts it")
+            given[record.start] = torch.zeros(1, dtype=torch.long)
         _check_tokens(prompts, prefill)
         if record.positions in from_prompts and record.positions not in others:
             _check_positions(prefill)
@@ -172,9 +177,10 @@ class _Run:
                 f"the program reads prompts of {read} tokens or more, got {first.shape[1]}"
             )
         along = [record.tokens, record.positions, None if record.has_encoder else record.mask]
+        self._read = read
         given |= {name: given[name][..., :read] for name in along if name is not None and name in given}
         self._mask = None if record.mask is None else given.get(record.mask)
-        self._positions = None if record.positions is None else given[record.positions][..., -1:]
+        self._positions = None if record.positions is None else _last_positions(given[record.positions])
         self._keep(prefill, prefill.run(given))
         for column in first[:, read:].unbind(dim=1):
             self.step(column.tolist())
@@ -184,6 +190,9 @@ class _Run:
         record = self._decode.record
         inputs = {record.tokens: torch.tensor(tokens)[:, None]}
         inputs |= {tensor.input or "": self._state[tensor.name] for tensor in record.state}
+        if record.start is not None:
+            inputs[record.start] = torch.tensor([self._read])
+        self._read += 1
         if record.mask is not None and self._mask is not None:
             if not record.has_encoder:
                 self._mask = torch.cat([self._mask, self._mask.new_ones(self.batch, 1)], dim=1)
@@ -215,6 +224,11 @@ def _check_positions(prefill: Call) -> None:
             f"the program takes {name} of {rank} dimensions, which depend on the images: pass them in "
             "`inputs`, as the model's get_rope_index returns them"
         )
+
+
+def _last_positions(positions: torch.Tensor) -> torch.Tensor:
+    """Return the position of the last token of each sequence, the greatest one where a token has three."""
+    return positions[..., -1:] if positions.dim() == 2 else positions.amax(dim=(0, 2))[:, None]
 
 
 def _padding(defaults: GenerationDefaults) -> int:

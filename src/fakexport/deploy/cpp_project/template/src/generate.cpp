@@ -159,8 +159,14 @@ Generator generator_of(const Options& options) {
   description.prefill.check(prefill.signature, /*is_decode=*/false);
   description.decode.check(decode.signature, /*is_decode=*/true);
   auto [of_prefill, of_decode] = read_both(options, prefill, decode);
-  of_prefill.merge(read_constants(prefill_package));
-  of_decode.merge(read_constants(decode_package));
+  TensorsByName constants = read_constants(prefill_package), own = read_constants(decode_package);
+  for (const std::string& name : description.decode.kept) {
+    // A cache that both programs write into: one tensor, on the device already.
+    if (!constants.count(name)) throw Fault("prefill.aoti.pt2 does not keep " + in_quotes(name));
+    own[name] = constants[name] = constants[name].to(at::Device(prefill.device));
+  }
+  of_prefill.merge(std::move(constants));
+  of_decode.merge(std::move(own));
   return Generator(
       Call(std::move(description.prefill), prefill_package, std::move(prefill), std::move(of_prefill)),
       Call(std::move(description.decode), decode_package, std::move(decode), std::move(of_decode)),

@@ -44,6 +44,8 @@ CallDescription CallDescription::of(const json::Value& value) {
   found.prompt = optional_text(value.at("prompt"));
   found.mask = optional_text(value.at("mask"));
   found.positions = optional_text(value.at("positions"));
+  found.start = optional_text(value.at("start"));
+  for (const json::Value& name : value.at("kept").array()) found.kept.push_back(name.text());
   for (const json::Value& tensor : value.at("state").array()) {
     found.state.push_back(
         {tensor.at("name").text(), optional_text(tensor.at("input")), tensor.at("output").text()});
@@ -56,7 +58,8 @@ CallDescription CallDescription::of(const json::Value& value) {
 
 void CallDescription::check(const Signature& signature, bool is_decode) const {
   std::set<std::string> known;
-  for (const auto& name : {std::optional(tokens), mask, positions, is_decode ? std::nullopt : prompt}) {
+  for (const auto& name :
+       {std::optional(tokens), mask, positions, start, is_decode ? std::nullopt : prompt}) {
     if (name) known.insert(*name);
   }
   for (const StateTensor& tensor : state) {
@@ -199,6 +202,8 @@ void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsBy
                            call.has_encoder() ? std::nullopt : call.mask}) {
     if (name && given.count(*name)) given[*name] = given[*name].slice(-1, 0, read);
   }
+  if (call.start) given.insert_or_assign(*call.start, at::zeros({1}, at::kLong));
+  place_ = read;
   mask_ = call.mask && given.count(*call.mask) ? given[*call.mask] : at::Tensor();
   positions_ = call.positions && given.count(*call.positions) ? given[*call.positions].slice(-1, -1)
                                                               : at::Tensor();
@@ -210,6 +215,7 @@ void Generator::step(std::int64_t token) {
   const CallDescription& call = decode_.description();
   TensorsByName inputs{{call.tokens, row({token})}};
   for (const StateTensor& tensor : call.state) inputs.emplace(*tensor.input, state_.at(tensor.name));
+  if (call.start) inputs.emplace(*call.start, at::full({1}, place_++, at::kLong));
   if (call.mask && mask_.defined()) {
     if (!call.has_encoder()) mask_ = at::cat({mask_, at::ones({mask_.size(0), 1}, mask_.options())}, 1);
     inputs.emplace(*call.mask, mask_);

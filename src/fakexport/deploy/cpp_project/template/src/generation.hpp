@@ -25,6 +25,8 @@ struct StateTensor {
 struct CallDescription {
   std::string tokens, logits;
   std::optional<std::string> prompt, mask, positions;
+  std::optional<std::string> start;  // The place of the first token in a cache that the program keeps.
+  std::vector<std::string> kept;     // The constants with that cache, which both programs write into.
   std::vector<StateTensor> state;
   std::optional<std::int64_t> length;      // The one number of tokens that it reads, if it reads no other.
   std::optional<std::int64_t> vocabulary;  // How many tokens there are.
@@ -90,6 +92,7 @@ class Generator {
   Defaults defaults_;
   TensorsByName state_;  // By the names of the state.
   at::Tensor scores_, mask_, positions_;
+  std::int64_t place_ = 0;  // Of the next token.
 };
 
 }  // namespace runner
