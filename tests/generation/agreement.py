@@ -85,7 +85,8 @@ def agreement(family: Family, folder: Path, **options: Any) -> Agreement:
         image = torch.full((1, family.image_tokens), IMAGE_TOKEN)
         ids = torch.cat([image, prompt(length)], dim=1) if family.reads_text else None
         inputs = family.inputs(numbers)
-        if ids is not None and "token_type_ids" in inspect.signature(model.forward).parameters:
+        parameters = inspect.signature(model.forward).parameters
+        if ids is not None and family.image_tokens and "token_type_ids" in parameters:
             inputs["token_type_ids"] = (ids == IMAGE_TOKEN).long()  # As its processor gives them.
         found += map(list, generator(ids, max_new_tokens=NEW_TOKENS, inputs=inputs).tokens)
         expected += eager(model, ids, **inputs)
