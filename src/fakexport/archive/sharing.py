@@ -12,7 +12,7 @@ from fakexport._torch.real_execution import real_execution
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
-from fakexport.program import names_by_tensor, tensor_identity
+from fakexport.program import facts_of, names_by_tensor, tensor_identity
 from fakexport.weights import are_equal
 
 __all__ = ["SharedWeight", "name_in_checkpoint", "shared_weights", "unify"]
@@ -36,6 +36,8 @@ def shared_weights(
 ) -> tuple[SharedWeight, ...]:
     """Return the weights that several programs share: by memory, by name in the checkpoint, or as given.
 
+    Programs of several ranks share none.
+
     Buffers outside of checkpoints count as well: they may be state that one program writes for another.
 
     Raises:
@@ -45,11 +47,12 @@ def shared_weights(
     counted = {method: _weights(program) for method, program in programs.items()}
     union = _Union()
     for method, tensors in counted.items():
+        rank = facts_of(programs[method]).parallel  # Ranks share no memory, and have other parts of a weight.
         for names in names_by_tensor(tensors):
             pair = method, names[0]
             union.join(pair, ("memory", tensor_identity(tensors[names[0]])))
             for name in names:
-                union.join(pair, ("name", name_in_checkpoint(name, prefixes.get(method))))
+                union.join(pair, ("name", rank, name_in_checkpoint(name, prefixes.get(method))))
                 if (method, name) in known_as:
                     union.join(pair, ("known", known_as[method, name]))
     shared = tuple(tuple(pairs) for pairs in union.groups() if len(pairs) > 1)

@@ -14,6 +14,7 @@ from fakexport.capture.given_inputs import given_inputs
 from fakexport.capture.lost_transforms import TransformLost
 from fakexport.capture.plain_forward import bound_inputs, plain, plain_forward
 from fakexport.capture.python_effects import PythonEffect
+from fakexport.capture.rank_layouts import ShardingChangesResult
 from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConstant, UnboundConstants
 from fakexport.capture.reuse_verification import ReuseMismatch, refuse_strict, verify_reuse
 from fakexport.capture.traced_blocks import TracedBlocks
@@ -32,6 +33,7 @@ __all__ = [
     "PythonEffect",
     "Recovered",
     "ReuseMismatch",
+    "ShardingChangesResult",
     "TracedBlocks",
     "TransformLost",
     "UnboundConstant",

@@ -52,9 +52,9 @@ from .flattening import flattened
 from .lost_transforms import TransformLost, refuse_lost_transforms
 from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
+from .rank_layouts import ShardingChangesResult, check_rank_layouts
 from .recorded_state import with_state
 from .recovered import Recovered
-from .sharded_reshapes import ShardedReshape, check_sharded_reshapes
 from .sharded_weights import check_sharded_weights
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ def capture(
             remember_value(program.constants[name], value)
         if known.parallel is not None:
             check_sharded_weights(program, known.parallel)
-            check_sharded_reshapes(program, known.parallel)
+            check_rank_layouts(program, known.parallel)
     except Exception as error:
         return Captured(None, failure_of(_of_subclass(module, error) or error))
     drop_refused_nodes(program)
@@ -265,7 +265,7 @@ def _traced_once(
 
 def failure_of(error: BaseException) -> CaptureFailure:
     """Return what an error of `traced` says, with the conditions on sizes that led to it."""
-    spans = (error.span,) if isinstance(error, (ShardedReshape, TransformLost)) and error.span else ()
+    spans = (error.span,) if isinstance(error, (ShardingChangesResult, TransformLost)) and error.span else ()
     return CaptureFailure.of(error, guards=_guards(error), spans=spans)
 
 

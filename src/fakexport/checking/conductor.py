@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -61,7 +61,7 @@ def check(
     adapter: str | Path | None = None,
     adapter_mode: AdapterMode = "apart",
     parallel: str | None = None,
-    rank: int | None = None,
+    rank: int | Literal["all"] | None = None,
     reuse_blocks: bool = True,
     verify_reuse: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
@@ -93,7 +93,8 @@ def check(
             weights when these are bound; `inputs`: they are inputs.
         parallel: Degrees of tensor and expert parallelism, `tp=8` or `tp=8,ep=8`, by the plan that the `hf:`
             model has: the program is that of rank 0, and other ranks are compared with it.
-        rank: With `parallel`: check the program of this rank alone.
+        rank: With `parallel`: check the program of this rank alone, or trace `"all"`: the verdict has the
+            program of each. Default: compare rank 0 with those that tell what all of them run.
         reuse_blocks: Trace a few of equal blocks, not each; the program is the same.
         verify_reuse: Capture a second time with every block traced, and compare; FE001 if they differ.
         on_progress: Called at the start of each step.
@@ -123,11 +124,13 @@ def check(
     model = component_source(model, component, workload, is_dynamic=bool(dynamic_shapes), has_inputs=given)
     degrees = None if parallel is None else Degrees.parse(parallel)
     whole = model
-    model = parallel_source(whole, degrees, rank or 0)
+    own = rank if isinstance(rank, int) else None
+    model = parallel_source(whole, degrees, own or 0)
     refuse_with_parallel(degrees, strict=strict, workload=workload, device_map=device_map)
     request = Request(
         source=model,
-        ranks=None if degrees is None or rank is not None else lambda r: parallel_source(whole, degrees, r),
+        ranks=None if degrees is None or own is not None else lambda r: parallel_source(whole, degrees, r),
+        is_every_rank=rank == "all",
         degrees=degrees,
         inputs=[parse_input_spec(text) for text in inputs],
         args=args,

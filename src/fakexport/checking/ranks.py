@@ -33,6 +33,8 @@ def summarise_ranks(
     first: ExportedProgram,
     degrees: Degrees,
     traced: Callable[[int], ExportedProgram | RankFailure],
+    *,
+    is_every: bool = False,
 ) -> RankSummary | RankFailure:
     """Return what the ranks of a model have in common.
 
@@ -43,6 +45,7 @@ def summarise_ranks(
         first: The program of rank 0.
         degrees: Of parallelism.
         traced: Returns the program of another rank.
+        is_every: Trace all ranks.
     Raises:
         RanksDiffer: Ranks with weights of the same shapes have other programs.
     """
@@ -54,18 +57,18 @@ def summarise_ranks(
     seen, numbers, groups = [], dict[str, None](), []
     for ranks in by_shapes.values():
         programs = []
-        for rank in dict.fromkeys((ranks[0], ranks[-1])):
+        for rank in ranks if is_every else dict.fromkeys((ranks[0], ranks[-1])):
             program = first if rank == 0 else traced(rank)
             if isinstance(program, RankFailure):
                 return program
             seen.append(rank)
             programs.append(program)
-        differing = differing_numbers(programs[0], programs[-1])
-        if differing is None:
-            raise RanksDiffer(
-                f"the programs of rank {ranks[0]} and rank {ranks[-1]} differ in more than numbers"
-            )
-        numbers.update(dict.fromkeys(map(star, differing)))
+        for program in programs[1:] or programs:
+            differing = differing_numbers(programs[0], program)
+            if differing is None:
+                who = f"ranks {ranks[0]} to {ranks[-1]}"
+                raise RanksDiffer(f"the programs of {who} differ in more than numbers")
+            numbers.update(dict.fromkeys(map(star, differing)))
         groups.append(RankGroup(tuple(ranks), _weight_bytes(programs[0])))
     return RankSummary(
         degrees=degrees.canonical,

@@ -59,12 +59,14 @@ Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
 class Request:
     """What is the same for every target; the fields are arguments of `check`, read.
 
-    With `ranks`, which returns the source of a rank, other ranks than that of `source` are compared with it.
+    With `ranks`, which returns the source of a rank, other ranks than that of `source` are compared with it;
+    with `is_every_rank` all of them.
     """
 
     source: Source
     degrees: Degrees | None
     ranks: Callable[[int], Source] | None
+    is_every_rank: bool
     inputs: Sequence[InputSpec]
     args: tuple[Any, ...] | None
     kwargs: Mapping[str, Any] | None
@@ -174,16 +176,19 @@ class TargetChecks:
         if source_of is None or request.degrees is None:
             return trace
 
+        programs = {0: trace.program}
+
         def traced(rank: int) -> ExportedProgram | RankFailure:
             other = self._traced_source(replace(request, source=source_of(rank)), target, clock)
-            return (
-                RankFailure(rank, other.found, other.notes) if isinstance(other, _Failure) else other.program
-            )
+            if isinstance(other, _Failure):
+                return RankFailure(rank, other.found, other.notes)
+            programs[rank] = other.program
+            return other.program
 
-        ranks = summarise_ranks(trace.program, request.degrees, traced)
+        ranks = summarise_ranks(trace.program, request.degrees, traced, is_every=request.is_every_rank)
         if isinstance(ranks, RankFailure):
             return _Failure(ranks.found, (f"rank 0 exports, and rank {ranks.rank} does not", *ranks.notes))
-        return replace(trace, ranks=ranks)
+        return replace(trace, ranks=ranks, rank_programs=programs if request.is_every_rank else {})
 
     def _traced_source(self, request: Request, target: Target, clock: _Clock) -> _Trace | _Failure:
         """Return the trace of the source of a request for a target."""
@@ -242,6 +247,7 @@ class TargetChecks:
             modules=inspect_module(built.module),
             ranks=trace.ranks,
             program=program,
+            rank_programs=trace.rank_programs,
         )
         return judged, (*omitted, *findings.diagnostics)
 
@@ -260,6 +266,7 @@ class _Trace:
     inputs: ExampleInputs
     captured: Captured
     ranks: RankSummary | None = None
+    rank_programs: Mapping[int, ExportedProgram] = field(default_factory=dict)
 
     @property
     def program(self) -> ExportedProgram:

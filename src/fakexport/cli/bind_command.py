@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from fakexport.cli.options import (
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
 
 def bind_command(
     archive: Archive,
@@ -34,6 +37,10 @@ def bind_command(
         bool, typer.Option("--link", help="Reference the checkpoint's files instead of copying them.")
     ] = False,
     adapter: BoundAdapters = None,
+    rank: Annotated[
+        int | None,
+        typer.Option("--rank", metavar="R", help="Bind the program of rank R alone, from 0, to its parts."),
+    ] = None,
     devices: BoundDevices = None,
     device_map: OldBoundDevices = None,
     trust: Trust = False,
@@ -47,12 +54,18 @@ def bind_command(
     """
     devices = bound_devices(devices, device_map)
     with quiet(is_debug=debug):
-        from fakexport.archive import bind, load_bundle, save
+        from fakexport.archive import Bundle, bind, load, load_bundle, save
+        from fakexport.deploy import rank_of_archive
         from fakexport.weights import open_checkpoint
 
         load_libraries(library)
         opened = open_checkpoint(checkpoint, adapter=adapter or ())
-        bound = bind(load_bundle(archive, trust=trust), opened, devices=devices)
+        program: Bundle | ExportedProgram
+        if rank is None:
+            program = load_bundle(archive, trust=trust)
+        else:
+            program = load(archive, method=rank_of_archive(archive, rank).method, trust=trust)
+        bound = bind(program, opened, devices=devices)
         tensors = save(bound, output, link=opened if link else None).tensors
     locations = {tensor.location for tensor in tensors if tensor.location}
     where = ""

@@ -73,7 +73,10 @@ def export_command(
     parallel: Parallel = None,
     rank: Annotated[
         int | None,
-        typer.Option(metavar="R", help="With --parallel: write the program of rank R, from 0."),
+        typer.Option(
+            metavar="R",
+            help="With --parallel: write the program of rank R alone, from 0. Default: those of all ranks.",
+        ),
     ] = None,
     reuse_blocks: ReuseBlocks = None,
     verify_reuse: Annotated[
@@ -93,8 +96,6 @@ def export_command(
     Exit code 0: written, without errors. 1: errors were reported; if the export itself failed, nothing is
     written. 2: bad usage or environment, or the file cannot be written.
     """
-    if parallel is not None and rank is None:
-        raise typer.BadParameter("--parallel needs --rank R: an archive is the program of one rank")
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
         from fakexport.checking import check
 
@@ -116,7 +117,7 @@ def export_command(
                 adapter=adapter,
                 adapter_mode=adapter_mode,
                 parallel=parallel,
-                rank=rank,
+                rank="all" if rank is None and parallel is not None else rank,
                 reuse_blocks=reuse_blocks is not False,
                 verify_reuse=verify_reuse,
                 on_progress=on_progress,
@@ -159,8 +160,10 @@ def _saved(reports: Mapping[str, Report], output: Path) -> bool:
     from fakexport.archive import save, save_bundle
 
     found = {name: report.verdicts[0].program for name, report in reports.items()}
+    if ranks := next(iter(reports.values())).verdicts[0].rank_programs:
+        found = {f"rank{rank}": program for rank, program in ranks.items()}
     programs = {name: program for name, program in found.items() if program is not None}
-    if len(programs) < len(reports):
+    if len(programs) < len(found):
         return False
     if len(programs) > 1:
         save_bundle(programs, output)

@@ -61,7 +61,8 @@ def run_command(
 ) -> None:
     """Run a program, or its compiled form, on inputs from a file.
 
-    With --repeat, latencies go to stderr; the outputs are still those of the first call.
+    With --repeat, latencies go to stderr; the outputs are still those of the first call. Processes that
+    torchrun starts run the programs of their ranks together; rank 0 prints and writes the outputs.
     """
     devices = bound_devices(devices, device_map)
     if warmup is not None and not repeat:
@@ -69,7 +70,10 @@ def run_command(
     with quiet(is_debug=debug):
         from fakexport.deploy import (
             adapter_inputs,
+            artifact_kind,
+            joined,
             open_program,
+            rank_of_archive,
             read_inputs,
             run_timed,
             takes_adapter,
@@ -79,20 +83,25 @@ def run_command(
         load_libraries(library)
         tensors = {} if inputs is None else read_inputs(inputs)
         _refuse_options_of_programs(archive, devices=devices, method=method, compile=compile_)
-        opened = open_program(
-            archive,
-            checkpoint,
-            method=method,
-            devices=devices,
-            is_compiled=compile_,
-            trust=trust,
-            adapter=adapter,
-        )
-        if adapter is not None and takes_adapter(opened.signature):
-            tensors |= adapter_inputs(adapter, opened.signature)
-        timed = run_timed(
-            opened, tensors, warmup=(_WARMUP if warmup is None else warmup) * bool(repeat), repeat=repeat
-        )
+        is_program = artifact_kind(archive) == "program"
+        own = rank_of_archive(archive, method=method) if is_program else None
+        with joined(own.record if own else None):
+            opened = open_program(
+                archive,
+                checkpoint,
+                method=own.method if own else method,
+                devices=devices,
+                is_compiled=compile_,
+                trust=trust,
+                adapter=adapter,
+            )
+            if adapter is not None and takes_adapter(opened.signature):
+                tensors |= adapter_inputs(adapter, opened.signature)
+            timed = run_timed(
+                opened, tensors, warmup=(_WARMUP if warmup is None else warmup) * bool(repeat), repeat=repeat
+            )
+        if own is not None and not own.is_first:
+            return
         if output is not None:
             write_outputs(output, timed.outputs)
     if timed.latency_s is not None:

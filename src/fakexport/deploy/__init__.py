@@ -8,6 +8,7 @@ from .inputs import read_inputs
 from .loaded_program import LoadedProgram, call_arguments, run
 from .opening import artifact_kind, open_program
 from .outputs import write_outputs
+from .ranks import joined, rank_of_archive
 from .signature import UnsuitableInputs
 from .timing import run_timed
 
@@ -27,7 +28,9 @@ __all__ = [
     "call_arguments",
     "compile",
     "generate",
+    "joined",
     "open_program",
+    "rank_of_archive",
     "read_inputs",
     "run",
     "run_timed",

@@ -27,6 +27,7 @@ from fakexport.diagnose.operators import (
     missing_fake_class,
     missing_fake_kernel,
     module_moved,
+    sharding_changes_result,
     tensors_on_different_devices,
     transform_lost,
     unsupported_python,
@@ -52,8 +53,8 @@ def diagnose_failure(
             them, since it may follow from them.
         topology: The target, if there is one.
     Reports:
-        FE103, FE201, FE203 to FE206, FE208, FE210, FE301 to FE304, FE401, FE404, FE502, FE505 where their
-        marks are found, else FE202.
+        FE103, FE201, FE203 to FE206, FE208, FE210, FE301 to FE304, FE401, FE404, FE405, FE502, FE505 where
+        their marks are found, else FE202.
     """
     if isinstance(failure.error, SubclassNotKept):
         return (subclass_not_kept(failure.error, failure.spans),)
@@ -161,6 +162,7 @@ _DETECTORS: tuple[Detector, ...] = (
     data_dependent_branch,
     data_dependent_shape,
     transform_lost,
+    sharding_changes_result,
     unsupported_python,
     module_moved,
 )

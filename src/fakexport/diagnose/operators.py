@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fakexport._torch.script_objects import held_script_object
-from fakexport.capture import CaptureFailure, TransformLost
+from fakexport.capture import CaptureFailure, ShardingChangesResult, TransformLost
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.observed_results import observed_results
 from fakexport.diagnose.skeleton import fake_class_skeleton, fake_kernel_skeleton
@@ -97,6 +97,20 @@ def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
         fix=Fix(
             "compute it with torch.autograd: `torch.autograd.grad` in `torch.enable_grad()` on "
             "`x.detach().requires_grad_()`, or `torch.autograd.functional.jacobian`; without --strict"
+        ),
+    )
+
+
+def sharding_changes_result(failure: CaptureFailure) -> Diagnostic | None:
+    """Report FE405: the programs of the ranks do not compute what the model computes."""
+    if not isinstance(failure.error, ShardingChangesResult):
+        return None
+    return rule("FE405").diagnostic(
+        labels=labels_of(failure, "a rank has a part of this"),
+        notes=(str(failure.error),),
+        fix=Fix(
+            "change the style of this module in the plan (--parallel tp=N,plan=FILE.json), or leave the "
+            "module out of it"
         ),
     )
 

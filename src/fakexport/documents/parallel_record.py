@@ -37,6 +37,7 @@ class ParallelRecord:
         ranks: Processes that run the model together, each with its own program.
         shards: The part of each sharded weight by its name in the program; empty for a stored program, of
             which recipes say it.
+        styles: The style that the plan has for each module and each weight by name; empty likewise.
         unused_rules: Rules of the plan that name nothing in the model.
     """
 
@@ -44,4 +45,5 @@ class ParallelRecord:
     rank: int
     ranks: int
     shards: Mapping[str, Shard] = field(default_factory=dict, compare=False, repr=False)
+    styles: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     unused_rules: tuple[str, ...] = field(default=(), compare=False, repr=False)

@@ -29,10 +29,12 @@ class Sharded:
 
     Args:
         shards: The part of each sharded weight by name; the others are whole on every rank.
+        styles: The style of each module and weight that the plan names.
         unused_rules: Rules of the plan that name nothing in the model.
     """
 
     shards: Mapping[str, Shard]
+    styles: Mapping[str, str]
     unused_rules: tuple[str, ...]
 
 
@@ -64,15 +66,12 @@ def shard_model(model: nn.Module, degrees: Degrees, rank: int) -> Sharded:
     _keep_ties(modules, held, shards)
     for name in (name for name in plan if name not in held):
         install(modules[name], name, plan[name], styles[plan[name]], place)
-    return Sharded(shards, unused)
+    return Sharded(shards, plan, unused)
 
 
 def _shard(modules: Mapping[str, nn.Module], name: str, style: Any, place: Place) -> Shard | None:
     """Let a style shard a parameter; return the part that is left, None for all of it."""
     owner, _, key = name.rpartition(".")
-    if key == "gate_up_proj" and type(style).__name__ == "ColwiseParallel":
-        # The plan of Inkling: what `chunk(2)` makes of a contiguous part is not gate and up (5.23).
-        raise SourceError(f"{name} packs two weights, and the plan shards it as one: results would be wrong")
     made: list[Shard] = []
 
     def distribute_tensor(

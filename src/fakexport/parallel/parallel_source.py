@@ -35,7 +35,9 @@ class Rank:
         """Return what the facts of a program say, for a model that `built` returned."""
         made = self._made[module]
         degrees = self.degrees
-        return ParallelRecord(degrees.canonical, self.rank, degrees.ranks, made.shards, made.unused_rules)
+        return ParallelRecord(
+            degrees.canonical, self.rank, degrees.ranks, made.shards, made.styles, made.unused_rules
+        )
 
     def built(self, source: Source) -> Any:
         """Return what the factory of a source returns, its module sharded."""

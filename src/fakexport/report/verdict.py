@@ -81,6 +81,7 @@ class Verdict:
         modules: The tree of the model's modules, for pages; None where there is no program.
         ranks: The programs of all ranks, where the model is parallel; `program` is that of rank 0.
         program: The program itself; like the placement it is part of no rendering.
+        rank_programs: The program of every rank, where all were asked for.
     """
 
     target: TargetSpec
@@ -96,6 +97,7 @@ class Verdict:
     modules: ModuleSummary | None = field(default=None, repr=False, compare=False)
     ranks: RankSummary | None = None
     program: ExportedProgram | None = field(default=None, repr=False, compare=False)
+    rank_programs: Mapping[int, ExportedProgram] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

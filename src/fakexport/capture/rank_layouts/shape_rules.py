@@ -1,0 +1,291 @@
+"""Operators that move elements and compute nothing: where a rank's part is afterwards.
+
+What they are called with depends on the rank's sizes or on the configuration, and a program does not say on
+which. A rule therefore takes only what means the same on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from .call import Call, Operand, Results, cut_of
+from .layout import Common, Cut, Fault, Layout, Part
+
+Rule = Callable[[Call], Results]
+
+
+def kept(call: Call) -> Layout:
+    """The result is the first operand, in another memory or dtype."""
+    return call.first.layout
+
+
+def viewed(call: Call) -> Layout:
+    """Return the layout after a reshape: the first of the sizes that features are split into may vary."""
+    source, new = call.first, call.sizes
+    if not isinstance(source.layout, Cut):
+        return source.layout
+    old, dim, part = source.sizes, source.layout.dim, source.layout.part
+    inner, inferred = prod(old[dim + 1 :]), _inferred(call)
+    top = inner * old[dim]
+    below = [prod(new[index + 1 :]) for index in range(len(new))]
+    matching = [index for index, size in enumerate(new) if top and below[index] * size == top]
+    if inferred is not None and below[inferred] * new[inferred] < top and below[inferred] >= inner:
+        raise _mixed(new, inferred)
+    same = [index for index in matching if below[index] == inner and new[index] == old[dim]]
+    chosen = [index for index in matching if index == inferred] or same or matching[-1:]
+    if not chosen:
+        raise _mixed(new, inferred)
+    index = chosen[0]
+    packed = len(part.ranges)
+    if 1 < packed == new[index] and index + 1 < len(new) and below[index] * packed == top and inner == 1:
+        return Cut(index + 1, part.packed(0, 1))
+    made = part.scaled(inner, below[index])
+    if made is None:
+        raise _mixed(new, inferred)
+    return Cut(index, made)
+
+
+def _inferred(call: Call) -> int | None:
+    asked, first = call.get("size", "shape", "sizes"), 0
+    if call.name == "aten.unflatten":
+        first = int(call.get("dim")) % len(call.first.sizes)
+    return first + asked.index(-1) if isinstance(asked, list) and -1 in asked else None
+
+
+def _mixed(new: Sequence[int], inferred: int | None) -> Fault:
+    sizes = ", ".join("-1" if index == inferred else str(size) for index, size in enumerate(new))
+    return Fault(
+        f"reshapes sharded features to ({sizes}): the number of heads has to be the size that is inferred"
+    )
+
+
+def permuted(call: Call) -> Layout:
+    """Return the layout after dimensions change places."""
+    source = call.first
+    if not isinstance(source.layout, Cut):
+        return source.layout
+    order = list(range(len(source.sizes)))
+    if call.name == "aten.permute":
+        order = [dim % len(order) for dim in call.get("dims")]
+    elif call.name == "aten.movedim":
+        begin, end = call.get("source"), call.get("destination")
+        if isinstance(begin, list):
+            raise Fault("moves several dimensions at once, which no rule follows")
+        order.insert(end % len(order), order.pop(begin % len(order)))
+    elif len(order) > 1:
+        swapped = (call.get("dim0", "axis0"), call.get("dim1", "axis1"))
+        one, two = (-1, -2) if swapped[0] is None else swapped
+        order[one], order[two] = order[two], order[one]
+    return Cut(order.index(source.layout.dim), source.layout.part)
+
+
+def squeezed(call: Call) -> Layout:
+    """Return the layout without some dimensions of size 1."""
+    source, given = call.first, call.get("dim")
+    if not isinstance(source.layout, Cut):
+        return source.layout
+    rank = len(source.sizes)
+    asked = given if isinstance(given, list) else [given]
+    dims = range(rank) if given is None else [dim % rank for dim in asked]
+    gone = [dim for dim in dims if source.sizes[dim] == 1]
+    if source.layout.dim in gone:
+        raise Fault("removes a dimension of which each rank has one element")
+    return Cut(source.layout.dim - sum(dim < source.layout.dim for dim in gone), source.layout.part)
+
+
+def unsqueezed(call: Call) -> Layout:
+    """Return the layout with a dimension of size 1 more."""
+    layout = call.first.layout
+    if not isinstance(layout, Cut):
+        return layout
+    dim = call.get("dim") % len(call.sizes)
+    return Cut(layout.dim + (dim <= layout.dim), layout.part)
+
+
+def expanded(call: Call) -> Layout:
+    """Return the layout of a tensor that is repeated along dimensions of size 1, or before all others."""
+    source, sizes = call.first, call.sizes
+    if not isinstance(source.layout, Cut):
+        return source.layout
+    dim = source.layout.dim + len(sizes) - len(source.sizes)
+    if sizes[dim] != source.sizes[source.layout.dim]:
+        raise Fault("repeats a dimension of which each rank has one element")
+    return Cut(dim, source.layout.part)
+
+
+def divided(call: Call) -> Results:
+    """Return the layouts of pieces; of sharded features a piece has to be whole packed weights."""
+    source, count = call.first, len(call.results)
+    layout = source.layout
+    if not isinstance(layout, Cut):
+        return [layout] * count
+    dim = (call.get("dim") or 0) % len(source.sizes)
+    if dim != layout.dim:
+        gone = call.name == "aten.unbind" and dim < layout.dim
+        return [Cut(layout.dim - gone, layout.part)] * count
+    if call.name == "aten.unbind":
+        raise Fault("takes single elements of a dimension of which the rank has a part")
+    found: list[Layout] = []
+    start = 0
+    for sizes in call.results:
+        found.append(Cut(dim, _piece(layout.part, start, start + sizes[dim])))
+        start += sizes[dim]
+    return found
+
+
+def sliced(call: Call) -> Layout:
+    """Return the layout of a slice."""
+    source = call.first
+    layout = source.layout
+    if not isinstance(layout, Cut):
+        return layout
+    dim = (call.get("dim") or 0) % len(source.sizes)
+    if dim != layout.dim:
+        return layout
+    start, step = call.get("start") or 0, call.get("step") or 1
+    start = start if start >= 0 else start + source.sizes[dim]
+    if step == 1:
+        return Cut(dim, _piece(layout.part, start, start + call.sizes[dim]))
+    part = layout.part.scaled(1, step)
+    if part is None or start >= step or part.local != call.sizes[dim]:
+        raise Fault(f"takes every {step}th of sharded features, and the parts of the ranks are no multiples")
+    return Cut(dim, part)
+
+
+def _piece(part: Part, start: int, end: int) -> Part:
+    edges = part.edges()
+    if start == 0 and end == edges[-1]:
+        return part
+    if start not in edges or end not in edges or start >= end:
+        raise Fault(
+            f"takes {start} to {end} of the {edges[-1]} sharded features of a rank, which are not those of "
+            "the model: if the weight packs several, the plan has to shard each (packed_colwise)"
+        )
+    return part.packed(edges.index(start), edges.index(end))
+
+
+def selected(call: Call) -> Layout:
+    """Return the layout without a dimension, of which one element is taken."""
+    layout = call.first.layout
+    if not isinstance(layout, Cut):
+        return layout
+    dim = call.get("dim") % len(call.first.sizes)
+    if dim == layout.dim:
+        raise Fault("takes one element of a dimension of which the rank has a part")
+    return Cut(layout.dim - (dim < layout.dim), layout.part)
+
+
+def joined(call: Call) -> Layout:
+    """Return the layout of tensors one after the other: parts become packed weights."""
+    operands = [operand for operand in call.operands() if operand.sizes != (0,)]
+    cuts = [operand for operand in operands if operand.part]
+    if not cuts:
+        return alike(operands)
+    cut = cut_of(cuts[0])
+    dim = (call.get("dim") or 0) % len(call.sizes)
+    if dim != cut.dim:
+        for operand in operands:
+            _expect_alike(operand, cut.dim, cut.part)
+        return cut
+    each = {operand.part.size // len(operand.part.ranges) for operand in cuts if operand.part}
+    if len(cuts) < len(operands) or len({operand.layout.dim for operand in cuts}) > 1 or len(each) > 1:  # type: ignore[union-attr]
+        raise Fault("joins sharded features with others, which are not sharded alike")
+    size, ranges = 0, list[tuple[int, int]]()
+    for part in (operand.part for operand in cuts if operand.part):
+        ranges += [(start + size, end + size) for start, end in part.ranges]
+        size += part.size
+    return Cut(dim, Part(size, tuple(ranges)))
+
+
+def stacked(call: Call) -> Layout:
+    """Return the layout of tensors along a dimension of their own."""
+    operands = list(call.operands())
+    cut = next((operand.layout for operand in operands if isinstance(operand.layout, Cut)), None)
+    if cut is None:
+        return alike(operands)
+    for operand in operands:
+        _expect_alike(operand, cut.dim, cut.part)
+    dim = (call.get("dim") or 0) % len(call.sizes)
+    return Cut(cut.dim + (dim <= cut.dim), cut.part)
+
+
+def alike(operands: Sequence[Operand]) -> Layout:
+    """Return the common layout of operands without parts.
+
+    Raises:
+        Fault: Some are summands and others are not.
+    """
+    found = {operand.layout for operand in operands}
+    if Common.SUM in found and found - {Common.SUM, Common.FILL}:
+        raise Fault("combines one rank's summand with a tensor that every rank has in full")
+    return found.pop() if len(found) == 1 else next(iter(found - {Common.FILL}), Common.WHOLE)
+
+
+def _expect_alike(operand: Operand, dim: int, part: Part) -> None:
+    is_part = operand.cut_at(dim) == part
+    if not is_part and operand.layout is not Common.FILL and dim not in operand.repeated:
+        raise Fault("combines a rank's part with a tensor that is not sharded alike")
+
+
+def repeated(call: Call) -> Layout:
+    """Return the layout after each element is repeated in place."""
+    layout, times = call.first.layout, call.get("repeats")
+    if not isinstance(layout, Cut):
+        return layout
+    if call.get("dim") is None or not isinstance(times, int):
+        raise Fault("repeats elements of which the rank has a part")
+    if call.get("dim") % len(call.sizes) != layout.dim:
+        return layout
+    part = layout.part.scaled(times)
+    assert part is not None
+    return Cut(layout.dim, part)
+
+
+def tiled(call: Call) -> Layout:
+    """Return the layout after a tensor is repeated as a whole."""
+    layout, times = call.first.layout, call.get("repeats", "dims")
+    if not isinstance(layout, Cut):
+        return layout
+    more = len(call.sizes) - len(call.first.sizes)
+    if times[len(times) - len(call.first.sizes) + layout.dim] != 1:
+        raise Fault("repeats a rank's part: the features of the model would be in another order")
+    return Cut(layout.dim + more, layout.part)
+
+
+def padded(call: Call) -> Layout:
+    """Return the layout of a tensor with more elements around it."""
+    layout = call.first.layout
+    if not isinstance(layout, Cut):
+        return layout
+    pads = call.get("pad")
+    at = 2 * (len(call.sizes) - 1 - layout.dim)
+    if any(pads[at : at + 2]) and not all("all_gather" in str(user.target) for user in call.node.users):
+        raise Fault("pads a dimension of which the rank has a part")
+    return layout
+
+
+SHAPE_RULES: dict[str, Rule] = {
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "unflatten", "flatten", "view_as"), viewed),
+    **dict.fromkeys(
+        (
+            *("clone", "contiguous", "detach", "detach_", "alias", "lift_fresh_copy", "to", "_to_copy"),
+            *("type_as", "dropout", "float", "half", "bfloat16", "view_as_real", "resolve_conj"),
+        ),
+        kept,
+    ),
+    **dict.fromkeys(
+        ("transpose", "permute", "t", "swapaxes", "swapdims", "movedim", "numpy_T", "mT", "adjoint"), permuted
+    ),
+    **dict.fromkeys(("squeeze", "squeeze_"), squeezed),
+    **dict.fromkeys(("unsqueeze", "unsqueeze_"), unsqueezed),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), expanded),
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "unbind"), divided),
+    **dict.fromkeys(("slice", "narrow"), sliced),
+    **dict.fromkeys(("cat", "concat", "concatenate"), joined),
+    "select": selected,
+    "stack": stacked,
+    "repeat_interleave": repeated,
+    **dict.fromkeys(("repeat", "tile"), tiled),
+    **dict.fromkeys(("pad", "constant_pad_nd"), padded),
+}

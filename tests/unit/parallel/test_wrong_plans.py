@@ -1,0 +1,108 @@
+"""A plan by which ranks compute something else than the model is refused, although every shape fits."""
+
+import pytest
+import torch
+
+import fakexport as fe
+from tests.parallel_models import factory_of
+
+pytest.importorskip("transformers")
+
+LAYER = "model.layers.*"
+
+
+def planned(family, changes, **sizes):
+    """Return a factory of a model whose plan is changed; None takes a rule away."""
+
+    def factory():
+        model, inputs = factory_of(family, num_hidden_layers=1, **sizes)()
+        for name, style in changes.items():
+            if style is None:
+                del model._tp_plan[name]
+            else:
+                model._tp_plan[name] = style
+        return model, inputs
+
+    return factory
+
+
+def with_mlp(forward, up="up_proj"):
+    """Return a factory of a Llama whose MLP computes `forward` between its projections."""
+
+    def factory():
+        model, inputs = factory_of("llama", num_hidden_layers=1)()
+        return changed(model, forward), inputs
+
+    return factory
+
+
+def changed(model, forward):
+    mlp = model.model.layers[0].mlp
+    mlp.forward = lambda x: mlp.down_proj(forward(mlp.up_proj(x), mlp))
+    return model
+
+
+def softmax(x, mlp):
+    return x.softmax(-1)
+
+
+def halves(x, mlp):
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * second, second), -1)
+
+
+def reversed_features(x, mlp):
+    return x.flip(-1)
+
+
+def centered(x, mlp):
+    return x - x.mean(-1, keepdim=True)
+
+
+def numbered(x, mlp):
+    return x * torch.arange(x.shape[-1], device=x.device)
+
+
+WRONG_PLANS = {
+    "packed weights as one": (
+        "mixtral",
+        {f"{LAYER}.mlp.experts.gate_up_proj": "colwise"},
+        "model.layers.0.mlp.experts takes 0 to 48 of the 96 sharded features",
+    ),
+    "no sum over experts": (
+        "mixtral",
+        {f"{LAYER}.mlp.experts": None},
+        "adds to one rank's summand what every rank has in full",
+    ),
+    "a sum of what is whole": (
+        "llama",
+        {f"{LAYER}.input_layernorm": "all_reduce"},
+        "model.layers.0.input_layernorm adds up over 2 ranks what each of them has in full",
+    ),
+    "logits in parts": ("qwen3", {"lm_head": "colwise"}, "logits is one rank's part (51 of 101)"),
+}
+WRONG_MODELS = {
+    softmax: "computes softmax along a dimension of which the rank has a part",
+    halves: "takes 0 to 24 of the 48 sharded features of a rank",
+    reversed_features: "computes flip along a dimension",
+    centered: "computes mean along a dimension",
+    numbered: "combines a rank's part with a tensor that is not sharded alike",
+}
+
+
+def refusal(factory):
+    with pytest.raises(ValueError, match=r".") as caught:
+        fe.export(factory, parallel="tp=2")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", WRONG_PLANS)
+def test_a_plan_that_changes_the_result(name):
+    family, changes, fragment = WRONG_PLANS[name]
+
+    assert fragment in refusal(planned(family, changes))
+
+
+@pytest.mark.parametrize("forward", WRONG_MODELS, ids=lambda forward: forward.__name__)
+def test_a_model_that_needs_all_of_the_features(forward):
+    assert WRONG_MODELS[forward] in refusal(with_mlp(forward))
