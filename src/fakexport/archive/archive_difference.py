@@ -154,11 +154,17 @@ def _has_other_data(a: LoadedArchive, b: LoadedArchive, name: str) -> bool:
 
 
 def _facts(a: LoadedArchive, b: LoadedArchive) -> Iterator[FactDifference]:
+    yield from _fact("rank", *(_rank(archive.only) for archive in (a, b)))
     for field in (*_FACTS, "weights"):
         yield from _fact(field, getattr(a.only, field), getattr(b.only, field))
     versions_a, versions_b = a.only.versions, b.only.versions
     for package in sorted(versions_a.keys() | versions_b.keys()):
         yield from _fact(package, versions_a.get(package), versions_b.get(package))
+
+
+def _rank(manifest: MethodManifest) -> str:
+    rank = manifest.parallel
+    return "" if rank is None else f"{rank.rank} of {rank.ranks} ({rank.degrees})"
 
 
 def _fact(field: str, a: str | None, b: str | None) -> Iterator[FactDifference]:

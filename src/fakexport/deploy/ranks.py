@@ -34,7 +34,9 @@ class RankOfArchive:
         return self.record is None or self.record.rank == 0
 
 
-def rank_of_archive(path: str, rank: int | None = None, method: str | None = None) -> RankOfArchive:
+def rank_of_archive(
+    path: str | os.PathLike[str], rank: int | None = None, method: str | None = None
+) -> RankOfArchive:
     """Return which program of an archive a process runs.
 
     Args:
@@ -52,7 +54,9 @@ def rank_of_archive(path: str, rank: int | None = None, method: str | None = Non
     launched = _launched()
     asked = launched[0] if rank is None and launched is not None else rank
     if rank is not None and asked not in ranks:
-        has = f"those of {', '.join(map(str, sorted(ranks)))}" if ranks else "none"
+        if not ranks:
+            raise InvalidValue(f"{path} is not of one rank of a model: leave out --rank")
+        has = ", ".join(map(str, sorted(ranks)))
         raise InvalidValue(f"{path} has no program of rank {asked}: its ranks are {has}")
     if asked is None or asked not in ranks:
         only = next(iter(methods.values())) if len(methods) == 1 else None

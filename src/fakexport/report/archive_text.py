@@ -109,6 +109,8 @@ def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str,
     )
     yield "source", [manifest.source or _NO_FACTS] * (bool(manifest.source) or has_manifest)
     yield "target", [manifest.topology or ""] * bool(manifest.topology)
+    rank = manifest.parallel
+    yield "rank", [] if rank is None else [f"{rank.rank} of {rank.ranks} ({rank.degrees})"]
     yield "device map", _device_map(manifest.device_map)
     yield "dtype", [manifest.dtype or ""] * bool(manifest.dtype)
     yield "dynamic", [manifest.dynamic_shapes or ""] * bool(manifest.dynamic_shapes)

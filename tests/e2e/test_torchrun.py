@@ -1,0 +1,40 @@
+"""`torchrun ... fakexport run`: the ranks of a model, each in a process, from the command line alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.parallel_models import logits_of, small_model, token_ids
+
+pytest.importorskip("transformers")
+
+
+def fakexport(*arguments: object, launcher: tuple[str, ...] = ()) -> None:
+    command = [sys.executable, *launcher, "-m", "fakexport", *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_run_the_model(tmp_path: Path) -> None:
+    """Once with the checkpoint, of which each binds its parts, once bound before."""
+    model, ids = small_model("llama"), token_ids()[0]
+    model.save_pretrained(tmp_path / "model")
+    inputs, ranks, bound = (tmp_path / name for name in ("inputs.safetensors", "ranks.pt2", "bound.pt2"))
+    save_file({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, inputs)
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+
+    source = f"hf:{tmp_path / 'model' / 'config.json'}"
+    fakexport("export", source, "--parallel", "tp=2", "--dynamic", "auto", "-o", ranks)
+    fakexport("bind", ranks, tmp_path / "model", "-o", bound, "--trust")
+    for given in ((ranks, tmp_path / "model"), (bound,)):
+        out = tmp_path / "out.safetensors"
+        fakexport("run", *given, "--inputs", inputs, "-o", out, "--trust", launcher=launcher)
+
+        logits = load_file(out)["logits"]
+        torch.testing.assert_close(logits, logits_of(model, ids), rtol=2e-5, atol=2e-5)
+        out.unlink()
