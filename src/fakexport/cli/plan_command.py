@@ -120,6 +120,14 @@ def plan_command(
         ),
     ] = None,
     method: Method = None,
+    parallel: Annotated[
+        str | None,
+        typer.Option(
+            metavar="tp[=N][,ep[=N]]",
+            help="Shard an hf: model by its tensor parallel plan, as for `check`, and show what a rank "
+            "needs; tp: over all devices of the target, or as many as --smallest finds.",
+        ),
+    ] = None,
     format_: TextOrJson = "text",
     html: HtmlPage = None,
     no_progress: NoProgress = False,
@@ -163,6 +171,7 @@ def plan_command(
                 or (html is not None and workload != "train" and not (eager or max_ or smallest)),
                 eager=eager,
                 method=method,
+                parallel=parallel,
                 on_progress=on_progress,
             )
         except PlanError as error:

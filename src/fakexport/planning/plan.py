@@ -20,6 +20,7 @@ from fakexport.capture import loaded_libraries
 from fakexport.devices import Topology, emulate
 from fakexport.error import InvalidValue
 from fakexport.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
+from fakexport.parallel import Degrees, refuse_with_parallel
 from fakexport.planning.automatic_placement import AUTO, automatic_placement
 from fakexport.planning.plan_source import PlanSource
 from fakexport.planning.point import PlannedProgram
@@ -59,6 +60,7 @@ def plan(
     by_module: bool = False,
     eager: bool = False,
     method: str | None = None,
+    parallel: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> PlanReport:
     """Return the memory that a model needs on each device, read off its exported program.
@@ -91,6 +93,8 @@ def plan(
         eager: Whether to run the model's own code on fakes as well, where what Python frames keep alive
             counts: its figures are next to those of the program. Of forward calls only.
         method: Program to use from a bundle.
+        parallel: As for `check`: plan what a rank needs. `"tp"` or `"tp,ep"` shards the model over all
+            devices of the target; with `smallest`, over each number of devices.
         on_progress: Called before each export.
     Returns:
         One point per batch and context, in the order asked.
@@ -112,9 +116,11 @@ def plan(
     if not is_training and (optimizer, checkpointing, autocast) != (None, False, None):
         raise InvalidValue("--optimizer, --checkpointing and --autocast apply to --workload train")
     if isinstance(subject, (ExportedProgram, Path)) or _is_archive(subject):
-        if (device_map, dtype, workload, smallest, eager) != (None, None, "forward", False, False):
+        given = (device_map, dtype, parallel, workload, smallest, eager)
+        if given != (None, None, None, "forward", False, False):
             raise InvalidValue(
-                "--device-map, --dtype, --workload, --smallest and --eager apply to models, not to programs"
+                "--device-map, --dtype, --workload, --smallest, --eager and --parallel apply to models, not "
+                "to programs"
             )
         if method is not None and isinstance(subject, ExportedProgram):
             raise InvalidValue("--method applies to archives, not to programs")
@@ -129,10 +135,14 @@ def plan(
     if eager and workload != "forward":
         raise InvalidValue(f"--eager does not apply to --workload {workload}")
     asked_dtype = None if dtype is None else parse_dtype(dtype)
+    if parallel is not None:
+        _check_parallel(parallel, device_map, workload, is_smallest=smallest, is_eager=eager)
 
     def source_on(topology: Topology, placement: str | Mapping[str, str] | None) -> PlanSource:
         announce = on_progress or (lambda progress: None)
-        return PlanSource(subject, topology, placement, asked_dtype, announce)
+        return PlanSource(
+            subject, topology, placement, asked_dtype, announce, _degrees_on(topology, parallel)
+        )
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
         return SourcePrograms(source_on(topology, placement), workload)
@@ -146,7 +156,11 @@ def plan(
     report = _of_source(*placed(programs_on), asked)
     if not smallest:
         return report
-    return replace(report, machines=smallest_machines(programs_on, next(asked.points())))
+    machines = smallest_machines(programs_on, next(asked.points()), is_parallel=parallel is not None)
+    return replace(report, machines=machines)
+
+
+_OVER_ALL = ("tp", "tp,ep")
 
 
 @dataclass(frozen=True)
@@ -184,6 +198,36 @@ def _placed(
 
     found = automatic_placement(subject, topology, dtype, planned)
     return made[str(found.entries)], f"--device-map auto: {found.summary}"
+
+
+def _check_parallel(
+    parallel: str,
+    device_map: str | Mapping[str, str] | None,
+    workload: WorkloadName,
+    *,
+    is_smallest: bool,
+    is_eager: bool,
+) -> None:
+    """Refuse what does not go with parallelism."""
+    if is_eager:
+        raise InvalidValue("--parallel does not apply to --eager")
+    if parallel not in _OVER_ALL:
+        refuse_with_parallel(Degrees.parse(parallel), workload=workload, device_map=device_map)
+        if is_smallest:
+            raise InvalidValue(f"--smallest chooses the degree: write --parallel tp, not {parallel}")
+    refuse_with_parallel(Degrees(2), workload=workload, device_map=device_map)
+
+
+def _degrees_on(topology: Topology, parallel: str | None) -> Degrees | None:
+    """Return the degrees on some devices; `tp` is over all of them, and one device holds the whole model."""
+    if parallel is None:
+        return None
+    count = len(topology.accelerators)
+    if parallel in _OVER_ALL:
+        return Degrees(count, count if "ep" in parallel else 1) if count > 1 else None
+    degrees = Degrees.parse(parallel)
+    degrees.check_devices(topology)
+    return degrees
 
 
 def _several(option: str, size: int | Sequence[int] | None) -> tuple[int | None, ...]:
@@ -246,7 +290,7 @@ def _of_source(programs: SourcePrograms, where: str | None, asked: _Asked) -> Pl
         timeline=tuple(planned.timeline(requests[0])) if asked.has_timeline else (),
         modules=planned.modules(requests[0]) if asked.has_modules else (),
         left_out=tuple(dict.fromkeys((*programs.left_out, *planned.liveness.left_out, NOT_COUNTED))),
-        assumptions=(*programs.source.assumptions, *defaults, *([where] if where else [])),
+        assumptions=(*programs.assumptions, *defaults, *([where] if where else [])),
         versions=_versions(),
     )
 

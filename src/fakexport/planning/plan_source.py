@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fakexport.devices import Topology
+from fakexport.parallel import Degrees, parallel_source
 from fakexport.report import Progress
 from fakexport.sources import Source, Workload, resolve
 
@@ -24,6 +25,7 @@ class PlanSource:
         device_map: Where its modules are; None: where the source puts them.
         dtype: The dtype that it is cast to; None: that of the source.
         announce: Called before each export or run.
+        parallel: Degrees of parallelism: planned is rank 0, of which no other rank has more; None: all of it.
     """
 
     subject: str | nn.Module | Callable[[], Any]
@@ -31,6 +33,14 @@ class PlanSource:
     device_map: str | Mapping[str, str] | None
     dtype: torch.dtype | None
     announce: Callable[[Progress], None]
+    parallel: Degrees | None = None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the plan takes for granted, one sentence each."""
+        if self.parallel is None:
+            return ()
+        return (f"planned is rank 0 of {self.parallel.ranks}; no other rank needs more",)
 
     @property
     def placement(self) -> str | None:
@@ -39,7 +49,7 @@ class PlanSource:
 
     def resolved(self, workload: Workload) -> Source:
         """Return the source for a workload: its example inputs have the sizes of the workload."""
-        return resolve(self.subject, workload=workload)
+        return parallel_source(resolve(self.subject, workload=workload), self.parallel)
 
     def note_trace(self) -> None:
         """Announce that the model is exported or run on fakes."""

@@ -10,6 +10,7 @@ from fakexport.memory import SizeRequest
 from fakexport.planning.point import PlannedProgram
 from fakexport.planning.source_programs import SourcePrograms
 from fakexport.report import Machine, PlannedPoint
+from fakexport.sources import SourceError
 
 COUNTS = (1, 2, 4, 8, 16)
 """The numbers of devices that are tried."""
@@ -18,7 +19,10 @@ PLACEMENT = "balanced"
 
 
 def smallest_machines(
-    programs_on: Callable[[Topology, str | None], SourcePrograms], request: SizeRequest
+    programs_on: Callable[[Topology, str | None], SourcePrograms],
+    request: SizeRequest,
+    *,
+    is_parallel: bool = False,
 ) -> tuple[Machine, ...]:
     """Return for each CUDA profile the smallest number of devices on which a model fits.
 
@@ -28,6 +32,8 @@ def smallest_machines(
     Args:
         programs_on: Returns the programs of the model for a topology and a device map.
         request: The sizes.
+        is_parallel: The model is sharded over several devices, and not placed on them by a device map. A
+            number of them over which it cannot be sharded is left out.
     Returns:
         The profiles by name, those that fit first, by the memory of all of their devices.
     """
@@ -39,12 +45,18 @@ def smallest_machines(
         if not left:
             break
         devices = Topology.parse(_several(count, largest))
-        device_map = None if count == 1 else PLACEMENT
-        planned, sizes = _planned(programs_on(devices, device_map), request)
+        device_map = None if count == 1 or is_parallel else PLACEMENT
+        try:
+            planned, sizes = _planned(programs_on(devices, device_map), request)
+        except SourceError:
+            if count == 1 or not is_parallel:
+                raise
+            continue
         for profile, point in _on_each(planned, left, count, sizes):
             if point.fit == "fits":
                 headroom = min((d.headroom for d in point.devices if d.headroom), key=lambda h: h.lower)
-                found[profile.name] = Machine(profile.name, count, device_map, headroom)
+                placed = f"tp={count}" if is_parallel and count > 1 else device_map
+                found[profile.name] = Machine(profile.name, count, placed, headroom)
     total = {profile.name: profile.memory_bytes or 0 for profile in profiles}
     fitting = sorted(found.values(), key=lambda m: ((m.count or 0) * total[m.profile], m.profile))
     others = sorted(profile.name for profile in profiles if profile.name not in found)

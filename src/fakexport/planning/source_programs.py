@@ -46,6 +46,11 @@ class SourcePrograms:
         """What of the model its programs leave out, one sentence each."""
         self._programs: dict[tuple[int, int], PlannedProgram] = {}
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was taken for granted, one sentence each."""
+        return (*self.source.assumptions, *self.given.assumptions)
+
     def completed(self, request: SizeRequest) -> SizeRequest:
         """Return the sizes with defaults for the batch and the context, where the source has them."""
         if not self.is_derived or None not in (request.batch, request.context):

@@ -32,11 +32,9 @@ def viewed(call: Call) -> Layout:
     matching = [index for index, size in enumerate(new) if top and below[index] * size == top]
     if inferred is not None and below[inferred] * new[inferred] < top and below[inferred] >= inner:
         raise _mixed(new, inferred)
-    same = [index for index in matching if below[index] == inner and new[index] == old[dim]]
-    chosen = [index for index in matching if index == inferred] or same or matching[-1:]
-    if not chosen:
+    if not matching:
         raise _mixed(new, inferred)
-    index = chosen[0]
+    index = _chosen(matching, old, new, dim, inferred)
     packed = len(part.ranges)
     if 1 < packed == new[index] and index + 1 < len(new) and below[index] * packed == top and inner == 1:
         return Cut(index + 1, part.packed(0, 1))
@@ -44,6 +42,19 @@ def viewed(call: Call) -> Layout:
     if made is None:
         raise _mixed(new, inferred)
     return Cut(index, made)
+
+
+def _chosen(
+    matching: Sequence[int], old: Sequence[int], new: Sequence[int], dim: int, inferred: int | None
+) -> int:
+    """Return where a dimension is of those that it may have become: sizes of 1 leave a choice."""
+    if inferred in matching:
+        return matching[matching.index(inferred)]
+    has_inner = prod(old[dim + 1 :]) > 1
+    if has_inner and dim in matching and new[:dim] == old[:dim]:
+        return dim
+    same = [index for index in matching if prod(new[index + 1 :]) == prod(old[dim + 1 :])]
+    return next((index for index in same if new[index] == old[dim]), matching[-1])
 
 
 def _inferred(call: Call) -> int | None:
