@@ -12,6 +12,7 @@ from fakexport._torch.functional_collectives import (
     all_reduce,
     collective_of,
 )
+from fakexport._torch.operator_schema import aliased_arguments
 from tests.forked import run_python
 
 
@@ -41,6 +42,19 @@ def test_every_kind_is_an_operator(name):
     _, operator, overload = name.split(".")
 
     assert hasattr(getattr(torch.ops._c10d_functional, operator), overload)
+
+
+def test_waiting_returns_its_argument(tmp_path):
+    """The schema does not say so; in a plan a second copy would count."""
+    store = f"init_method='file://{tmp_path}/store', rank=0, world_size=1"
+    code = (
+        f"import torch, torch.distributed as dist; dist.init_process_group('gloo', {store}); "
+        "ops = torch.ops._c10d_functional; made = ops.all_reduce(torch.ones(3), 'sum', '0'); "
+        "print(ops.wait_tensor(made).data_ptr() == made.data_ptr())"
+    )
+
+    assert run_python(code).stdout.strip() == "True"
+    assert aliased_arguments(torch.ops._c10d_functional.wait_tensor.default) == ("tensor",)
 
 
 def test_the_first_group_of_a_process_has_the_default_name(tmp_path):

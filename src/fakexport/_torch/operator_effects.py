@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 # Read data and return a Python value, but lack the tag that says so.
 _UNTAGGED_READS = frozenset({"aten::equal", "aten::is_nonzero", "aten::allclose", "aten::item"})
 # Share memory with their argument although the schema does not say so.
-_UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "prims::view_of"})
+_UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "prims::view_of", "_c10d_functional::wait_tensor"})
 # Update the running statistics in training although the schema does not say so.
 _UNDECLARED_WRITES = {
     f"aten::{name}": ("running_mean", "running_var")

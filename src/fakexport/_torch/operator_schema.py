@@ -110,6 +110,10 @@ def is_changing_views(operator: Any) -> bool:
     return torch.Tag.inplace_view in operator.tags
 
 
+_UNDECLARED = {"_c10d_functional::wait_tensor": ("tensor",)}
+"""What returns its argument without saying so."""
+
+
 def aliased_arguments(operator: Any) -> tuple[str | None, ...]:
     """Return for each result of an operator overload the argument whose memory it has, by the schema.
 
@@ -119,6 +123,8 @@ def aliased_arguments(operator: Any) -> tuple[str | None, ...]:
         >>> aliased_arguments(torch.ops.aten.add_.Tensor), aliased_arguments(torch.ops.aten.add.Tensor)
         (('self',), (None,))
     """
+    if (known := _UNDECLARED.get(operator._schema.name)) is not None:
+        return known
     arguments = [a for a in operator._schema.arguments if a.alias_info is not None]
     owners = {name: a.name for a in arguments for name in a.alias_info.before_set}
     # The views in a list (`unbind`) have a set of their own.

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from torch.export import ExportedProgram
 
+from fakexport.devices import DeviceProfile
 from fakexport.diagnostics import Diagnostic
 from fakexport.documents import ParallelRecord
 from fakexport.error import FakexportError
 from fakexport.parallel import Degrees, local_shapes
-from fakexport.program import collectives, differing_numbers, facts_of, star, summarise
+from fakexport.program import (
+    Collective,
+    collectives,
+    differing_numbers,
+    facts_of,
+    least_received,
+    star,
+    summarise,
+)
 from fakexport.report import RankGroup, RankSummary
 
 
@@ -34,6 +43,7 @@ def summarise_ranks(
     degrees: Degrees,
     traced: Callable[[int], ExportedProgram | RankFailure],
     *,
+    profile: DeviceProfile,
     is_every: bool = False,
 ) -> RankSummary | RankFailure:
     """Return what the ranks of a model have in common.
@@ -45,6 +55,7 @@ def summarise_ranks(
         first: The program of rank 0.
         degrees: Of parallelism.
         traced: Returns the program of another rank.
+        profile: The device of a rank.
         is_every: Trace all ranks.
     Raises:
         RanksDiffer: Ranks with weights of the same shapes have other programs.
@@ -70,15 +81,26 @@ def summarise_ranks(
                 raise RanksDiffer(f"the programs of {who} differ in more than numbers")
             numbers.update(dict.fromkeys(map(star, differing)))
         groups.append(RankGroup(tuple(ranks), _weight_bytes(programs[0])))
+    found, rate = collectives(first), profile.link_bandwidth_bytes_per_s
     return RankSummary(
         degrees=degrees.canonical,
         groups=tuple(groups),
         whole_bytes=groups[0].weight_bytes + _elsewhere_bytes(first, record),
         traced=tuple(sorted(seen)),
         own_numbers=tuple(numbers),
-        collectives=collectives(first),
+        collectives=found,
         unused_rules=record.unused_rules,
+        received_bytes=_received_bytes(found, degrees.ranks),
+        link_bytes_per_s=rate / 2 if rate else None,  # The profile adds both directions.
     )
+
+
+def _received_bytes(found: Sequence[Collective], ranks: int) -> int | None:
+    """Return what a rank receives in one call at least; None where a size is not known."""
+    sizes = [(each.kind, each.bytes, each.count) for each in found]
+    if any(size is None for _, size, _ in sizes):
+        return None
+    return sum(count * int(least_received(kind, size, ranks)) for kind, size, count in sizes)
 
 
 def _elsewhere_bytes(program: ExportedProgram, record: ParallelRecord) -> int:

@@ -185,7 +185,13 @@ class TargetChecks:
             programs[rank] = other.program
             return other.program
 
-        ranks = summarise_ranks(trace.program, request.degrees, traced, is_every=request.is_every_rank)
+        ranks = summarise_ranks(
+            trace.program,
+            request.degrees,
+            traced,
+            profile=target.topology.device(trace.built.placement.input_device).profile,
+            is_every=request.is_every_rank,
+        )
         if isinstance(ranks, RankFailure):
             return _Failure(ranks.found, (f"rank 0 exports, and rank {ranks.rank} does not", *ranks.notes))
         return replace(trace, ranks=ranks, rank_programs=programs if request.is_every_rank else {})

@@ -9,6 +9,7 @@ from typing import Any
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from fakexport._torch.functional_collectives import collective_of
 from fakexport._torch.operator_memory import tensors_in
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.size_values import symbols_of
@@ -16,10 +17,18 @@ from fakexport._torch.symbolic_numbers import expression_of, noted_expression_of
 from fakexport.costs.held_reads import HeldReads, Sources, Value, sources_of
 from fakexport.costs.node_products import NodeProducts
 from fakexport.memory import REGIONS, Liveness, Size
-from fakexport.program import Visit, moved_tensor, operator_name, plain_name
+from fakexport.program import (
+    Visit,
+    facts_of,
+    least_received,
+    moved_tensor,
+    operator_name,
+    plain_name,
+)
 
 _AUTOCAST = "higher_order.wrap_with_autocast"
 _BRANCH = "higher_order.cond"
+_OTHER_RANKS = "other ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +128,9 @@ class _Reading:
         }
         self._itemsizes = [0] * len(held)
         self._reads = HeldReads(self._size, self._itemsizes)
-        self._has_links = len(liveness.devices) > 1
+        record = facts_of(program).parallel
+        self._ranks = 1 if record is None else record.ranks
+        self._has_links = len(liveness.devices) > 1 or self._ranks > 1
         self._frames: dict[tuple[int, str], _Frame] = {}
 
     def nodes(self) -> Iterator[NodeCost]:
@@ -166,6 +177,11 @@ class _Reading:
         return {}
 
     def _sent(self, node: Node) -> tuple[str, str, Size] | None:
+        kind, given = collective_of(node), node.args[0] if node.args else None
+        if kind is not None and isinstance(given, Node):
+            tensor = given.meta["val"]
+            size = least_received(kind, tensor.numel() * tensor.itemsize, self._ranks)
+            return str(tensor.device), _OTHER_RANKS, self._size(size)
         moved = moved_tensor(node)
         if moved is None:
             return None

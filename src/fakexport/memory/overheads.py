@@ -9,6 +9,7 @@ from fakexport.memory.allocator import AllocatorPeak
 from fakexport.memory.peak import DevicePeak
 
 _MIB = 2**20
+_CHANNEL_BUFFER = 4 * _MIB
 
 _SMALL_WORKSPACE = (4096 * 2 + 16 * 8) * 1024
 _LARGE_WORKSPACE_CAPABILITIES = (9, 10, 12)
@@ -34,17 +35,21 @@ class Overhead:
     source: str
 
 
-def overheads(profile: DeviceProfile, *, multiplies: bool) -> tuple[Overhead, ...]:
+def overheads(
+    profile: DeviceProfile, *, multiplies: bool, communicates: bool = False
+) -> tuple[Overhead, ...]:
     """Return what one process takes on a device besides the tensors of a program.
 
     Args:
         profile: The device. The host and Apple's GPUs, which share memory with it, have none.
         multiplies: Whether the program has an operator that is a matrix product or a convolution.
+        communicates: Whether it has a collective.
     """
     if profile.device_type not in ("cuda", "xpu"):
         return ()
     has_workspace = multiplies and profile.device_type == "cuda"
-    return (*([_workspace(profile)] if has_workspace else []), _context(profile))
+    communication = [_communication(profile)] if communicates and profile.device_type == "cuda" else []
+    return (*([_workspace(profile)] if has_workspace else []), *communication, _context(profile))
 
 
 def allocator_overhead(
@@ -75,6 +80,12 @@ def _workspace(profile: DeviceProfile) -> Overhead:
     return Overhead("cuBLAS workspace", size, size, True, _WORKSPACE_SOURCE)
 
 
+def _communication(profile: DeviceProfile) -> Overhead:
+    """Return the buffers of one communicator: 4 MiB for each channel and each peer of a ring or a tree."""
+    name = "NCCL buffers" if profile.gcn_arch_name is None else "RCCL buffers"
+    return Overhead(name, 2 * _CHANNEL_BUFFER, 256 * _CHANNEL_BUFFER, False, _COMMUNICATION_SOURCE)
+
+
 def _context(profile: DeviceProfile) -> Overhead:
     name = {"cuda": "CUDA context", "xpu": "driver context"}[profile.device_type]
     name = "HIP context" if profile.gcn_arch_name is not None else name
@@ -89,6 +100,10 @@ _WORKSPACE_SOURCE = (
 _ALLOCATOR_SOURCE = (
     "a replay of the program through a model of torch's caching allocator, with and without "
     "PYTORCH_ALLOC_CONF=expandable_segments:True: rounding, and what is cached and not in use"
+)
+_COMMUNICATION_SOURCE = (
+    "NCCL's documentation: NCCL_BUFFSIZE, 4 MiB by default, for each pair of GPUs and channel; here 1 pair "
+    "to send and 1 to receive, up to 32 channels of rings and trees with 8 buffers each; uncertain"
 )
 _CONTEXT_SOURCE = (
     "reports of torch's users since kernels are loaded when they are first used (CUDA 11.7): 300 to 426 MiB "

@@ -1,6 +1,6 @@
 """Reads programs and puts them on other devices: what is in them, what moves, where two of them differ."""
 
-from fakexport.program.collectives import Collective, collectives
+from fakexport.program.collectives import Collective, collectives, least_received
 from fakexport.program.derived_program import derived_program, handed_on
 from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
 from fakexport.program.differences.alignment import align
@@ -135,6 +135,7 @@ __all__ = [
     "is_user_code",
     "keep_facts",
     "leaf_names",
+    "least_received",
     "library_classes",
     "library_modules",
     "library_operators",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -37,6 +38,25 @@ class Collective:
     shape: tuple[str, ...]
     bytes: int | None
     bytes_expression: str | None
+
+
+def least_received(kind: str, size: Any, ranks: int) -> Any:
+    """Return the bytes that a rank receives in a collective at least, whatever the algorithm.
+
+    A ring moves nearly twice as much for an `all_reduce`; a switch that adds up by itself moves no more.
+
+    Args:
+        kind: As in `Collective`.
+        size: Bytes of what a rank hands in; a number or a `SymInt`.
+        ranks: How many take part.
+
+    Example:
+        >>> [least_received(kind, 800, 8) for kind in ("all_reduce", "all_gather", "reduce_scatter")]
+        [800, 5600, 700]
+    """
+    if kind == "all_gather":
+        return size * (ranks - 1)
+    return size if kind in ("all_reduce", "broadcast") else size // ranks * (ranks - 1)
 
 
 def collectives(program: ExportedProgram) -> tuple[Collective, ...]:

@@ -11,6 +11,7 @@ from fakexport.report.quantity import bytes_text, device_names, rate_text
 from fakexport.report.spread import duration_text
 from fakexport.report.table import wide_layout
 
+_OTHER_RANKS = "other ranks"
 _SHOWN_LINKS = 4
 _HEAD = ("module", "count", "FLOP", "share", "reads at least", "FLOP per byte", "device")
 _RIGHT = (1, 2, 3, 4, 5)
@@ -26,7 +27,9 @@ def cost_lines(costs: PlannedCosts) -> Iterator[str]:
         yield _fastest(costs)
         yield f"{flops_text(flops)} per call; {'; '.join(_device(device) for device in _slowest(costs))}"
     links = [
-        f"{device.name} sends {bytes_text(size)} to {target}"
+        f"{device.name} receives {bytes_text(size)} or more from {target}"
+        if target == _OTHER_RANKS
+        else f"{device.name} sends {bytes_text(size)} to {target}"
         for device in costs.devices
         for target, size in device.sent_bytes.items()
     ]

@@ -10,6 +10,7 @@ from fakexport.diagnostics import Diagnostic, render_text
 from fakexport.documents import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.project_report import ProjectReport, project_summary_line
+from fakexport.report.rank_summary import rank_listing
 from fakexport.report.text import summary_line
 from fakexport.report.verdict import Report, Verdict
 from fakexport.report.verdict_table import result_text, weights_of
@@ -33,6 +34,7 @@ def render_markdown(project: ProjectReport) -> str:
     """
     parts = ["### fakexport check", _headline(project), "\n".join(_table(project))]
     parts += _refused(project)
+    parts += [part for report in project.reports for part in _ranks(report)]
     parts += [part for report in project.reports for part in _differences(report)]
     parts += _findings(project)
     return "\n\n".join(parts) + "\n"
@@ -67,6 +69,13 @@ def _row(report: Report, verdict: Verdict) -> Iterator[str]:
 def _refused(project: ProjectReport) -> Iterator[str]:
     for source, reason in project.refused.items():
         yield f"❌ {_code(source)} was not checked: {_code(reason)}"
+
+
+def _ranks(report: Report) -> Iterator[str]:
+    for verdict in report.verdicts:
+        if verdict.ranks is not None:
+            listing = "\n".join(rank_listing(verdict.target.name, verdict.ranks))
+            yield _folded(f"Ranks of {report.source}", listing)
 
 
 def _differences(report: Report) -> Iterator[str]:

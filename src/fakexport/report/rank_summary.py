@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fakexport.documents import escaped
 from fakexport.report.quantity import bytes_text, plural
+from fakexport.report.spread import duration_text
 from fakexport.report.table import layout
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class RankSummary:
             vocabulary; none: ranks of a group run one program.
         collectives: Of rank 0.
         unused_rules: Rules of the plan that name no module of the model.
+        received_bytes: What rank 0 receives in one call at least, at the sizes of the example inputs; None
+            where a size is unknown.
+        link_bytes_per_s: Of the device to its peers, in one direction; None where the profile has none.
     """
 
     degrees: str
@@ -52,6 +56,15 @@ class RankSummary:
     own_numbers: tuple[str, ...]
     collectives: tuple[Collective, ...]
     unused_rules: tuple[str, ...] = ()
+    received_bytes: int | None = None
+    link_bytes_per_s: float | None = None
+
+    @property
+    def link_seconds(self) -> float | None:
+        """The time that the exchanges of one call take at least; None where it is not known."""
+        if self.received_bytes is None or self.link_bytes_per_s is None:
+            return None
+        return self.received_bytes / self.link_bytes_per_s
 
     @property
     def program_count(self) -> int:
@@ -60,20 +73,12 @@ class RankSummary:
 
 
 def rank_listing(name: str, summary: RankSummary) -> list[str]:
-    """Return what a report says of the ranks of a target, in a few lines.
+    """Return what a report says of the ranks of a target, with a row for each kind of exchange.
 
     Args:
         name: The target.
         summary: Its ranks.
     """
-    count = sum(len(group.ranks) for group in summary.groups)
-    lines = [f"  {name}: {summary.degrees}, {_programs(summary, count)}; traced: {_ranks(summary.traced)}"]
-    whole = bytes_text(summary.whole_bytes)
-    for group in summary.groups:
-        who = "each rank" if len(summary.groups) == 1 else _ranks(group.ranks)
-        lines.append(f"{_INDENT}{who}: {bytes_text(group.weight_bytes)} of {whole} of weights")
-    total = sum(found.count for found in summary.collectives)
-    lines.append(f"{_INDENT}{plural(total, 'collective')} per call:")
     cells = [
         (
             f"{found.count} x",
@@ -84,10 +89,37 @@ def rank_listing(name: str, summary: RankSummary) -> list[str]:
         )
         for found in summary.collectives
     ]
-    lines += layout([[escaped(cell) for cell in row] for row in cells], right=(0,), indent=_INDENT * 2)
+    rows = layout([[escaped(cell) for cell in row] for row in cells], right=(0,), indent=_INDENT * 2)
+    first, *others = rank_lines(name, summary)
+    last = [others.pop()] if summary.unused_rules else []
+    indented = [f"{_INDENT}{line}" for line in others]
+    return [f"  {first}", *indented, *rows, *(f"{_INDENT}{line}" for line in last)]
+
+
+def rank_lines(name: str, summary: RankSummary) -> list[str]:
+    """Return the same without the rows."""
+    count = sum(len(group.ranks) for group in summary.groups)
+    lines = [f"{name}: {summary.degrees}, {_programs(summary, count)}; traced: {_ranks(summary.traced)}"]
+    whole = bytes_text(summary.whole_bytes)
+    for group in summary.groups:
+        who = "each rank" if len(summary.groups) == 1 else _ranks(group.ranks)
+        lines.append(f"{who}: {bytes_text(group.weight_bytes)} of {whole} of weights")
+    total = sum(found.count for found in summary.collectives)
+    lines.append(f"{plural(total, 'collective')} per call{_least(summary)}:")
     if summary.unused_rules:
-        lines.append(f"{_INDENT}rules that match no module: {', '.join(map(escaped, summary.unused_rules))}")
+        lines.append(f"rules that match no module: {', '.join(map(escaped, summary.unused_rules))}")
     return lines
+
+
+def _least(summary: RankSummary) -> str:
+    """Return how long the exchanges take at the sizes of the example inputs, as far as it is known."""
+    if summary.received_bytes is None:
+        return ""
+    seconds, rate = summary.link_seconds, summary.link_bytes_per_s
+    text = f", in which a rank receives {bytes_text(summary.received_bytes)} or more"
+    if seconds is None or rate is None:
+        return text
+    return f"{text}: at least {duration_text(seconds)} at {rate / 1e9:,.0f} GB/s"
 
 
 def _programs(summary: RankSummary, count: int) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from fakexport._libraries import named_path
 from fakexport.diagnostics import Diagnostic, Label, Span, plain_body, source_line
-from fakexport.report.as_json import json_text
+from fakexport.report.as_json import json_text, plain
 from fakexport.report.project_report import ProjectReport
 from fakexport.report.rule_page import EXPORTDB, explain
 from fakexport.report.verdict import Report
@@ -89,7 +89,9 @@ def _invocation(project: ProjectReport) -> dict[str, Any]:
 
 def _source(report: Report) -> dict[str, Any]:
     targets = {verdict.target.name: result_text(verdict) for verdict in report.verdicts}
-    return {"source": report.source, "isClean": report.is_clean, "targets": targets}
+    described = {"source": report.source, "isClean": report.is_clean, "targets": targets}
+    ranks = {each.target.name: plain(each.ranks) for each in report.verdicts if each.ranks is not None}
+    return {**described, "ranks": ranks} if ranks else described
 
 
 def _result(

@@ -21,6 +21,7 @@ from fakexport.report.page.document import (
     Tree,
 )
 from fakexport.report.page.module_tree import module_branch
+from fakexport.report.page.rank_table import rank_parts
 from fakexport.report.page.transfer_table import transfer_table
 from fakexport.report.project_report import ProjectReport, project_summary_line
 from fakexport.report.quantity import bytes_text, seconds_text
@@ -89,6 +90,8 @@ def _sections(report: Report) -> Iterator[Section]:
         if verdict.transfers
     ]
     yield Section("Transfers", tuple(moved))
+    ranks = ((verdict.target.name, verdict.ranks) for verdict in report.verdicts)
+    yield Section("Ranks", tuple(part for name, each in ranks if each for part in rank_parts(name, each)))
     yield Section("Modules", tuple(_trees(report)))
     yield Section("Versions", (Facts(tuple(report.versions.items())),))
 
