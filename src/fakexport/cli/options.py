@@ -127,8 +127,9 @@ Parallel = Annotated[
     str | None,
     typer.Option(
         "--parallel",
-        metavar="tp=N[,ep=N]",
-        help="Shard an hf: model over N devices by its own tensor parallel plan, with ep=N the experts too.",
+        metavar="tp=N[,ep=N][,plan=FILE]",
+        help="Shard an hf: model over N devices by its own tensor parallel plan, with ep=N the experts too; "
+        "FILE changes the plan.",
     ),
 ]
 BoundAdapters = Annotated[

@@ -118,10 +118,10 @@ def _keep_ties(
 def _plan(model: nn.Module, degrees: Degrees) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the style of each module and parameter, and the rules that name none."""
     resolve = getattr(model, "_resolve_parallel_plans", None)
-    tensor_rules: Mapping[str, str] | None = getattr(model, "tp_plan", None)
     if resolve is None:
         raise SourceError(f"--parallel needs a model of transformers with a plan, not {type(model).__name__}")
     kind = type(model).__name__
+    tensor_rules = _with_rules(model, degrees)
     if not tensor_rules:
         raise SourceError(f"{kind} has no tensor parallel plan (`base_model_tp_plan` of its config)")
     if degrees.expert > 1 and not model.ep_plan:
@@ -135,11 +135,37 @@ def _plan(model: nn.Module, degrees: Degrees) -> tuple[dict[str, str], tuple[str
         tensor, expert, _ = resolve(config(tp_size=degrees.tensor, ep_size=degrees.expert))
     except ValueError as error:
         raise SourceError(f"the parallel plan of {kind} does not apply: {error}") from error
-    numberless = _library(".parallel_utils").replace_layer_number_by_wildcard
-    names = itertools.chain(model.named_modules(), model.named_parameters())
-    found = {numberless(name) for name, _ in names}
+    found = _names(model)
     unused = tuple(rule for rule in tensor_rules if rule not in found)
     return {**tensor, **expert}, unused
+
+
+def _with_rules(model: nn.Module, degrees: Degrees) -> dict[str, str]:
+    """Return the model's plan as the rules of a file change it. Changes it in the model too."""
+    held: Any = model
+    plan = dict(held.tp_plan or {})
+    if not degrees.rules:
+        return plan
+    known = _names(model)
+    for name, style in degrees.rules:
+        if name not in known and name not in plan:
+            raise SourceError(f"{degrees.plan_file}: {name} matches nothing in {type(model).__name__}")
+        if style is None:
+            plan.pop(name, None)
+        else:
+            plan[name] = style
+    try:
+        held.tp_plan = plan
+    except ValueError as error:
+        raise SourceError(f"{degrees.plan_file}: {error}") from error
+    return plan
+
+
+def _names(model: nn.Module) -> frozenset[str]:
+    """Return the names of modules and parameters, with `*` in place of numbers, as plans write them."""
+    numberless = _library(".parallel_utils").replace_layer_number_by_wildcard
+    names = itertools.chain(model.named_modules(), model.named_parameters())
+    return frozenset(numberless(name) for name, _ in names)
 
 
 def _library(name: str) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fakexport.devices import Topology
 from fakexport.error import InvalidValue
+
+from .plan_file import Rules, read_plan
 
 MAX_RANKS = 1024
 _PART = re.compile(r"([a-z]+)\s*=\s*([0-9]{1,6})")
@@ -19,37 +21,42 @@ class Degrees:
     Args:
         tensor: Ranks that hold a shard of each sharded weight.
         expert: Ranks that hold whole experts of their own; 1: experts are sharded as the tensor plan says.
+        plan_file: Where the rules are from that change the model's plan; "" for the model's alone.
+        rules: Those.
     """
 
     tensor: int
     expert: int = 1
+    plan_file: str = ""
+    rules: Rules = ()
 
     @classmethod
     def parse(cls, text: str) -> Degrees:
-        """Read `tp=8`, or `tp=8,ep=8`.
+        """Read `tp=8`, `tp=8,ep=8`, or either with `,plan=FILE.json` after it.
 
         Raises:
-            ValueError: another text, or degrees that do not go together; one line.
+            ValueError: another text, degrees that do not go together, or a file that is no plan; one line.
 
         Example:
             >>> Degrees.parse("tp=4").ranks
             4
         """
         found: dict[str, int] = {}
-        for part in text.split(","):
+        numbers, _, file = text.partition(",plan=")
+        for part in numbers.split(","):
             match = _PART.fullmatch(part.strip())
             if match is None or match[1] not in ("tp", "ep") or match[1] in found:
-                raise InvalidValue(f"--parallel {text!r}: expected tp=N, or tp=N,ep=N for experts")
+                raise InvalidValue(f"--parallel {text!r}: expected tp=N[,ep=N][,plan=FILE.json]")
             found[match[1]] = int(match[2])
         if "tp" not in found:
             raise InvalidValue(f"--parallel {text!r}: name the degree of tensor parallelism, such as tp=8")
-        degrees = cls(found["tp"], found.get("ep", 1))
+        degrees = cls(found["tp"], found.get("ep", 1), file)
         if not 2 <= degrees.tensor <= MAX_RANKS:
             raise InvalidValue(f"--parallel {text!r}: a degree is 2 to {MAX_RANKS}")
         if degrees.expert not in (1, degrees.tensor):
             every = f"use ep={degrees.tensor} or leave out ep"
             raise InvalidValue(f"--parallel {text!r}: experts are sharded over all ranks: {every}")
-        return degrees
+        return replace(degrees, rules=read_plan(file)) if file else degrees
 
     @property
     def ranks(self) -> int:
@@ -59,7 +66,8 @@ class Degrees:
     @property
     def canonical(self) -> str:
         """The same degrees in the shortest text."""
-        return f"tp={self.tensor}" + (f",ep={self.expert}" if self.expert > 1 else "")
+        expert = f",ep={self.expert}" if self.expert > 1 else ""
+        return f"tp={self.tensor}{expert}" + (f",plan={self.plan_file}" if self.plan_file else "")
 
     def check_devices(self, topology: Topology) -> None:
         """Refuse devices that the ranks cannot have one each of.
