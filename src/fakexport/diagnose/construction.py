@@ -57,7 +57,14 @@ def subclass_not_kept(error: SubclassNotKept, spans: tuple[Span, ...] = ()) -> D
     return rule("FE103").diagnostic(
         labels=labels_at(error.span or _last(spans), f"here: {error.class_name.rpartition('.')[2]}"),
         notes=(str(error),),
+        fix=Fix(_NOT_DISTRIBUTED) if error.class_name.endswith("DTensor") else None,
     )
+
+
+_NOT_DISTRIBUTED = (
+    "pass the module before `parallelize_module` or `distribute_module`; an hf: model is sharded by "
+    "`--parallel tp=N`, which exports the program of each rank"
+)
 
 
 def _unreplayable(error: BaseException | None) -> UnreplayableRead | None:

@@ -211,7 +211,8 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
     (
         re.compile(r"DTensor"),
         lambda m: (
-            "pass the module before it is distributed: without `distribute_module` and `parallelize_module`"
+            "pass the module before it is distributed, without `distribute_module` and `parallelize_module`; "
+            "an hf: model is sharded by `--parallel tp=N`, which exports the program of each rank"
         ),
     ),
 )

@@ -173,6 +173,7 @@ def test_a_dtensor_is_refused_by_name() -> None:
     assert diagnostic.code == "FE103"
     assert "DTensor" in diagnostic.notes[0]
     assert "full_tensor()" in diagnostic.notes[0]
+    assert "--parallel tp=N" in diagnostic.fix.message
 
 
 @pytest.mark.parametrize("make", [quantized, lambda t: t.as_subclass(Plain), lambda t: Tagged(t)])

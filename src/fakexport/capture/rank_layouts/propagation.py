@@ -174,13 +174,16 @@ def _write(target: Node, made: Layout, layouts: dict[Node, Results]) -> None:
     while layouts.get(target, Common.WHOLE) in (Common.FILL, made):
         layouts[target] = made
         kind = operator_name(target).split(".")[1] if target.op == "call_function" else ""
-        if kind not in ("slice", "narrow"):
+        if kind not in ("slice", "narrow", "select"):
             if kind in SHAPE_RULES and kind not in ("clone", "contiguous"):
                 break
             return
-        source, dim = target.args[0], int(str(target.args[1]))
+        source = target.args[0]
         assert isinstance(source, Node)
-        if isinstance(made, Cut) and dim % source.meta["val"].ndim == made.dim:
+        dim = int(str(target.args[1])) % source.meta["val"].ndim
+        if isinstance(made, Cut) and kind == "select":
+            made = Cut(made.dim + (dim <= made.dim), made.part)
+        elif isinstance(made, Cut) and dim == made.dim:
             break
         target = source
     raise Fault("writes a rank's part into a tensor that every rank has in full")

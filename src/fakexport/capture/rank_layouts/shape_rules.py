@@ -264,6 +264,14 @@ def tiled(call: Call) -> Layout:
     return Cut(layout.dim + more, layout.part)
 
 
+def paired(call: Call) -> Layout:
+    """Return the layout of pairs of numbers as complex ones."""
+    layout = call.first.layout
+    if isinstance(layout, Cut) and layout.dim == len(call.first.sizes) - 1:
+        raise Fault("makes complex numbers of a dimension of which the rank has a part")
+    return layout
+
+
 def padded(call: Call) -> Layout:
     """Return the layout of a tensor with more elements around it."""
     layout = call.first.layout
@@ -295,6 +303,7 @@ SHAPE_RULES: dict[str, Rule] = {
     **dict.fromkeys(("slice", "narrow"), sliced),
     **dict.fromkeys(("cat", "concat", "concatenate"), joined),
     "select": selected,
+    "view_as_complex": paired,
     "stack": stacked,
     "repeat_interleave": repeated,
     **dict.fromkeys(("repeat", "tile"), tiled),
