@@ -70,7 +70,7 @@ def joined(record: ParallelRecord | None) -> Iterator[None]:
     """Let the collectives of a rank's program find the other ranks, until the block ends.
 
     Args:
-        record: Of the program; None: it has no collectives.
+        record: The program's; None: it has no collectives.
     Raises:
         DeployError: The process is not one of so many that `torchrun` started, or has another rank.
     """

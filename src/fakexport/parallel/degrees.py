@@ -35,7 +35,7 @@ class Degrees:
         """Read `tp=8`, `tp=8,ep=8`, or either with `,plan=FILE.json` after it.
 
         Raises:
-            ValueError: another text, degrees that do not go together, or a file that is no plan; one line.
+            ValueError: another text, degrees that do not go together, or a file that is not a plan; one line.
 
         Example:
             >>> Degrees.parse("tp=4").ranks

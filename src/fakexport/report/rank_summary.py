@@ -46,7 +46,8 @@ class RankSummary:
         unused_rules: Rules of the plan that name no module of the model.
         received_bytes: What rank 0 receives in one call at least, at the sizes of the example inputs; None
             where a size is unknown.
-        link_bytes_per_s: Of the device to its peers, in one direction; None where the profile has none.
+        link_bytes_per_s: Bandwidth of the device to its peers, in one direction; None where the profile has
+            none.
     """
 
     degrees: str

@@ -27,6 +27,7 @@ def written(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_rules_of_a_file_replace_those_of_the_model(written):
     """The MLP stays whole, and the logits too: the ranks still compute the model."""
     rules = {f"{MLP}.{name}_proj": None for name in ("gate", "up", "down")}

@@ -14,12 +14,12 @@ from tests.parallel_models import DYNAMIC, FAMILIES, factory_of, logits_of, smal
 pytest.importorskip("transformers")
 
 
-def assert_processes_compute_the_model(folder, family, ranks, parallel):
+def assert_processes_compute_the_model(folder, family, ranks, parallel, **changes):
     from safetensors.torch import save_model
 
-    model = small_model(family)
+    model, factory = small_model(family, **changes), factory_of(family, **changes)
     for rank in range(ranks):
-        program = fe.export(factory_of(family), parallel=parallel, rank=rank, dynamic_shapes=DYNAMIC)
+        program = fe.export(factory, parallel=parallel, rank=rank, dynamic_shapes=DYNAMIC)
         save(program, folder / f"rank{rank}.pt2")
     save_model(model, str(folder / "model.safetensors"))
     torch.save(token_ids(), folder / "ids.pt")
@@ -39,6 +39,13 @@ def test_two_processes_compute_the_model(tmp_path):
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "llama"])
 def test_processes_compute_every_family(family, ranks, tmp_path):
     assert_processes_compute_the_model(tmp_path, family, ranks, f"tp={ranks}")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["llama", "qwen3", "glm", "deepseek_v3", "phi", "gemma2"])
+def test_eight_processes_compute_the_model(family, tmp_path):
+    """One key-value head for each, and 10 of 101 words for the last one."""
+    assert_processes_compute_the_model(tmp_path, family, 8, "tp=8", num_key_value_heads=8)
 
 
 @pytest.mark.exhaustive

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import fakexport as fe
-from tests.parallel_models import factory_of
+from fakexport.archive import bind
+from tests.lockstep import run_ranks
+from tests.parallel_models import factory_of, logits_of, small_model, token_ids
 
 pytest.importorskip("transformers")
 
@@ -90,19 +92,43 @@ WRONG_MODELS = {
 }
 
 
+SLOW_TOO = [pytest.param(name, marks=pytest.mark.slow) for name in list(WRONG_PLANS)[1:]]
+
+
 def refusal(factory):
     with pytest.raises(ValueError, match=r".") as caught:
         fe.export(factory, parallel="tp=2")
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", WRONG_PLANS)
+@pytest.mark.parametrize("name", ["packed weights as one", *SLOW_TOO])
 def test_a_plan_that_changes_the_result(name):
     family, changes, fragment = WRONG_PLANS[name]
 
     assert fragment in refusal(planned(family, changes))
 
 
-@pytest.mark.parametrize("forward", WRONG_MODELS, ids=lambda forward: forward.__name__)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(WRONG_PLANS)[:3])
+def test_the_ranks_of_a_wrong_plan_compute_something_else(name, monkeypatch):
+    """It is not refused for nothing: without the check, the ranks run, and differ from eager mode."""
+    family, changes, _ = WRONG_PLANS[name]
+    monkeypatch.setattr("fakexport.capture.capture.check_rank_layouts", lambda program, record: None)
+    factory, model = planned(family, changes), small_model(family, num_hidden_layers=1)
+    programs = [fe.export(factory, parallel="tp=2", rank=rank) for rank in range(2)]
+    ids = token_ids()[0][:2, :7]
+
+    outputs = run_ranks([bind(program, model.state_dict()) for program in programs], ids)[0]
+
+    expected = logits_of(model, ids)
+    assert outputs[0].shape == expected.shape
+    assert not torch.allclose(outputs[0], expected, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [halves, *(pytest.param(each, marks=pytest.mark.slow) for each in WRONG_MODELS if each is not halves)],
+    ids=lambda forward: forward.__name__,
+)
 def test_a_model_that_needs_all_of_the_features(forward):
     assert WRONG_MODELS[forward] in refusal(with_mlp(forward))

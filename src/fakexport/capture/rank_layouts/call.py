@@ -14,7 +14,7 @@ from fakexport._torch.operator_schema import argument_names
 from .layout import Common, Cut, Fault, Layout, Part
 
 Results = Layout | list[Layout]
-"""Of a tensor, or of each tensor of a list."""
+"""The layout of a tensor, or that of each tensor of a list."""
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,6 @@ class _Propagation:
     def through(self, owner: GraphModule, layouts: dict[Node, Results]) -> list[Layout]:
         """Give every node of a graph a layout; return those of what it returns."""
         for node in owner.graph.nodes:
-            if node.op == "output":
-                return [self._of(layouts, leaf) for leaf in tree_leaves(node.args[0])]
             if node.op != "call_function":
                 continue
             try:
@@ -102,7 +100,7 @@ class _Propagation:
                 raise ShardingChangesResult(f"{where} {fault}", source_span(node)) from fault
             if made is not Common.WHOLE:
                 layouts[node] = made
-        raise AssertionError("a graph without an output")
+        return [self._of(layouts, leaf) for leaf in tree_leaves(owner.graph.output_node().args[0])]
 
     @staticmethod
     def _of(layouts: Mapping[Node, Results], leaf: object) -> Layout:

@@ -160,7 +160,9 @@ def sliced(call: Call) -> Layout:
         return Cut(dim, _piece(layout.part, start, start + call.sizes[dim]))
     part = layout.part.scaled(1, step)
     if part is None or start >= step or part.local != call.sizes[dim]:
-        raise Fault(f"takes every {step}th of sharded features, and the parts of the ranks are no multiples")
+        raise Fault(
+            f"takes every {step}th of sharded features, which cuts a group of {step} between two ranks"
+        )
     return Cut(dim, part)
 
 

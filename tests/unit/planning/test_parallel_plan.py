@@ -1,0 +1,64 @@
+"""`fakexport plan --parallel`: what one rank needs."""
+
+import pytest
+
+from fakexport.planning import plan
+from tests.parallel_models import factory_of, small_model
+
+pytest.importorskip("transformers")
+
+SMALL = {"num_hidden_layers": 1, "vocab_size": 100, "tie_word_embeddings": False}
+HUGE = {**SMALL, "vocab_size": 2 * 10**8}  # 95 GiB of embeddings and logits.
+
+
+@pytest.fixture(scope="module")
+def report():
+    return plan(factory_of("qwen3", **SMALL), target="2xH100", parallel="tp", by_module=False)
+
+
+def test_a_rank_has_its_part_of_the_weights(report):
+    sizes = {name: weight.numel() for name, weight in small_model("qwen3", **SMALL).named_parameters()}
+    norms = sum(size for name, size in sizes.items() if "norm" in name)
+
+    (device,) = report.points[0].devices
+
+    # In float32, with the two rotary buffers of 8 frequencies.
+    assert device.weights == 4 * ((sum(sizes.values()) - norms) // 2 + norms + 2 * 8)
+    assert "planned is rank 0 of 2; no other rank needs more" in report.assumptions
+    assert "--parallel tp=2" in report.subject
+
+
+def test_buffers_and_time_of_communication_count(report):
+    point = report.points[0]
+    (cost,) = point.costs.devices
+
+    # 3 all-reduces of 2 x 7 x 64 numbers, and half of the logits from the other rank.
+    assert dict(cost.sent_bytes) == {"other ranks": 4 * (3 * 2 * 7 * 64 + 2 * 7 * 50)}
+    assert "link" in {bound.limit for bound in cost.bounds}
+    assert "NCCL buffers" in {overhead.name for overhead in point.devices[0].overheads}
+
+
+@pytest.mark.slow
+def test_the_smallest_number_of_devices_is_a_degree():
+    report = plan(factory_of("qwen3", **HUGE), parallel="tp", smallest=True)
+
+    found = {machine.profile: (machine.count, machine.device_map) for machine in report.machines}
+    assert found["MI300X"] == (1, None)
+    assert found["H100-80GB"] == (2, "tp=2")
+    assert found["T4"] == (None, None)  # 4 key-value heads are the most.
+
+
+@pytest.mark.parametrize(
+    ("options", "fragment"),
+    [
+        ({"parallel": "tp=4", "target": "2xH100"}, "tp=4 needs 4 devices"),
+        ({"parallel": "tp=2", "smallest": True, "target": "2xH100"}, "write --parallel tp, not tp=2"),
+        ({"parallel": "tp", "eager": True}, "does not apply to --eager"),
+        ({"parallel": "tp", "workload": "decode"}, "applies to --workload forward"),
+        ({"parallel": "tp", "device_map": "balanced", "target": "2xH100"}, "leave out --device-map"),
+        ({"parallel": "pp"}, "expected tp=N"),
+    ],
+)
+def test_what_does_not_go_together(options, fragment):
+    with pytest.raises(ValueError, match=fragment):
+        plan(factory_of("qwen3", **SMALL), **options)
