@@ -64,10 +64,14 @@ class Degrees:
         return self.tensor
 
     @property
+    def numbers(self) -> str:
+        """The degrees alone, without a path of this machine."""
+        return f"tp={self.tensor}" + (f",ep={self.expert}" if self.expert > 1 else "")
+
+    @property
     def canonical(self) -> str:
-        """The same degrees in the shortest text."""
-        expert = f",ep={self.expert}" if self.expert > 1 else ""
-        return f"tp={self.tensor}{expert}" + (f",plan={self.plan_file}" if self.plan_file else "")
+        """The same in the shortest text."""
+        return self.numbers + (f",plan={self.plan_file}" if self.plan_file else "")
 
     def check_devices(self, topology: Topology) -> None:
         """Refuse devices that the ranks cannot have one each of.

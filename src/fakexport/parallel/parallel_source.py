@@ -36,7 +36,7 @@ class Rank:
         made = self._made[module]
         degrees = self.degrees
         return ParallelRecord(
-            degrees.canonical, self.rank, degrees.ranks, made.shards, made.styles, made.unused_rules
+            degrees.numbers, self.rank, degrees.ranks, made.shards, made.styles, made.unused_rules
         )
 
     def built(self, source: Source) -> Any:
