@@ -1,113 +1,125 @@
-"""What AOTInductor allocates, next to the program's `module()`: `python -m benchmarks.aoti_memory`.
+"""What AOTInductor's buffers are planned to be, and what they are: `python -m benchmarks.aoti_memory`.
 
-Small models are compiled for the CPU. The buffers that AOTInductor plans for itself are read off the wrapper
-that it writes; buffers that it gets from kernels of torch (attention) are not in there. Both the compiled
-model and `module()` run under torch's profiler. A plan is about `module()`, and counts none of these buffers.
+Small models are exported for the CPU with every size that may vary, and compiled with `fakexport compile`'s
+options. The compiled model and `module()` run under torch's profiler, at sizes that the export did not see
+too. The plan reads what Inductor plans before any C++ is written.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
-import re
+import statistics
 import sys
 import tempfile
+import time
 import warnings
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-MODELS: Mapping[str, Mapping[str, Any]] = {
-    "GPT-2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 256},
-    "BERT": {
-        "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "intermediate_size": 128, "vocab_size": 256,
-    },
-    "ViT": {
-        "model_type": "vit", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "intermediate_size": 128, "image_size": 64,
-    },
-}  # fmt: skip
-_ARRAY = re.compile(r"int64_t (?P<name>int_array_\d+)\[\] = \{(?P<sizes>[^}]*)\}")
-_TAKEN = re.compile(
-    r"aoti_torch_empty_strided\(\d+, (?P<sizes>\w+), \w+, cached_torch_dtype_(?P<dtype>\w+),"
-    r".*&(?P<name>\w+)_handle\)"
-)
-_KEPT = re.compile(r"auto (?P<name>\w+) = (?:std::move\(|.*reinterpret_tensor_wrapper\()(?P<source>buf\d+)\b")
-_FREED = re.compile(r"\b(?P<name>buf\d+)\.reset\(\)")
+from benchmarks.plan_accuracy import call_arguments, points
+
+_MODELS = """
+    llama gpt2 qwen3 gemma2 mistral gpt_neox opt phi3 bert roberta modernbert t5 bart whisper
+    vit deit dinov2 convnext resnet regnet mobilenet_v2 segformer wav2vec2 clip mamba detr
+"""
+MODELS = tuple(_MODELS.split())
+COUNT = 2
 
 
-def planned_bytes(wrapper: str) -> int:
-    """Return the most that the buffers of a wrapper hold at once, inside of one call.
-
-    Args:
-        wrapper: C++ that AOTInductor wrote, with sizes that are numbers.
-    """
-    return max(_held(wrapper), default=0)
-
-
-def _held(wrapper: str) -> Iterator[int]:
-    body = wrapper[wrapper.index("::run_impl(") :]
-    sizes = {found["name"]: found["sizes"] for found in _ARRAY.finditer(wrapper)}
-    taken: dict[str, int] = {}
-    for line in body.splitlines():
-        if found := _TAKEN.search(line):
-            numbers = [int(size.strip(" L")) for size in sizes[found["sizes"]].split(",") if size.strip()]
-            taken[found["name"]] = functools.reduce(
-                int.__mul__, numbers, getattr(torch, found["dtype"]).itemsize
-            )
-        elif (found := _KEPT.search(line)) and "// reuse" in line and found["source"] in taken:
-            taken[found["name"]] = taken.pop(found["source"])
-        else:
-            for found in _FREED.finditer(line):
-                taken.pop(found["name"], None)
-        yield sum(taken.values())
-
-
-def row_of(name: str, folder: Path) -> dict[str, Any]:
-    """Return what a plan says of a model, and what `module()` and the compiled model take."""
+def rows(name: str) -> Iterator[dict[str, Any]]:
+    """Yield for each set of sizes of a model what was predicted and what was measured, in bytes."""
     import fakexport as fe
+    from fakexport.deploy.aoti import compile_aoti, planned_buffers
     from fakexport.memory import liveness, sizes_at
-    from fakexport.sources import Workload, resolve
+    from fakexport.sources import resolve
     from tests.measured_memory import measured_peak
-    from tests.round_trip.reference import real_model
+    from tests.round_trip.__main__ import spec_of
+    from tests.round_trip.reference import real_model, template_of
+    from tests.round_trip.values import real_inputs
 
-    path = folder / f"{name}.json"
-    path.write_text(json.dumps(MODELS[name]))
-    source = resolve(f"hf:{path}", workload=Workload("forward", 4, 64))
-    module = real_model(source, "float32").eval()
-    given = dict(source.example_inputs(module, "cpu", None).kwargs)
-    program = fe.export(source, target="cpu", dtype=torch.float32)
-    bound = fe.bind(program, dict(module.state_dict()), check_finite=False)
-    package = torch._inductor.aoti_compile_and_package(bound, package_path=str(folder / f"{name}.pt2"))
-    compiled = torch._inductor.aoti_load_package(package)
-    with zipfile.ZipFile(package) as archive:
-        (wrapper,) = (entry for entry in archive.namelist() if entry.endswith(".wrapper.cpp"))
-        text = archive.read(wrapper).decode()
-    return {
-        "model": name,
-        "plan": sizes_at(liveness(program), {}).peak("cpu").run_bytes,
-        "module()": measured_peak(functools.partial(bound.module(), **given)),
-        "wrapper": planned_bytes(text),
-        "compiled": measured_peak(functools.partial(compiled, **given)),
-    }
+    with tempfile.TemporaryDirectory() as folder:
+        source = resolve(spec_of(name, Path(folder)))
+        program = fe.export(source, target="cpu", dtype=torch.float32, dynamic_shapes="auto")
+        module = real_model(source, "float32").eval()
+        template = template_of(source, module, program)
+        bound = fe.bind(program, dict(module.state_dict()), check_finite=False)
+        start = time.process_time()
+        found = {"module()": liveness(bound), "AOTInductor": planned_buffers(bound)}
+        seconds = time.process_time() - start
+        package = Path(folder, "model.pt2")
+        compile_aoti(bound, package)
+        compiled = torch._inductor.aoti_load_package(str(package))
+        runs = {"module()": bound.module(), "AOTInductor": compiled}
+        count = 0
+        for values, shapes in points(bound):
+            inputs = real_inputs(template, shapes, getattr(module, "config", None), seed=1, is_padded=True)
+            args, kwargs = call_arguments(bound, inputs)
+            row: dict[str, Any] = {"model": name, "sizes": values, "seconds": round(seconds, 1)}
+            try:
+                for way, run in runs.items():
+                    peak = sizes_at(found[way], values).peak("cpu").run_bytes
+                    measured = measured_peak(functools.partial(run, *args, **kwargs))
+                    row[way] = {"predicted": peak, "measured": measured}
+            except Exception as error:  # A size that the model does not take.
+                print(f"{name}: {type(error).__name__}: {error}".splitlines()[0][:160], flush=True)
+                continue
+            yield row
+            count += 1
+            if count == COUNT:
+                return
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """Return a Markdown table: a row per model and size, and a line about all of them."""
+    lines = [
+        "| model | sizes | `module()` | planned | compiled model | error | processor time |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    errors = []
+    for row in found:
+        predicted, measured = row["AOTInductor"]["predicted"], row["AOTInductor"]["measured"]
+        errors.append(abs(predicted / measured - 1))
+        sizes = ", ".join(str(size) for size in row["sizes"].values())
+        lines.append(
+            f"| {row['model']} | {sizes} | {row['module()']['measured']:,} | {predicted:,} | {measured:,} | "
+            f"{predicted / measured - 1:+.2%} | {row['seconds']} s |"
+        )
+    errors.sort()
+    exact = sum(error == 0 for error in errors)
+    near = sum(error <= 0.005 for error in errors)
+    lines.append(
+        f"\n{len(errors)} cases of {len({row['model'] for row in found})} models: {exact / len(errors):.1%} "
+        f"equal to the byte, {near / len(errors):.1%} within 0.5 %, median {statistics.median(errors):.2%}, "
+        f"95th percentile {errors[int(0.95 * (len(errors) - 1))]:.2%}, worst {errors[-1]:.2%}"
+    )
+    return "\n".join(lines)
 
 
 def main() -> int:
-    """Print a row per model."""
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="names of models, by comma")
+    parser.add_argument("--out", type=Path, help="file that gets the rows as JSON lines")
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print("| model | plan | `module()` | buffers in the wrapper | compiled model |\n|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in MODELS:
-            row = row_of(name, Path(folder))
-            print(
-                "| " + " | ".join([name, *(f"{size:,}" for size in list(row.values())[1:])]) + " |",
-                flush=True,
-            )
+    found = []
+    for name in arguments.only.split(",") if arguments.only else MODELS:
+        try:
+            for row in rows(name):
+                found.append(row)
+                print(json.dumps(row), flush=True)
+                if arguments.out:
+                    with arguments.out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {error}".splitlines()[0][:200], flush=True)
+    print(table(found) if found else "nothing was measured")
     return 0
 
 

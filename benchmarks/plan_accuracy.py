@@ -25,12 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
 from benchmarks.plan_peers import CASES, peer_rows, peers_table
 from fakexport.memory.liveness import Liveness, liveness
 from fakexport.memory.peak import Sizes, sizes_at
+from fakexport.memory.training import eager_liveness
 
 _MODELS = """
     llama gpt2 qwen3 gemma2 gemma3_text mistral phi3 gpt_neox opt bloom falcon mixtral qwen2_moe olmo2 granite
@@ -56,7 +59,7 @@ EXPLAINED = {
 # For a size of up to 4 in the example (a batch), up to 64 (tokens), and above (pixels, samples).
 _FACTORS = (
     *((4, 8, 1), (2, 4, 2), (3, 12, 1), (1, 1, 1), (4, 4, 4), (2, 2, 2), (3, 3, 3), (2, 16, 1), (5, 1, 1)),
-    (1, 2, 1),
+    *((1, 2, 1), (3, 1, 1)),
 )
 
 
@@ -82,7 +85,7 @@ def rows(name: str, *, explain: bool = False) -> Iterator[dict[str, Any]]:
         report = fe.check(spec, target=["cpu"], dtype="float32", dynamic_shapes="auto")
         program = report.verdicts[0].program
         if program is None:
-            yield {"model": name, "error": "does not export"}
+            yield {"model": name, "execution": "module()", "failed": "does not export"}
             return
         module = real_model(source, "float32").eval()
         template = template_of(source, module, program)
@@ -91,39 +94,72 @@ def rows(name: str, *, explain: bool = False) -> Iterator[dict[str, Any]]:
     found = liveness(bound)
     seconds = time.perf_counter() - start
     run, count, failed = bound.module(), 0, ""
-    for values, shapes in _points(bound):
-        inputs = real_inputs(template, shapes, getattr(module, "config", None), seed=1, is_padded=False)
+    for values, shapes in points(bound):
+        inputs = real_inputs(template, shapes, getattr(module, "config", None), seed=1, is_padded=True)
         args, kwargs = call_arguments(bound, inputs)
         unknown = {symbol: 0 for symbol in found.symbols if symbol not in values}
         sizes = sizes_at(found, {**values, **unknown})
-        peak = sizes.peak("cpu")
         call = functools.partial(run, *args, **kwargs)
         try:
             measured = measured_peak(call)
         except Exception as error:
             failed = f"{type(error).__name__}: {error}".splitlines()[0][:120]
             continue
-        yield {
-            "model": name, "sizes": values, "predicted": peak.run_bytes, "measured": measured,
-            "error": (peak.run_bytes - measured) / measured, "nodes": len(found.steps),
-            "seconds": round(seconds, 2), "node": peak.step.name if peak.step else "",
-            "left_out": [*found.left_out, *unknown],
-        }  # fmt: skip
-        if explain and abs(peak.run_bytes - measured) > 0.002 * measured:
+        row = {"model": name, "sizes": values, "nodes": len(found.steps), "seconds": round(seconds, 2)}
+        yield row | _compared("module()", sizes, measured, [*found.left_out, *unknown])
+        if explain:
             _explain(found, sizes, call)
+        yield row | _eager(source.factory, module, args, kwargs, explain=explain)
         count += 1
         if count == COUNT:
             return
     if not count:
-        yield {"model": name, "error": f"no size runs: {failed}"}
+        yield {"model": name, "execution": "module()", "failed": f"no size runs: {failed}"}
+
+
+def _compared(execution: str, sizes: Sizes, measured: int, left_out: Sequence[str]) -> dict[str, Any]:
+    peak = sizes.peak("cpu")
+    return {
+        "execution": execution, "predicted": peak.run_bytes, "measured": measured,
+        "error": (peak.run_bytes - measured) / measured, "node": peak.step.name if peak.step else "",
+        "left_out": list(left_out),
+    }  # fmt: skip
+
+
+def _eager(factory: Any, module: nn.Module, args: Any, kwargs: Any, *, explain: bool) -> dict[str, Any]:
+    """Return what the model's own code was predicted to hold in the same call, and what it held."""
+    from fakexport.devices import emulate
+    from fakexport.fake import build
+    from fakexport.sources import known_masks
+    from tests.measured_memory import measured_peak
+
+    def like(value: Any) -> Any:
+        return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+
+    call = functools.partial(module, *args, **kwargs)
+    try:
+        measured = measured_peak(call)
+        with emulate("cpu"):
+            built = build(
+                lambda: (factory().eval(), tree_map(like, args), tree_map(like, kwargs)), dtype=torch.float32
+            )
+            given = [leaf for leaf in tree_leaves((built.args, built.kwargs)) if isinstance(leaf, torch.Tensor)]
+            with known_masks(built.mode, given):
+                found = eager_liveness(built, built.args, built.kwargs)
+    except Exception as error:
+        return {"execution": "eager", "failed": f"{type(error).__name__}: {error}".splitlines()[0][:120]}
+    sizes = sizes_at(found, {})
+    if explain:
+        _explain(found, sizes, call)
+    return _compared("eager", sizes, measured, found.left_out)
 
 
 def training_rows(name: str) -> Iterator[dict[str, Any]]:
     """Yield for eager mode and for training with each optimizer what was predicted and what was measured."""
     from fakexport.devices import emulate
     from fakexport.fake import build
-    from fakexport.memory.training import OPTIMIZERS, eager_liveness, loss_of, training_liveness
-    from fakexport.sources import Workload, resolve
+    from fakexport.memory.training import OPTIMIZERS, loss_of, training_liveness
+    from fakexport.sources import Workload, known_masks, resolve
     from tests.measured_memory import measured_peak, measured_training
     from tests.round_trip.__main__ import spec_of
     from tests.round_trip.reference import real_model
@@ -148,11 +184,13 @@ def training_rows(name: str) -> Iterator[dict[str, Any]]:
     for kind in ("eager", "adamw", "sgd"):
         with emulate("cpu"):
             built = build(lambda: (source.factory().train(), (), inputs()), dtype=torch.float32)
-            found = (
-                eager_liveness(built, (), built.kwargs)
-                if kind == "eager"
-                else training_liveness(built, (), built.kwargs, optimizer=kind)
-            )
+            fakes = [leaf for leaf in built.kwargs.values() if isinstance(leaf, torch.Tensor)]
+            with known_masks(built.mode, fakes):
+                found = (
+                    eager_liveness(built, (), built.kwargs)
+                    if kind == "eager"
+                    else training_liveness(built, (), built.kwargs, optimizer=kind)
+                )
         if kind == "eager":
             measured = measured_peak(functools.partial(module, **given))
         else:
@@ -160,13 +198,13 @@ def training_rows(name: str) -> Iterator[dict[str, Any]]:
             measured = measured_training(module, step, new)
         peak = sizes_at(found, {}).peak("cpu")
         yield {
-            "model": name, "sizes": {}, "predicted": peak.run_bytes, "measured": measured,
+            "model": name, "execution": kind, "sizes": {}, "predicted": peak.run_bytes, "measured": measured,
             "error": (peak.run_bytes - measured) / measured, "nodes": len(found.steps), "seconds": 0,
-            "node": f"{kind}: {peak.step.operator if peak.step else ''}", "left_out": [],
+            "node": peak.step.operator if peak.step else "", "left_out": [],
         }  # fmt: skip
 
 
-def _points(program: ExportedProgram) -> Iterator[tuple[dict[str, int], dict[str, tuple[int, ...]]]]:
+def points(program: ExportedProgram) -> Iterator[tuple[dict[str, int], dict[str, tuple[int, ...]]]]:
     """Yield values of the symbols of the inputs, and the shapes that they give."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     names = [str(name) for name in program.graph_signature.user_inputs]
@@ -191,14 +229,12 @@ def _points(program: ExportedProgram) -> Iterator[tuple[dict[str, int], dict[str
 
 
 def call_arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
-    from torch.utils import _pytree as pytree
-
     leaves = [
         spec.arg.value if isinstance(spec.arg, ConstantArgument) else inputs[spec.arg.name]
         for spec in program.graph_signature.input_specs
         if spec.kind is InputKind.USER_INPUT
     ]
-    return pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return tree_unflatten(leaves, program.call_spec.in_spec)
 
 
 def _explain(found: Liveness, sizes: Sizes, run: Callable[[], Any]) -> None:
@@ -281,10 +317,10 @@ def _share(errors: Sequence[float], most: float) -> float:
 
 def _line(row: Mapping[str, Any]) -> str:
     if "measured" not in row:
-        return f"{row['model']}: {row['error']}"
+        return f"{row['model']} {row['execution']}: {row['failed']}"
     sizes = " ".join(f"{name}={value}" for name, value in row["sizes"].items())
     return (
-        f"{row['model']:<28} {sizes:<40} predicted {row['predicted']:>12,} measured {row['measured']:>12,} "
+        f"{row['model']:<26} {row['execution']:<8} {sizes:<36} predicted {row['predicted']:>12,} measured {row['measured']:>12,} "
         f"{row['error']:+8.3%} at {row['node']}, {row['seconds']} s {row['left_out'] or ''}"
     )
 

@@ -44,9 +44,21 @@ def compile_graph(
     """
     from torch._inductor import aot_compile
 
+    options = {**compile_options(graph, has_weights=has_weights), "aot_inductor.output_path": str(folder)}
+    with torch.no_grad():
+        files: Any = aot_compile(graph, args, dict(kwargs), options=options)
+    return tuple(Path(file) for file in files if isinstance(file, str) and file)
+
+
+def compile_options(graph: GraphModule, *, has_weights: bool) -> dict[str, Any]:
+    """Return Inductor's options, on which depends which buffers it plans.
+
+    Args:
+        graph: What is compiled.
+        has_weights: As for `compile_graph`.
+    """
     options: dict[str, Any] = {
         "aot_inductor.package": True,
-        "aot_inductor.output_path": str(folder),
         "aot_inductor.metadata": {},  # Inductor writes into it, and the default is one for all compilations.
         # It takes tensors of one element for constants even where they are weights that are bound later, or
         # buffers that the program writes into, whose new values are then lost.
@@ -55,9 +67,7 @@ def compile_graph(
     }
     if all(node.meta["val"].device.type == "cpu" for node in _tensors(graph)):
         options["compile_threads"] = 1  # Nothing is compiled in parallel for a CPU; the pool takes memory.
-    with torch.no_grad():
-        files: Any = aot_compile(graph, args, dict(kwargs), options=options)
-    return tuple(Path(file) for file in files if isinstance(file, str) and file)
+    return options
 
 
 def _tensors(graph: GraphModule) -> Iterator[Node]:

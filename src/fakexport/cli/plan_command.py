@@ -108,6 +108,14 @@ def plan_command(
             help="Also run the model's own code on fake tensors, for a column next to the program's.",
         ),
     ] = False,
+    aoti: Annotated[
+        bool,
+        typer.Option(
+            "--aoti",
+            help="Also plan the buffers of the program that AOTInductor compiles for the CPU, for a column "
+            "next to the program's.",
+        ),
+    ] = False,
     by_module: Annotated[
         bool,
         typer.Option("--by-module", help="Also show what each module computes and reads, equal ones as one."),
@@ -170,6 +178,7 @@ def plan_command(
                 by_module=by_module
                 or (html is not None and workload != "train" and not (eager or max_ or smallest)),
                 eager=eager,
+                aoti=aoti,
                 method=method,
                 parallel=parallel,
                 on_progress=on_progress,

@@ -11,8 +11,9 @@ from fakexport.memory.node_memory import value_key, values_of
 from fakexport.memory.overheads import allocator_overhead, overheads
 from fakexport.memory.peak import LiveStorage, Sizes, sizes_at
 from fakexport.memory.size_request import SizeRequest, parse_bounds, parse_dims
-from fakexport.memory.sizes import BeyondTable, ChosenSizes, ProgramSizes
-from fakexport.memory.storage import Size, Step, Storage
+from fakexport.memory.sizes import BeyondTable, ChosenSizes, ProgramSizes, is_cache
+from fakexport.memory.storage import Kind, Size, Step, Storage
+from fakexport.memory.temporaries import temporaries
 from fakexport.memory.training import OptimizerName, Untrainable, eager_liveness, training_liveness
 from fakexport.memory.training_inputs import TrainingInputs, training_inputs
 
@@ -20,6 +21,7 @@ __all__ = [
     "REGIONS",
     "BeyondTable",
     "ChosenSizes",
+    "Kind",
     "LiveStorage",
     "Liveness",
     "OptimizerName",
@@ -34,11 +36,13 @@ __all__ = [
     "allocator_overhead",
     "allocator_peak",
     "eager_liveness",
+    "is_cache",
     "liveness",
     "overheads",
     "parse_bounds",
     "parse_dims",
     "sizes_at",
+    "temporaries",
     "training_inputs",
     "training_liveness",
     "value_key",

@@ -20,6 +20,8 @@ _BLOCK = 16
 _SMALLEST_ELEMENTS = 20480
 _LARGE_BATCH = 16
 _PADDING = 128
+_PAGE = 4096
+_THREAD = 24
 
 
 def convolution(args: Sequence[Any], result: torch.Tensor) -> Iterator[Any]:
@@ -55,7 +57,7 @@ def _in_blocks(
     """
     is_dense = tensor.is_contiguous()
     if not is_dense and tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        return 2 * weight.numel() * weight.itemsize
+        return _channels_last(tensor, weight, stride, groups)
     own = 0 if is_dense else tensor.numel() * tensor.itemsize
     source = _blocked(tensor, 1) if tensor.shape[1] >= _BLOCK else 0
     kernel = weight.numel() // weight.shape[0] * _up(weight.shape[0]) * weight.itemsize
@@ -64,6 +66,24 @@ def _in_blocks(
     target = _blocked(result, 1)
     before = own + _picked(tensor, weight, result, stride) + source + kernel + target
     return torch.sym_max(before - result.numel() * result.itemsize, own + target)
+
+
+def _channels_last(tensor: torch.Tensor, weight: torch.Tensor, stride: Sequence[Any], groups: int) -> Any:
+    """Return the bytes of the weight with the channels last, and once more in blocks, and of what oneDNN
+    computes in: pages for each thread, more of them where an image is as wide as the kernel.
+    """
+    own = 0 if weight.is_contiguous(memory_format=torch.channels_last) else weight.numel() * weight.itemsize
+    outputs, inputs, height, width = weight.shape
+    if groups > 1:
+        is_depthwise = inputs == 1 and outputs == groups
+        channels = _up(outputs) if is_depthwise else groups * _up(outputs // groups) * _up(inputs)
+        return own + channels * height * width * weight.itemsize
+    threads, pages = torch.get_num_threads(), 0
+    if width > 1 and stride[-1] == width:
+        is_wider = torch.sym_min(1, torch.sym_max(0, tensor.shape[3] - width))
+        pages = (2 + threads * (1 + weight.itemsize)) * (1 - is_wider)
+    scratch = _PAGE * (1 + threads + pages) + _THREAD * threads
+    return own + scratch + _up(outputs) * inputs * height * width * weight.itemsize
 
 
 def _picked(tensor: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, stride: Sequence[Any]) -> Any:

@@ -36,7 +36,7 @@ from fakexport.sources import WorkloadName, parse_dtype
 
 PROGRAM = "the program's module()"
 EAGER = "eager mode"
-NOT_COUNTED = "the buffers that AOTInductor plans for itself when it compiles the program"
+AOTI = "the program that AOTInductor compiles for the CPU"
 _Planned = TypeVar("_Planned", SourcePrograms, SourceRuns, SourceColumns)
 
 
@@ -59,6 +59,7 @@ def plan(
     timeline: bool = False,
     by_module: bool = False,
     eager: bool = False,
+    aoti: bool = False,
     method: str | None = None,
     parallel: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -92,6 +93,8 @@ def plan(
         by_module: Whether to return what each module computes and reads at the first of the sizes.
         eager: Whether to run the model's own code on fakes as well, where what Python frames keep alive
             counts: its figures are next to those of the program. Of forward calls only.
+        aoti: Whether to plan the buffers of the program that AOTInductor compiles for the CPU as well: its
+            figures are next to those of the program. Nothing is compiled.
         method: Program to use from a bundle.
         parallel: As for `check`: plan what a rank needs. `"tp"` or `"tp,ep"` shards the model over all
             devices of the target; with `smallest`, over each number of devices.
@@ -124,7 +127,7 @@ def plan(
             )
         if method is not None and isinstance(subject, ExportedProgram):
             raise InvalidValue("--method applies to archives, not to programs")
-        return _of_program(subject, asked, target, method)
+        return _of_program(subject, asked, target, method, has_aoti=aoti)
     if method is not None:
         raise InvalidValue("--method applies to archives, not to models")
 
@@ -132,8 +135,12 @@ def plan(
         raise InvalidValue("--max, --smallest, --by-module and --bound do not apply to --workload train")
     if eager and (maximum or smallest or by_module):
         raise InvalidValue("--max, --smallest and --by-module do not apply to --eager")
+    if aoti and (is_training or maximum or smallest or parallel is not None):
+        raise InvalidValue("--max, --smallest, --parallel and --workload train do not apply to --aoti")
     if eager and workload != "forward":
         raise InvalidValue(f"--eager does not apply to --workload {workload}")
+    if aoti:
+        _refuse_accelerators(target)
     asked_dtype = None if dtype is None else parse_dtype(dtype)
     if parallel is not None:
         _check_parallel(parallel, device_map, workload, is_smallest=smallest, is_eager=eager)
@@ -145,14 +152,14 @@ def plan(
         )
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
-        return SourcePrograms(source_on(topology, placement), workload)
+        return SourcePrograms(source_on(topology, placement), workload, has_aoti=aoti)
 
     placed = functools.partial(_placed, subject, target, device_map, dtype, asked)
     if is_training:
         training = Training(optimizer or "adamw", checkpointing, _autocast_dtype(autocast))
         return _of_runs(*placed(lambda *where: SourceRuns(source_on(*where), training)), asked)
     if eager:
-        return _of_columns(*placed(lambda *where: SourceColumns(source_on(*where))), asked)
+        return _of_columns(*placed(lambda *where: SourceColumns(source_on(*where), has_aoti=aoti)), asked)
     report = _of_source(*placed(programs_on), asked)
     if not smallest:
         return report
@@ -243,14 +250,19 @@ def _is_archive(subject: Any) -> bool:
 
 
 def _of_program(
-    subject: ExportedProgram | Path | Any, asked: _Asked, target: str | None, method: str | None
+    subject: ExportedProgram | Path | Any,
+    asked: _Asked,
+    target: str | None,
+    method: str | None,
+    *,
+    has_aoti: bool,
 ) -> PlanReport:
     is_program = isinstance(subject, ExportedProgram)
     program = subject if isinstance(subject, ExportedProgram) else load(str(subject), method=method)
     facts = facts_of(program)
     topology = Topology.parse(target or facts.topology or "cpu")
     with torch_logs_silenced(), emulate(topology):
-        planned = PlannedProgram.of(program, topology)
+        planned = PlannedProgram.of(program, topology, has_aoti=has_aoti)
         points = tuple(planned.at(request) for request in asked.points())
         first = next(asked.points())
         found = tuple(greatest(planned, role, first) for role in asked.maximum)
@@ -261,13 +273,13 @@ def _of_program(
         target=topology.canonical,
         device_map=None,
         workload=None,
-        execution=PROGRAM,
+        execution=_execution(points),
         dtype=planned.dtype,
         points=points,
         greatest=found,
         timeline=steps,
         modules=modules,
-        left_out=(*planned.liveness.left_out, NOT_COUNTED),
+        left_out=planned.left_out,
         versions=_versions(),
     )
 
@@ -283,13 +295,13 @@ def _of_source(programs: SourcePrograms, where: str | None, asked: _Asked) -> Pl
         target=programs.given.topology.canonical,
         device_map=AUTO if where else programs.given.placement,
         workload=programs.workload,
-        execution=PROGRAM,
+        execution=_execution(points),
         dtype=planned.dtype,
         points=points,
         greatest=found,
         timeline=tuple(planned.timeline(requests[0])) if asked.has_timeline else (),
         modules=planned.modules(requests[0]) if asked.has_modules else (),
-        left_out=tuple(dict.fromkeys((*programs.left_out, *planned.liveness.left_out, NOT_COUNTED))),
+        left_out=tuple(dict.fromkeys((*programs.left_out, *planned.left_out))),
         assumptions=(*programs.assumptions, *defaults, *([where] if where else [])),
         versions=_versions(),
     )
@@ -319,23 +331,22 @@ def _of_columns(columns: SourceColumns, where: str | None, asked: _Asked) -> Pla
     points = tuple(columns.at(request) for request in requests)
     runs, programs = columns.runs, columns.programs
     shown = [programs.program_at(request) for request in requests[:1] if points[0].devices]
-    left_out = [*programs.left_out, *(text for planned in shown for text in planned.liveness.left_out)]
+    left_out = [*programs.left_out, *(text for planned in shown for text in planned.left_out)]
     steps: list[PlannedStep] = []
     if asked.has_timeline:
         steps += (step for planned in shown for step in planned.timeline(requests[0]))
         steps += (replace(step, is_eager=True) for step in runs.timeline(requests[0]))
-    has_program = any(point.devices for point in points)
     defaults = _defaults(next(asked.points()), requests[0])
     return PlanReport(
         subject=runs.source.spec,
         target=runs.given.topology.canonical,
         device_map=AUTO if where else runs.given.placement,
         workload=runs.workload,
-        execution=f"{PROGRAM} and {EAGER}" if has_program else EAGER,
+        execution=_execution(points),
         dtype=runs.run(requests[0]).dtype,
         points=points,
         timeline=tuple(steps),
-        left_out=tuple(dict.fromkeys((*runs.left_out, *left_out, *columns.refusals, NOT_COUNTED))),
+        left_out=tuple(dict.fromkeys((*runs.left_out, *left_out, *columns.refusals))),
         assumptions=tuple(
             dict.fromkeys(
                 (*runs.source.assumptions, *defaults, *runs.assumptions, *([where] if where else []))
@@ -343,6 +354,21 @@ def _of_columns(columns: SourceColumns, where: str | None, asked: _Asked) -> Pla
         ),
         versions=_versions(),
     )
+
+
+def _refuse_accelerators(target: str | None) -> None:
+    """Refuse before the export what `--aoti` cannot plan after it."""
+    from fakexport.deploy.aoti import why_unplanned  # It imports the compiler.
+
+    for device in Topology.parse(target or "cpu").accelerators:
+        raise InvalidValue(f"--aoti: {why_unplanned(device.name)}")
+
+
+def _execution(points: Sequence[PlannedPoint]) -> str:
+    """Return what is meant by running the model: every execution that has a column at some of the sizes."""
+    named = {"module()": PROGRAM, "eager mode": EAGER, "AOTInductor": AOTI}
+    found = {name for point in points for name, _ in point.executions}
+    return " and ".join(text for name, text in named.items() if name in found)
 
 
 def _autocast_dtype(name: str | None) -> torch.dtype | None:

@@ -44,6 +44,8 @@ from fakexport.report import (
 
 _PRODUCTS = re.compile(r"\b(?:linear|matmul|\w*mm|\w*conv\w*|einsum|bilinear|\w*attention\w*)\b")
 _FOLDED = 1000
+_LISTED = 10
+NOT_COUNTED = "the buffers that AOTInductor plans for itself when it compiles the program (--aoti counts them)"
 _PATHS = SourcePaths(None)
 
 
@@ -57,6 +59,7 @@ class PlannedProgram:
         liveness: Its storages and when they are held.
         multiplies: Devices on which it multiplies matrices.
         program: What all of this is read off.
+        aoti: The storages of the program that AOTInductor compiles; None: they are not planned.
     """
 
     topology: Topology
@@ -64,17 +67,29 @@ class PlannedProgram:
     liveness: Liveness
     multiplies: frozenset[str]
     program: ExportedProgram = field(repr=False)
+    aoti: Liveness | None = None
 
     @classmethod
-    def of(cls, program: ExportedProgram, topology: Topology) -> PlannedProgram:
+    def of(cls, program: ExportedProgram, topology: Topology, *, has_aoti: bool = False) -> PlannedProgram:
         """Read a program.
 
         Args:
             program: Not changed.
             topology: Its devices.
+            has_aoti: Whether to plan the buffers of AOTInductor too.
+        Raises:
+            ValueError: AOTInductor's cannot be planned. One line.
         """
         found = liveness(program, topology=topology)
-        return cls(topology, ProgramSizes(program, needed=found.symbols), found, multiplying(found), program)
+        aoti = _compiled(program) if has_aoti else None
+        needed = {*found.symbols, *(aoti.symbols if aoti else ())}
+        sizes = ProgramSizes(program, needed=sorted(needed))
+        return cls(topology, sizes, found, multiplying(found), program, aoti)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the figures do not count, or not surely, one sentence each."""
+        return (*self.liveness.left_out, *(self.aoti.left_out if self.aoti else (NOT_COUNTED,)))
 
     @functools.cached_property
     def costs(self) -> ProgramCosts:
@@ -92,29 +107,48 @@ class PlannedProgram:
         """The devices that hold anything; the host only where the program has nothing elsewhere."""
         return planned_names(self.liveness)
 
-    def at(self, request: SizeRequest, *, largest: int = 10) -> PlannedPoint:
+    def at(self, request: SizeRequest) -> PlannedPoint:
         """Return the plan at the sizes that are asked for.
 
         Args:
             request: What to choose; the example's sizes stand for the rest.
-            largest: How many kinds of storages at each peak to list.
         Raises:
             ValueError: the program does not accept the sizes. One line.
         """
-        chosen = self._chosen_with_costs(request) if largest else self.sizes.chosen(request)
+        chosen = self._chosen_with_costs(request)
         sizes = sizes_at(self.liveness, chosen.values)
-        growth = dict(self._growth(request, chosen, sizes)) if largest else {}
+        return replace(
+            self._point(chosen, sizes, largest=_LISTED),
+            aoti=self._aoti_devices(chosen),
+            growth=dict(self._growth(request, chosen, sizes)),
+            costs=planned_costs(self._costs(sizes, chosen), self.topology, self.sizes, chosen),
+        )
+
+    def totals_at(self, request: SizeRequest) -> PlannedPoint:
+        """Return what the devices hold at the sizes that are asked for, and nothing else: for searches.
+
+        Args:
+            request: As for `at`.
+        Raises:
+            ValueError: as for `at`.
+        """
+        chosen = self.sizes.chosen(request)
+        return self._point(chosen, sizes_at(self.liveness, chosen.values), largest=0)
+
+    def _point(self, chosen: ChosenSizes, sizes: Sizes, *, largest: int) -> PlannedPoint:
         return PlannedPoint(
             batch=chosen.batch,
             context=chosen.context,
             as_in_example={str(dim): size for dim, size in chosen.as_in_example},
             windows={str(dim): size for dim, size in chosen.windows},
             devices=planned_devices(sizes, self.topology, chosen, self.multiplies, largest=largest),
-            growth=growth,
-            costs=planned_costs(self._costs(sizes, chosen), self.topology, self.sizes, chosen)
-            if largest
-            else None,
         )
+
+    def _aoti_devices(self, chosen: ChosenSizes) -> tuple[PlannedDevice, ...]:
+        if self.aoti is None:
+            return ()
+        sizes = sizes_at(self.aoti, chosen.values)
+        return planned_devices(sizes, self.topology, chosen, frozenset(), largest=_LISTED)
 
     def modules(self, request: SizeRequest) -> tuple[PlannedModule, ...]:
         """Return what each module computes and reads, at the sizes that are asked for."""
@@ -152,6 +186,17 @@ class PlannedProgram:
                 continue
             more = sizes_at(self.liveness, values).peak(fullest, largest=0).bytes
             yield role, more - held[fullest]
+
+
+def _compiled(program: ExportedProgram) -> Liveness:
+    """Return the storages of the program that AOTInductor compiles."""
+    from fakexport.deploy import CompileFailure, DeployError
+    from fakexport.deploy.aoti import planned_buffers  # It imports the compiler.
+
+    try:
+        return planned_buffers(program)
+    except (DeployError, CompileFailure) as error:
+        raise InvalidValue(f"--aoti: {error}") from error
 
 
 def dtype_of_weights(found: Liveness) -> str:

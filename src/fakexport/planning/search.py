@@ -32,7 +32,7 @@ def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greate
 
     def at(size: int) -> PlannedPoint:
         asked = replace(request, batch=size) if role == "batch" else replace(request, context=size)
-        return program.at(asked, largest=0)
+        return program.totals_at(asked)
 
     first = at(lowest)
     if first.fit == "unknown":

@@ -73,7 +73,7 @@ def _on_each(
 ) -> Iterator[tuple[DeviceProfile, PlannedPoint]]:
     for profile in profiles:
         topology = Topology.parse(_several(count, profile))
-        yield profile, replace(planned, topology=topology).at(request, largest=0)
+        yield profile, replace(planned, topology=topology).totals_at(request)
 
 
 def _several(count: int, profile: DeviceProfile) -> str:

@@ -19,12 +19,13 @@ class SourceColumns:
 
     Args:
         given: The model, and what it is built for.
+        has_aoti: Whether the program has a column of AOTInductor as well.
     """
 
-    def __init__(self, given: PlanSource) -> None:
+    def __init__(self, given: PlanSource, *, has_aoti: bool = False) -> None:
         self.given = given
         self.runs = SourceRuns(given, None)
-        self.programs = SourcePrograms(given, "forward")
+        self.programs = SourcePrograms(given, "forward", has_aoti=has_aoti)
         self.refusals: dict[str, None] = {}
         """Why there is no program at some of the sizes, one sentence each."""
 

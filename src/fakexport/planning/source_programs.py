@@ -34,10 +34,12 @@ class SourcePrograms:
     Args:
         given: The model, and what it is exported for.
         workload: The call that is exported.
+        has_aoti: Whether to plan the buffers of AOTInductor too.
     """
 
-    def __init__(self, given: PlanSource, workload: WorkloadName) -> None:
+    def __init__(self, given: PlanSource, workload: WorkloadName, *, has_aoti: bool = False) -> None:
         self.given = given
+        self._has_aoti = has_aoti
         self.workload: WorkloadName = workload
         self.source = given.resolved(Workload(workload))
         self.is_derived = self.source.kind == "transformers"
@@ -135,6 +137,6 @@ class SourcePrograms:
                 raise
             except Exception as error:
                 raise PlanError(self._refusal(error)) from error
-            planned = PlannedProgram.of(program, self.given.topology)
+            planned = PlannedProgram.of(program, self.given.topology, has_aoti=self._has_aoti)
         self.left_out += [str(one.message) for one in said if issubclass(one.category, PartialProgram)]
         return planned

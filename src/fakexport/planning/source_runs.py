@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport._torch.operator_memory import tensors_in
 from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.capture import build_source
 from fakexport.devices import emulate
 from fakexport.error import InvalidValue, type_and_line
@@ -33,7 +35,7 @@ from fakexport.planning.point import dtype_of_weights, multiplying, planned_devi
 from fakexport.planning.source_programs import PlanError
 from fakexport.planning.training import Training, enable_checkpointing
 from fakexport.report import PlannedPoint, PlannedStep
-from fakexport.sources import ExampleInputs, SourceError, Workload, WorkloadName
+from fakexport.sources import ExampleInputs, SourceError, Workload, WorkloadName, known_masks
 
 _BATCH = 1
 _POSITIONS = re.compile(r"^(?!.*rel).*(pos|wpe)")
@@ -118,16 +120,18 @@ class SourceRuns:
         chosen = ChosenSizes({}, inputs.batch, inputs.context, ())
         return _Run(found, chosen, dtype_of_weights(found))
 
+    @one_at_a_time
     def _liveness(self, built: Built, inputs: TrainingInputs) -> Liveness:
-        if self.training is None:
-            return eager_liveness(built, inputs.args, inputs.kwargs)
-        return training_liveness(
-            built,
-            inputs.args,
-            inputs.kwargs,
-            optimizer=self.training.optimizer,
-            autocast=self.training.autocast,
-        )
+        with known_masks(built.mode, tensors_in((list(inputs.args), dict(inputs.kwargs)))):
+            if self.training is None:
+                return eager_liveness(built, inputs.args, inputs.kwargs)
+            return training_liveness(
+                built,
+                inputs.args,
+                inputs.kwargs,
+                optimizer=self.training.optimizer,
+                autocast=self.training.autocast,
+            )
 
     def _inputs(self, built: Built, request: SizeRequest) -> TrainingInputs:
         """Return the inputs at the sizes; those of a library's model are derived for them."""

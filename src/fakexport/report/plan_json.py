@@ -31,6 +31,7 @@ def _point(point: PlannedPoint) -> dict[str, Any]:
         "fit": point.fit,
         "devices": [_device(device) for device in point.devices],
         "eager": [_device(device) for device in point.eager],
+        "aoti": [_device(device) for device in point.aoti],
         "costs": None if point.costs is None else _costs(point.costs),
     }
 

@@ -190,6 +190,7 @@ class PlannedPoint:
         as_in_example: Input dimensions that were not asked for, with the size that was assumed.
         devices: In the order of their names. Empty where there is no program at these sizes, only eager mode.
         eager: The same devices in eager mode; empty unless that was asked for.
+        aoti: The same devices with the buffers that AOTInductor plans; empty unless that was asked for.
         windows: Input dimensions that are taken to keep a window, as in the example inputs -> their size.
         growth: `batch` and `context`, as far as they vary -> bytes that one sequence or one token more adds
             to the tensors of the fullest device.
@@ -201,18 +202,25 @@ class PlannedPoint:
     as_in_example: Mapping[str, int]
     devices: tuple[PlannedDevice, ...]
     eager: tuple[PlannedDevice, ...] = ()
+    aoti: tuple[PlannedDevice, ...] = ()
     windows: Mapping[str, int] = field(default_factory=dict)
     growth: Mapping[str, int] = field(default_factory=dict)
     costs: PlannedCosts | None = None
 
     @property
     def columns(self) -> tuple[PlannedDevice, ...]:
-        """The devices as the program takes them, and then as eager mode does."""
-        return (*self.devices, *self.eager)
+        """The devices as the program takes them, then as eager mode does, and AOTInductor."""
+        return tuple(device for _, devices in self.executions for device in devices)
+
+    @property
+    def executions(self) -> tuple[tuple[str, tuple[PlannedDevice, ...]], ...]:
+        """The devices of each execution that was planned, by its name."""
+        named = (("module()", self.devices), ("eager mode", self.eager), ("AOTInductor", self.aoti))
+        return tuple((name, devices) for name, devices in named if devices)
 
     @property
     def fit(self) -> Fit:
-        """The worst of the devices, those in eager mode included."""
+        """The worst of the devices in all executions."""
         return worst_fit(self.columns)
 
 

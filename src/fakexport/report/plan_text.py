@@ -74,8 +74,9 @@ def _point(point: PlannedPoint, width: int, *, is_only: bool, has_phases: bool) 
         )
     if point.costs is not None:
         yield from (line for text in cost_lines(point.costs) for line in wrapped(text, width))
-    for devices, where in ((point.devices, ""), (point.eager, " in eager mode")) if is_only else ():
+    for name, devices in point.executions if is_only else ():
         fullest = _fullest(devices)
+        where = _WHERE.get(name, "")
         if fullest is not None and fullest.peak is not None:
             phase = f" ({fullest.peak.node})" if has_phases else ""
             yield from wrapped(peak_text(fullest.peak, fullest.name + where, phase), width)
@@ -106,11 +107,14 @@ def _fullest(devices: Sequence[PlannedDevice]) -> PlannedDevice | None:
     return max(devices, key=load, default=None)
 
 
+_WHERE = {"eager mode": " in eager mode", "AOTInductor": " with AOTInductor"}
+
+
 def verdict_text(point: PlannedPoint) -> str:
-    if not point.eager or point.fit == "unknown":
+    if not (point.eager or point.aoti) or point.fit == "unknown":
         return fit_text(point.devices)
-    program = f"the program {fit_text(point.devices)}; " if point.devices else ""
-    return f"{program}eager mode {fit_text(point.eager)}"
+    named = (("the program" if name == "module()" else name, own) for name, own in point.executions)
+    return "; ".join(f"{name} {fit_text(devices)}" for name, devices in named)
 
 
 def fit_text(devices: Sequence[PlannedDevice]) -> str:
@@ -128,14 +132,17 @@ def fit_text(devices: Sequence[PlannedDevice]) -> str:
 
 
 def memory_table(point: PlannedPoint) -> list[list[str]]:
-    """Return a row per class of memory, and a column per device; eager mode has columns of its own."""
+    """Return a row per class of memory, and a column per device; each execution has columns of its own."""
     devices = point.columns
-    program, eager = ("module() ", "eager ") if point.eager else ("", "")
+    is_one = not (point.eager or point.aoti)
     rows = [
         [
             "",
-            *(f"{program}{device.name} {device.profile}" for device in point.devices),
-            *(f"{eager}{device.name} {device.profile}" for device in point.eager),
+            *(
+                " ".join(([] if is_one else [name.removesuffix(" mode")]) + [device.name, device.profile])
+                for name, own in point.executions
+                for device in own
+            ),
         ]
     ]
     rows += [

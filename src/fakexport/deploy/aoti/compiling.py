@@ -11,15 +11,11 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind
-from torch.fx import GraphModule
 
 from fakexport._torch.inductor import AotiPackage, compile_graph
-from fakexport._torch.pytree import tree_unflatten
 from fakexport.container import MIB, read_container
 from fakexport.error import InvalidValue
 from fakexport.files import new_file
@@ -46,6 +42,7 @@ from .input_layout import input_orders
 from .metadata import PackageMetadata, TensorDescription
 from .package import CONSTANTS, PROGRAM, read_metadata, write_package
 from .package_cache import PackageCache, cache_key
+from .graph import example_arguments, graph_of
 from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
 
 
@@ -215,38 +212,11 @@ class _Job:
 
 def _compiled(program: ExportedProgram, folder: Path, *, has_weights: bool) -> tuple[Path, ...]:
     prepared = with_own_weights(program) if has_weights else with_stand_ins(program)
-    graph = prepared.module(check_guards=False)
-    assert isinstance(graph, GraphModule)
-    for name, held in prepared.constants.items():
-        # Inductor gives a plain attribute another name; a buffer keeps its own.
-        if (
-            isinstance(held, torch.Tensor)
-            and hasattr(graph, name)
-            and name not in dict(graph.named_buffers())
-        ):
-            delattr(graph, name)
-            graph.register_buffer(name, held)
-    args, kwargs = _example_arguments(program)
+    args, kwargs = example_arguments(program)
     try:
-        return compile_graph(graph, args, kwargs, folder, has_weights=has_weights)
+        return compile_graph(graph_of(prepared), args, kwargs, folder, has_weights=has_weights)
     except Exception as error:
         raise failure_of(error) from error
-
-
-def _example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments in their structure; tensors are empty, since the compiler reads sizes from the
-    graph.
-    """
-    values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
-    flat = [
-        spec.arg.value
-        if isinstance(spec.arg, ConstantArgument)
-        else torch.empty(0, device=values[spec.arg.name].device)
-        for spec in program.graph_signature.input_specs
-        if spec.kind is InputKind.USER_INPUT
-    ]
-    args, kwargs = tree_unflatten(flat, program.call_spec.in_spec)
-    return args, kwargs
 
 
 def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:

@@ -1,0 +1,262 @@
+"""The buffers that AOTInductor plans, read before it writes or compiles C++. Seen on torch 2.13.
+
+Inductor lowers a graph to loops and calls of kernels, puts them in order, and plans which buffer takes memory,
+which one uses that of another, and when it is given back. The plan is a list of lines, from which the wrapper
+is written: C++ in which every buffer is a handle that owns its memory. Sizes are expressions.
+
+Source: `torch/_inductor/graph.py:GraphLowering.codegen`, `torch/_inductor/codegen/wrapper.py` (the lines),
+`torch/_inductor/codegen/cpp_wrapper_cpu.py:generate_c_shim_fallback_kernel` (results of kernels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import sympy
+import torch
+from torch.fx import GraphModule, Node
+
+from .inductor import compile_options
+from .operator_memory import Workspace
+from .patching import Patches
+from .symbolic_numbers import expression_of
+
+Act: TypeAlias = Literal["take", "alias", "rename", "free", "call"]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLine:
+    """One line of the wrapper, as far as memory is concerned.
+
+    Args:
+        act: `take` memory for `name`; `name` is an `alias` of `other`, or `rename`s it; `free` what `name`
+            holds; `call` a kernel.
+        name: The buffer, or the kernel.
+        other: The buffer whose memory `name` uses.
+        bytes: Of what is taken: a number, or an expression over the sizes of the inputs.
+        shape: Likewise.
+        dtype: Of what is taken.
+        device: Where it is.
+        node: The node of the graph that it was lowered from.
+        workspace: Device and bytes of what a called kernel takes for itself.
+    """
+
+    act: Act
+    name: str
+    other: str = ""
+    bytes: Any = 0
+    shape: tuple[Any, ...] = ()
+    dtype: torch.dtype | None = None
+    device: str = ""
+    node: Node | None = None
+    workspace: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class PlannedWrapper:
+    """What a wrapper does to memory in one call.
+
+    Args:
+        lines: In the order of execution.
+        returned: For each output of the graph the buffer that it is; "" for an input, a weight or a number.
+        unread: Kernels of which it is not known what they take for themselves.
+    """
+
+    lines: tuple[BufferLine, ...]
+    returned: tuple[str, ...]
+    unread: tuple[str, ...]
+
+
+class UnplannedGraph(Exception):
+    """Inductor's plan has parts that are not read here.
+
+    Args:
+        reason: A sentence without capital and period.
+    """
+
+
+class _Planned(Exception):
+    """Ends a compilation once everything is planned."""
+
+    def __init__(self, wrapper: PlannedWrapper) -> None:
+        super().__init__()
+        self.wrapper = wrapper
+
+
+def planned_wrapper(
+    graph: GraphModule,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    workspace: Workspace,
+    *,
+    has_weights: bool,
+) -> PlannedWrapper:
+    """Return what the wrapper of a graph for the CPU takes and gives back; no compiler is needed.
+
+    Args:
+        graph: As for `inductor.compile_graph`; on the CPU. It is changed.
+        args, kwargs, has_weights: As for `inductor.compile_graph`.
+        workspace: Asked for each kernel of torch for what it takes for itself.
+    Raises:
+        UnplannedGraph: it has control flow.
+        Exception: what Inductor raises.
+    """
+    from torch._inductor import aot_compile, cpp_builder, cpu_vec_isa
+    from torch._inductor.graph import GraphLowering
+
+    def plan(lowering: Any) -> Any:
+        raise _Planned(_planned(lowering, workspace))
+
+    options = compile_options(graph, has_weights=has_weights)
+    replacements = {
+        (GraphLowering, "codegen_with_cpp_wrapper"): plan,
+        # Both ask the compiler: which vectors it knows, and who made it.
+        (cpu_vec_isa, "pick_vec_isa"): _vectors(cpu_vec_isa.pick_vec_isa),
+        (cpp_builder, "get_cpp_compiler"): lambda: "c++",
+    }
+    with torch.no_grad(), Patches(replacements):
+        try:
+            aot_compile(graph, args, dict(kwargs), options=options)
+        except Exception as error:
+            if (planned := _within(error)) is None:
+                raise
+            return planned.wrapper
+    raise UnplannedGraph("Inductor did not lower it")
+
+
+def _within(error: BaseException) -> _Planned | None:
+    """Return what ended the compilation, which Inductor wraps in an error of its own."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, _Planned):
+        found = getattr(found, "inner_exception", None) or found.__cause__ or found.__context__
+    return found
+
+
+def _vectors(own: Callable[[], Any]) -> Callable[[], Any]:
+    """Return what chooses the vector instructions by the processor alone, where a compiler would be asked."""
+    from torch._inductor.cpu_vec_isa import supported_vec_isa_list, x86_isa_checker
+
+    flags = x86_isa_checker()
+    known = [isa for isa in supported_vec_isa_list if flags and set(str(isa).split()) <= set(flags)]
+    return (lambda: known[0]) if known else own
+
+
+def _planned(lowering: Any, workspace: Workspace) -> PlannedWrapper:
+    lowering.init_wrapper_code()
+    lowering._update_scheduler()
+    wrapper = lowering.wrapper_code
+    wrapper.push_codegened_graph(lowering)
+    lowering.scheduler.codegen()
+    wrapper.run_wrapper_ir_passes(lowering.is_inference)
+    unread: dict[str, None] = {}
+    lines = tuple(_read(wrapper.lines, lowering, workspace, unread))
+    made = {line.name for line in lines if line.act != "call"}
+    names = (_buffer_name(output) for output in lowering.graph_outputs)
+    return PlannedWrapper(lines, tuple(name if name in made else "" for name in names), tuple(unread))
+
+
+def _buffer_name(output: Any) -> str:
+    """Return the buffer that an output is, or is a view of; "" for a number."""
+    try:
+        return str(output.get_name())
+    except (AttributeError, NotImplementedError):
+        return ""
+
+
+def _read(
+    lines: Iterable[Any], lowering: Any, workspace: Workspace, unread: dict[str, None]
+) -> Iterator[BufferLine]:
+    from torch._inductor.codegen import wrapper as known
+
+    for line in lines:
+        match line:
+            case known.EnterSubgraphLine() | known.ConditionalLine():
+                raise UnplannedGraph("it has control flow that depends on data")
+            case known.AllocateLine():
+                yield _taken(line.node, lowering)
+            case known.ReuseLine():
+                act: Act = "rename" if line.delete_old else "alias"
+                yield BufferLine(act, line.reused_as.get_name(), other=line.node.get_name())
+            case known.ReinterpretLine():
+                yield BufferLine("alias", line.reused_as.get_name(), other=line.node.get_name())
+            case known.FreeIfNotReusedLine() if not line.is_reused:
+                yield BufferLine("free", line.node.get_name())
+            case known.FreeLine():
+                yield BufferLine("free", line.node.get_name())
+            case known.KernelCallLine():
+                yield BufferLine("call", line.kernel_name)
+            case known.ExternKernelAllocLine():
+                # A kernel takes memory for itself while its results are there.
+                yield from (_taken(node, lowering) for node in _results(line.node))
+                yield _call(line.node, workspace, unread)
+            case known.ExternKernelOutLine() | known.ExternKernelMultiOutLine():
+                yield _call(line.node, workspace, unread)
+            case known.IndexPutFallbackLine() | known.ScatterFallbackLine():
+                yield _call(line.node, workspace, unread)
+
+
+def _taken(node: Any, lowering: Any) -> BufferLine:
+    return BufferLine(
+        "take",
+        node.get_name(),
+        bytes=_plain(lowering.get_allocation_storage_size(node)) * node.get_dtype().itemsize,
+        shape=tuple(map(_plain, node.get_size())),
+        dtype=node.get_dtype(),
+        device=str(node.get_device()),
+        node=_origin(node),
+    )
+
+
+def _plain(size: Any) -> Any:
+    """Return the number that an expression is; else the expression."""
+    expression = sympy.expand(size)
+    return int(expression) if expression.is_Integer else expression
+
+
+def _results(node: Any) -> list[Any]:
+    """Return what a kernel returns in memory of its own: each is a handle, also if nothing uses it."""
+    from torch._inductor import ir
+
+    if not isinstance(node.layout, ir.MultiOutputLayout):
+        return [] if isinstance(node.layout, (ir.NoneLayout, ir.NonOwningLayout)) else [node]
+    outputs = [output for output in node.outputs if isinstance(output, ir.MultiOutput)]
+    return [output for output in outputs if not output.get_inputs_that_alias_output()]
+
+
+def _origin(node: Any) -> Node | None:
+    found = getattr(node, "fx_node", None) or node.get_origin_node()
+    return found if isinstance(found, Node) else next(iter(node.get_origins()), None)
+
+
+def _call(node: Any, workspace: Workspace, unread: dict[str, None]) -> BufferLine:
+    name = str(node.get_kernel_name() or type(node).__name__)
+    operator = node.op_overload
+    taken: tuple[tuple[str, Any], ...] = ()
+    if isinstance(operator, torch._ops.OpOverload):
+        name = str(operator)
+        try:
+            taken = tuple(_workspace(node, operator, workspace))
+        except Exception:  # Whatever the arguments are, the kernel is named.
+            unread[name] = None
+    return BufferLine("call", name, node=_origin(node), workspace=taken)
+
+
+def _workspace(node: Any, operator: Any, workspace: Workspace) -> Iterator[tuple[str, Any]]:
+    from torch._inductor import ir
+    from torch._inductor.virtualized import V
+
+    with V.fake_mode:
+        inputs = [ir.ir_node_to_tensor(one) if isinstance(one, ir.IRNode) else one for one in node.inputs]
+        results = [ir.ir_node_to_tensor(one) for one in _results(node)]
+        if isinstance(node, ir.FallbackKernel):
+            args, kwargs = node.unflatten_args(inputs, node.constant_args)
+        else:
+            args, kwargs = (*inputs, *node.constant_args), dict(node.kwargs)
+        arguments = operator._schema.arguments
+        bound = {**dict(zip((one.name for one in arguments), args, strict=False)), **kwargs}
+        given = [bound.get(one.name, one.default_value) for one in arguments]
+        result = results[0] if len(results) == 1 else tuple(results)
+        for device, size in workspace(operator, given, {}, result):
+            yield device, _plain(expression_of(size)) if isinstance(size, torch.SymInt) else size
