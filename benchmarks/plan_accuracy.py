@@ -49,10 +49,8 @@ _MODELS = """
 MODELS = tuple(_MODELS.split())
 COUNT = 3
 EXPLAINED = {
-    "convnext": "oneDNN's scratch for images with the channels last, next to 2 images of 32 x 32",
-    "convnextv2": "as convnext",
+    "dpt": "in eager mode: not explained",
     "patchtst": "a batch norm of turned rows returns other strides than its fake, so that others copy",
-    "pvt": "oneDNN's scratch for images with the channels last, next to 2 images of 32 x 32",
 }
 """Models with a miss of more than 0.5 %, and why it is not predicted."""
 
@@ -143,7 +141,8 @@ def _eager(factory: Any, module: nn.Module, args: Any, kwargs: Any, *, explain: 
             built = build(
                 lambda: (factory().eval(), tree_map(like, args), tree_map(like, kwargs)), dtype=torch.float32
             )
-            given = [leaf for leaf in tree_leaves((built.args, built.kwargs)) if isinstance(leaf, torch.Tensor)]
+            leaves = tree_leaves((built.args, built.kwargs))
+            given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             with known_masks(built.mode, given):
                 found = eager_liveness(built, built.args, built.kwargs)
     except Exception as error:
@@ -297,16 +296,19 @@ def _measured(names: Iterable[str], arguments: argparse.Namespace) -> Iterator[d
 
 def summary(found: Sequence[Mapping[str, Any]]) -> str:
     """Return the shares of exact and near predictions, and the models with others."""
+    executions = dict.fromkeys(row["execution"] for row in found if "measured" in row)
+    return "\n".join(_summary(one, [row for row in found if row["execution"] == one]) for one in executions)
+
+
+def _summary(execution: str, found: Sequence[Mapping[str, Any]]) -> str:
     measured = [row for row in found if "measured" in row]
-    if not measured:
-        return "nothing was measured"
     errors = sorted(abs(row["error"]) for row in measured)
     missed = sorted({row["model"] for row in measured if abs(row["error"]) > TOLERANCE})
     return (
-        f"{len(errors)} cases of {len({row['model'] for row in measured})} models: "
+        f"{execution}: {len(errors)} cases of {len({row['model'] for row in measured})} models: "
         f"exact {_share(errors, 0):.1%}, within 0.5 % {_share(errors, TOLERANCE):.1%}, "
         f"median {statistics.median(errors):.3%}, "
-        f"95th percentile {errors[int(0.95 * (len(errors) - 1))]:.2%}, worst {errors[-1]:.2%}; "
+        f"95th percentile {errors[int(0.95 * (len(errors) - 1))]:.3%}, worst {errors[-1]:.2%}; "
         f"above 0.5 %: {', '.join(missed) or 'none'}"
     )
 
@@ -320,7 +322,8 @@ def _line(row: Mapping[str, Any]) -> str:
         return f"{row['model']} {row['execution']}: {row['failed']}"
     sizes = " ".join(f"{name}={value}" for name, value in row["sizes"].items())
     return (
-        f"{row['model']:<26} {row['execution']:<8} {sizes:<36} predicted {row['predicted']:>12,} measured {row['measured']:>12,} "
+        f"{row['model']:<26} {row['execution']:<8} {sizes:<36} predicted {row['predicted']:>12,} "
+        f"measured {row['measured']:>12,} "
         f"{row['error']:+8.3%} at {row['node']}, {row['seconds']} s {row['left_out'] or ''}"
     )
 

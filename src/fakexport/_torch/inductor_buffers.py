@@ -1,8 +1,8 @@
 """The buffers that AOTInductor plans, read before it writes or compiles C++. Seen on torch 2.13.
 
-Inductor lowers a graph to loops and calls of kernels, puts them in order, and plans which buffer takes memory,
-which one uses that of another, and when it is given back. The plan is a list of lines, from which the wrapper
-is written: C++ in which every buffer is a handle that owns its memory. Sizes are expressions.
+Inductor lowers a graph to loops and calls of kernels, puts them in order, and plans which buffer takes
+memory, which one uses that of another, and when it is given back. The plan is a list of lines, from which the
+wrapper is written: C++ in which every buffer is a handle that owns its memory. Sizes are expressions.
 
 Source: `torch/_inductor/graph.py:GraphLowering.codegen`, `torch/_inductor/codegen/wrapper.py` (the lines),
 `torch/_inductor/codegen/cpp_wrapper_cpu.py:generate_c_shim_fallback_kernel` (results of kernels).
@@ -120,16 +120,19 @@ def planned_wrapper(
         try:
             aot_compile(graph, args, dict(kwargs), options=options)
         except Exception as error:
-            if (planned := _within(error)) is None:
-                raise
-            return planned.wrapper
+            match _within(error):
+                case _Planned(wrapper=wrapper):
+                    return wrapper
+                case UnplannedGraph() as reason:
+                    raise reason from error
+            raise
     raise UnplannedGraph("Inductor did not lower it")
 
 
-def _within(error: BaseException) -> _Planned | None:
+def _within(error: BaseException) -> BaseException | None:
     """Return what ended the compilation, which Inductor wraps in an error of its own."""
     found: BaseException | None = error
-    while found is not None and not isinstance(found, _Planned):
+    while found is not None and not isinstance(found, (_Planned, UnplannedGraph)):
         found = getattr(found, "inner_exception", None) or found.__cause__ or found.__context__
     return found
 

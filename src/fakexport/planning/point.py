@@ -45,7 +45,7 @@ from fakexport.report import (
 _PRODUCTS = re.compile(r"\b(?:linear|matmul|\w*mm|\w*conv\w*|einsum|bilinear|\w*attention\w*)\b")
 _FOLDED = 1000
 _LISTED = 10
-NOT_COUNTED = "the buffers that AOTInductor plans for itself when it compiles the program (--aoti counts them)"
+NOT_COUNTED = "the buffers that AOTInductor plans when it compiles the program (--aoti counts them)"
 _PATHS = SourcePaths(None)
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import BartConfig, BartModel
 
 from fakexport.devices import emulate
 from fakexport.fake import build
 from fakexport.memory import eager_liveness, sizes_at
+from fakexport.sources import known_masks
 from tests.measured_memory import measured_peak
 
 
@@ -48,3 +50,25 @@ def test_gradients_are_not_recorded_whatever_the_caller_does() -> None:
 
     assert {step.name for step in found.steps} == {"forward"}
     assert "bfloat16" not in {storage.dtype for storage in found.storages}
+
+
+def test_a_mask_that_the_model_makes_is_dropped_as_in_a_run() -> None:
+    config = {"model_type": "bart", "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 64}
+    config |= {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in _SIDES.items()}
+    module = BartModel(BartConfig(**config)).eval()
+    given = {name: torch.ones(4, 24, dtype=torch.long) for name in ("input_ids", "decoder_input_ids")}
+
+    with emulate("cpu"):
+        built = build(lambda: (BartModel(BartConfig(**config)).eval(), (), _fakes(given)))
+        with known_masks(built.mode, list(built.kwargs.values())):
+            found = eager_liveness(built, (), built.kwargs)
+
+    measured = measured_peak(lambda: module(**given))
+    assert sizes_at(found, {}).peak("cpu").run_bytes == measured
+
+
+_SIDES = {"ffn_dim": 32, "attention_heads": 2}
+
+
+def _fakes(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: torch.empty(value.shape, dtype=value.dtype) for name, value in given.items()}

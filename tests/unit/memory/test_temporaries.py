@@ -24,6 +24,15 @@ IMAGES: dict[str, Function] = {
     "convolution of few channels": lambda x: functional.conv2d(x[:, :3], torch.ones(7, 3, 7, 7), stride=2),
     "depthwise convolution": lambda x: functional.conv2d(x, torch.ones(32, 1, 3, 3), groups=32),
     "convolution of turned images": lambda x: functional.conv2d(x.transpose(2, 3), torch.ones(16, 32, 3, 3)),
+    "channels last": lambda x: functional.conv2d(
+        x.contiguous(memory_format=torch.channels_last), torch.ones(16, 32, 3, 3)
+    ),
+    "channels last, as wide as the kernel": lambda x: functional.conv2d(
+        x[..., :2].contiguous(memory_format=torch.channels_last), torch.ones(16, 32, 2, 2), stride=2
+    ),
+    "channels last, in groups": lambda x: functional.conv2d(
+        x.contiguous(memory_format=torch.channels_last), torch.ones(16, 16, 3, 3), groups=2
+    ),
     "convolution of series": lambda x: functional.conv1d(x.flatten(2), torch.ones(16, 32, 3)),
     "strided convolution of pixels": lambda x: functional.conv2d(x, torch.ones(48, 32, 1, 1), stride=2),
     "patches": lambda x: functional.conv2d(x, torch.ones(16, 32, 4, 4), stride=4),

@@ -12,7 +12,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.inductor import AotiPackage, compile_graph
@@ -37,12 +36,12 @@ from ..weights_file import FileLayout, check_owner, file_beside
 from .constants import constants_record, known_constants, read_constants
 from .faults import failure_of
 from .gpu_target import check_devices, device_type, on_target
+from .graph import example_arguments, graph_of
 from .host import compiler_version, instructions_here, machine_here, versions_here
 from .input_layout import input_orders
 from .metadata import PackageMetadata, TensorDescription
 from .package import CONSTANTS, PROGRAM, read_metadata, write_package
 from .package_cache import PackageCache, cache_key
-from .graph import example_arguments, graph_of
 from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
 
 

@@ -13,7 +13,15 @@ from fakexport._torch.inductor_buffers import BufferLine, PlannedWrapper, Unplan
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.diagnostics import Span
 from fakexport.memory import Kind, Liveness, Size, Storage, is_cache, liveness, temporaries
-from fakexport.program import devices_of_program, module_path, operator_name, output_names, plain_name, source_span, unbound_names
+from fakexport.program import (
+    devices_of_program,
+    module_path,
+    operator_name,
+    output_names,
+    plain_name,
+    source_span,
+    unbound_names,
+)
 
 from ..artifact import DeployError
 from ..composed_program import IN_PYTHON, composed
@@ -111,16 +119,14 @@ class _Run:
             self._read(line)
         returned = [self._handles.get(buffer) for buffer in wrapper.returned]
         caches = {
-            index
-            for index, name in zip(returned, names, strict=True)
-            if index is not None and is_cache(name)
+            index for index, name in zip(returned, names, strict=True) if index is not None and is_cache(name)
         }
         outputs = {index for index in returned if index is not None}
         for index in outputs:
             kind: Kind = "state" if index in caches else "output"
             self._storages[index] = replace(self._storages[index], kind=kind)
         self._events += [(len(self._steps) - 1, ~index) for index in {*self._handles.values()} - outputs]
-        unread = (f"AOTInductor: {name}: its results are counted, and nothing else" for name in wrapper.unread)
+        unread = (f"AOTInductor: {name}: only its results are counted" for name in wrapper.unread)
         return Liveness(
             storages=tuple(self._storages),
             held=self._held.held,
