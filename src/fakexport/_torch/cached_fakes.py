@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dispatch.python import no_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses._fake_tensor_utils import _SymIntOutputStub
-from torch._subclasses.fake_impls import no_python_dispatcher
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 from torch.fx.experimental import proxy_tensor
 
@@ -108,8 +108,8 @@ class _Entry:
             stride = tuple(_number(step, key, environment) for step in stride)
             offset = _number(offset, key, environment)
         # Entering it is not for free, and memory of a size that is a number asks nothing.
-        is_asking = environment is not None and (self.is_symbolic or self.is_view)
-        unguarded = environment.suppress_guards() if is_asking else nullcontext()
+        is_asking = self.is_symbolic or self.is_view
+        unguarded = environment.suppress_guards() if environment and is_asking else nullcontext()
         with in_kernel_invocation_manager(mode), unguarded:
             if self.is_view:
                 meta = _reserved((0,), (1,), metadata)

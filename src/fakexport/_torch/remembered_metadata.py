@@ -49,8 +49,8 @@ def remembered_metadata() -> Patches:
         tracers = _tracers()
         # A size that is a number gets no node, so nothing follows from the layout.
         if tracers is None or _layout(tensor) is None:
-            return stock_track(tensor, proxy, constant=constant, tracer=tracer)
-        if (found := known.get(len(tracers))) is None:
+            stock_track(tensor, proxy, constant=constant, tracer=tracer)
+        elif (found := known.get(len(tracers))) is None:
             known[len(tracers)] = _Answer.of(
                 tracers, lambda: stock_track(tensor, proxy, constant=constant, tracer=tracer)
             )

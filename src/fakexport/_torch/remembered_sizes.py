@@ -71,8 +71,9 @@ def same_number(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
 def remembered_count(bytes_: int | torch.SymInt, dtype: torch.dtype) -> torch.SymInt | None:
     """Return of how many elements a memory of symbolic size is; None if they do not say how many bytes."""
     count = bytes_ // dtype.itemsize
-    is_exact = isinstance(count, torch.SymInt) and same_number(count * dtype.itemsize, bytes_)
-    return RememberedSize.of(count) if is_exact else None
+    if not isinstance(count, torch.SymInt) or not same_number(count * dtype.itemsize, bytes_):
+        return None
+    return RememberedSize.of(count)
 
 
 def _remembering(name: str) -> Callable[..., Any]:
