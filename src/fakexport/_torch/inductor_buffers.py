@@ -35,9 +35,9 @@ class BufferLine:
             holds; `call` a kernel.
         name: The buffer, or the kernel.
         other: The buffer whose memory `name` uses.
-        bytes: Size of what is taken: a number, or an expression over the sizes of the inputs.
+        bytes: Size of the memory taken: a number, or an expression over the sizes of the inputs.
         shape: Likewise.
-        dtype: Dtype of what is taken.
+        dtype: Dtype of the memory taken.
         device: Where it is.
         node: The node of the graph that it was lowered from.
         workspace: Device and bytes of what a called kernel takes for itself.

@@ -20,10 +20,10 @@ from fakexport.capture import loaded_libraries
 from fakexport.devices import Topology, emulate
 from fakexport.error import InvalidValue
 from fakexport.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
-from fakexport.parallel import Degrees, refuse_with_parallel
 from fakexport.planning.automatic_placement import AUTO, automatic_placement
 from fakexport.planning.plan_source import PlanSource
 from fakexport.planning.point import PlannedProgram
+from fakexport.planning.rank_degrees import check_parallel, degrees_on
 from fakexport.planning.search import greatest
 from fakexport.planning.smallest import smallest_machines
 from fakexport.planning.source_columns import SourceColumns
@@ -143,13 +143,11 @@ def plan(
         _refuse_accelerators(target)
     asked_dtype = None if dtype is None else parse_dtype(dtype)
     if parallel is not None:
-        _check_parallel(parallel, device_map, workload, is_smallest=smallest, is_eager=eager)
+        check_parallel(parallel, device_map, workload, is_smallest=smallest, is_eager=eager)
 
     def source_on(topology: Topology, placement: str | Mapping[str, str] | None) -> PlanSource:
         announce = on_progress or (lambda progress: None)
-        return PlanSource(
-            subject, topology, placement, asked_dtype, announce, _degrees_on(topology, parallel)
-        )
+        return PlanSource(subject, topology, placement, asked_dtype, announce, degrees_on(topology, parallel))
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
         return SourcePrograms(source_on(topology, placement), workload, has_aoti=aoti)
@@ -165,9 +163,6 @@ def plan(
         return report
     machines = smallest_machines(programs_on, next(asked.points()), is_parallel=parallel is not None)
     return replace(report, machines=machines)
-
-
-_OVER_ALL = ("tp", "tp,ep")
 
 
 @dataclass(frozen=True)
@@ -205,36 +200,6 @@ def _placed(
 
     found = automatic_placement(subject, topology, dtype, planned)
     return made[str(found.entries)], f"--device-map auto: {found.summary}"
-
-
-def _check_parallel(
-    parallel: str,
-    device_map: str | Mapping[str, str] | None,
-    workload: WorkloadName,
-    *,
-    is_smallest: bool,
-    is_eager: bool,
-) -> None:
-    """Refuse what does not go with parallelism."""
-    if is_eager:
-        raise InvalidValue("--parallel does not apply to --eager")
-    if parallel not in _OVER_ALL:
-        refuse_with_parallel(Degrees.parse(parallel), workload=workload, device_map=device_map)
-        if is_smallest:
-            raise InvalidValue(f"--smallest chooses the degree: write --parallel tp, not {parallel}")
-    refuse_with_parallel(Degrees(2), workload=workload, device_map=device_map)
-
-
-def _degrees_on(topology: Topology, parallel: str | None) -> Degrees | None:
-    """Return the degrees on some devices; `tp` is over all of them, and one device holds the whole model."""
-    if parallel is None:
-        return None
-    count = len(topology.accelerators)
-    if parallel in _OVER_ALL:
-        return Degrees(count, count if "ep" in parallel else 1) if count > 1 else None
-    degrees = Degrees.parse(parallel)
-    degrees.check_devices(topology)
-    return degrees
 
 
 def _several(option: str, size: int | Sequence[int] | None) -> tuple[int | None, ...]:
