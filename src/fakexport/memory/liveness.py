@@ -60,6 +60,11 @@ class Liveness:
         return (step for step in self.steps if isinstance(step, Visit))
 
     @functools.cached_property
+    def has_collectives(self) -> bool:
+        """Whether a step sends to other ranks, or receives from them."""
+        return any(step.operator.startswith("_c10d_functional.") for step in self.steps)
+
+    @functools.cached_property
     def symbols(self) -> tuple[str, ...]:
         """Names of the symbols that some size depends on, sorted: `s77`; `u0` only running tells."""
         found = {symbol.name for storage in self.storages for symbol in symbols_of(storage.bytes)}

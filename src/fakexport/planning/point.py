@@ -242,8 +242,7 @@ def _device(
     peak = sizes.peak(name, largest=largest * _FOLDED)
     profile = topology.device(name).profile
     by_kind = peak.bytes_by_kind
-    communicates = any(map(_is_collective, sizes.liveness.steps))
-    around = overheads(profile, multiplies=multiplies, communicates=communicates)
+    around = overheads(profile, multiplies=multiplies, communicates=sizes.liveness.has_collectives)
     workspace = sum(overhead.lower for overhead in around if overhead.is_allocated)
     allocated = peak.bytes + workspace
     if profile.device_type == "cuda":
@@ -281,10 +280,6 @@ def multiplying(found: Liveness) -> frozenset[str]:
         (found.steps[step].operator, found.storages[event]) for step, event in found.events if event >= 0
     )
     return frozenset(storage.device for operator, storage in taken if _PRODUCTS.search(operator))
-
-
-def _is_collective(step: Step) -> bool:
-    return step.operator.startswith("_c10d_functional.")
 
 
 def _peak(step: Step) -> PlannedPeak:
