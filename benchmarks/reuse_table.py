@@ -88,7 +88,7 @@ def _plot(rows: dict[int, dict[str, Any]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "fakexport"
+    matplotlib.rcParams |= {"svg.hashsalt": "fakexport", "svg.fonttype": "none"}
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 4))
