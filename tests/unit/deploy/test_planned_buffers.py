@@ -67,7 +67,7 @@ def test_control_flow_is_refused():
 def test_a_gpu_and_a_search_are_refused_in_one_line():
     with pytest.raises(InvalidValue, match="AOTInductor's buffers are planned for the CPU: code for cuda"):
         fe.plan(lambda: (Block(), (torch.ones(2, 3, 32, 32),)), target="H100", aoti=True)
-    with pytest.raises(InvalidValue, match="--max, --smallest and --workload train do not apply to --aoti"):
+    with pytest.raises(InvalidValue, match="--max, --smallest, --parallel and --workload"):
         fe.plan(lambda: (Block(), (torch.ones(2, 3, 32, 32),)), aoti=True, maximum=("batch",))
 
 
