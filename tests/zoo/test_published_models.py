@@ -30,6 +30,7 @@ PUBLISHED = {
     "vit-l": 0.304,
     "wav2vec2-large": 0.317,
     "dinov2-large": 0.304,
+    "bert-large": 0.336,
 }
 
 
