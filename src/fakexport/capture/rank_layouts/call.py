@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from fakexport._torch.operator_schema import argument_names
+from fakexport._torch.symbolic_numbers import hint_of
 
 from .layout import Common, Cut, Fault, Layout, Part
 
@@ -121,10 +122,7 @@ class Call:
 
 def sizes_of(value: torch.Tensor) -> tuple[int, ...]:
     """Return sizes, symbolic ones at the example; 0 where no example is known."""
-    return tuple(
-        size if isinstance(size, int) else size.node.hint if size.node.has_hint() else 0
-        for size in value.shape
-    )
+    return tuple(size if isinstance(size, int) else hint_of(size) or 0 for size in value.shape)
 
 
 def cut_of(operand: Operand) -> Cut:

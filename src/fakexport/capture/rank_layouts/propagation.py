@@ -145,7 +145,7 @@ class _Propagation:
             return rule(call)
         if _is_elementwise(call):
             return elementwise(call)
-        raise Fault(f"calls {call.name} on a part of the features, for which there is no sharding rule")
+        raise Fault(f"calls {call.name} on a part of the features, without a sharding rule")
 
     def _is_divided(self, node: Node, kind: str) -> bool:
         """Return whether a node divides by the ranks what is added up later, as a style of the plan says."""
