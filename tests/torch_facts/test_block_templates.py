@@ -54,8 +54,20 @@ def test_a_size_that_gets_a_node_is_forced():
     assert any("ones" in str(node.target) for node in found.nodes)
 
 
+def test_a_view_is_made_from_its_base():
+    found = template(lambda block, x: block.up(x).split(2, -1)[1].repeat(1, 2).t().t())
+
+    ((at, base),) = found.bases
+    assert str(found.nodes[at].target) == "aten.repeat.default"
+    ((how, (_, view)),) = found.outputs
+    assert (how, view.base) == ("made", base)
+
+
 LEFT_OUT = {
-    "view": lambda block, x: block.up(x).t().t(),
+    "view of the input": lambda block, x: x.t().t(),
+    "view as another dtype": lambda block, x: torch.view_as_real(
+        torch.complex(x[:, :2], block.up(x)[:, 2:])
+    ).flatten(1),
     "leaf": lambda block, x: block.up(x).detach().requires_grad_(),
 }
 

@@ -9,7 +9,13 @@ import torch
 from torch._export import config as export_config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConfig, FakeTensorMode
 
-from fakexport._torch.copied_values import CopiedValues, Originals, Returned, TraceNeeded
+from fakexport._torch.copied_values import (
+    CopiedValues,
+    Originals,
+    Returned,
+    TraceNeeded,
+    gradients_need_a_trace,
+)
 from fakexport._torch.fake_tensors import new_fake_mode, storage_identity
 from fakexport._torch.observed_tensors import numbers_of, tensor_facts
 
@@ -145,3 +151,28 @@ def test_what_watches_the_constructor_sees_each_copy(watching):
             later = CopiedValues({}, originals).fake(original)
 
     assert seen == [id(later)] != [id(unseen)]
+
+
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_a_view_is_made_again_with_its_base_and_what_autograd_forbids(has_gradients):
+    with FakeTensorMode() as mode:
+        original = torch.ones(4, 6, requires_grad=has_gradients) * 2
+        part = original.split(3, 1)[1]
+    base = Returned.of(original)
+    hits, misses = mode.cache_hits, mode.cache_misses
+
+    values = CopiedValues({})
+    copy, whole = (values.tensor(kept, lambda number: number) for kept in (Returned.of(part, base), base))
+
+    assert (mode.cache_hits, mode.cache_misses) == (hits, misses)
+    assert copy._base is whole
+    assert tensor_facts(copy) == tensor_facts(part)
+    assert numbers_of(copy) == numbers_of(part)
+    if has_gradients:
+        with pytest.raises(RuntimeError, match="multiple views"):
+            copy.add_(1)
+        with gradients_need_a_trace(), pytest.raises(TraceNeeded):
+            copy.grad_fn  # noqa: B018
+    else:
+        copy.add_(1)
+        assert whole._version == copy._version == 1

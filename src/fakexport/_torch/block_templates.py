@@ -9,7 +9,7 @@ Source: `torch/fx/experimental/proxy_tensor.py:proxy_call, track_tensor, _Module
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten
 
 from .block_recordings import LITERALS, MadeNode, NotReplayable, Recording
 from .copied_values import CopiedValues, Originals, Returned
+from .fake_tensors import storage_identity
 from .left_numbers import NewNumber, changed_symbols, new_numbers, newly_forced
 from .observed_tensors import (
     SymbolicNumber,
@@ -62,6 +63,7 @@ class Template:
         known_numbers: Positions of the sizes by the `id` of their symbolic node.
         new_numbers: Sizes that the call made and left.
         functions, last_function, calls: What it changed in the counters of the tracer.
+        bases: What it returned views of, and the positions of their nodes.
         outputs, output_spec: What it returned.
     """
 
@@ -78,6 +80,7 @@ class Template:
     functions: dict[Any, int]
     last_function: Any
     calls: dict[str, int]
+    bases: tuple[tuple[int, Returned], ...]
     outputs: tuple[tuple[str, Any], ...]
     output_spec: Any
     values: Originals = field(default_factory=Originals, repr=False)
@@ -104,6 +107,9 @@ def _template(recording: Recording, result: Any) -> Template:
                 raise NotReplayable(f"{made.node.name} takes {taken.name}, which no input leads to")
     functions = {f: n - recording.counts.get(f, 0) for f, n in tracer.torch_fn_counts.items()}
     leaves, spec = tree_flatten(result)
+    results = _Results(recording, index)
+    outputs = tuple(results.outputs(leaves))
+    results.check_counters()
     known: dict[int, int] = {}
     for at, number in enumerate(recording.numbers):
         known.setdefault(id(number.node), at)
@@ -118,11 +124,12 @@ def _template(recording: Recording, result: Any) -> Template:
         renewed=_renewed(tracer, recording, index),
         symbols=tuple(changed_symbols(tracer, recording)),
         known_numbers=known,
-        new_numbers=new_numbers(tracer, recording, index, outside, known, leaves),
+        new_numbers=new_numbers(tracer, recording, index, outside, known, [*leaves, *results.bases]),
         functions={f: n for f, n in functions.items() if n},
         last_function=tracer.torch_fn_metadata,
         calls=_calls(recording),
-        outputs=tuple(_outputs(leaves, recording, index)),
+        bases=results.places_of_bases(),
+        outputs=outputs,
         output_spec=spec,
     )
 
@@ -194,39 +201,95 @@ def _renewed(tracer: Any, recording: Recording, index: dict[Node, int]) -> dict[
     return found
 
 
-def _outputs(leaves: Sequence[Any], recording: Recording, index: dict[Node, int]) -> list[tuple[str, Any]]:
-    """Return how each leaf of the result is made; one that comes twice is made once."""
-    places: dict[int, int] = {}
-    found = []
-    for at, leaf in enumerate(leaves):
-        first = places.setdefault(id(leaf), at) if isinstance(leaf, torch.Tensor) else at
-        found.append(_output(leaf, recording, index) if first == at else ("again", first))
-    return found
+class _Results:
+    """How what a call returned is made; what is met twice is made once."""
+
+    def __init__(self, recording: Recording, index: dict[Node, int]) -> None:
+        self._recording = recording
+        self._index = index
+        self.bases: list[torch.Tensor] = []
+        self._tensors: list[tuple[torch.Tensor, int, Returned]] = []
+
+    def outputs(self, leaves: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        places: dict[int, int] = {}
+        for at, leaf in enumerate(leaves):
+            first = places.setdefault(id(leaf), at) if isinstance(leaf, torch.Tensor) else at
+            yield self._output(leaf) if first == at else ("again", first)
+
+    def check_counters(self) -> None:
+        """Raise unless each tensor that was made counts its changes by itself, as a copy does.
+
+        Views count with their base, which is copied so. An alias that autograd knows no view of does too.
+        """
+        roots = [tensor for tensor, _, returned in self._tensors if returned.base is None]
+        for at, root in enumerate(roots):
+            if any(_count_together(root, other) for other in (*roots[:at], *self._recording.tensors)):
+                raise NotReplayable("it returns a tensor that counts its changes with another one")
+
+    def _output(self, leaf: Any) -> tuple[str, Any]:
+        if isinstance(leaf, torch.Tensor):
+            known = self._recording.tensors
+            at = next((at for at, tensor in enumerate(known) if tensor is leaf), None)
+            return ("made", self._made(leaf)) if at is None else ("tensor", at)
+        if isinstance(leaf, SymbolicNumber):
+            return "number", leaf
+        if isinstance(leaf, LITERALS):
+            return "literal", leaf
+        raise NotReplayable(f"it returns a {type(leaf).__name__}")
+
+    def _made(self, tensor: Any) -> tuple[int, Returned]:
+        for known, at, returned in self._tensors:
+            if known is tensor:
+                return at, returned
+        at, returned = self._newly_made(tensor)
+        self._tensors.append((tensor, at, returned))
+        return at, returned
+
+    def _newly_made(self, tensor: Any) -> tuple[int, Returned]:
+        reason = why_not_observable(tensor)
+        proxy = proxy_of(self._recording.tracer, tensor)
+        if reason is not None or proxy is None or proxy.constant is not None:
+            raise NotReplayable(f"it returns {reason or 'a tensor that is not the value of a node'}")
+        if proxy.proxy.node not in self._index:
+            raise NotReplayable("it returns a tensor from outside")
+        if tensor.is_leaf and tensor.requires_grad:
+            raise NotReplayable("it returns a leaf of autograd")
+        returned = Returned.of(tensor, self._base(tensor) if tensor._is_view() else None)
+        copy = CopiedValues({}).tensor(returned, lambda number: number)
+        if _view_facts(copy) != _view_facts(tensor):
+            raise NotReplayable("it returns a tensor of which no copy can be made")
+        return self._index[proxy.proxy.node], returned
+
+    def _base(self, view: Any) -> Returned:
+        base = view._base
+        if any(base is tensor for tensor in self._recording.tensors):
+            raise NotReplayable("it returns a view of what it was given")
+        if base.dtype is not view.dtype:
+            raise NotReplayable("it returns a view that reads its memory as another dtype")
+        _, returned = self._made(base)
+        if all(base is not known for known in self.bases):
+            self.bases.append(base)
+        return returned
+
+    def places_of_bases(self) -> tuple[tuple[int, Returned], ...]:
+        """Return the position of the node of each base, and what it was."""
+        return tuple(map(self._made, self.bases))
 
 
-def _output(leaf: Any, recording: Recording, index: dict[Node, int]) -> tuple[str, Any]:
-    if isinstance(leaf, torch.Tensor):
-        at = next((at for at, tensor in enumerate(recording.tensors) if tensor is leaf), None)
-        return ("made", _made_output(leaf, recording.tracer, index)) if at is None else ("tensor", at)
-    if isinstance(leaf, SymbolicNumber):
-        return "number", leaf
-    if isinstance(leaf, LITERALS):
-        return "literal", leaf
-    raise NotReplayable(f"it returns a {type(leaf).__name__}")
+def _count_together(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether changes of one tensor count for the other. There is only `_version` to tell."""
+    if storage_identity(a) != storage_identity(b) or a.is_inference() or b.is_inference():
+        return False
+    before, other = a._version, b._version
+    torch._C._autograd._unsafe_set_version_counter((a,), (before + 1,))
+    try:
+        return b._version != other
+    finally:
+        torch._C._autograd._unsafe_set_version_counter((a,), (before,))
 
 
-def _made_output(tensor: Any, tracer: Any, index: dict[Node, int]) -> tuple[int, Returned]:
-    reason = why_not_observable(tensor)
-    proxy = proxy_of(tracer, tensor)
-    if reason is not None or proxy is None or proxy.constant is not None:
-        raise NotReplayable(f"it returns {reason or 'a tensor that is not the value of a node'}")
-    if proxy.proxy.node not in index:
-        raise NotReplayable("it returns a tensor from outside")
-    if tensor.is_leaf and tensor.requires_grad:
-        raise NotReplayable("it returns a leaf of autograd")
-    if tensor._is_view():
-        raise NotReplayable("it returns a view")
-    returned = Returned.of(tensor)
-    if tensor_facts(CopiedValues({}).tensor(returned, lambda number: number)) != tensor_facts(tensor):
-        raise NotReplayable("it returns a tensor of which no copy can be made")
-    return index[proxy.proxy.node], returned
+def _view_facts(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if not tensor._is_view():
+        return tensor_facts(tensor)
+    base: Any = tensor._base
+    return *tensor_facts(tensor), *tensor_facts(base), torch._C._autograd._get_creation_meta(tensor)

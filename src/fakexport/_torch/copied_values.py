@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,17 +46,23 @@ class Returned:
         like: Another tensor in the same memory.
         version: How often the returned one had been written to.
         requires_grad: Whether the returned one requires a gradient.
+        base: For a view, what autograd knows as its base.
+        creation: For a view, what autograd forbids to do with it.
     """
 
     like: FakeTensor
     version: int
     requires_grad: bool
+    base: Returned | None = None
+    creation: Any = None
 
     @classmethod
-    def of(cls, tensor: FakeTensor) -> Returned:
-        """Return what a tensor is now."""
+    def of(cls, tensor: FakeTensor, base: Returned | None = None) -> Returned:
+        """Return what a tensor is now; `base` is that of a view."""
         like = CopiedValues({storage_identity(tensor): tensor}).fake(tensor)
-        return cls(like, 0 if tensor.is_inference() else tensor._version, tensor.requires_grad)
+        creation = None if base is None else torch._C._autograd._get_creation_meta(tensor)
+        version = 0 if tensor.is_inference() else tensor._version
+        return cls(like, version, tensor.requires_grad, base, creation)
 
 
 def gradients_need_a_trace() -> Patches:
@@ -67,7 +73,9 @@ def gradients_need_a_trace() -> Patches:
 
     def grad_fn(tensor: torch.Tensor) -> Any:
         found = stock.__get__(tensor)
-        if type(found).__name__ == f"{_OfReplayedBlock.__name__}Backward":
+        # A view that a block returned is made by `as_strided`, also where autograd derives its origin anew.
+        # A view that the model makes in this way costs a trace more, if it is asked.
+        if type(found).__name__ in (f"{_OfReplayedBlock.__name__}Backward", "AsStridedBackward0"):
             raise TraceNeeded("the origin of a result of a block that was not traced itself")
         return found
 
@@ -135,6 +143,7 @@ class CopiedValues:
     def __init__(self, bases: dict[int, torch.Tensor], originals: Originals | None = None) -> None:
         self._bases = bases
         self._originals = originals or Originals()
+        self._returned: dict[int, torch.Tensor] = {}
 
     def copied(self, value: Any) -> Any:
         """Return a copy of a value: a fake tensor, a container of them, or anything else, as it is."""
@@ -151,7 +160,23 @@ class CopiedValues:
         return self._made([ValueFacts.of(like, size)])[0]
 
     def tensor(self, returned: Returned, size: Callable[[Any], Any]) -> torch.Tensor:
-        """Return what another call would have returned."""
+        """Return what another call would have returned; the same one each time, for the views of it."""
+        found = self._returned.get(id(returned))
+        if found is None:
+            make = self._new if returned.base is None else self._view
+            found = self._returned[id(returned)] = make(returned, size)
+        return found
+
+    def _view(self, returned: Returned, size: Callable[[Any], Any]) -> torch.Tensor:
+        assert returned.base is not None
+        base = self.tensor(returned.base, size)
+        facts = ValueFacts.of(returned.like, size)
+        with _unnoticed(facts.mode), torch.set_grad_enabled(returned.requires_grad):
+            made = base.as_strided(facts.shape, facts.strides, facts.offset)
+        torch._C._autograd._set_creation_meta(made, returned.creation)
+        return made
+
+    def _new(self, returned: Returned, size: Callable[[Any], Any]) -> torch.Tensor:
         like = returned.like
         made = self.fake(like, size)
         if returned.version:
@@ -196,6 +221,20 @@ class CopiedValues:
             return torch.as_strided(base, facts.shape, facts.strides, facts.offset)
         meta = torch.empty(0, dtype=facts.dtype, device=_META)
         return meta.set_(base.untyped_storage(), facts.offset, facts.shape, facts.strides)
+
+
+@contextmanager
+def _unnoticed(mode: FakeTensorMode) -> Iterator[None]:
+    """Enter a context in which an operator leaves no guard, and nothing in what fake mode remembers: what is
+    there decides which nodes a later operator leaves.
+    """
+    remembers = mode.cache_enabled
+    mode.cache_enabled = False
+    try:
+        with mode.shape_env.suppress_guards() if mode.shape_env else nullcontext():
+            yield
+    finally:
+        mode.cache_enabled = remembers
 
 
 def _fakes(value: Any) -> Iterator[FakeTensor]:

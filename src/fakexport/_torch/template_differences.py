@@ -11,6 +11,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from .block_templates import CopiedNode, Template
+from .copied_values import Returned
 from .fake_tensors import storage_identity
 from .observed_tensors import SymbolicNumber, tracing_paused
 
@@ -34,6 +35,7 @@ def _parts(template: Template) -> Iterator[Any]:
     for new in template.new_numbers.values():
         yield "size", str(new.number.node.expr), told.place(new.node), new.later is None
     yield "functions", template.functions, template.last_function, template.calls
+    yield "bases", [(at, told.returned(base)) for at, base in template.bases]
     yield "results", [told.output(how, what) for how, what in template.outputs], template.output_spec
 
 
@@ -68,11 +70,15 @@ class _Told:
     def output(self, how: str, what: Any) -> Any:
         if how == "made":
             at, returned = what
-            like = returned.like
-            numbers = (*like.shape, *like.stride(), like.storage_offset())
-            facts = returned.version, returned.requires_grad, [self.number(number) for number in numbers]
-            return how, at, self._value(like), facts
+            return how, at, self.returned(returned)
         return how, repr(what) if how == "literal" else self.number(what)
+
+    def returned(self, returned: Returned) -> Any:
+        like = returned.like
+        numbers = [self.number(n) for n in (*like.shape, *like.stride(), like.storage_offset())]
+        base = None if returned.base is None else self.returned(returned.base)
+        facts = returned.version, returned.requires_grad, returned.creation, numbers
+        return self._value(like), facts, base
 
     def _mapped(self, args: Any) -> Any:
         return map_arg(args, lambda node: _Name(str(self.place(node))))

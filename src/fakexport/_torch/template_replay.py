@@ -120,6 +120,9 @@ class _Replay:
             thunk.f, thunk.r = None, Proxy(made[position], tracer)
         for at, position in template.renewed.items():
             tracer.tensor_tracker[self._tensors[at]] = _ProxyTensor(Proxy(made[position], tracer), None)
+        for position, base in template.bases:
+            tensor = self._values.tensor(base, self._size)
+            track_tensor(tensor, Proxy(made[position], tracer), constant=None, tracer=tracer)
         for (how, what), tensor in zip(template.outputs, results, strict=True):
             if how == "made":
                 track_tensor(tensor, Proxy(made[what[0]], tracer), constant=None, tracer=tracer)
