@@ -47,8 +47,8 @@ def main() -> int:
     ways = [way for way in WAYS if way in options.ways.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         config = _with_layers(options.config, options.layers, Path(folder))
-        seconds, programs, blocks, growth = _measured(config, ways, options)
-    if (fault := _difference(programs)) is not None:
+        seconds, programs, blocks, growth = measured(config, ways, options)
+    if (fault := difference(programs)) is not None:
         print(f"error: {fault}", file=sys.stderr)
         return 1
     nodes = len(programs[ways[-1]].graph.nodes)
@@ -88,7 +88,7 @@ def _with_layers(config: str, layers: int | None, folder: Path) -> str:
     return str(path)
 
 
-def _measured(
+def measured(
     config: str, ways: list[str], options: argparse.Namespace
 ) -> tuple[dict[str, list[float]], dict[str, Any], Mapping[str, Any], int]:
     """Return seconds by way, programs by way, what was reused, and by how many bytes the process grew."""
@@ -155,7 +155,7 @@ def _timed(export: Callable[[], Any]) -> tuple[float, Any]:
         gc.enable()
 
 
-def _difference(programs: Mapping[str, Any]) -> str | None:
+def difference(programs: Mapping[str, Any]) -> str | None:
     from fakexport.program.identity import first_difference
 
     if {"reuse", "every block"} <= programs.keys():
