@@ -41,6 +41,8 @@ _REDUCES = frozenset(
                                  "native_group_norm", "batch_norm", "logsumexp", "std", "linalg_vector_norm")
 )  # fmt: skip
 _INSERTED = {"aten::index_copy": 3, "aten::index_copy_": 3, "aten::slice_scatter": 1}
+# How many arguments after the rows are of the matrices; offsets follow.
+_GROUPED = {"aten::_grouped_mm": 1, "aten::_scaled_grouped_mm": 1, "mxfp4::grouped_mm": 2}
 _MOST_STEPS_BACK = 200
 
 
@@ -87,10 +89,9 @@ class HeldReads:
     def read(self, node: Node, given: Sequence[Sources]) -> Sources:
         """Return the bytes that a product or a reduction reads for its arguments, whatever the kernel."""
         name = node.target.name() if isinstance(node.target, OpOverload) else ""
-        if name in ("aten::_grouped_mm", "aten::_scaled_grouped_mm") and len(given) > 1:
-            return self._left(
-                self.merged([given[0], self._experts(node, given[1], tensors_in(_value(node, 1)))])
-            )
+        if len(given) > (matrices := _GROUPED.get(name, len(given))):
+            chosen = [self._experts(node, given[i], i, matrices + 1) for i in range(1, matrices + 1)]
+            return self._left(self.merged([given[0], *chosen]))
         if name.startswith("aten::") and "attention" in name and _may_skip_keys(node):
             return self._left(given[0])
         return self._left(self.merged(given)) if name.startswith("aten::") else {}
@@ -149,11 +150,12 @@ class HeldReads:
         tensors = tensors_in(_value(node, 0))
         return _share(indices[0], sources, tensors) if is_first else {}
 
-    def _experts(self, node: Node, sources: Sources, tensors: Sequence[torch.Tensor]) -> Sources:
-        offsets = node.args[2] if len(node.args) > 2 else node.kwargs.get("offs")
+    def _experts(self, node: Node, sources: Sources, index: int, place: int) -> Sources:
+        """Return what is read of the matrices at `index` of the arguments; the offsets are at `place`."""
+        offsets = node.args[place] if len(node.args) > place else node.kwargs.get("offs")
         if not isinstance(offsets, Node):
             return sources
-        return _share(offsets, sources, tensors, least=1)
+        return _share(offsets, sources, tensors_in(_value(node, index)), least=1)
 
 
 def _share(source: Node, sources: Sources, tensors: Sequence[torch.Tensor], *, least: int = 0) -> Sources:

@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fakexport._torch.fake_tensors import mode_of
 from fakexport._torch.grouped_products import TRANSFORMERS, composed_product, product_arguments
+from fakexport._torch.mxfp4_products import PACKED, composed_packed_product
 from fakexport.program import copied_graph, derived_program, graph_modules, operator_name
 
 
@@ -42,7 +43,12 @@ def grouped_product(node: Node) -> Composition | None:
     return None if given is None else Composition(given, composed_product)
 
 
-IN_PYTHON: Compositions = MappingProxyType({TRANSFORMERS: grouped_product})
+def packed_product(node: Node) -> Composition:
+    """Return the composition of a product of groups with matrices in MXFP4."""
+    return Composition(tuple(node.all_input_nodes), composed_packed_product)
+
+
+IN_PYTHON: Compositions = MappingProxyType({TRANSFORMERS: grouped_product, PACKED: packed_product})
 """For a compiler that does not call Python."""
 
 

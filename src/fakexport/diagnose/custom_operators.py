@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fakexport._torch.fp8_products import NAMESPACE
+from fakexport._torch import fp8_products, mxfp4_products
 from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.operator_schema import is_python_operator
 from fakexport._torch.pytree import tree_map
@@ -21,8 +21,9 @@ from fakexport.error import type_and_line
 from fakexport.program import Visit, operator_name, walk
 from fakexport.rules import rule
 
-# The kernels of torchvision come from torch's own project, and torch cannot compare tensors in fp8.
-_NOT_CUSTOM = TORCH_NAMESPACES | {"torchvision", NAMESPACE}
+# The kernels of torchvision come from torch's own project, torch cannot compare tensors in fp8, and no
+# made-up input has the offsets that the operator for MXFP4 takes.
+_NOT_CUSTOM = TORCH_NAMESPACES | {"torchvision", fp8_products.NAMESPACE, mxfp4_products.NAMESPACE}
 _MUTATED = "not defined as mutable but was mutated"
 
 

@@ -96,13 +96,14 @@ def take_quantization(config: Any) -> Quantization | None:
     Args:
         config: Changed in place.
     Returns:
-        The outermost one; None if there was no quantization.
+        The outermost one; None if there was no quantization, or its settings say `"dequantize": true`.
     """
     inner = [value for name in config.sub_configs if (value := getattr(config, name, None)) is not None]
     found = [take_quantization(each) for each in inner if hasattr(each, "sub_configs")]
     if (settings := getattr(config, "quantization_config", None)) is not None:
         known = settings if isinstance(settings, dict) else {}
-        found.append(Quantization(str(known.get("quant_method") or "no method"), known))
+        if known.get("dequantize") is not True:
+            found.append(Quantization(str(known.get("quant_method") or "no method"), known))
         del config.quantization_config
     return next((each for each in reversed(found) if each), None)
 

@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import fakexport as fe
+from fakexport._torch.mxfp4_products import grouped_matmul, register_mxfp4_product
 from fakexport.costs import CostsAt, bounds, program_costs
 from fakexport.costs.bounds import fastest_rate
 from fakexport.devices import Topology, profile_named
@@ -253,6 +254,27 @@ def test_experts_in_groups_compute_each_row_once_and_read_those_chosen():
 
     assert found.flops == 2 * 4 * 16 * 8 + 2 * (4 * 2) * 16 * 32
     assert found.read_bytes == 4 * 16 * 2 + 8 * 16 * 2 + 2 * 16 * 32 * 2
+
+
+def test_experts_in_mxfp4_are_read_in_the_bytes_that_they_have():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            register_mxfp4_product()
+            self.router = nn.Linear(64, 8, bias=False, dtype=torch.bfloat16)
+            self.register_buffer("blocks", torch.zeros(8, 48, 2, 16, dtype=torch.uint8))
+            self.register_buffer("scales", torch.zeros(8, 48, 2, dtype=torch.uint8))
+
+        def forward(self, x):
+            chosen = self.router(x).topk(2, dim=-1).indices.flatten()
+            experts, order = chosen.sort()
+            ends = (experts <= torch.arange(8, device=x.device)[:, None]).sum(1)
+            return grouped_matmul(x.repeat_interleave(2, 0)[order], self.blocks, self.scales, ends)
+
+    found = cost_of(Packed(), torch.zeros(1, 64, dtype=torch.bfloat16), target="H100", device="cuda:0")
+
+    assert found.flops == 2 * 64 * 8 + 2 * 2 * 64 * 48
+    assert found.read_bytes == 64 * 2 + 8 * 64 * 2 + 2 * 48 * (64 // 2 + 64 // 32)
 
 
 def test_experts_that_get_tokens_by_data_may_get_none():

@@ -197,13 +197,13 @@ MISSING = {
     "gptq": ({"bits": 4}, "optimum", "requires optimum"),
     "awq": ({"bits": 4}, "gptqmodel", "requires gptqmodel"),
     "bitsandbytes": ({"load_in_4bit": True}, "bitsandbytes", "requires bitsandbytes"),
-    "mxfp4": ({}, "triton", "requires Triton"),
     "unheard-of": ({}, None, "transformers does not know the method 'unheard-of'"),
 }
 
 
 @pytest.mark.parametrize(
-    "method", [name if name == "mxfp4" else pytest.param(name, marks=pytest.mark.slow) for name in MISSING]
+    "method",
+    [name if name == "unheard-of" else pytest.param(name, marks=pytest.mark.slow) for name in MISSING],
 )
 def test_why_a_model_is_not_quantized_is_said(method: str, tmp_path: Path) -> None:
     more, package, says = MISSING[method]

@@ -11,6 +11,7 @@ import torch
 
 from fakexport._torch.fp8_products import NAMESPACE, register_fp8_products
 from fakexport._torch.grouped_products import TRANSFORMERS, register_grouped_product
+from fakexport._torch.mxfp4_products import PACKED, register_mxfp4_product
 from fakexport._torch.operator_reach import outside_reason
 from fakexport._torch.operator_registry import (
     TORCH_NAMESPACES,
@@ -151,9 +152,11 @@ def _registered(name: str) -> OpOverload | None:
 
 
 def _registrar(name: str) -> Callable[[], None] | None:
-    """Return what registers an operator of transformers, for which nothing else has to be imported."""
+    """Return what registers an operator of experts or fp8, for which nothing else has to be imported."""
     if name == TRANSFORMERS:
         return register_grouped_product
+    if name == PACKED:
+        return register_mxfp4_product
     return register_fp8_products if name.startswith(f"{NAMESPACE}.") else None
 
 

@@ -10,8 +10,9 @@ import torch
 from torch.fx import Node
 
 from fakexport._torch.grouped_products import TORCHS, TRANSFORMERS
+from fakexport._torch.mxfp4_products import PACKED
 
-from ..composed_program import Composition, Compositions, grouped_product
+from ..composed_program import Composition, Compositions, grouped_product, packed_product
 
 
 def _empty(node: Node) -> Composition | None:
@@ -57,5 +58,6 @@ WITHOUT_KERNEL: Compositions = MappingProxyType(
         "aten.sort.default": _sort,
         TORCHS: grouped_product,
         TRANSFORMERS: grouped_product,
+        PACKED: packed_product,
     }
 )

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from fakexport._torch.mxfp4_products import PACKED
 from fakexport.error import InvalidValue
 from fakexport.files import new_file
 from fakexport.program import devices_of_program, retarget, unbound_names
 
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
+from ..composed_program import composed, packed_product
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside, raw_chunks
 from .checking import check_model, shorten_notes
@@ -75,6 +77,7 @@ def compile_onnx(
     if target.suffix != ".onnx":
         raise InvalidValue(f"{target}: the name of an ONNX file must end in .onnx")
     program, notes = _on_the_cpu(program)
+    program = composed(program, {PACKED: packed_product})
     signature = Signature.of(program)
     say("converting to ONNX")
     converted = convert(program, signature, {**translations(), **(custom_translation_table or {})})

@@ -1,0 +1,108 @@
+"""Products with matrices in MXFP4: what the experts of gpt-oss's checkpoints compute.
+
+A number has 4 bits: a sign, two bits of exponent, one of mantissa. Two are in a byte, the first one in the
+lower half. 32 that follow each other share a scale, a power of two, stored as its exponent plus 127.
+transformers multiplies with Triton kernels of the hub, `kernels-community/gpt-oss-triton-kernels`, which
+are not registered with torch (transformers/integrations/mxfp4.py, 5.23), so the operator here has a name of
+its own. On data it dequantizes the matrix of each group and multiplies in the dtype of the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from .grouped_products import composed_product
+
+NAMESPACE = "mxfp4"
+PACKED = "mxfp4.grouped_mm.default"
+BLOCK = 32
+_BIAS = 127
+_registered: list[Any] = []
+
+
+def register_mxfp4_product() -> None:
+    """Register the operator and its formula of floating-point operations, once in a process."""
+    if _registered:
+        return
+    schema = "(Tensor rows, Tensor blocks, Tensor scales, Tensor offs) -> Tensor"
+    operator = torch.library.custom_op(f"{NAMESPACE}::grouped_mm", _product, mutates_args=(), schema=schema)
+    operator.register_fake(_empty)
+    _registered.append(operator)
+    register_flop_formula(getattr(torch.ops, NAMESPACE).grouped_mm, get_raw=True)(_flops)
+
+
+def grouped_matmul(rows: Tensor, blocks: Tensor, scales: Tensor, offs: Tensor) -> Tensor:
+    """Return the product of each row with the transposed matrix of its group.
+
+    Args:
+        rows: `[S, K]`, sorted by group; a floating-point dtype.
+        blocks: `[G, N, K / 32, 16]`, uint8.
+        scales: `[G, N, K / 32]`, uint8.
+        offs: `[G]`, of integers: where the rows of each group end.
+    Returns:
+        `[S, N]` in the dtype of `rows`; rows beyond the last group are zeros.
+    """
+    result: Tensor = getattr(torch.ops, NAMESPACE).grouped_mm(rows, blocks, scales, offs)
+    return result
+
+
+def refuse_cpu(rows: Tensor) -> None:
+    """Refuse what the kernels cannot take.
+
+    Raises:
+        NotImplementedError: a tensor on the CPU.
+    """
+    if rows.device.type == "cpu":
+        raise NotImplementedError(
+            "experts in MXFP4 run on a GPU only: transformers dequantizes them on a CPU"
+        )
+
+
+def dequantized(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return matrices `[..., N, K]` from blocks `[..., N, K / 32, 16]` and scales `[..., N, K / 32]`."""
+    codes = torch.stack((blocks % 16, blocks // 16), dim=-1).flatten(-2).to(torch.int32)
+    exponent, mantissa, sign = codes // 2 % 4, codes % 2, 1.0 - 2.0 * (codes // 8)
+    # As in IEEE 754: with an exponent of 0 there is no leading bit, and the number is as small as with 1.
+    twice = sign * (mantissa + 2 * exponent.clamp(max=1)) * torch.pow(2.0, exponent.clamp(min=1) - 1)
+    powers = torch.pow(2.0, scales.to(torch.int32) - _BIAS - 1)
+    return (twice * powers.unsqueeze(-1)).to(dtype).flatten(-2)
+
+
+def composed_packed_product(rows: Tensor, blocks: Tensor, scales: Tensor, offs: Tensor) -> Tensor:
+    """Return the product, made of operators that every runtime has; see `composed_product`."""
+    return composed_product(rows, dequantized(blocks, scales, rows.dtype).mT, offs)
+
+
+def _product(rows: Tensor, blocks: Tensor, scales: Tensor, offs: Tensor) -> Tensor:
+    result = rows.new_zeros(rows.shape[0], blocks.shape[1])
+    start = 0
+    for matrix, own, end in zip(blocks, scales, offs.tolist(), strict=True):
+        if start < end:
+            result[start:end] = rows[start:end] @ dequantized(matrix, own, rows.dtype).mT
+        start = end
+    return result
+
+
+def _empty(rows: Tensor, blocks: Tensor, scales: Tensor, offs: Tensor) -> Tensor:
+    groups, columns, count, width = blocks.shape
+    if blocks.dtype is not torch.uint8 or scales.dtype is not torch.uint8 or not rows.is_floating_point():
+        raise RuntimeError(
+            f"MXFP4 needs blocks and scales in uint8, not {blocks.dtype} and {scales.dtype}, and rows in a "
+            f"floating-point dtype, not {rows.dtype}"
+        )
+    if width * 2 != BLOCK or scales.shape != blocks.shape[:-1] or offs.shape != (groups,):
+        raise RuntimeError(
+            f"blocks {tuple(blocks.shape)}, scales {tuple(scales.shape)} and offsets {tuple(offs.shape)} of "
+            "MXFP4 do not match"
+        )
+    if rows.shape[-1] != count * BLOCK:
+        raise RuntimeError(f"rows of {rows.shape[-1]} do not match {count} blocks of {BLOCK}")
+    return rows.new_empty(rows.shape[0], columns)
+
+
+def _flops(rows: Tensor, blocks: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return 2 * rows.shape[0] * rows.shape[1] * blocks.shape[1]
