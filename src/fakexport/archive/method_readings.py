@@ -163,6 +163,13 @@ def report_of(found: Mapping[str, MethodReading], checkpoint: Checkpoint, *, nam
         entry_bytes=checkpoint.nbytes,
         converted=len(converted),
         findings=tuple(findings),
+        computed=tuple(
+            dict.fromkeys(
+                name_in_checkpoint(weight, reading.wants.prefix)
+                for reading in found.values()
+                for weight in reading.verified.match.computed
+            )
+        ),
     )
 
 

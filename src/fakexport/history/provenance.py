@@ -51,11 +51,17 @@ class Provenance:
     Args:
         parameters: Those of the model, by name. Of tied ones the first name is given.
         buffers: Its persistent buffers, by name.
+        is_seed_enough: Whether a draw after `torch.manual_seed` is determined by the code.
     """
 
     def __init__(
-        self, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor] | None = None
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        buffers: Mapping[str, torch.Tensor] | None = None,
+        *,
+        is_seed_enough: bool = True,
     ) -> None:
+        self._is_seed_enough = is_seed_enough
         self._parameters = _memories(parameters)
         weights = {**parameters, **(buffers or {})}
         self._weights = self._parameters | _memories(weights)
@@ -84,14 +90,16 @@ class Provenance:
             shared = self._storages.get(StorageWeakRef(tensor.untyped_storage()))
         if shared is not None:
             return Dependence("memory", shared)
-        return _Search(self._parameters).of(record.output, record.writes())
+        search = _Search(self._parameters, is_seed_enough=self._is_seed_enough)
+        return search.of(record.output, record.writes())
 
 
 class _Search:
     """Walks back from one tensor over what was read to compute it."""
 
-    def __init__(self, parameters: Mapping[Hashable, str]) -> None:
+    def __init__(self, parameters: Mapping[Hashable, str], *, is_seed_enough: bool) -> None:
         self._parameters = parameters
+        self._is_seed_enough = is_seed_enough
         self._pending: list[Operation] = []
         self._seen: set[int] = set()
         self._found: dict[DependenceKind, Dependence] = {}
@@ -108,7 +116,7 @@ class _Search:
         if operation.number in self._seen:
             return
         self._seen.add(operation.number)
-        if isinstance(operation, RandomOperation) and not operation.draw.is_seeded:
+        if isinstance(operation, RandomOperation) and not (self._is_seed_enough and operation.draw.is_seeded):
             self._note("random", operation.name, operation)
         effects = effects_of(operation.operator)
         if effects.ignores_values:

@@ -22,6 +22,7 @@ def weights_to_dict(report: WeightsReport) -> dict[str, Any]:
         "entries": report.entries,
         "entry_bytes": report.entry_bytes,
         "converted": report.converted,
+        "computed": list(report.computed),
         "findings": [_finding(finding) for finding in report.findings],
     }
 

@@ -29,6 +29,9 @@ def render_weights(report: WeightsReport) -> str:
         escaped(f"model       {report.source}: {plural(report.weights, 'weight')}"),
         escaped(f"checkpoint  {report.checkpoint}: {entries}{converted}"),
     ]
+    if report.computed:
+        listed = ", ".join(report.computed)
+        head.append(escaped(f"computed    {listed}: the checkpoint lacks them, as the model's class allows"))
     severities = [diagnostic.severity for diagnostic in report.diagnostics]
     errors = plural(severities.count("error"), "error")
     warnings = plural(severities.count("warning"), "warning")

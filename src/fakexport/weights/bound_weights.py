@@ -52,7 +52,8 @@ def read_weights(
             return bound
         if is_checking_finite:
             bound.findings.extend(_not_finite(made))
-        for name, (tensor, weight) in made.items():
+        computed = {name: (value, expected.all[name]) for name, value in match.computed.items()}
+        for name, (tensor, weight) in (made | computed).items():
             bound.tensors[name] = _fitted(tensor, weight, like[name])
         bound.findings.extend(_differing_ties(bound.tensors, expected))
     for names in expected.tied:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ class Match:
         failed: Why transformers' conversion fails, by name of the weight.
         missing: Missing keys: expected names that no entry provides, not even under an alias.
         unexpected: Unexpected keys: entries that the model does not use.
+        computed: Weights that no entry provides, with the values that the class of the model gives them.
     """
 
     made: Mapping[str, Weight]
@@ -40,6 +41,7 @@ class Match:
     failed: Mapping[str, tuple[Conversion, str]]
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
+    computed: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def faults(self, expected: ExpectedWeights) -> tuple[int, int]:
         """Return how many weights cannot be bound and how many entries are left over: the fewer the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from fakexport.weights.expectation import (
     fake_model,
 )
 from fakexport.weights.findings import findings_of
+from fakexport.weights.initial_values import initial_values
 from fakexport.weights.matching import Match, match
 from fakexport.weights.opening import open_checkpoint
 from fakexport.weights.weights_report import WeightsReport
@@ -79,9 +80,13 @@ def verified(
     """
     model = None if source is None else fake_model(source, topology=topology)
     found = match(checkpoint, expected, model, recipes)
-    is_program_alone = model is None and expected.model is None
-    if is_program_alone and any(found.faults(expected)) and (beside := _model_beside(checkpoint)) is not None:
-        found = match(checkpoint, expected, beside)
+    model = expected.model if model is None else model
+    if model is None and any(found.faults(expected)):
+        model = _model_beside(checkpoint, _dtype(expected))
+        found = found if model is None else match(checkpoint, expected, model)
+    computed = initial_values(model, {name: expected.all[name] for name in found.missing})
+    missing = tuple(name for name in found.missing if name not in computed)
+    found = replace(found, missing=missing, computed=computed)
     again = sum(len(names) - 1 for names in expected.tied)
     report = WeightsReport(
         source=name,
@@ -90,17 +95,24 @@ def verified(
         entries=len(checkpoint.entries),
         entry_bytes=checkpoint.nbytes,
         converted=len({entry for c in found.conversions.values() if c.operations for entry in c.entries}),
+        computed=tuple(computed),
         findings=findings_of(found, expected, checkpoint, is_converting=is_converting),
     )
     return Verified(report, found)
 
 
-def _model_beside(checkpoint: Checkpoint) -> nn.Module | None:
+def _dtype(expected: ExpectedWeights) -> torch.dtype | None:
+    """Return the floating-point dtype of the weights; None where they have several."""
+    found = {weight.dtype for weight in expected.weights.values() if weight.dtype.is_floating_point}
+    return found.pop() if len(found) == 1 else None
+
+
+def _model_beside(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module | None:
     """Return the fake model of the `config.json` next to a checkpoint, if transformers can build it."""
     config = None if checkpoint.folder is None else checkpoint.folder / "config.json"
     if config is None or not config.is_file():
         return None
     try:
-        return fake_model(f"hf:{config}")
+        return fake_model(f"hf:{config}", dtype=dtype)
     except ValueError:
         return None  # Then the names have to fit as they are, and the report says that they do not.

@@ -89,6 +89,8 @@ class WeightsReport:
         entries: How many the checkpoint has.
         entry_bytes: Bytes of these.
         converted: How many entries transformers merges, splits or transposes.
+        computed: Weights that the checkpoint lacks and the class of the model computes, as `from_pretrained`
+            does.
         findings: What does not fit: errors, then warnings.
     """
 
@@ -99,6 +101,7 @@ class WeightsReport:
     entry_bytes: int
     converted: int
     findings: tuple[WeightFinding, ...]
+    computed: tuple[str, ...] = ()
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
