@@ -18,6 +18,9 @@ from fakexport.program.symbol_range import SymbolRange, symbol_ranges
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
 from fakexport.program.walk import Visit, walk
+from fakexport.program.written_state import written_state
+
+_HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class ProgramSummary:
         parameters: Trainable or not, as the signature says.
         buffers: Persistent and not.
         constants: Tensors lifted from the graph (tensor literals, plain attributes).
+        state: Those of the three above that the program writes into, such as a cache that it keeps.
         inputs: What the caller passes, in order, constants included.
         outputs: What the program returns, preceded by the buffers and inputs that it changes.
         range_constraints: Symbol to range, sorted by name.
@@ -88,6 +92,7 @@ class ProgramSummary:
     parameters: TensorTotals
     buffers: TensorTotals
     constants: TensorTotals
+    state: TensorTotals
     inputs: tuple[ValueSummary, ...]
     outputs: tuple[ValueSummary, ...]
     range_constraints: Mapping[str, SymbolRange]
@@ -109,14 +114,18 @@ def summarise(program: ExportedProgram) -> ProgramSummary:
     values = {visit.node.name: visit.node.meta.get("val") for visit in visits if not visit.graph}
     spelling = Spelling()
     inputs = program.graph_signature.input_specs
+    held = {kind: [spec for spec in inputs if spec.kind is kind] for kind in _HELD}
+    written = written_state(program)
+    state = [spec for specs in held.values() for spec in specs if spec.target in written]
 
     return ProgramSummary(
         node_count=len(visits),
         call_count=operators.total(),
         operators=dict(sorted(operators.items())),
-        parameters=_totals(program, inputs, values, InputKind.PARAMETER),
-        buffers=_totals(program, inputs, values, InputKind.BUFFER),
-        constants=_totals(program, inputs, values, InputKind.CONSTANT_TENSOR),
+        parameters=_totals(program, held[InputKind.PARAMETER], values),
+        buffers=_totals(program, held[InputKind.BUFFER], values),
+        constants=_totals(program, held[InputKind.CONSTANT_TENSOR], values),
+        state=_totals(program, state, values),
         inputs=tuple(
             _value_summary(spec, spec.arg.name, values, spelling)
             for spec in inputs
@@ -128,13 +137,11 @@ def summarise(program: ExportedProgram) -> ProgramSummary:
     )
 
 
-def _totals(
-    program: ExportedProgram, specs: Iterable[InputSpec], values: Mapping[str, Any], kind: InputKind
-) -> TensorTotals:
+def _totals(program: ExportedProgram, specs: Iterable[InputSpec], values: Mapping[str, Any]) -> TensorTotals:
     tensors: dict[Hashable, torch.Tensor] = {}
     for spec in specs:
         value = values.get(spec.arg.name)
-        if spec.kind is kind and isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor):
             held = program.state_dict.get(spec.target or "", program.constants.get(spec.target or ""))
             tensors[tensor_identity(held) if isinstance(held, torch.Tensor) else spec.arg.name] = value
     bytes_per_device: Counter[str] = Counter()

@@ -14,6 +14,7 @@ from fakexport._torch.operator_effects import effects_of
 from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import argument_values
 from fakexport._torch.pytree import tree_leaves
+from fakexport.program.program_copy import graph_modules
 from fakexport.program.walk import attribute
 
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -35,10 +36,22 @@ def written_state(program: ExportedProgram) -> frozenset[str]:
         program: Captured, loaded or decomposed.
     """
     held = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.kind in _HELD}
-    written = _written_placeholders(program.graph_module, {})
+    written = _written_placeholders(program.graph_module, {}) if _has_writes(program) else set()
     names = {target for node in written if (target := held.get(node.name)) is not None}
     outputs = program.graph_signature.output_specs
     return frozenset({*names, *(spec.target for spec in outputs if spec.kind in _MUTATIONS and spec.target)})
+
+
+def _has_writes(program: ExportedProgram) -> bool:
+    """Return whether any operator writes, which is told without following what."""
+    graphs = [module.graph for module in graph_modules(program.graph_module)]
+    called = {node.target for graph in graphs for node in graph.nodes if node.op == "call_function"}
+    operators = [target for target in called if isinstance(target, OpOverload)]
+    return any(effects_of(operator).writes or _statistics_flag(operator) for operator in operators)
+
+
+def _statistics_flag(operator: OpOverload) -> str | None:
+    return _UPDATES_STATISTICS.get(operator.name().partition(".")[0])
 
 
 def _written_placeholders(owner: GraphModule, known: dict[GraphModule, set[Node]]) -> set[Node]:
@@ -76,7 +89,7 @@ def _written_inputs(node: Node, owner: GraphModule, known: dict[GraphModule, set
         return
     if isinstance(node.target, OpOverload):
         values = argument_values(node.target, node.args, node.kwargs)
-        flag = _UPDATES_STATISTICS.get(node.target.name().partition(".")[0])
+        flag = _statistics_flag(node.target)
         names = [name for _, name in effects_of(node.target).writes]
         names += ["running_mean", "running_var"] if flag is not None and values[flag] else []
         for name in names:

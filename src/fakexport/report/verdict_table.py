@@ -25,20 +25,26 @@ _PEAK_EXCEEDS = "FE506"
 _MOST_CONSTANTS = 4
 _NONE = "-"
 _MEMORY_LEFT = "memory left"
+STATE = "cache and state"
+"""Title of the column of `state_of`, which only a report with such tensors has; `plan` calls them so, too."""
 
 
 def verdict_table(report: Report, *, width: int) -> list[str]:
     """Return the lines of two tables: the facts, which are the same in every run, and what was measured.
 
-    Weights are parameters, buffers and constants. The memory that they leave is that of the fullest device
-    whose memory is known; what fits next to them is up to the inputs. Times are of this run, peak memory is
-    that of the process. A table that is too wide is cut into several below each other.
+    Weights are parameters, buffers and constants; those that the program writes into have a column of
+    their own. The memory that all of them leave is that of the fullest device whose memory is known; what
+    fits next to them is up to the inputs. Times are of this run, peak memory is that of the process. A
+    table that is too wide is cut into several below each other.
 
     Args:
         report: What the check found.
         width: Columns of text that there is room for.
     """
     rows = [_HEAD, *map(fact_cells, report.verdicts)]
+    if any(map(has_state, report.verdicts)):
+        state = [STATE, *map(state_of, report.verdicts)]
+        rows = [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, state, strict=True)]
     if any(verdict.memory_left for verdict in report.verdicts):
         left = [_MEMORY_LEFT, *(memory_left_text(report, verdict) for verdict in report.verdicts)]
         rows = [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, left, strict=True)]
@@ -80,8 +86,18 @@ def result_text(verdict: Verdict) -> str:
 
 
 def weights_of(verdict: Verdict) -> str:
-    """Return the bytes of parameters, buffers and constants per device: `8 x 94.5 GiB`; `-` for none."""
+    """Return the bytes of the weights per device: `8 x 94.5 GiB`; `-` for none."""
     return _NONE if verdict.summary is None else _weights_text(weight_bytes(verdict.summary))
+
+
+def has_state(verdict: Verdict) -> bool:
+    """Return whether the program writes into tensors that it holds."""
+    return verdict.summary is not None and verdict.summary.state.count > 0
+
+
+def state_of(verdict: Verdict) -> str:
+    """Return the bytes per device of what the program holds and writes into; `-` for none."""
+    return _NONE if verdict.summary is None else _weights_text(verdict.summary.state.bytes_per_device)
 
 
 def fact_cells(verdict: Verdict) -> tuple[str, ...]:
@@ -123,11 +139,12 @@ def _measured(verdict: Verdict) -> tuple[str, ...]:
 
 
 def weight_bytes(summary: ProgramSummary) -> Counter[str]:
-    """Return bytes of parameters, buffers and constants on each device."""
+    """Return bytes on each device of parameters, buffers and constants that the program does not write."""
     total: Counter[str] = Counter()
     for totals in (summary.parameters, summary.buffers, summary.constants):
         total.update(totals.bytes_per_device)
-    return total
+    total.subtract(summary.state.bytes_per_device)
+    return +total
 
 
 def _weights_text(sizes: Mapping[str, int]) -> str:

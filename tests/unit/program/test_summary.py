@@ -64,6 +64,8 @@ def test_every_kind_of_tensor_counts_under_its_own(many_kinds: ExportedProgram) 
     assert (summary.buffers.count, summary.buffers.elements) == (2, 8)
     assert (summary.constants.count, summary.constants.elements) == (2, 8)
     assert summary.constants.bytes_per_device == {"cpu": 32}
+    assert (summary.state.count, summary.state.elements) == (1, 4)  # of the buffers, the one that is written
+    assert summarise(many_kinds.run_decompositions({})).state == summary.state
 
 
 def test_inputs_tell_symbols_and_literals(many_kinds: ExportedProgram) -> None:

@@ -85,6 +85,7 @@ def summary(**changes: object) -> ProgramSummary:
         parameters=TensorTotals(4, 405_900_000_000, {"cpu": 880, "cuda:0": 840}),
         buffers=TensorTotals(1, 10, {"cuda:0": 40}),
         constants=TensorTotals(0, 0, {}),
+        state=TensorTotals(0, 0, {}),
         inputs=(ValueSummary("x", "user_input", "x", "float32", ("s0", "10"), "cpu"),),
         outputs=(ValueSummary("flag", "user_output", "", "bool", value="True"),),
         range_constraints={"s0": SymbolRange(1, 64), "u0": SymbolRange(0, None)},

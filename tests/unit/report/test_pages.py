@@ -7,7 +7,7 @@ import pytest
 
 from fakexport.archive.archive_difference import ArchiveDifference, FactDifference, WeightDifference
 from fakexport.diagnostics import Diagnostic, Fix, Label, Span
-from fakexport.program import ModuleSummary
+from fakexport.program import ModuleSummary, TensorTotals
 from fakexport.report import (
     PlannedModule,
     PlannedPeak,
@@ -27,6 +27,7 @@ from tests.unit.report.sample_reports import (
     everything_differs,
     full_report,
     report,
+    summary,
     transfer,
     verdict,
 )
@@ -93,6 +94,19 @@ def test_a_page_shows_all_parts_of_a_report():
     opened = [each for each in root.all("details") if "open" in each.attributes]
     first_error = next(each for each in checked.diagnostics if each.severity == "error")
     assert any(first_error.message in each.text for each in opened)
+
+
+@pytest.mark.parametrize("is_holding", [True, False])
+def test_what_the_program_writes_is_a_column_where_there_is_any(is_holding):
+    totals = TensorTotals(1, 1, {"cuda:0": 3 * 2**30})
+    state = TensorTotals(1, 1, {"cuda:0": 2**30}) if is_holding else TensorTotals(0, 0, {})
+    made = summary(parameters=totals, buffers=TensorTotals(0, 0, {}), state=state)
+
+    root = page_of(report(verdict(summary=made)))
+
+    (row,) = rows(root, "One row per target")
+    assert ("2.0 GiB" in row, row[-1] == "1.0 GiB") == (is_holding, is_holding)
+    assert ("3.0 GiB" in row) is not is_holding
 
 
 def test_tables_are_tables_to_a_screen_reader():

@@ -157,6 +157,19 @@ def test_the_weights_of_each_device_in_one_cell(totals, cell):
     assert weights_cell(totals) == cell
 
 
+def test_what_the_program_writes_is_apart_from_the_weights():
+    whole, kept = parameters(cuda_0=3 * 2**30), parameters(cuda_0=2**30)
+    holding = verdict(summary=summary(parameters=NOTHING, buffers=whole, state=kept, devices=()))
+    other = verdict("other", summary=summary(parameters=NOTHING, buffers=whole, devices=()))
+
+    header, first, second = render_report(report(holding, other), width=200).splitlines()[3:6]
+
+    weights, state = header.index("weights per device"), header.index("cache and state")
+    cells = [(row[weights:state].strip(), row[state:].split("  ")[0]) for row in (first, second)]
+    assert cells == [("2.0 GiB", "1.0 GiB"), ("3.0 GiB", "-")]
+    assert "cache and state" not in render_report(report(other), width=200)
+
+
 def test_uneven_weights_are_listed_below_the_table():
     uneven = summary(parameters=parameters(cuda_0=1, cuda_1=2, cuda_2=2, cuda_3=3), buffers=NOTHING)
 

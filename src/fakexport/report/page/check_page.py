@@ -28,10 +28,13 @@ from fakexport.report.quantity import bytes_text, seconds_text
 from fakexport.report.text import summary_line
 from fakexport.report.verdict import Report, Verdict
 from fakexport.report.verdict_table import (
+    STATE,
     fact_cells,
+    has_state,
     memory_left_text,
     remark_texts,
     result_text,
+    state_of,
     weight_bytes,
 )
 
@@ -98,11 +101,14 @@ def _sections(report: Report) -> Iterator[Section]:
 
 def _verdicts(report: Report) -> Table:
     choices = ("verdict", "devices")
-    columns = tuple(Column(title, is_choice=title in choices) for title in _HEAD)
-    return Table("One row per target", columns, tuple(_verdict(report, each) for each in report.verdicts))
+    is_shown = any(map(has_state, report.verdicts))
+    titles = (*_HEAD, STATE) if is_shown else _HEAD
+    columns = tuple(Column(title, is_choice=title in choices) for title in titles)
+    rows = tuple(_verdict(report, each, is_state_shown=is_shown) for each in report.verdicts)
+    return Table("One row per target", columns, rows)
 
 
-def _verdict(report: Report, verdict: Verdict) -> Row:
+def _verdict(report: Report, verdict: Verdict, *, is_state_shown: bool) -> Row:
     summary, timings = verdict.summary, verdict.timings
     _, result, *facts = fact_cells(verdict)
     keys: list[float | None] = [None] * len(facts)
@@ -119,6 +125,9 @@ def _verdict(report: Report, verdict: Verdict) -> Row:
         *(Cell(seconds_text(s), s) for s in (timings.build_s, timings.capture_s, timings.analyse_s)),
         Cell(bytes_text(timings.peak_rss_bytes), timings.peak_rss_bytes),
     ]
+    if is_state_shown:
+        state = None if summary is None else max(summary.state.bytes_per_device.values(), default=0)
+        cells.append(Cell(state_of(verdict), state))
     return Row(tuple(cells), tuple(_asked(verdict)))
 
 
