@@ -1,7 +1,8 @@
 """What a capture costs beside stock `torch.export` where nothing can be reused: small models of many types.
 
 Each fourth of the architectures that the tests know, with a few layers and sizes of some tens. Both ways
-trace the same fake model in one process, after a round that is not counted, and take turns. Processor time counts.
+trace the same fake model in one process, after a round that is not counted, and take turns. What counts is
+processor time.
 The operators of both programs are compared first.
 
     python -m benchmarks.small_models [--every 4] [--rounds 3] [--out rows.jsonl]
