@@ -107,7 +107,7 @@ def _differing(modules: list[nn.Module]) -> frozenset[str]:
 def _likes(
     named: dict[str, nn.Module], differing: frozenset[str], around: dict[str, int]
 ) -> dict[int, Likes]:
-    """Return the blocks that each block is like: at such a place, on such devices, with such attributes.
+    """Return the blocks that each block is like: at such a place, with such weights, devices and attributes.
 
     An attribute that is never the same is a position. Blocks inside of others that are reused as a whole are
     not like those that are not: their last call may never come.
@@ -121,7 +121,7 @@ def _likes(
         labels = [()] * len(modules)
     alike: dict[Any, list[int]] = {}
     for (name, module), label in zip(named.items(), labels, strict=True):
-        place = _NUMBERS.sub("", name), _outer(name, around), _devices(module)
+        place = _NUMBERS.sub("", name), _outer(name, around), _devices(module), _weights(module)
         alike.setdefault((place, label), []).append(id(module))
     kinds = [Likes(frozenset(members)) for members in alike.values()]
     return {member: kind for kind in kinds for member in kind.members}
@@ -132,6 +132,11 @@ def _outer(name: str, around: dict[str, int]) -> tuple[int, ...]:
     parts = name.split(".")
     paths = (".".join(parts[:at]) for at in range(1, len(parts)))
     return tuple(around[path] for path in paths if path in around)
+
+
+def _weights(module: nn.Module) -> tuple[Any, ...]:
+    """Return sizes and dtypes: what has others is never made from the same template."""
+    return tuple((weight.shape, weight.dtype) for weight in module.parameters())
 
 
 def _devices(module: nn.Module) -> frozenset[str]:
