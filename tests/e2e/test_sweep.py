@@ -74,6 +74,33 @@ def test_a_sweep_is_killed_goes_on_and_is_compared(tmp_path):
     assert compared.stdout.splitlines()[-1] == "0 worse, 6 missing, 0 better, 0 new, 2 the same"
 
 
+FRESH = """
+import sys
+assert "transformers" not in sys.modules, "transformers was imported for another source"
+import torch
+def linear(): return torch.nn.Linear(3, 2), (torch.ones(1, 3),)
+"""
+
+
+def test_a_line_of_a_sweep_is_what_the_command_says_alone(tmp_path):
+    sources = ["hf:distilbert", "hf:reformer", "fresh.py:linear"]
+    (tmp_path / "fresh.py").write_text(FRESH)
+    (tmp_path / "zoo.yaml").write_text(f"models: [{', '.join(sources)}]\ntargets: H100\ndtypes: bfloat16\n")
+
+    fakexport(tmp_path, "sweep", "zoo.yaml", "-o", "run.jsonl")
+
+    for line in (tmp_path / "run.jsonl").read_text().splitlines():
+        found = json.loads(line)
+        alone = fakexport(tmp_path, *found["command"].split()[1:], "--format", "json")
+        reports = [json.loads(alone.stdout), found["report"]]
+        for report in reports:
+            del report["measured"]
+        assert reports[0] == reports[1]
+        assert (found["status"] == "exports") == (alone.returncode == 0)
+        sources.remove(reports[0]["source"])
+    assert not sources
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

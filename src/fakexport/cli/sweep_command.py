@@ -10,12 +10,18 @@ import typer
 
 from fakexport.cli.options import NoProgress
 from fakexport.cli.progress_display import lines_on_stderr
-from fakexport.cli.streams import write_report
+from fakexport.cli.streams import write_error_line, write_report
 
 if TYPE_CHECKING:
     from fakexport.sweep import SweepItem, SweepRecord, Tally
 
 _WORKER = "fakexport.cli.limited_command"
+_COLD = "warning: checks take longer, each imports torch itself: {}"
+_CHECK = ("fakexport.cli.check_command", "fakexport.checking")
+_IMPORTS = {
+    "": _CHECK,
+    "hf:": (*_CHECK, "transformers.modeling_utils", "transformers.exporters.exporter_dynamo"),
+}
 Old = Annotated[Path, typer.Argument(metavar="OLD", help="File that `fakexport sweep` wrote.")]
 New = Annotated[Path, typer.Argument(metavar="NEW", help="A later one.")]
 
@@ -61,9 +67,10 @@ def sweep_command(
     found = read_zoo(zoo)
     asked = found.items if changed_since is None else changed_items(found, changed_since)
     items = _part(asked, shard)
-    sweep = Sweep(items, found.limits, found.path.resolve().parent, _WORKER, jobs)
+    sweep = Sweep(items, found.limits, found.path.resolve().parent, _WORKER, jobs, _IMPORTS)
     with closing(RunFile(output, resume=resume)) as file, lines_on_stderr(is_shown=not no_progress) as show:
-        run_sweep(sweep, file, None if show is None else lambda tally: show(_progress(tally)))
+        on_done = None if show is None else lambda tally: show(_progress(tally))
+        run_sweep(sweep, file, on_done, lambda reason: write_error_line(_COLD.format(reason)))
         records = [file.records[item.command] for item in items]
     write_report(_summary(records))
     if any(record.status != "exports" for record in records):

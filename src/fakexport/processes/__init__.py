@@ -3,5 +3,15 @@
 from .limited_process import Ended, Limits, run_limited
 from .machine import machine_text, processor_text
 from .parent import end_with_parent
+from .warm_start import NoWarmStart, WarmStart
 
-__all__ = ["Ended", "Limits", "end_with_parent", "machine_text", "processor_text", "run_limited"]
+__all__ = [
+    "Ended",
+    "Limits",
+    "NoWarmStart",
+    "WarmStart",
+    "end_with_parent",
+    "machine_text",
+    "processor_text",
+    "run_limited",
+]

@@ -16,6 +16,8 @@ from typing import BinaryIO
 
 from fakexport.error import FakexportError
 
+from .warm_start import Forked, WarmStart
+
 _POLL_S = 0.05
 
 
@@ -64,6 +66,7 @@ def run_limited(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     stop: threading.Event | None = None,
+    warm: WarmStart | None = None,
 ) -> Ended:
     """Run `python -m module ALIVE arguments...` to its end, or to a limit; then its children are killed too.
 
@@ -73,16 +76,52 @@ def run_limited(
         environment: Instead of this process's own.
         folder: Its working directory.
         stop: Once set, by any thread, the process is killed.
+        warm: Starts it, in its own folder and with this process's environment.
     Raises:
+        NoWarmStart: `warm` cannot start it.
         LimitsUnsupported: memory is limited, and the system does not say how much a process has.
     """
     if limits.bytes is not None and not Path("/proc/self/statm").exists():
         raise LimitsUnsupported("a limit of memory needs /proc, which this system does not have")
     alive, held = os.pipe()
     try:
-        started = time.monotonic()
+        process: _Started | Forked = (
+            _Started(module, alive, arguments, stdout, stderr, environment, folder)
+            if warm is None
+            else warm.run(module, arguments, alive=alive, stdout=stdout, stderr=stderr)
+        )
+        started, limit, end = time.monotonic(), None, None
+        try:
+            while (limit := _limit_met(process.pid, limits, started, stop)) is None:
+                if (end := process.ended(is_waiting=False)) is not None:
+                    break
+                time.sleep(_POLL_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            end = end or process.ended(is_waiting=True)
+        code, peak = end or (-signal.SIGKILL, 0)
+        return Ended(code if limit is None else None, limit, time.monotonic() - started, peak)
+    finally:
+        os.close(alive)
+        os.close(held)
+
+
+class _Started:
+    """A run in a new process, as `Forked` is one."""
+
+    def __init__(
+        self,
+        module: str,
+        alive: int,
+        arguments: Sequence[str],
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        environment: Mapping[str, str] | None,
+        folder: Path | None,
+    ) -> None:
         # -P: what lies in the working directory must not stand in for modules of Python.
-        process = subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(alive), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
@@ -92,35 +131,22 @@ def run_limited(
             pass_fds=(alive,),
             start_new_session=True,
         )
-        limit, peak = None, 0
-        try:
-            while (limit := _limit_met(process, limits, started, stop)) is None:
-                ended, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if ended:
-                    process.returncode, peak = os.waitstatus_to_exitcode(status), _bytes(usage.ru_maxrss)
-                    break
-                time.sleep(_POLL_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if process.returncode is None:
-                _, status, usage = os.wait4(process.pid, 0)
-                process.returncode, peak = os.waitstatus_to_exitcode(status), _bytes(usage.ru_maxrss)
-        code = process.returncode if limit is None else None
-        return Ended(code, limit, time.monotonic() - started, peak)
-    finally:
-        os.close(alive)
-        os.close(held)
+        self.pid = self._process.pid
+
+    def ended(self, *, is_waiting: bool) -> tuple[int, int] | None:
+        ended, status, usage = os.wait4(self.pid, 0 if is_waiting else os.WNOHANG)
+        if not ended:
+            return None
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return self._process.returncode, _bytes(usage.ru_maxrss)
 
 
-def _limit_met(
-    process: subprocess.Popen[bytes], limits: Limits, started: float, stop: threading.Event | None
-) -> str | None:
+def _limit_met(pid: int, limits: Limits, started: float, stop: threading.Event | None) -> str | None:
     if stop is not None and stop.is_set():
         return "stopped"
     if time.monotonic() - started > limits.seconds:
         return "seconds"
-    if limits.bytes is not None and _resident_bytes(process.pid) > limits.bytes:
+    if limits.bytes is not None and _resident_bytes(pid) > limits.bytes:
         return "bytes"
     return None
 

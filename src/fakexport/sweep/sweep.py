@@ -9,15 +9,15 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fakexport._version import __version__
-from fakexport.processes import Ended, Limits, machine_text, run_limited
+from fakexport.processes import Ended, Limits, NoWarmStart, WarmStart, machine_text, run_limited
 
 from .run_file import STATUSES, RunFile, SweepRecord
 from .sweep_item import SweepItem
@@ -37,6 +37,8 @@ class Sweep:
         folder: Where their sources are relative to.
         module: Runs the arguments of `fakexport` after `ALIVE`, as `run_limited` says.
         jobs: How many run at a time.
+        imports: By the beginning of a source, what its check imports before it reads the source: these
+            processes are forked from one that has imported it. The longest beginning counts.
     """
 
     items: Sequence[SweepItem]
@@ -44,6 +46,7 @@ class Sweep:
     folder: Path
     module: str
     jobs: int = 1
+    imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,15 +65,23 @@ class Tally:
     seconds_left: float
 
 
-def run_sweep(sweep: Sweep, file: RunFile, on_done: Callable[[Tally], None] | None = None) -> None:
+def run_sweep(
+    sweep: Sweep,
+    file: RunFile,
+    on_done: Callable[[Tally], None] | None = None,
+    on_cold: Callable[[str], None] | None = None,
+) -> None:
     """Run the checks that the file does not have yet, and append each when it ends.
 
     An exception, such as that of Ctrl-C, ends the processes that run; they are not in the file.
+
+    Args:
+        on_cold: Called with the reason, once for each, why checks import everything themselves.
     """
     waiting = [item for item in sweep.items if item.command not in file.records]
     started, stop = time.monotonic(), threading.Event()
-    with ThreadPoolExecutor(sweep.jobs) as pool:
-        runs = [pool.submit(_record, item, sweep, stop) for item in waiting]
+    with _starts(sweep, on_cold) as start, ThreadPoolExecutor(sweep.jobs) as pool:
+        runs = [pool.submit(_record, item, sweep, stop, start) for item in waiting]
         try:
             for ran, future in enumerate(as_completed(runs), 1):
                 file.add(future.result())
@@ -85,10 +96,46 @@ def run_sweep(sweep: Sweep, file: RunFile, on_done: Callable[[Tally], None] | No
             raise
 
 
-def _record(item: SweepItem, sweep: Sweep, stop: threading.Event) -> SweepRecord:
+_Run = Callable[..., Ended]
+
+
+@contextmanager
+def _starts(sweep: Sweep, on_cold: Callable[[str], None] | None) -> Iterator[Callable[[SweepItem], _Run]]:
+    """Return what starts the process of an item; in the end the processes that were forked from end."""
+    warm = {start: WarmStart(modules, sweep.folder) for start, modules in sweep.imports.items()}
+    told: set[str] = set()
+
+    def run_of(item: SweepItem) -> _Run:
+        starts = [start for start in warm if item.source.startswith(start)]
+        # A library of operators is imported before anything else.
+        if not starts or item.libraries:
+            return run_limited
+        chosen = warm[max(starts, key=len)]
+
+        def run(*args: Any, **options: Any) -> Ended:
+            try:
+                return run_limited(*args, **options, warm=chosen)
+            except NoWarmStart as error:
+                if on_cold is not None and str(error) not in told:
+                    told.add(str(error))
+                    on_cold(str(error))
+                return run_limited(*args, **options)
+
+        return run
+
+    try:
+        yield run_of
+    finally:
+        for each in warm.values():
+            each.close()
+
+
+def _record(
+    item: SweepItem, sweep: Sweep, stop: threading.Event, start: Callable[[SweepItem], _Run]
+) -> SweepRecord:
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         arguments = [*item.arguments, *_ON_THE_COMMAND_LINE]
-        ended = run_limited(
+        ended = start(item)(
             sweep.module,
             arguments,
             sweep.limits,

@@ -46,16 +46,16 @@ def sweep_of(tmp_path, monkeypatch):
     (tmp_path / "part.py").write_text(_PART)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def made(sources):
+    def made(sources, imports=None):
         items = [SweepItem(source=source) for source in sources]
-        return Sweep(items, Limits(5, 2**27), tmp_path, "part", jobs=2)
+        return Sweep(items, Limits(5, 2**27), tmp_path, "part", jobs=2, imports=imports or {})
 
     return made
 
 
-def run(sweep, path, *, resume=False, on_done=None):
+def run(sweep, path, *, resume=False, on_done=None, on_cold=None):
     with closing(RunFile(path, resume=resume)) as file:
-        run_sweep(sweep, file, on_done)
+        run_sweep(sweep, file, on_done, on_cold)
     return read_run(path)
 
 
@@ -68,6 +68,21 @@ def test_whatever_becomes_of_a_check_is_a_line(sweep_of, tmp_path):
     assert outcomes == _EXPECTED
     assert [tally.done for tally in tallies] == list(range(1, 10))
     assert (tallies[-1].total, tallies[-1].bad, tallies[-1].seconds_left) == (9, 8, 0)
+
+
+@pytest.mark.parametrize(
+    ("module", "reasons"), [("fractions", []), ("absent_module", ["absent_module cannot be imported once"])]
+)
+def test_checks_that_start_with_their_imports(sweep_of, tmp_path, module, reasons):
+    told = []
+
+    found = run(sweep_of(_EXPECTED, {"": [module]}), tmp_path / "run.jsonl", on_cold=told.append)
+
+    outcomes = {record.command.split()[2]: (record.status, record.reason) for record in found.values()}
+    assert outcomes == _EXPECTED
+    assert [reason.startswith(expected) for reason, expected in zip(told, reasons, strict=True)] == [
+        True for _ in reasons
+    ]
 
 
 def test_a_sweep_that_was_killed_goes_on(sweep_of, tmp_path):

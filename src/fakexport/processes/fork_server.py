@@ -1,0 +1,68 @@
+"""Import modules once, then fork for each run: `python -m fakexport.processes.fork_server SOCKET MODULES...`.
+
+`WarmStart` starts it and describes what a run gets. Each run has two processes: one that waits for the other
+and says how it ended, and the one that runs. Linux only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import socket
+import struct
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+# The process of a run, then its status of `os.wait4` and the most memory that it had, in KiB.
+STARTED, ENDED = struct.Struct("i"), struct.Struct("iq")
+_LONGEST = 1 << 20
+
+
+def _serve(channel: socket.socket) -> None:
+    """Return once nobody asks any more; in a process that was forked for a run, after the run."""
+    while True:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        asked, files, _, _ = socket.recv_fds(channel, _LONGEST, 4)
+        if not asked:
+            return
+        if os.fork() == 0:
+            channel.close()
+            return _run(*files, asked=json.loads(asked))
+        for file in files:
+            os.close(file)
+
+
+def _run(alive: int, stdout: int, stderr: int, status: int, *, asked: list[str]) -> None:
+    running = os.fork()
+    if running:
+        os.close(alive)
+        _, code, usage = os.wait4(running, 0)
+        with suppress(OSError):  # Who asked is gone.
+            os.write(status, ENDED.pack(code, usage.ru_maxrss))
+        os._exit(0)
+    os.setsid()
+    os.write(status, STARTED.pack(os.getpid()))
+    for file, number in ((stdout, 1), (stderr, 2)):
+        os.dup2(file, number)
+    for file in (stdout, stderr, status):
+        os.close(file)
+    if (random := sys.modules.get("numpy.random")) is not None:
+        random.seed()  # As a process of its own has it. The `random` of Python does this by itself.
+    module, *arguments = asked
+    sys.argv = [sys.argv[0], str(alive), *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _channel = socket.socket(fileno=int(sys.argv[1]))
+    for _name in sys.argv[2:]:
+        importlib.import_module(_name)
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        sys.exit("importing started a thread")
+    _channel.send(b"ready")
+    _serve(_channel)
