@@ -181,6 +181,13 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
         lambda m: "pass integer indices: `.long()` here, or an input of int64",
     ),
     (
+        re.compile(r"'(NoneType|bool|int|float|str|tuple|list|dict)' object has no attribute '(\w+)'"),
+        lambda m: (
+            f"pass an input, or set what the constructor reads, so that the value before `.{m[2]}` is not "
+            f"{'None' if m[1] == 'NoneType' else f'of type {m[1]}'}"
+        ),
+    ),
+    (
         re.compile(r"'(\w+)' object has no attribute '(\w+)'"),
         lambda m: f"assign `self.{m[2]}` in the constructor of {m[1]}, or correct the name",
     ),

@@ -7,7 +7,7 @@ from torch import nn
 
 from fakexport.sources.input_request import InputRequest
 
-__all__ = ["features", "spectrogram", "waveform"]
+__all__ = ["features", "features_mask", "latents", "spectrogram", "waveform"]
 
 FRAMES = 64  # a good second of speech, after the convolutions; divisible by what models subsample by
 SAMPLES = 16_000
@@ -52,6 +52,18 @@ def features(request: InputRequest) -> torch.Tensor:
     width = request.setting("feature_projection_input_dim", "input_dim", default=bins or 80)
     channel = (1,) if request.config.model_type in _IMAGE_LIKE_TYPES else ()
     return request.floats(request.batch, *channel, 2 * FRAMES, width)
+
+
+def features_mask(request: InputRequest) -> torch.Tensor:
+    """Return which frames of `input_features` are sound, all of them: `[batch, frames]`."""
+    *_, first, second = features(request).shape
+    is_first = second == request.setting("num_mel_bins", "feature_size")
+    return request.ids(request.batch, first if is_first else second, value=1)
+
+
+def latents(request: InputRequest) -> torch.Tensor:
+    """Return what a decoder makes a sound of: `[batch, width, frames]`."""
+    return request.floats(request.batch, request.setting("hidden_size"), FRAMES)
 
 
 def spectrogram(request: InputRequest) -> torch.Tensor:

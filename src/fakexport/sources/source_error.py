@@ -36,6 +36,8 @@ _OF_ONE_TORCH = frozenset(
     {"torchaudio", "torchvision", "xformers"}
     | {library.package for library in LIBRARIES if library.needs_torchvision}
 )
+# transformers' `requires_backends` for a package that is not installed.
+_ASKED_BY_TRANSFORMERS = re.compile(r"requires the (\w+) library but it was not found in your environment")
 _BUILD = re.compile(r"cpu|xpu|cu[0-9]+|rocm[0-9.]+")
 
 
@@ -108,11 +110,15 @@ def how_to_install(error: BaseException) -> str | None:
     Args:
         error: Any exception.
     """
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        name = error.name
+    elif isinstance(error, ImportError) and (asked := _ASKED_BY_TRANSFORMERS.search(str(error))):
+        name = asked[1]
+    else:
         return None
-    module = error.name.partition(".")[0]
+    module = name.partition(".")[0]
     if module in sys.modules:
-        return f"install a version of {module} that has {error.name}"
+        return f"install a version of {module} that has {name}"
     if module in _PACKAGES:
         package = _PACKAGES[module] or module.replace("_", "-")
         return f"run `{shlex.quote(sys.executable)} -m pip install {_requirement(module, package)}`"

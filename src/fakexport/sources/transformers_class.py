@@ -72,7 +72,8 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
     for name in architectures:
         if takes_class(str(name), config):
             return _class(str(name)), None
-    autos = [auto for name in AUTO_CLASSES if (auto := _from_auto(name, config)) is not None]
+    names = [name for name in AUTO_CLASSES if name != "AutoModelForCTC" or _has_vocabulary(config)]
+    autos = [auto for name in names if (auto := _from_auto(name, config)) is not None]
     # Of a composite type a class may be registered that takes but a part of it, or one of a related type.
     found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
     found = found or next(iter(autos), None)
@@ -80,6 +81,11 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
         raise SourceError(f"{place}: no class of transformers accepts {config.model_type!r}")
     missing = f"transformers has no {architectures[0]}" if architectures else f"{place} names no class"
     return found, f"{missing}: {found.__name__} assumed"
+
+
+def _has_vocabulary(config: Any) -> bool:
+    """Return False where `vocab_size` is None: speech encoders that are not trained to write yet."""
+    return getattr(config, "vocab_size", 0) is not None
 
 
 def takes_class(name: str, config: Any) -> bool:

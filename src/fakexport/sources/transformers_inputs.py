@@ -14,7 +14,7 @@ from torch import nn
 
 from fakexport._torch.fake_tensors import mode_of
 from fakexport.history import recording
-from fakexport.sources.audio_inputs import features, spectrogram, waveform
+from fakexport.sources.audio_inputs import features, features_mask, latents, spectrogram, waveform
 from fakexport.sources.image_inputs import flattened_patches, image, video
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.placeholder_tokens import with_other_modalities
@@ -135,7 +135,12 @@ _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
 
 # The same, where other types do without.
 _GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"bros": ("bbox",), "pi0": ("noise", "timestep"), "udop": ("bbox",)}
+    {
+        "audioflamingo3_encoder": ("input_features_mask",),
+        "bros": ("bbox",),
+        "pi0": ("noise", "timestep"),
+        "udop": ("bbox",),
+    }
 )
 
 _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
@@ -154,6 +159,8 @@ _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
         "bbox": _boxes,
         "input_values": waveform,
         "input_features": features,
+        "input_features_mask": features_mask,
+        "latents": latents,
         "spectrogram": spectrogram,
         "state": _robot_state,
         "noise": _noise,

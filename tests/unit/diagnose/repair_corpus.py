@@ -300,6 +300,16 @@ CORPUS = {
         "torch.randn(2, 6)",
         is_same=False,
     ),
+    "attribute of None": Failing(
+        "FE202",
+        "the value before `.sum` is not None",
+        "return x + self.bias.sum()",
+        "return x + self.bias.sum()",
+        "torch.randn(2, 6)",
+        init="self.bias = None",
+        init_after="self.bias = nn.Parameter(torch.ones(6))",
+        is_same=False,
+    ),
     "attribute that is not there": Failing(
         "FE202",
         "assign `self.projection` in the constructor of Model",

@@ -48,6 +48,7 @@ def build(spec: str, **options) -> torch.nn.Module:
         ("blenderbot", "BlenderbotForConditionalGeneration"),
         ("whisper", "WhisperForConditionalGeneration"),
         ("wav2vec2", "Wav2Vec2ForCTC"),
+        ("wav2vec2-conformer", "Wav2Vec2ConformerForSequenceClassification"),  # without a vocabulary
         ("vit", "ViTForImageClassification"),
         ("clip", "CLIPModel"),
         ("llama4", "Llama4ForConditionalGeneration"),

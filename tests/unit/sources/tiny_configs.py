@@ -241,6 +241,14 @@ TINY = {
         },
         {"spectrogram": (2, 128, 12)},
     ),
+    "audioflamingo3_encoder": (
+        {**ENCODER, "num_mel_bins": 20, "max_source_positions": 32},
+        {"input_features": (2, 20, 64), "input_features_mask": (2, 64)},
+    ),
+    "pocket_tts_audio_tokenizer_decoder": (
+        {**ENCODER, "num_filters": 4, "upsample_groups": 32, "num_key_value_heads": 4, "head_dim": 8},
+        {"latents": (2, 32, 64)},
+    ),
     "pi0": (
         {
             "chunk_size": 4,
