@@ -18,7 +18,7 @@ from transformers import AutoConfig
 _HEADER = """\
 # Model types of transformers {version}: {count}, of which {parts} are a part of another one.
 # Written by tools/transformers_zoo.py.
-timeout: 180
+timeout: 120
 memory: 6 GiB
 dtypes: bfloat16
 models:

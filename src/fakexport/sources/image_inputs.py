@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -47,11 +48,16 @@ def _channels(request: InputRequest) -> int:
 
 
 def height_and_width(request: InputRequest) -> tuple[int, int]:
-    """Return the size of an image in pixels: that of the config, else 224 x 224; larger if the model cuts its
-    patches into windows and they are not a multiple (RF-DETR).
+    """Return the size of an image in pixels: that of the config, else 224 x 224; another if the model lists how
+    many patches it takes (Aria), and larger if it cuts them into windows of which they are not a multiple
+    (RF-DETR).
     """
     windows, patch = request.setting("num_windows_side", "num_windows"), request.setting("patch_size")
     height, width = _size(request)
+    if (taken := request.setting("projector_patch_to_query_dict")) and isinstance(patch, int):
+        listed = {count: math.isqrt(count) * patch for count in sorted(taken)}
+        count = (height // patch) * (width // patch)
+        return (height, width) if count in listed else (next(iter(listed.values())),) * 2
     if not isinstance(windows, int) or not isinstance(patch, int):
         return height, width
     multiple = windows * patch

@@ -241,6 +241,20 @@ TINY = {
         },
         {"spectrogram": (2, 128, 12)},
     ),
+    "aria": (
+        {
+            "vision_config": {"model_type": "idefics3_vision", **IMAGE},
+            "text_config": {"model_type": "aria_text", **TEXT, "moe_num_experts": 4, "moe_topk": 2},
+            "projector_patch_to_query_dict": {"25": 4},  # Not the 4 x 4 of the image size.
+            "image_token_index": 9,
+        },
+        {
+            "input_ids": (2, 20),
+            "pixel_values": (2, 3, 40, 40),
+            "pixel_mask": (2, 40, 40),
+            "attention_mask": (2, 20),
+        },
+    ),
     "audioflamingo3_encoder": (
         {**ENCODER, "num_mel_bins": 20, "max_source_positions": 32},
         {"input_features": (2, 20, 64), "input_features_mask": (2, 64)},
