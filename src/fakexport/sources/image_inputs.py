@@ -48,9 +48,10 @@ def _channels(request: InputRequest) -> int:
 
 
 def height_and_width(request: InputRequest) -> tuple[int, int]:
-    """Return the size of an image in pixels: that of the config, else 224 x 224; another if the model lists how
-    many patches it takes (Aria), and larger if it cuts them into windows of which they are not a multiple
-    (RF-DETR).
+    """Return the size of an image in pixels: that of the config, else 224 x 224.
+
+    Another if the model lists how many patches it takes (Aria), and larger if it cuts its patches into
+    windows and they are not a multiple (RF-DETR).
     """
     windows, patch = request.setting("num_windows_side", "num_windows"), request.setting("patch_size")
     height, width = _size(request)
