@@ -49,7 +49,8 @@ def features(request: InputRequest) -> torch.Tensor:
         return request.floats(request.batch, bins, 2 * window)  # Qwen's speech encoders read windows
     if bins is not None and _has_convolution_over(bins, request.module):
         return request.floats(request.batch, bins, 2 * (positions or FRAMES))
-    width = request.setting("feature_projection_input_dim", "input_dim", default=bins or 80)
+    stacked = request.setting("num_stacked_frames", default=1)
+    width = request.setting("feature_projection_input_dim", "input_dim", default=(bins or 80) * stacked)
     channel = (1,) if request.config.model_type in _IMAGE_LIKE_TYPES else ()
     return request.floats(request.batch, *channel, 2 * FRAMES, width)
 
@@ -57,8 +58,8 @@ def features(request: InputRequest) -> torch.Tensor:
 def features_mask(request: InputRequest) -> torch.Tensor:
     """Return which frames of `input_features` are sound, all of them: `[batch, frames]`."""
     *_, first, second = features(request).shape
-    is_first = second == request.setting("num_mel_bins", "feature_size")
-    return request.ids(request.batch, first if is_first else second, value=1)
+    is_last = first == request.setting("num_mel_bins", "feature_size")
+    return request.ids(request.batch, second if is_last else first, value=1)
 
 
 def latents(request: InputRequest) -> torch.Tensor:

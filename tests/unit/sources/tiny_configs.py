@@ -259,6 +259,16 @@ TINY = {
         {**ENCODER, "num_mel_bins": 20, "max_source_positions": 32},
         {"input_features": (2, 20, 64), "input_features_mask": (2, 64)},
     ),
+    "fun_asr_nano_encoder": (
+        {
+            **ENCODER,
+            "max_position_embeddings": 256,
+            "num_mel_bins": 4,
+            "num_stacked_frames": 5,
+            "num_timestamp_prediction_layers": 1,
+        },
+        {"input_features": (2, 128, 20), "input_features_mask": (2, 128)},
+    ),
     "pocket_tts_audio_tokenizer_decoder": (
         {**ENCODER, "num_filters": 4, "upsample_groups": 32, "num_key_value_heads": 4, "head_dim": 8},
         {"latents": (2, 32, 64)},
