@@ -35,6 +35,7 @@ A check took {seconds} s on average, and {slowest} s at most, two at a time on a
 other work, and {median} MiB of memory ({most} MiB at most). It was killed at 120 s or 6 GiB.
 
 {environments}
+- torchvision and timm are not installed: types with a backbone of timm cannot be built.
 - Each check is `fakexport check hf:TYPE {options}`.
 
 ```
@@ -97,7 +98,7 @@ def _environment(found: dict[str, Any], commit: str) -> str:
 def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
     first = {record["command"]: record for record in run}
     other = [each for each in again if _outcome(each) != _outcome(first[each["command"]])]
-    told = "All came out with the same status, reason and diagnostics." if not other else "These differ:"
+    told = "All came out with the same status, reason and findings." if not other else "These differ:"
     lines = [f"{len(again)} of the types that ran, drawn at random, were run again. {told}", ""]
     for record in other:
         before = first[record["command"]]
@@ -106,7 +107,9 @@ def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
 
 
 def _outcome(record: dict[str, Any]) -> tuple[Any, ...]:
-    return record["status"], record["reason"], (record["report"] or {}).get("diagnostics")
+    """Return what must be the same again: not the words of a fix, which the source may have changed."""
+    found = [{**diagnostic, "fix": None} for diagnostic in (record["report"] or {}).get("diagnostics", [])]
+    return record["status"], record["reason"], found
 
 
 def _reasons(zoo: dict[str, Any]) -> str:
