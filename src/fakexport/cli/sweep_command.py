@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,8 +40,17 @@ def sweep_command(
         bool, typer.Option("--resume", help="Go on with a file: do only the checks that are not in it.")
     ] = False,
     jobs: Annotated[
-        int, typer.Option("--jobs", "-j", metavar="N", min=1, help="Number of checks at a time.")
-    ] = 1,
+        int | None,
+        typer.Option("--jobs", "-j", metavar="N", min=1, help="Number of checks at a time. Default: 1."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Run the checks on a cluster of Ray: HOST:PORT, auto, or local for one on this machine.",
+        ),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -62,15 +71,26 @@ def sweep_command(
 
     Exit code 0: every check exports without errors. 1: one or more do not. 2: bad usage or environment.
     """
-    from fakexport.sweep import RunFile, Sweep, changed_items, read_zoo, run_sweep
+    from fakexport.sweep import RunFile, Sweep, changed_items, ray_cluster, ray_records, read_zoo, run_sweep
 
+    if ray is not None and jobs is not None:
+        raise typer.BadParameter("Ray decides how many run at a time; leave out --jobs", param_hint="--ray")
     found = read_zoo(zoo)
     asked = found.items if changed_since is None else changed_items(found, changed_since)
     items = _part(asked, shard)
-    sweep = Sweep(items, found.limits, found.path.resolve().parent, _WORKER, jobs, _IMPORTS)
-    with closing(RunFile(output, resume=resume)) as file, lines_on_stderr(is_shown=not no_progress) as show:
-        on_done = None if show is None else lambda tally: show(_progress(tally))
-        run_sweep(sweep, file, on_done, lambda reason: write_error_line(_COLD.format(reason)))
+    sweep = Sweep(items, found.limits, found.path.resolve().parent, _WORKER, jobs or 1, _IMPORTS)
+    with (
+        nullcontext() if ray is None else ray_cluster(ray),
+        closing(RunFile(output, resume=resume)) as file,
+        lines_on_stderr(is_shown=not no_progress) as show,
+    ):
+        run_sweep(
+            sweep,
+            file,
+            None if show is None else lambda tally: show(_progress(tally)),
+            lambda reason: write_error_line(_COLD.format(reason)),
+            records_of=None if ray is None else ray_records,
+        )
         records = [file.records[item.command] for item in items]
     write_report(_summary(records))
     if any(record.status != "exports" for record in records):

@@ -13,6 +13,7 @@ _REQUIREMENTS = {
     "executorch": "'fakexport[executorch]'",
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "'fakexport[onnx]'"),
     "yaml": "'fakexport[sweep]'",
+    "ray": "'fakexport[ray]'",
     "tokenizers": "'fakexport[text]'",
     "matplotlib": "'fakexport[charts]'",
 }

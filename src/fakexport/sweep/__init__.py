@@ -2,6 +2,7 @@
 
 from .changed_items import changed_items
 from .comparison import compare_runs
+from .ray_tasks import ray_cluster, ray_records
 from .results import collect_results
 from .results_json import results_text
 from .results_page import results_document
@@ -20,6 +21,8 @@ __all__ = [
     "changed_items",
     "collect_results",
     "compare_runs",
+    "ray_cluster",
+    "ray_records",
     "read_run",
     "read_zoo",
     "results_document",

@@ -34,7 +34,7 @@ class SweepRecord:
         peak_bytes: The most resident memory of its process.
         report: What `fakexport check --format json` prints; None where it printed nothing.
         versions: The packages that the check ran with, whether it reported any or not; empty in a file that
-            an earlier version wrote.
+            an earlier version wrote, and where it took down the node that it ran on.
         machine: Where it ran: system, processor and memory; as `versions`.
     """
 

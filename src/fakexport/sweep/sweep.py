@@ -9,9 +9,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,31 +65,50 @@ class Tally:
     seconds_left: float
 
 
+Records = Callable[[Sweep, Sequence[SweepItem]], Generator[SweepRecord]]
+"""Runs checks somewhere, and yields each record when it is there."""
+
+
 def run_sweep(
     sweep: Sweep,
     file: RunFile,
     on_done: Callable[[Tally], None] | None = None,
     on_cold: Callable[[str], None] | None = None,
+    *,
+    records_of: Records | None = None,
 ) -> None:
     """Run the checks that the file does not have yet, and append each when it ends.
 
     An exception, such as that of Ctrl-C, ends the processes that run; they are not in the file.
 
     Args:
-        on_cold: Called with the reason, once for each, why checks import everything themselves.
+        on_done: Called after each check.
+        on_cold: Called with the reason, once for each, why checks here import everything themselves.
+        records_of: Where the checks run. Default: processes of this machine.
     """
     waiting = [item for item in sweep.items if item.command not in file.records]
-    started, stop = time.monotonic(), threading.Event()
+    started = time.monotonic()
+    made = local_records(sweep, waiting, on_cold) if records_of is None else records_of(sweep, waiting)
+    with closing(made) as records:
+        for ran, record in enumerate(records, 1):
+            file.add(record)
+            if on_done is not None:
+                left = (time.monotonic() - started) / ran * (len(waiting) - ran)
+                found = [file.records[i.command] for i in sweep.items if i.command in file.records]
+                bad = sum(record.status != STATUSES[0] for record in found)
+                on_done(Tally(len(found), len(sweep.items), bad, left))
+
+
+def local_records(
+    sweep: Sweep, items: Sequence[SweepItem], on_cold: Callable[[str], None] | None = None
+) -> Generator[SweepRecord]:
+    """Run checks on this machine, `sweep.jobs` at a time, and yield each when it ends."""
+    stop = threading.Event()
     with _starts(sweep, on_cold) as start, ThreadPoolExecutor(sweep.jobs) as pool:
-        runs = [pool.submit(_record, item, sweep, stop, start) for item in waiting]
+        runs = [pool.submit(check_item, item, sweep, stop, start(item)) for item in items]
         try:
-            for ran, future in enumerate(as_completed(runs), 1):
-                file.add(future.result())
-                if on_done is not None:
-                    left = (time.monotonic() - started) / ran * (len(waiting) - ran)
-                    found = [file.records[i.command] for i in sweep.items if i.command in file.records]
-                    bad = sum(record.status != STATUSES[0] for record in found)
-                    on_done(Tally(len(found), len(sweep.items), bad, left))
+            for future in as_completed(runs):
+                yield future.result()
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -130,12 +149,13 @@ def _starts(sweep: Sweep, on_cold: Callable[[str], None] | None) -> Iterator[Cal
             each.close()
 
 
-def _record(
-    item: SweepItem, sweep: Sweep, stop: threading.Event, start: Callable[[SweepItem], _Run]
+def check_item(
+    item: SweepItem, sweep: Sweep, stop: threading.Event | None = None, run: _Run = run_limited
 ) -> SweepRecord:
+    """Run a check in a process, and return what became of it, here and now."""
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         arguments = [*item.arguments, *_ON_THE_COMMAND_LINE]
-        ended = start(item)(
+        ended = run(
             sweep.module,
             arguments,
             sweep.limits,
