@@ -31,6 +31,7 @@ from fakexport.cli.sweep_command import sweep_command, sweep_compare_command
 from fakexport.cli.sweep_report_command import sweep_report_command
 from fakexport.cli.verify_buffers_command import verify_buffers_command
 from fakexport.cli.verify_weights_command import verify_weights_command
+from fakexport.cli.view_command import view_command
 
 # rich would cost more than the rest of `--help`, and so would what the commands import when they are called.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -95,6 +96,7 @@ app.command("compile", short_help="Compile a program for a runtime.")(compile_co
 app.command("bench", short_help="Benchmark deployment formats.")(bench_command)
 app.command("compare", short_help="Compare a program's outputs with eager mode.")(compare_command)
 app.command("source", short_help="Write a program as Python source.")(source_command)
+app.command("view", short_help="Write a program for a graph viewer.")(view_command)
 app.command("inspect", short_help="Describe an archive or a model.")(inspect_command)
 app.command("plan", short_help="Show the memory a model needs, and whether it fits.")(plan_command)
 app.command("diff", short_help="Show how two archives differ.")(diff_command)

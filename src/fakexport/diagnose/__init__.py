@@ -6,7 +6,7 @@ from fakexport.diagnose.internal_fault import diagnose_internal_fault
 from fakexport.diagnose.labels import headline, labels_at
 from fakexport.diagnose.left_out import diagnose_left_out, unused_note
 from fakexport.diagnose.peak_memory import memory_left
-from fakexport.diagnose.program import diagnose_program
+from fakexport.diagnose.program import diagnose_loaded, diagnose_program
 
 __all__ = [
     "diagnose_assumptions",
@@ -14,6 +14,7 @@ __all__ = [
     "diagnose_failure",
     "diagnose_internal_fault",
     "diagnose_left_out",
+    "diagnose_loaded",
     "diagnose_program",
     "headline",
     "labels_at",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torch.export import ExportedProgram
+
 from fakexport.capture import Captured, DynamicDims, Recovered, UnboundConstant
 from fakexport.devices import Topology
 from fakexport.diagnose.behaviour import diagnose_behaviour
@@ -72,6 +74,15 @@ def diagnose_program(
         *diagnose_behaviour(program, captured.effects),
     )
     return ProgramFindings(diagnostics, (*operators.notes, *unproven_sizes(dynamic), *_read(captured)))
+
+
+def diagnose_loaded(program: ExportedProgram) -> tuple[Diagnostic, ...]:
+    """Return what a program shows by itself, also after loading: without how it was captured, and for what.
+
+    Reports:
+        FE209, FE901, FE902, FE904, FE905.
+    """
+    return (*diagnose_dtypes(program), *diagnose_behaviour(program, ()))
 
 
 def _read(captured: Captured) -> Iterator[str]:

@@ -57,7 +57,7 @@ from fakexport.program.symbol_range import SymbolRange, symbol_ranges
 from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
 from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
 from fakexport.program.training_mode import training_operators
-from fakexport.program.transfers import Transfer, moved_tensor, transfers
+from fakexport.program.transfers import Transfer, example_size, moved_tensor, transfers
 from fakexport.program.unbound_constant import UnboundConstant, UnboundReason
 from fakexport.program.unused_parameters import UnusedParameters, unused_parameters
 from fakexport.program.used_weights import with_used_weights
@@ -119,6 +119,7 @@ __all__ = [
     "diff_fingerprints",
     "differing_numbers",
     "example_inputs_of",
+    "example_size",
     "facts_of",
     "fingerprint",
     "first_difference",

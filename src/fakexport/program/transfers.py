@@ -104,7 +104,7 @@ def _transfer(visit: Visit, before: torch.Tensor, after: torch.Tensor, spelling:
         target=arrived.device,
         dtype=arrived.dtype,
         shape=arrived.shape,
-        bytes=_at_example(size),
+        bytes=example_size(size),
         bytes_expression=None if isinstance(size, int) else spelling.size(size),
         span=visit.span,
         module_path=visit.module_path,
@@ -113,7 +113,8 @@ def _transfer(visit: Visit, before: torch.Tensor, after: torch.Tensor, spelling:
     )
 
 
-def _at_example(size: int | torch.SymInt) -> int | None:
+def example_size(size: int | torch.SymInt) -> int | None:
+    """Return a size at the example inputs, or None where it is known only at run time."""
     if isinstance(size, int):
         return size
     return size.node.hint if size.node.has_hint() else None

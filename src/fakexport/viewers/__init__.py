@@ -1,0 +1,5 @@
+"""Write a program in the formats of graph viewers."""
+
+from .model_explorer import model_explorer_files
+
+__all__ = ["model_explorer_files"]

@@ -1,0 +1,112 @@
+"""Graph viewers open what fakexport writes: the real packages, in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fakexport.archive import load
+
+pytestmark = pytest.mark.slow
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+NO_GPU = ("--no-sandbox", "--use-gl=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist")
+
+MODEL = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.drop = nn.Linear(8, 8), nn.Dropout(0.5)
+    def forward(self, x):
+        return x + self.drop(self.inner(x))
+
+def blocks(): return nn.Sequential(*(Block() for _ in range(3))).train(), (torch.ones(4, 8),)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """`model.pt2`, without weights, on two devices and with a size that varies."""
+    made = tmp_path_factory.mktemp("viewers")
+    (made / "models.py").write_text(MODEL)
+    placed = ("--target", "cpu+H100", "--device-map", "0=cpu,=cuda:0", "--dynamic", "input.0=2..64")
+    fakexport(made, "export", "models.py:blocks", *placed, "-o", "model.pt2", "--no-progress")
+    return made
+
+
+def fakexport(folder, *arguments):
+    command = [sys.executable, "-m", "fakexport", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()
+
+
+def reachable(process, port):
+    end = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            return socket.create_connection(("localhost", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError("the server does not listen")
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra `browser`")
+    if CHROMIUM is None:
+        pytest.skip("needs a chromium on the PATH, such as Debian's package")
+    with sync_api.sync_playwright() as started:
+        running = started.chromium.launch(executable_path=CHROMIUM, args=NO_GPU)
+        yield running
+        running.close()
+
+
+def test_model_explorer_shows_the_graph_and_what_colors_it(folder, browser):
+    # Its wheel asks for an adapter of 500 MB that it does without:
+    # pip install --no-deps ai-edge-model-explorer
+    # pip install dacite flask ipython portpicker termcolor watchdog
+    pytest.importorskip("model_explorer.config", reason="needs the package ai-edge-model-explorer")
+    said = fakexport(folder, "view", "model.pt2", "-o", "graph.json")
+    command = said[-1].removeprefix("open it: ").split()
+    assert command[0] == "model-explorer"
+    from model_explorer.config import ModelExplorerConfig
+
+    config = ModelExplorerConfig()
+    config.add_model_from_path(str(folder / command[1]))
+    for name in command[3].split(","):
+        config.add_node_data_from_path(str(folder / name))
+    port = free_port()
+    program = [str(Path(sys.executable).with_name("model-explorer")), *command[1:]]
+    options = ["--port", str(port), "--no_open_in_browser", "--skip_health_check"]
+    server = subprocess.Popen([*program, *options], cwd=folder)
+    page, errors = browser.new_page(), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    try:
+        reachable(server, port)
+        page.goto(f"http://localhost:{port}/?data={config.to_url_param_value()}")
+        page.get_by_text("Root-level nodes stats").wait_for(timeout=60_000)
+        page.get_by_text("warning[FE901]").first.wait_for()
+        text = page.inner_text("body").split()
+    finally:
+        server.terminate()
+        server.wait()
+
+    count = len(load(folder / "model.pt2").graph.nodes)
+    assert text[text.index("count") + 1] == str(count)
+    assert {"bytes", "device", "diagnostics", "cuda:0", "cpu"} <= set(text)
+    assert not errors
