@@ -10,8 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
 
-from fakexport.archive import load
+from fakexport.archive import load, save, save_bundle
+from fakexport.capture import export
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -30,6 +34,18 @@ class Block(nn.Module):
 
 def blocks(): return nn.Sequential(*(Block() for _ in range(3))).train(), (torch.ones(4, 8),)
 """
+
+
+class Doubled(nn.Module):
+    """Has a constant that follows from a weight, so that nobody knows it before the weights are there."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.doubled = self.layer.weight.detach() * 2
+
+    def forward(self, x):
+        return self.layer(x) + self.doubled.sum()
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +126,48 @@ def test_model_explorer_shows_the_graph_and_what_colors_it(folder, browser):
     assert text[text.index("count") + 1] == str(count)
     assert {"bytes", "device", "diagnostics", "cuda:0", "cpu"} <= set(text)
     assert not errors
+
+
+@pytest.mark.parametrize("archive", ["model", "unknown_constant", "bundle", "linked"])
+def test_netron_opens_archives_without_weights(archive, folder, browser):
+    netron = pytest.importorskip("netron", reason="needs the package netron, of the extra `netron`")
+    path = folder / f"{archive}.pt2"
+    if archive == "unknown_constant":
+        with pytest.warns(UserWarning, match="FE601"):
+            save(export(Doubled, (torch.ones(2, 4),)), path)
+    if archive == "bundle":
+        program = load(folder / "model.pt2")
+        save_bundle({"first": program, "second": program}, path)
+    if archive == "linked":
+        program = load(folder / "model.pt2")
+        values = {name: torch.zeros(value.shape) for name, value in program.state_dict.items()}
+        save_file(values, folder / "model.safetensors")
+        fakexport(
+            folder,
+            "bind",
+            "model.pt2",
+            "model.safetensors",
+            "--devices",
+            "cuda:0=cpu",
+            "--link",
+            "-o",
+            path.name,
+        )
+    address = netron.start(str(path), address=("localhost", free_port()), browse=False)
+    page = browser.new_page()
+    page.context.add_cookies([{"name": "consent", "value": "1", "url": f"http://localhost:{address[1]}"}])
+    try:
+        page.goto(f"http://localhost:{address[1]}")
+        shown = page.locator("body.default, body.alert")
+        shown.wait_for(timeout=60_000)
+
+        assert shown.get_attribute("class") == "default", page.inner_text("body")
+        names = page.inner_text("body").split()
+    finally:
+        page.close()
+        netron.stop(address)
+    program = load(path, method="first" if archive == "bundle" else None)
+    calls = [node for node in program.graph.nodes if str(node.target).startswith("aten.linear")]
+    assert names.count("linear") == len(calls)
+    with pytest.raises(AssertionError, match="not found in PT2 archive"):
+        torch.export.load(path)

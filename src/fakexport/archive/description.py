@@ -11,7 +11,7 @@ from fakexport.documents import collection_paused, entries, field, mapping
 
 from .codec.program_outline import ProgramOutline, outline
 from .manifest import Manifest, MethodManifest
-from .method_records import MethodRecords
+from .method_records import MethodRecords, apart, config_record
 from .methods import read_methods
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
@@ -119,6 +119,7 @@ def _described(container: Container, method: str, manifest: MethodManifest) -> M
         program = outline(container.json(names.model), manifest.library_modules)
     stored = _stored(container, names)
     own = {names.model, names.weights, names.constants, names.sample_inputs, *manifest.weight_records}
+    own |= {apart(names.weights), apart(names.constants)}
     own.update(f"data/constants/{constant.record}" for constant in stored.values())
     return MethodDescription(
         manifest=manifest,
@@ -129,8 +130,9 @@ def _described(container: Container, method: str, manifest: MethodManifest) -> M
 
 
 def _stored(container: Container, names: MethodRecords) -> dict[str, StoredTensor | StoredObject]:
-    with faults_named(container.path, names.constants):
-        config = mapping(container.json(names.constants))
+    place = config_record(names.constants, container.entries)
+    with faults_named(container.path, place):
+        config = mapping(container.json(place))
         return field(config, "config", lambda value: entries(value, read_constant))
 
 

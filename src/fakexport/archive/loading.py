@@ -32,7 +32,7 @@ from .described_container import MANIFEST, verify_records
 from .linked_files import linked_tensors
 from .loaded_constants import put_constants
 from .manifest import ALONE, Location, Manifest, MethodManifest, TensorEntry
-from .method_records import MethodRecords
+from .method_records import MethodRecords, config_record
 from .methods import check_method, made_up_prefixes, read_methods, stored_methods
 from .saved_object import refuse_unregistered_classes
 from .sharing import unify
@@ -251,6 +251,7 @@ def _read_program(
 
 
 def _config(container: Container, name: str) -> dict[str, dict[str, Any]]:
+    name = config_record(name, container.entries)
     with faults_named(container.path, name):
         return field(mapping(container.json(name)), "config", lambda v: entries(v, mapping))
 

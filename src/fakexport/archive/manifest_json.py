@@ -52,11 +52,12 @@ __all__ = ["FORMAT", "decode_manifest", "encode_manifest", "method_to_json"]
 
 T = TypeVar("T")
 
-FORMAT = "fakexport.archive/2"
+FORMAT = "fakexport.archive/3"
+_WITH_CONFIGS_IN_PLACE = "fakexport.archive/2"
 _OF_ONE_PROGRAM = "fakexport.archive/1"
 _OF_A_BUNDLE = "fakexport.bundle/1"
-_KNOWN = (FORMAT, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
-"The last two were written before 0.1.0, and can go once such archives need not be opened any more."
+_KNOWN = (FORMAT, _WITH_CONFIGS_IN_PLACE, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
+"The last three were written before 0.1.0, and can go once such archives need not be opened any more."
 
 _NAME = 4096
 _SENTENCE = 10_000

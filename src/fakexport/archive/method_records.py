@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -34,6 +35,20 @@ class MethodRecords:
     def sample_inputs(self) -> str:
         """The example inputs, of which fakexport writes none."""
         return f"data/sample_inputs/{self.method}.pt"
+
+
+def apart(config: str) -> str:
+    """Return the record of a config with tensors that are not in the archive.
+
+    It is out of the way of Netron, which opens an archive without a config and none with missing tensors.
+    Stock torch refuses both.
+    """
+    return f"extra/fakexport/{config.rpartition('/')[2]}"
+
+
+def config_record(config: str, present: Collection[str]) -> str:
+    """Return where an archive with these records has a config."""
+    return apart(config) if config not in present and apart(config) in present else config
 
 
 MODEL = MethodRecords().model

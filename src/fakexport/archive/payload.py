@@ -21,13 +21,16 @@ from .manifest import Location, TensorEntry, UnboundName
 from .saved_object import object_record
 from .stored_tensor import StoredObject
 
-__all__ = ["UNBOUND", "Payload", "constants_payload", "weights_payload"]
+__all__ = ["ABSENT", "UNBOUND", "Payload", "constants_payload", "weights_payload"]
 
 UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
-"The record of a weight that is not there. Stock torch reports its name when it cannot find it."
+"The record of a weight that is not there."
 
 LINKED = "linked__load_this_archive_with_fakexport"
 "The record of a weight in a file next to the archive."
+
+ABSENT = (UNBOUND, LINKED, f"tensor_{UNBOUND}")
+"Records that no archive has; the last one is that of a constant."
 
 _CHUNK_BYTES = 16 * 2**20
 

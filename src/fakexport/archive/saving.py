@@ -32,8 +32,8 @@ from .codec.program_encoder import program_to_json
 from .described_container import write_described
 from .links import Links
 from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind
-from .method_records import MethodRecords
-from .payload import UNBOUND, Payload, constants_payload, weights_payload
+from .method_records import MethodRecords, apart
+from .payload import ABSENT, UNBOUND, Payload, constants_payload, weights_payload
 from .portable_text import portable
 from .shared_records import share_equal, share_weights
 
@@ -200,12 +200,18 @@ def _program_records(
         model = _json(program_to_json(program, root=root, is_for_stock=_kind(weights) == "inside"))
     return {
         names.model: model,
-        names.weights: _json({"config": weights.config}),
-        names.constants: _json({"config": constants.config}),
+        _place(names.weights, weights): _json({"config": weights.config}),
+        _place(names.constants, constants): _json({"config": constants.config}),
         names.sample_inputs: sample_inputs_record(program),
         **weights.records,
         **constants.records,
     }
+
+
+def _place(config: str, payload: Payload) -> str:
+    """Return where a config goes: torch's place, if the records that it names are in the archive."""
+    is_whole = all(entry["path_name"] not in ABSENT for entry in payload.config.values())
+    return config if is_whole else apart(config)
 
 
 def _described(

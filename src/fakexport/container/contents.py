@@ -17,7 +17,10 @@ FRAME_RECORDS = {
 UNTRUSTED = "refused unless trusted: --trust lets torch read it, which can run code from the file"
 LEGACY = "legacy layout, from before torch 2.8"
 
-_PAYLOAD_CONFIG = re.compile(r"data/(weights/.+_weights_config|constants/.+_constants_config)\.json")
+_PAYLOAD_CONFIG = re.compile(
+    r"(data/(weights/.+_weights_config|constants/.+_constants_config)"
+    r"|extra/fakexport/.+_(weights|constants)_config)\.json"
+)
 _OBJECT = re.compile(r"data/constants/custom_obj_[0-9]+")
 _SAMPLE_INPUTS = re.compile(r"data/sample_inputs/[^/]+\.pt")
 _NATIVE = re.compile(r"so(\.[0-9.]+)?|dll|dylib|pyd|exe|o|a|lib|cubin|fatbin|hsaco|metallib|cpp|cu|py|pyc|sh")

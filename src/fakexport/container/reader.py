@@ -245,14 +245,15 @@ def _pickled_payload(container: Container, name: str) -> str | None:
     """Return the first payload that torch would unpickle and we cannot read; C++ objects are read."""
     payloads = container.json(name)
     config = payloads.get("config") if isinstance(payloads, dict) else None
-    folder = name.rpartition("/")[0]
     if not isinstance(config, dict):
         raise container._error("is not a payload configuration: it has no object `config`", name)
     for payload, meta in config.items():
         if not isinstance(meta, dict):
             raise container._error(f"`{payload}` is not an object", name)
         is_object = (
-            is_object_record(f"{folder}/{meta.get('path_name')}") and meta.get("tensor_meta", 0) is None
+            name.endswith("_constants_config.json")
+            and is_object_record(f"data/constants/{meta.get('path_name')}")
+            and meta.get("tensor_meta", 0) is None
         )
         if meta.get("use_pickle") is not False and not is_object:
             return str(payload)

@@ -384,7 +384,7 @@ def test_one_named_program_of_torch_is_bound_by_the_names_that_verify_weights_ex
 def test_the_manifest_has_the_methods_in_their_order_and_no_weight_twice(weightless_path: Path) -> None:
     with zipfile.ZipFile(weightless_path) as archive:
         manifest = json.loads(archive.read("model/extra/fakexport/manifest.json"))
-    assert manifest["format"] == "fakexport.archive/2"
+    assert manifest["format"] == "fakexport.archive/3"
     assert [about["method"] for about in manifest["methods"]] == ["encode", "decode"]
     pairs = [tuple(pair) for weight in manifest["shared"] for pair in weight]
     assert len(pairs) == len(set(pairs)) == 2 * (SHARED + 1)

@@ -91,7 +91,7 @@ def test_the_order_of_mappings_does_not_matter():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("format", "fakexport.archive/3", "format: version 'fakexport.archive/3'; this fakexport reads"),
+        ("format", "fakexport.archive/4", "format: version 'fakexport.archive/4'; this fakexport reads"),
         ("format", "zip", "format: 'zip' is not a valid fakexport format"),
         ("format", ..., "format: this field is missing"),
         ("tensors", ..., "tensors: this field is missing"),
