@@ -47,7 +47,7 @@ def bounds(cost: DeviceCost, profile: DeviceProfile, *, received_bytes: int) -> 
     Args:
         cost: What it does in one call.
         profile: The device. The host's has no rates.
-        received_bytes: What comes from other devices but the host.
+        received_bytes: What comes from other devices of the program, without the host.
     """
     return tuple(_bounds(cost, profile, received_bytes))
 
@@ -65,7 +65,8 @@ def _bounds(cost: DeviceCost, profile: DeviceProfile, received_bytes: int) -> It
         moved = max(0, cost.read_bytes - cache) + max(0, cost.written_bytes - cache)
         yield Bound("memory", moved / bandwidth, moved, bandwidth)
     sent = sum(size for device, size in cost.sent_bytes.items() if device != "cpu")
-    if profile.link_bandwidth_bytes_per_s and (busier := max(sent, received_bytes)):
+    received = received_bytes + cost.exchanged_bytes
+    if profile.link_bandwidth_bytes_per_s and (busier := max(sent, received)):
         # The profile adds both directions.
         rate = profile.link_bandwidth_bytes_per_s / 2
         yield Bound("link", busier / rate, busier, rate)

@@ -24,6 +24,7 @@ class DeviceCost:
         read_bytes: Of weights, cache and inputs: what any kernel has to read.
         written_bytes: Of outputs and of what a cache grows by.
         sent_bytes: Device -> bytes that go there.
+        exchanged_bytes: What it receives from other ranks at least.
     """
 
     device: str
@@ -32,6 +33,7 @@ class DeviceCost:
     read_bytes: int = 0
     written_bytes: int = 0
     sent_bytes: Counter[str] = field(default_factory=Counter)
+    exchanged_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ class CostsAt:
             if node.sent and node.is_sure:
                 source, target, size = node.sent
                 of(source).sent_bytes[target] += self._surely(node, size)
+            if node.received and node.is_sure:
+                device, size = node.received
+                of(device).exchanged_bytes += self._surely(node, size)
         for storage, size in read.items():
             of(self._costs.liveness.storages[storage].device).read_bytes += size
         for device, size in self._written():

@@ -28,7 +28,6 @@ from fakexport.program import (
 
 _AUTOCAST = "higher_order.wrap_with_autocast"
 _BRANCH = "higher_order.cond"
-_OTHER_RANKS = "other ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,7 @@ class NodeCost:
         products: What a matrix product, a convolution or attention computes; else ().
         reads: Storage -> bytes of it that any kernel reads, once products have anything to compute.
         sent: Source, target and bytes of a tensor that moves; None if none does.
+        received: Device and bytes that it receives from other ranks at least; None without a collective.
         branch: The `cond` that it is inside of and the branch; None where it is in none.
         is_sure: Whether every call executes it: not so in branches and loops.
     """
@@ -65,6 +65,7 @@ class NodeCost:
     products: tuple[NodeProduct, ...]
     reads: Sources
     sent: tuple[str, str, Size] | None
+    received: tuple[str, Size] | None
     branch: tuple[int, str] | None
     is_sure: bool
 
@@ -75,6 +76,8 @@ class NodeCost:
         yield from self.reads.values()
         if self.sent is not None:
             yield self.sent[2]
+        if self.received is not None:
+            yield self.received[1]
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,8 @@ class _Reading:
         if any(source in frame for source in node.all_input_nodes):
             reads = self._followed(node, frame, is_reader=bool(products))
         sent = self._sent(node) if self._has_links else None
-        if products or reads or sent:
+        received = self._received(node) if self._has_links else None
+        if products or reads or sent or received:
             yield NodeCost(
                 visit,
                 tuple(
@@ -159,6 +163,7 @@ class _Reading:
                 ),
                 reads,
                 sent,
+                received,
                 _branch(visit),
                 _is_sure(visit),
             )
@@ -176,12 +181,15 @@ class _Reading:
             frame[node] = value
         return {}
 
-    def _sent(self, node: Node) -> tuple[str, str, Size] | None:
+    def _received(self, node: Node) -> tuple[str, Size] | None:
         kind, given = collective_of(node), node.args[0] if node.args else None
-        if kind is not None and isinstance(given, Node):
-            tensor = given.meta["val"]
-            size = least_received(kind, tensor.numel() * tensor.itemsize, self._ranks)
-            return str(tensor.device), _OTHER_RANKS, self._size(size)
+        if kind is None or not isinstance(given, Node):
+            return None
+        tensor = given.meta["val"]
+        size = least_received(kind, tensor.numel() * tensor.itemsize, self._ranks)
+        return str(tensor.device), self._size(size)
+
+    def _sent(self, node: Node) -> tuple[str, str, Size] | None:
         moved = moved_tensor(node)
         if moved is None:
             return None

@@ -1,7 +1,7 @@
 """Tensor and expert parallelism: one rank of a model as a model of its own."""
 
-from fakexport.parallel.degrees import Degrees
+from fakexport.parallel.degrees import DegreeMismatch, Degrees
 from fakexport.parallel.parallel_source import parallel_source, refuse_with_parallel
 from fakexport.parallel.shard import local_shapes
 
-__all__ = ["Degrees", "local_shapes", "parallel_source", "refuse_with_parallel"]
+__all__ = ["DegreeMismatch", "Degrees", "local_shapes", "parallel_source", "refuse_with_parallel"]

@@ -13,10 +13,9 @@ from torch import nn
 
 from fakexport._torch.patching import Patches
 from fakexport.documents import Shard
-from fakexport.error import InvalidValue
 from fakexport.sources import SourceError
 
-from .degrees import Degrees
+from .degrees import DegreeMismatch, Degrees
 from .heads import check_heads
 from .place import Place
 from .shard import part_of, shard_of
@@ -46,7 +45,8 @@ def shard_model(model: nn.Module, degrees: Degrees, rank: int) -> Sharded:
         degrees: Of tensor and expert parallelism.
         rank: Which part.
     Raises:
-        SourceError: The model has no plan, or one that does not fit it or the degrees; one line.
+        DegreeMismatch: The plan does not fit the degrees.
+        SourceError: The model has no plan, or one that does not fit it; one line.
     """
     plan, unused = _plan(model, degrees)
     place = Place(rank, degrees.ranks)
@@ -85,14 +85,22 @@ def _shard(modules: Mapping[str, nn.Module], name: str, style: Any, place: Place
         last = shard_of(tensor.shape, placement.dim, place.ranks, place.ranks - 1, groups)
         if 0 in last.local_shape:
             size = tensor.shape[placement.dim]
-            raise InvalidValue(f"a dimension of {size} has no part for some of {place.ranks} ranks")
+            raise DegreeMismatch(
+                f"{name} cannot be sharded: a dimension of {size} has no part for some of {place.ranks} ranks"
+            )
         return part_of(tensor.detach(), made[0])
 
+    if getattr(style, "shards_expert_dim", False):
+        experts = modules[owner].get_parameter(key).shape[0]
+        if experts % place.ranks:
+            raise DegreeMismatch(f"ep={place.ranks} does not divide the {experts} experts of {owner}")
     places = [_library(".tensor_parallel"), _library(".expert_parallel")]
     with Patches({(module, "distribute_tensor"): distribute_tensor for module in places}):
         try:
             style.validate_param(modules[owner], key, place, parameter_name=name)
             style.shard_param(modules[owner], key, place)
+        except DegreeMismatch:
+            raise
         except ValueError as error:
             raise SourceError(f"{name} cannot be sharded: {error}") from error
     return made[0] if made else None

@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 
 from fakexport.devices import Topology
 from fakexport.error import InvalidValue
+from fakexport.sources import SourceError
 
 from .plan_file import Rules, read_plan
 
 MAX_RANKS = 1024
+
+
+class DegreeMismatch(SourceError):
+    """A model that has a plan cannot be sharded over this number of ranks; over another one it may be."""
+
+
 _PART = re.compile(r"([a-z]+)\s*=\s*([0-9]{1,6})")
 
 

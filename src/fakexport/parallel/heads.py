@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from fakexport.sources import SourceError
-
-from .degrees import Degrees
+from .degrees import DegreeMismatch, Degrees
 
 
 def check_heads(modules: Mapping[str, nn.Module], plan: Mapping[str, str], degrees: Degrees) -> None:
@@ -20,7 +18,7 @@ def check_heads(modules: Mapping[str, nn.Module], plan: Mapping[str, str], degre
         plan: Style by name.
         degrees: The degree of tensor parallelism has to divide the heads of each projection.
     Raises:
-        SourceError: It does not.
+        DegreeMismatch: It does not.
     """
     for name, style in plan.items():
         width = getattr(modules.get(name), "out_features", None)
@@ -28,7 +26,7 @@ def check_heads(modules: Mapping[str, nn.Module], plan: Mapping[str, str], degre
             continue
         heads = _heads(modules[name.rpartition(".")[0]], width)
         if heads is not None and heads % degrees.tensor:
-            raise SourceError(f"tp={degrees.tensor} does not divide the {heads} heads of {name}")
+            raise DegreeMismatch(f"tp={degrees.tensor} does not divide the {heads} heads of {name}")
 
 
 def _heads(owner: nn.Module, width: int) -> int | None:

@@ -47,7 +47,8 @@ def planned_modules(costs: CostsAt) -> tuple[PlannedModule, ...]:
 
 
 def _is_used(cost: DeviceCost) -> bool:
-    return bool(cost.flops or cost.read_bytes or cost.written_bytes or cost.sent_bytes)
+    moved = cost.read_bytes or cost.written_bytes or cost.sent_bytes or cost.exchanged_bytes
+    return bool(cost.flops or moved)
 
 
 def _device(cost: DeviceCost, others: Mapping[str, DeviceCost], profile: DeviceProfile) -> PlannedDeviceCost:
@@ -62,6 +63,7 @@ def _device(cost: DeviceCost, others: Mapping[str, DeviceCost], profile: DeviceP
         read_bytes=cost.read_bytes,
         written_bytes=cost.written_bytes,
         sent_bytes=dict(sorted(cost.sent_bytes.items())),
+        exchanged_bytes=cost.exchanged_bytes,
         bounds=tuple(_bound(bound, profile) for bound in bounds(cost, profile, received_bytes=received)),
     )
 

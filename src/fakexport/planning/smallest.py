@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from fakexport.devices import DeviceProfile, Topology, load_profiles
 from fakexport.memory import SizeRequest
+from fakexport.parallel import DegreeMismatch
 from fakexport.planning.point import PlannedProgram
 from fakexport.planning.source_programs import SourcePrograms
 from fakexport.report import Machine, PlannedPoint
-from fakexport.sources import SourceError
 
 COUNTS = (1, 2, 4, 8, 16)
 """The numbers of devices that are tried."""
@@ -48,9 +48,7 @@ def smallest_machines(
         device_map = None if count == 1 or is_parallel else PLACEMENT
         try:
             planned, sizes = _planned(programs_on(devices, device_map), request)
-        except SourceError:
-            if count == 1 or not is_parallel:
-                raise
+        except DegreeMismatch:
             continue
         for profile, point in _on_each(planned, left, count, sizes):
             if point.fit == "fits":

@@ -11,7 +11,6 @@ from fakexport.report.quantity import bytes_text, device_names, rate_text
 from fakexport.report.spread import duration_text
 from fakexport.report.table import wide_layout
 
-_OTHER_RANKS = "other ranks"
 _SHOWN_LINKS = 4
 _HEAD = ("module", "count", "FLOP", "share", "reads at least", "FLOP per byte", "device")
 _RIGHT = (1, 2, 3, 4, 5)
@@ -26,16 +25,17 @@ def cost_lines(costs: PlannedCosts) -> Iterator[str]:
     else:
         yield _fastest(costs)
         yield f"{flops_text(flops)} per call; {'; '.join(_device(device) for device in _slowest(costs))}"
-    links = [
-        f"{device.name} receives {bytes_text(size)} or more from {target}"
-        if target == _OTHER_RANKS
-        else f"{device.name} sends {bytes_text(size)} to {target}"
-        for device in costs.devices
-        for target, size in device.sent_bytes.items()
-    ]
+    links = [text for device in costs.devices for text in _links(device)]
     if links:
         more = f" and {len(links) - _SHOWN_LINKS} more" if len(links) > _SHOWN_LINKS else ""
         yield f"per call, {', '.join(links[:_SHOWN_LINKS])}{more}"
+
+
+def _links(device: PlannedDeviceCost) -> Iterator[str]:
+    if device.exchanged_bytes:
+        yield f"{device.name} receives {bytes_text(device.exchanged_bytes)} or more from other ranks"
+    for target, size in device.sent_bytes.items():
+        yield f"{device.name} sends {bytes_text(size)} to {target}"
 
 
 def module_lines(modules: Sequence[PlannedModule], *, width: int) -> list[str]:

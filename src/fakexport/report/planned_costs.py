@@ -40,6 +40,7 @@ class PlannedDeviceCost:
         read_bytes: Bytes of weights, cache and inputs that any kernel reads.
         written_bytes: Bytes of outputs, and what a cache grows by.
         sent_bytes: Device -> bytes that go there.
+        exchanged_bytes: Bytes that it receives from other ranks at least; 0 without tensor parallelism.
         bounds: The times that follow, as far as the profile has the rates.
     """
 
@@ -50,6 +51,7 @@ class PlannedDeviceCost:
     read_bytes: int
     written_bytes: int
     sent_bytes: Mapping[str, int]
+    exchanged_bytes: int
     bounds: tuple[PlannedBound, ...]
 
     @property

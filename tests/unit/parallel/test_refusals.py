@@ -35,6 +35,12 @@ def test_a_dimension_with_less_than_a_part_for_each_rank():
     assert "a dimension of 5 has no part for some of 4 ranks" in refusal(small, "tp=4")
 
 
+def test_experts_that_the_degree_does_not_divide():
+    small = factory_of("mixtral", num_local_experts=3)
+
+    assert "ep=2 does not divide the 3 experts of model.layers.0.mlp.experts" in refusal(small, "tp=2,ep=2")
+
+
 def test_a_type_without_a_plan():
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -1,8 +1,10 @@
 """`fakexport plan --parallel`: what one rank needs."""
 
 import pytest
+import torch
 
 from fakexport.planning import plan
+from fakexport.report import render_plan
 from tests.parallel_models import factory_of, small_model
 
 pytest.importorskip("transformers")
@@ -33,7 +35,9 @@ def test_buffers_and_time_of_communication_count(report):
     (cost,) = point.costs.devices
 
     # 3 all-reduces of 2 x 7 x 64 numbers, and half of the logits from the other rank.
-    assert dict(cost.sent_bytes) == {"other ranks": 4 * (3 * 2 * 7 * 64 + 2 * 7 * 50)}
+    assert cost.exchanged_bytes == 4 * (3 * 2 * 7 * 64 + 2 * 7 * 50)
+    assert dict(cost.sent_bytes) == {}
+    assert "cuda:0 receives 13.2 KiB or more from other ranks" in render_plan(report, width=200)
     assert "link" in {bound.limit for bound in cost.bounds}
     assert "NCCL buffers" in {overhead.name for overhead in point.devices[0].overheads}
 
@@ -46,6 +50,15 @@ def test_the_smallest_number_of_devices_is_a_degree():
     assert found["MI300X"] == (1, None)
     assert found["H100-80GB"] == (2, "tp=2")
     assert found["T4"] == (None, None)  # 4 key-value heads are the most.
+
+
+def test_a_model_without_a_plan_is_not_one_that_fits_nowhere():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=1, n_embd=64, n_head=2, vocab_size=2 * 10**8)
+
+    with pytest.raises(ValueError, match="GPT2LMHeadModel has no tensor parallel plan"):
+        plan(lambda: (GPT2LMHeadModel(config), (torch.zeros(2, 7).long(),)), parallel="tp", smallest=True)
 
 
 @pytest.mark.parametrize(
