@@ -194,3 +194,27 @@ def test_a_source_that_is_not_checked_keeps_its_entry(locked, the_lock):
 
 def test_comparing_and_replacing_at_once_is_refused(locked):
     assert "give one" in fakexport("check", "--locked", "--update-lock", code=2).stderr
+
+
+RANKS = """\
+from tests.parallel_models import factory_of
+
+factory = factory_of("qwen3", num_hidden_layers=1, vocab_size=100, intermediate_size=96)
+"""
+
+
+@pytest.mark.slow
+def test_a_change_of_another_rank_than_the_first_is_found(tmp_path, monkeypatch):
+    """Of 95 features rank 0 has 48, as it has of 96."""
+    pytest.importorskip("transformers")
+    asked = ("model.py:factory", "--parallel", "tp=2", "--target", "2xH100", "--no-progress")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(RANKS)
+    fakexport("lock", *asked)
+    fakexport("check", "--locked", *asked)
+    (tmp_path / "model.py").write_text(RANKS.replace("96", "95"))
+
+    done = fakexport("check", "--locked", *asked, "--format", "json", code=1)
+
+    (found,) = [found for found in json.loads(done.stdout)["diagnostics"] if found["code"] == "FE003"]
+    assert found["notes"] == ["programs of other ranks that are not the locked ones: 1"]

@@ -194,7 +194,7 @@ class TargetChecks:
         )
         if isinstance(ranks, RankFailure):
             return _Failure(ranks.found, (f"rank 0 exports, and rank {ranks.rank} does not", *ranks.notes))
-        return replace(trace, ranks=ranks, rank_programs=programs if request.is_every_rank else {})
+        return replace(trace, ranks=ranks, rank_programs=programs)
 
     def _traced_source(self, request: Request, target: Target, clock: _Clock) -> _Trace | _Failure:
         """Return the trace of the source of a request for a target."""

@@ -107,6 +107,7 @@ def _notes(known: LockEntry, entry: LockEntry) -> Iterator[str]:
         yield from _weights(known.weights, entry.weights)
         yield from _set("condition on the inputs", known.program.conditions, entry.program.conditions)
         yield from _set("tied weights", known.program.ties, entry.program.ties)
+        yield from _ranks(known, entry)
 
 
 def _weights(known: Mapping[str, int], now: Mapping[str, int]) -> Iterator[str]:
@@ -114,6 +115,14 @@ def _weights(known: Mapping[str, int], now: Mapping[str, int]) -> Iterator[str]:
         old, new = known.get(device, 0), now.get(device, 0)
         if old != new:
             yield f"weights on {device}: {bytes_text(old)} -> {bytes_text(new)} ({new - old:+,} bytes)"
+
+
+def _ranks(known: LockEntry, entry: LockEntry) -> Iterator[str]:
+    """Yield the ranks whose programs moved, of which a lock has the digests alone."""
+    asked = known.ranks.keys() | entry.ranks.keys()
+    moved = [rank for rank in asked if known.ranks.get(rank) != entry.ranks.get(rank)]
+    if moved:
+        yield f"programs of other ranks that are not the locked ones: {', '.join(sorted(moved, key=int))}"
 
 
 def _field(name: str, old: str, new: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fakexport.report import Report, Verdict
@@ -28,7 +28,8 @@ class LockEntry:
         codes: Codes of the diagnostics of the target, sorted, each once.
         versions: Package to its version.
         weights: Bytes of parameters, buffers and constants by device.
-        program: What the program is; None where there is none.
+        program: What the program is, that of rank 0 where the model is parallel; None where there is none.
+        ranks: Digests of the programs of the other ranks that were traced, by rank.
     """
 
     source: str
@@ -40,6 +41,7 @@ class LockEntry:
     versions: Mapping[str, str]
     weights: Mapping[str, int]
     program: Fingerprint | None
+    ranks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:
@@ -73,6 +75,11 @@ def _entry(report: Report, verdict: Verdict, source: str, options: Mapping[str, 
         versions=dict(report.versions),
         weights=_weights(verdict),
         program=None if verdict.program is None else fingerprint(verdict.program),
+        ranks={
+            str(rank): fingerprint(program).digest
+            for rank, program in sorted(verdict.rank_programs.items())
+            if program is not verdict.program
+        },
     )
 
 

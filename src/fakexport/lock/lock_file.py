@@ -113,6 +113,7 @@ def _data(entry: LockEntry) -> dict[str, Any]:
         "diagnostics": list(entry.codes),
         "versions": dict(entry.versions),
         "weights": dict(entry.weights),
+        **({"ranks": dict(entry.ranks)} if entry.ranks else {}),
     }
     program = entry.program
     if program is None:
@@ -160,7 +161,13 @@ def _entry(value: Any) -> LockEntry:
         "nodes": lambda found: items(found, lambda line: _line(line, 5)),
     }
     has_program = isinstance(value, dict) and "digest" in value
-    known = {**readers, **(of_program if has_program else {}), "checksum": text}
+    has_ranks = isinstance(value, dict) and "ranks" in value
+    known = {
+        **readers,
+        **({"ranks": _ranks} if has_ranks else {}),
+        **(of_program if has_program else {}),
+        "checksum": text,
+    }
     fields = record(value, known)
     checksum = fields.pop("checksum")
     if checksum != _checksum({name: item for name, item in value.items() if name != "checksum"}):
@@ -175,7 +182,15 @@ def _entry(value: Any) -> LockEntry:
         versions=fields["versions"],
         weights=fields["weights"],
         program=_program(fields) if has_program else None,
+        ranks=fields.get("ranks", {}),
     )
+
+
+def _ranks(value: Any) -> dict[str, str]:
+    found = entries(value, text)
+    if unknown := next((rank for rank in found if not rank.isdecimal()), None):
+        raise DocumentError(f"{unknown!r} is not a rank").within("ranks")
+    return dict(found)
 
 
 def _line(value: Any, texts: int) -> list[Any]:

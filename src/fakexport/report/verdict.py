@@ -81,7 +81,7 @@ class Verdict:
         modules: The tree of the model's modules, for pages; None where there is no program.
         ranks: The programs of all ranks, where the model is parallel; `program` is that of rank 0.
         program: The program itself; like the placement it is part of no rendering.
-        rank_programs: The program of every rank, where all were asked for.
+        rank_programs: The programs of the ranks that were traced, where the model is parallel.
     """
 
     target: TargetSpec
