@@ -24,11 +24,13 @@ def check_parallel(
     """Refuse what does not go with parallelism."""
     if is_eager:
         raise InvalidValue("--parallel does not apply to --eager")
+    if workload == "train":
+        raise InvalidValue("--parallel does not apply to --workload train")
     if parallel not in _OVER_ALL:
-        refuse_with_parallel(Degrees.parse(parallel), workload=workload, device_map=device_map)
+        Degrees.parse(parallel)
         if is_smallest:
             raise InvalidValue(f"--smallest chooses the degree: write --parallel tp, not {parallel}")
-    refuse_with_parallel(Degrees(2), workload=workload, device_map=device_map)
+    refuse_with_parallel(Degrees(2), device_map=device_map)
 
 
 def degrees_on(topology: Topology, parallel: str | None) -> Degrees | None:

@@ -7,7 +7,7 @@ from fakexport.planning import plan
 from fakexport.report import render_plan
 from tests.parallel_models import factory_of, small_model
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 SMALL = {"num_hidden_layers": 1, "vocab_size": 100, "tie_word_embeddings": False}
 HUGE = {**SMALL, "vocab_size": 2 * 10**8}  # 95 GiB of embeddings and logits.
@@ -42,6 +42,35 @@ def test_buffers_and_time_of_communication_count(report):
     assert "NCCL buffers" in {overhead.name for overhead in point.devices[0].overheads}
 
 
+def state_of(family, folder, workload, parallel):
+    """Return the bytes of the cache on a device after a call, of 2 sequences of 100 tokens."""
+    config = small_model(family).config
+    config.architectures = [transformers.AutoModelForCausalLM.from_config(config).__class__.__name__]
+    config.save_pretrained(folder)
+    target = "H100" if parallel is None else "2xH100"
+    asked = {"batch": 2, "context": 100, "dtype": "bfloat16"}
+    report = plan(f"hf:{folder}", target=target, parallel=parallel, workload=workload, **asked)
+    return report.points[0].devices[0].state_after
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "workload", "share"),
+    [
+        ("qwen3", "prefill", 2),
+        ("gemma3_text", "decode", 2),  # With windows.
+        ("deepseek_v3", "decode", 1),  # A latent cache, which heads do not divide.
+        ("gpt_oss", "decode", 1),  # Its plan leaves attention whole.
+    ],
+)
+def test_a_rank_keeps_the_cache_of_its_own_heads(family, workload, share, tmp_path):
+    whole = state_of(family, tmp_path / "whole", workload, None)
+
+    assert state_of(family, tmp_path / "rank", workload, "tp") == pytest.approx(whole / share, rel=1e-3)
+    if family == "qwen3":  # Keys and values of 2 layers with 4 heads of 16 bfloat16, without a window.
+        assert whole == 2 * 2 * 2 * 2 * 100 * 4 * 16
+
+
 @pytest.mark.slow
 def test_the_smallest_number_of_devices_is_a_degree():
     report = plan(factory_of("qwen3", **HUGE), parallel="tp", smallest=True)
@@ -67,7 +96,7 @@ def test_a_model_without_a_plan_is_not_one_that_fits_nowhere():
         ({"parallel": "tp=4", "target": "2xH100"}, "tp=4 needs 4 devices"),
         ({"parallel": "tp=2", "smallest": True, "target": "2xH100"}, "write --parallel tp, not tp=2"),
         ({"parallel": "tp", "eager": True}, "does not apply to --eager"),
-        ({"parallel": "tp", "workload": "decode"}, "applies to --workload forward"),
+        ({"parallel": "tp", "workload": "train"}, "does not apply to --workload train"),
         ({"parallel": "tp", "device_map": "balanced", "target": "2xH100"}, "leave out --device-map"),
         ({"parallel": "pp"}, "expected tp=N"),
     ],

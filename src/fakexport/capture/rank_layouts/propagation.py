@@ -61,13 +61,36 @@ def check_rank_layouts(program: ExportedProgram, record: ParallelRecord) -> None
     for node in program.graph.find_nodes(op="placeholder"):
         if (found := _of_weight(names.get(node.name, ""), record)) is not None:
             layouts[node] = found
-    returned = _Propagation(record).through(program.graph_module, layouts)
-    for name, layout in zip(output_names(program), returned, strict=True):
+    names_out, propagation = output_names(program), _Propagation(record)
+    caches = _of_caches(program, propagation, layouts)
+    returned = propagation.through(program.graph_module, {**layouts, **caches})
+    kept = [layout for name, layout in zip(names_out, returned, strict=True) if _is_cache(name)]
+    if caches and kept != [*caches.values()]:
+        raise ShardingChangesResult("the cache that is returned is not sharded as the one that is read", None)
+    for name, layout in zip(names_out, returned, strict=True):
         if layout in (Common.SUM, Common.OWN_ROWS):
             raise ShardingChangesResult(f"{name} is one rank's summand: no style adds up the ranks", None)
         if isinstance(layout, Cut) and not _is_cache(name):
             of = f"{layout.part.local} of {layout.part.size}"
             raise ShardingChangesResult(f"{name} is one rank's part ({of}): no style gathers it", None)
+
+
+def _of_caches(
+    program: ExportedProgram, propagation: _Propagation, layouts: Mapping[Node, Results]
+) -> dict[Node, Layout]:
+    """Return the layout of each cache that is an input: that of the one which is returned in its place.
+
+    An earlier call of the same rank wrote it. It is taken first for what may be a part of anything, and what
+    is returned then is the layout with which the program is followed again.
+    """
+    inputs = program.graph_signature.user_inputs
+    caches = [node for node in program.graph.find_nodes(op="placeholder") if node.name in inputs]
+    caches = [node for node in caches if _is_cache(node.name)]
+    if not caches:
+        return {}
+    returned = propagation.through(program.graph_module, {**layouts, **dict.fromkeys(caches, Common.FILL)})
+    kept = [at for name, at in zip(output_names(program), returned, strict=True) if _is_cache(name)]
+    return dict(zip(caches, kept, strict=True)) if len(kept) == len(caches) else {}
 
 
 def _is_cache(name: str) -> bool:
