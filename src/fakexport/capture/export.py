@@ -57,6 +57,7 @@ def export(
     adapter: str | Path | None = None,
     adapter_mode: AdapterMode = "apart",
     parallel: str | None = None,
+    parallel_plan: Mapping[str, Any] | None = None,
     rank: int = 0,
     reuse_blocks: bool = True,
     verify_reuse: bool = False,
@@ -88,6 +89,9 @@ def export(
         component: A part of an `hf:` model, as for `check`.
         adapter, adapter_mode: A LoRA adapter of an `hf:` model, as for `check`.
         parallel: Degrees of parallelism, as for `check`.
+        parallel_plan: With `parallel`: pattern of module names to style, as `parallelize_module` of torch
+            takes it, `{"layers.*.up": ColwiseParallel()}`, or to the name of a style. Changes the plan of an
+            `hf:` model, and is the plan of another one, which a factory returns.
         rank: With `parallel`: whose program. Its weights are the rank's parts, on the first device.
         reuse_blocks: Trace a few of equal blocks, not each, which is faster for deep models and produces the
             same program (docs/performance.md).
@@ -120,7 +124,7 @@ def export(
     found = component_source(
         found, component, workload=workload, is_dynamic=bool(dynamic_shapes), has_inputs=has_inputs
     )
-    degrees = None if parallel is None else Degrees.parse(parallel)
+    degrees = Degrees.of(parallel, parallel_plan)
     found = parallel_source(found, degrees, rank)
     refuse_with_parallel(degrees, strict=strict, workload=workload, device_map=device_map)
     chosen = None if dtype is None else parse_dtype(dtype)

@@ -61,6 +61,7 @@ def check(
     adapter: str | Path | None = None,
     adapter_mode: AdapterMode = "apart",
     parallel: str | None = None,
+    parallel_plan: Mapping[str, Any] | None = None,
     rank: int | Literal["all"] | None = None,
     reuse_blocks: bool = True,
     verify_reuse: bool = False,
@@ -93,6 +94,7 @@ def check(
             weights when these are bound; `inputs`: they are inputs.
         parallel: Degrees of tensor and expert parallelism, `tp=8` or `tp=8,ep=8`, by the plan that the `hf:`
             model has: the program is that of rank 0, and other ranks are compared with it.
+        parallel_plan: With `parallel`: pattern to style of torch, as for `export`.
         rank: With `parallel`: check the program of this rank alone, or trace `"all"`: the verdict has the
             program of each. Default: compare rank 0 with those that tell what all of them run.
         reuse_blocks: Trace a few of equal blocks, not each; the program is the same.
@@ -122,7 +124,7 @@ def check(
     model = resolve(source, use_cache=use_cache, workload=call)
     model = adapter_source(model, adapter, adapter_mode, workload, has_inputs=given)
     model = component_source(model, component, workload, is_dynamic=bool(dynamic_shapes), has_inputs=given)
-    degrees = None if parallel is None else Degrees.parse(parallel)
+    degrees = Degrees.of(parallel, parallel_plan)
     whole = model
     own = rank if isinstance(rank, int) else None
     model = parallel_source(whole, degrees, own or 0)

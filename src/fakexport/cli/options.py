@@ -129,7 +129,7 @@ Parallel = Annotated[
         "--parallel",
         metavar="tp=N[,ep=N][,plan=FILE]",
         help="Shard an hf: model over N devices by its own tensor parallel plan, with ep=N the experts too; "
-        "FILE changes the plan.",
+        "FILE changes the plan, or is the plan of a model that has none.",
     ),
 ]
 BoundAdapters = Annotated[

@@ -62,8 +62,8 @@ def subclass_not_kept(error: SubclassNotKept, spans: tuple[Span, ...] = ()) -> D
 
 
 _NOT_DISTRIBUTED = (
-    "pass the module before `parallelize_module` or `distribute_module`; an hf: model is sharded by "
-    "`--parallel tp=N`, which exports the program of each rank"
+    "pass a factory of the module before `parallelize_module`, and its plan: "
+    "`fe.export(factory, parallel='tp=N', parallel_plan=plan)`; an hf: model has one, for `--parallel tp=N`"
 )
 
 

@@ -1,4 +1,4 @@
-"""Shard a model of transformers by its own plan, for one rank, as its `from_pretrained` does."""
+"""Shard a model by its plan for one rank, as `from_pretrained` of transformers does."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fakexport.sources import SourceError
 
 from .degrees import DegreeMismatch, Degrees
 from .heads import check_heads
+from .module_plan import module_plan
 from .place import Place
 from .shard import part_of, shard_of
 from .styles import install
@@ -41,7 +42,8 @@ def shard_model(model: nn.Module, degrees: Degrees, rank: int) -> Sharded:
     """Leave of each weight what a rank holds, and let the modules communicate. Changes the model.
 
     Args:
-        model: A model of transformers, of fake tensors or real ones.
+        model: A model of transformers, or any module for which the degrees have rules; of fake tensors or
+            real ones.
         degrees: Of tensor and expert parallelism.
         rank: Which part.
     Raises:
@@ -50,7 +52,7 @@ def shard_model(model: nn.Module, degrees: Degrees, rank: int) -> Sharded:
     """
     plan, unused = _plan(model, degrees)
     place = Place(rank, degrees.ranks)
-    styles = _library(".parallel_utils").ALL_PARALLEL_STYLES
+    styles = _styles()
     modules = dict(model.named_modules(remove_duplicate=False))
     held = dict(model.named_parameters(remove_duplicate=False))
     check_heads(modules, plan, degrees)
@@ -125,10 +127,16 @@ def _keep_ties(
 
 def _plan(model: nn.Module, degrees: Degrees) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the style of each module and parameter, and the rules that name none."""
-    resolve = getattr(model, "_resolve_parallel_plans", None)
+    resolve, kind = getattr(model, "_resolve_parallel_plans", None), type(model).__name__
+    if resolve is None and not degrees.rules:
+        raise SourceError(
+            f"--parallel needs a model of transformers with a plan, or a plan for {kind}: plan=FILE.json, or "
+            "parallel_plan in Python"
+        )
+    if resolve is None and degrees.expert > 1:
+        raise SourceError(f"ep applies to models of transformers, not to {kind}")
     if resolve is None:
-        raise SourceError(f"--parallel needs a model of transformers with a plan, not {type(model).__name__}")
-    kind = type(model).__name__
+        return module_plan(model, degrees.rules, degrees.origin, _styles()), ()
     tensor_rules = _with_rules(model, degrees)
     if not tensor_rules:
         raise SourceError(f"{kind} has no tensor parallel plan (`base_model_tp_plan` of its config)")
@@ -157,7 +165,7 @@ def _with_rules(model: nn.Module, degrees: Degrees) -> dict[str, str]:
     known = _names(model)
     for name, style in degrees.rules:
         if name not in known and name not in plan:
-            raise SourceError(f"{degrees.plan_file}: {name} matches nothing in {type(model).__name__}")
+            raise SourceError(f"{degrees.origin}: {name} matches nothing in {type(model).__name__}")
         if style is None:
             plan.pop(name, None)
         else:
@@ -165,7 +173,7 @@ def _with_rules(model: nn.Module, degrees: Degrees) -> dict[str, str]:
     try:
         held.tp_plan = plan
     except ValueError as error:
-        raise SourceError(f"{degrees.plan_file}: {error}") from error
+        raise SourceError(f"{degrees.origin}: {error}") from error
     return plan
 
 
@@ -174,6 +182,13 @@ def _names(model: nn.Module) -> frozenset[str]:
     numberless = _library(".parallel_utils").replace_layer_number_by_wildcard
     names = itertools.chain(model.named_modules(), model.named_parameters())
     return frozenset(numberless(name) for name, _ in names)
+
+
+def _styles() -> Any:
+    """Return the styles of transformers by name."""
+    for module in (".tensor_parallel", ".expert_parallel"):  # Which register them.
+        _library(module)
+    return _library(".parallel_utils").ALL_PARALLEL_STYLES
 
 
 def _library(name: str) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fakexport.devices import Topology
 from fakexport.error import InvalidValue
 from fakexport.sources import SourceError
 
+from .module_plan import rules_of_styles
 from .plan_file import Rules, read_plan
 
 MAX_RANKS = 1024
@@ -65,6 +68,22 @@ class Degrees:
             raise InvalidValue(f"--parallel {text!r}: experts are sharded over all ranks: {every}")
         return replace(degrees, rules=read_plan(file)) if file else degrees
 
+    @classmethod
+    def of(cls, parallel: str | None, plan: Mapping[str, Any] | None) -> Degrees | None:
+        """Return the degrees that a text says, with the rules of a plan of torch's styles; None without.
+
+        Raises:
+            ValueError: As `parse`, and for a plan without degrees, a second plan, or an unknown style.
+        """
+        if parallel is None and plan is not None:
+            raise InvalidValue("parallel_plan needs parallel, such as tp=2")
+        degrees = None if parallel is None else cls.parse(parallel)
+        if degrees is None or plan is None:
+            return degrees
+        if degrees.rules:
+            raise InvalidValue(f"two plans are given: {degrees.plan_file} and parallel_plan")
+        return replace(degrees, rules=rules_of_styles(plan))
+
     @property
     def ranks(self) -> int:
         """The number of processes, each of which runs one program."""
@@ -79,6 +98,11 @@ class Degrees:
     def canonical(self) -> str:
         """The same in the shortest text."""
         return self.numbers + (f",plan={self.plan_file}" if self.plan_file else "")
+
+    @property
+    def origin(self) -> str:
+        """Where the rules are from, for messages."""
+        return self.plan_file or "parallel_plan"
 
     def check_devices(self, topology: Topology) -> None:
         """Refuse devices that the ranks cannot have one each of.

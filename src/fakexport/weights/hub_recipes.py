@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -29,28 +29,28 @@ def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
     """Return how `from_pretrained` converts a checkpoint of `save_pretrained` into a program's weights.
 
     Entries that have the name of their weight and stay as they are need no recipe. They are
-    derived for a transformers module; a loaded program has its own; any other program has none. A conversion
-    that does more than move data has no recipe: binding it needs transformers, or reports what is missing.
+    derived for a transformers module; a loaded program has its own; any other program has those that cut the
+    parts of a rank. A conversion that does more than move data has no recipe: binding it needs transformers,
+    or reports what is missing.
     """
     facts = facts_of(program)
     if (known := facts.recipes) is not None:
         return known
-    if not is_transformers_model(facts.model):
-        return ()
-    names = {} if facts.adapter is None else facts.adapter.weights
     shards = {} if facts.parallel is None else facts.parallel.shards
+    if not is_transformers_model(facts.model):
+        return _parts(_whole(shards), shards)
+    names = {} if facts.adapter is None else facts.adapter.weights
     return _derived(facts.model, program.state_dict, names, shards)
 
 
 def _derived(
     module: Any, wanted: Mapping[str, object], names: Mapping[str, str], shards: Mapping[str, Shard]
 ) -> tuple[Recipe, ...]:
-    # The entry may also be the whole weight of the module, under the name that it has there.
-    whole = [Recipe((name,), (), ((name, 0),)) for name in shards]
+    whole = _whole(shards)
     try:
         entries = _hub_entries(module, names, shards)
     except Exception:  # `save_pretrained` raises the same: there is no checkpoint that would need a recipe.
-        return tuple(sorted((cut(recipe, shards) for recipe in whole), key=lambda recipe: recipe.weights))
+        return _parts(whole, shards)
     recipes = [recipe for recipe in whole if recipe.entries[0] not in entries]
     for conversion in hub_layout(entries, module, wanted):
         is_same = not conversion.operations and conversion.entries == (conversion.target,)
@@ -62,6 +62,16 @@ def _derived(
             continue
         if any(name in wanted for name, _ in recipe.weights):
             recipes.append(recipe)
+    return _parts(recipes, shards)
+
+
+def _whole(shards: Mapping[str, Shard]) -> list[Recipe]:
+    """Return recipes for entries that are whole weights of the module, under their names in it."""
+    return [Recipe((name,), (), ((name, 0),)) for name in shards]
+
+
+def _parts(recipes: Iterable[Recipe], shards: Mapping[str, Shard]) -> tuple[Recipe, ...]:
+    """Return the recipes for the parts of a rank, in the order of their weights."""
     return tuple(sorted((cut(recipe, shards) for recipe in recipes), key=lambda recipe: recipe.weights))
 
 

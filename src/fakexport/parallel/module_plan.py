@@ -1,0 +1,92 @@
+"""The plan of a model that is not of transformers: rules, as `parallelize_module` of torch reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from fakexport.sources import SourceError
+
+from .plan_file import Rules
+
+# torch has one style for layers and embeddings, transformers one for each.
+_OF_EMBEDDINGS = {"rowwise_split_input": "embedding_rowwise", "colwise_gather_output": "embedding_colwise"}
+
+
+def rules_of_styles(plan: Mapping[str, Any]) -> Rules:
+    """Return the rules of a plan whose values are styles of torch, or names of styles, or None.
+
+    Args:
+        plan: Pattern to style, such as `{"layers.*.up": ColwiseParallel(), "layers.*.down": "rowwise"}`.
+    Raises:
+        SourceError: A style or its layouts are not among those that are known; one line.
+    """
+    if not plan:
+        raise SourceError("parallel_plan has no rules")
+    return tuple((pattern, _name_of(pattern, style)) for pattern, style in plan.items())
+
+
+def _name_of(pattern: str, style: Any) -> str | None:
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    if style is None or isinstance(style, str):
+        return style
+    known = {
+        (ColwiseParallel, Replicate(), Shard(-1)): "colwise",
+        (ColwiseParallel, Replicate(), Replicate()): "colwise_gather_output",
+        (RowwiseParallel, Shard(-1), Replicate()): "rowwise",
+        (RowwiseParallel, Replicate(), Replicate()): "rowwise_split_input",
+    }
+    kind = type(style)
+    if kind not in (ColwiseParallel, RowwiseParallel):
+        raise SourceError(
+            f"parallel_plan: {pattern}: {kind.__name__} is not supported: use ColwiseParallel, "
+            "RowwiseParallel or the name of a style"
+        )
+    taken, returned = style.input_layouts, style.output_layouts
+    name = known.get((kind, *taken, *returned)) if style.use_local_output else None
+    if name is None:
+        raise SourceError(
+            f"parallel_plan: {pattern}: {kind.__name__} from {taken} to {returned}, use_local_output="
+            f"{style.use_local_output}, is not supported"
+        )
+    return name
+
+
+def module_plan(model: nn.Module, rules: Rules, where: str, known: Container[str]) -> dict[str, str]:
+    """Return the style of each module and parameter that the rules name.
+
+    Args:
+        model: Any module.
+        rules: Of which a star stands for a part of a name between dots, as in torch.
+        where: Where they are from, for messages.
+        known: Names of styles.
+    Raises:
+        SourceError: A rule matches nothing, has an unknown style, or contradicts another one; one line.
+    """
+    modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
+    names = [*modules, *(name for name, _ in model.named_parameters(remove_duplicate=False))]
+    found: dict[str, str] = {}
+    for pattern, style in rules:
+        matched = [name for name in names if _is_match(name, pattern)]
+        if not matched:
+            raise SourceError(f"{where}: {pattern} matches nothing in {type(model).__name__}")
+        if style is None or style not in known:
+            raise SourceError(f"{where}: {pattern}: unknown style {style!r}")
+        for name in matched:
+            own = _OF_EMBEDDINGS.get(style, style) if isinstance(modules.get(name), nn.Embedding) else style
+            if found.setdefault(name, own) != own:
+                raise SourceError(f"{where}: two rules with different styles match {name}")
+    for name in [name for name in found if name in modules]:
+        for key, _ in modules[name].named_parameters(recurse=False):
+            found.setdefault(f"{name}.{key}", found[name])
+    return found
+
+
+def _is_match(name: str, pattern: str) -> bool:
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
