@@ -9,12 +9,9 @@ from torch.fx import GraphModule, Node
 
 from fakexport._torch.pytree import tree_leaves
 from fakexport.documents import ParallelRecord
-from fakexport.error import FakexportError
-from fakexport.program import module_path
+from fakexport.program import module_path, source_span
 
-
-class ShardedWeightRead(FakexportError, ValueError):
-    """A module computes with a part of another module's weight: the result would not be that of the model."""
+from .rank_layouts import ShardingChangesResult
 
 
 def check_sharded_weights(program: ExportedProgram, record: ParallelRecord) -> None:
@@ -26,7 +23,7 @@ def check_sharded_weights(program: ExportedProgram, record: ParallelRecord) -> N
         program: Of one rank.
         record: What the rank has of each weight.
     Raises:
-        ShardedWeightRead: One is.
+        ShardingChangesResult: One is.
     """
     state, weights = program.state_dict, program.graph_signature.inputs_to_parameters
     owners: dict[int, list[str]] = {}
@@ -41,7 +38,8 @@ def check_sharded_weights(program: ExportedProgram, record: ParallelRecord) -> N
             path = module_path(user)
             if user.op != "output" and not _is_inside(path, owners[id(state[name])]):
                 reader = path or "the model itself"
-                raise ShardedWeightRead(f"{name} is sharded, and {reader} reads it without its module")
+                said = f"{name} is sharded, and {reader} reads it without its module"
+                raise ShardingChangesResult(said, source_span(user))
 
 
 def _readers(owner: GraphModule, node: Node) -> Iterator[Node]:

@@ -34,6 +34,7 @@ from fakexport.diagnose import (
     diagnose_left_out,
     diagnose_program,
     headline,
+    in_rank,
     memory_left,
     unused_note,
 )
@@ -225,6 +226,8 @@ class TargetChecks:
             assert captured.failure is not None
             assert explored is not None
             found = diagnose_failure(captured.failure, explored, topology=target.topology)
+            if request.degrees is not None:
+                found = tuple(in_rank(found, request.degrees.ranks))
             omitted = diagnose_left_out(request.source, None, built.module, inputs)
             return _Failure((*omitted, *found), tuple(diagnose_assumptions(explored)))
         return _Trace(target.spec.name, built, inputs, captured)

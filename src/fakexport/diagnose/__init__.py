@@ -7,6 +7,7 @@ from fakexport.diagnose.labels import headline, labels_at
 from fakexport.diagnose.left_out import diagnose_left_out, unused_note
 from fakexport.diagnose.peak_memory import memory_left
 from fakexport.diagnose.program import diagnose_loaded, diagnose_program
+from fakexport.diagnose.rank_failures import in_rank
 
 __all__ = [
     "diagnose_assumptions",
@@ -17,6 +18,7 @@ __all__ = [
     "diagnose_loaded",
     "diagnose_program",
     "headline",
+    "in_rank",
     "labels_at",
     "memory_left",
     "unused_note",

@@ -103,11 +103,18 @@ def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
 
 def sharding_changes_result(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE405: the programs of the ranks do not compute what the model computes."""
-    if not isinstance(failure.error, ShardingChangesResult):
+    error = failure.error
+    if not isinstance(error, ShardingChangesResult):
         return None
+    notes = [str(error)]
+    if error.part_bytes is not None:
+        notes.append(
+            "DTensor would gather the parts here: a rank would receive "
+            f"{error.part_bytes:,} bytes from each other rank in every call"
+        )
     return rule("FE405").diagnostic(
         labels=labels_of(failure, "a rank has a part of this"),
-        notes=(str(failure.error),),
+        notes=tuple(notes),
         fix=Fix(
             "change the style of this module in the plan (--parallel tp=N,plan=FILE.json), or leave the "
             "module out of it"

@@ -146,6 +146,16 @@ def test_a_reshape_by_the_size_of_a_head():
     assert len(program.graph.nodes) > 0
 
 
+def test_a_reshape_of_the_only_head_of_a_rank():
+    def turned(x):
+        pairs = x.view(*x.shape[:-1], -1, 48).unflatten(-1, (-1, 2))
+        return (pairs * torch.ones(24, 1, device=x.device)).flatten(-3)
+
+    program = fe.export(with_mlp(turned), parallel="tp=2")
+
+    assert len(program.graph.nodes) > 0
+
+
 def test_packed_experts_that_the_plan_shards_as_one_weight():
     """In transformers 5.23 the plan of Inkling does."""
     from transformers import AutoModelForCausalLM, InklingTextConfig

@@ -8,6 +8,7 @@ makes of it. An operator without a rule is refused: what a program computes is e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from fakexport.documents import ParallelRecord
 from fakexport.error import FakexportError
 from fakexport.program import attribute, module_path, operator_name, output_names, source_span
 
-from .call import Call, Results
+from .call import Call, Results, sizes_of
 from .layout import Common, Cut, Fault, Layout, Part
 from .product_rules import PRODUCT_RULES
 from .shape_rules import SHAPE_RULES
@@ -39,11 +40,13 @@ class ShardingChangesResult(FakexportError, ValueError):
     Args:
         message: One line.
         span: The line of the model.
+        part_bytes: Bytes of the part that the rank has, where a gather would help; at the example's sizes.
     """
 
-    def __init__(self, message: str, span: Span | None) -> None:
+    def __init__(self, message: str, span: Span | None, part_bytes: int | None = None) -> None:
         super().__init__(message)
         self.span = span
+        self.part_bytes = part_bytes
 
 
 def check_rank_layouts(program: ExportedProgram, record: ParallelRecord) -> None:
@@ -120,10 +123,20 @@ class _Propagation:
                 made = self._made(owner, node, layouts)
             except Fault as fault:
                 where = module_path(node) or "the model itself"
-                raise ShardingChangesResult(f"{where} {fault}", source_span(node)) from fault
+                size = self._part_bytes(node, layouts)
+                raise ShardingChangesResult(f"{where} {fault}", source_span(node), size) from fault
             if made is not Common.WHOLE:
                 layouts[node] = made
         return [self._of(layouts, leaf) for leaf in tree_leaves(owner.graph.output_node().args[0])]
+
+    @staticmethod
+    def _part_bytes(node: Node, layouts: Mapping[Node, Results]) -> int | None:
+        """Return the bytes of the first tensor that a node is given of which the rank has a part."""
+        for source in node.all_input_nodes:
+            value = source.meta.get("val")
+            if isinstance(layouts.get(source), Cut) and isinstance(value, torch.Tensor):
+                return prod(sizes_of(value)) * value.itemsize
+        return None
 
     @staticmethod
     def _of(layouts: Mapping[Node, Results], leaf: object) -> Layout:

@@ -48,9 +48,11 @@ def _chosen(
     matching: Sequence[int], old: Sequence[int], new: Sequence[int], dim: int, inferred: int | None
 ) -> int:
     """Return where a dimension is of those that it may have become: sizes of 1 leave a choice."""
+    has_inner = prod(old[dim + 1 :]) > 1
+    if has_inner and dim in matching and new[: dim + 1] == old[: dim + 1]:
+        return dim  # What is inferred is of the dimensions after it.
     if inferred in matching:
         return matching[matching.index(inferred)]
-    has_inner = prod(old[dim + 1 :]) > 1
     if has_inner and dim in matching and new[:dim] == old[:dim]:
         return dim
     same = [index for index in matching if prod(new[index + 1 :]) == prod(old[dim + 1 :])]

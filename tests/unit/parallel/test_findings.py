@@ -1,0 +1,53 @@
+"""What a rank cannot compute is a diagnostic at the line of the model, with a fix."""
+
+import pytest
+import torch
+from torch import nn
+
+from fakexport.checking import check
+from tests.parallel_models import factory_of
+from tests.unit.parallel.test_refusals import with_mlp
+
+pytest.importorskip("transformers")
+
+
+def found_in(factory):
+    (found,) = check(factory, parallel="tp=2").diagnostics
+    assert found.primary.span.path.endswith(("test_findings.py", "modeling_llama.py"))
+    return found
+
+
+def test_an_operator_without_a_rule_and_what_a_gather_would_move():
+    found = found_in(with_mlp(lambda x: x.logcumsumexp(-1)))
+
+    assert found.code == "FE405"
+    assert found.notes == (
+        "model.layers.0.mlp calls aten.logcumsumexp on a part of the features, without a sharding rule",
+        # 2 x 7 tokens with 48 of 96 features of float32.
+        "DTensor would gather the parts here: a rank would receive 2,688 bytes from each other rank in every "
+        "call",
+    )
+    assert "plan=FILE.json" in found.fix.message
+
+
+@pytest.mark.slow
+def test_a_weight_that_is_read_outside_of_its_module():
+    def direct():
+        model, inputs = factory_of("llama", num_hidden_layers=1)()
+        mlp = model.model.layers[0].mlp
+        mlp.forward = lambda x: mlp.down_proj(nn.functional.linear(x, mlp.up_proj.weight))
+        return model, inputs
+
+    found = found_in(direct)
+
+    assert found.code == "FE405"
+    assert "up_proj.weight is sharded, and model.layers.0.mlp reads it" in found.notes[0]
+
+
+@pytest.mark.slow
+def test_a_size_of_the_whole_model_that_does_not_fit():
+    found = found_in(with_mlp(lambda x: x + torch.zeros(96, device=x.device)))
+
+    assert found.code == "FE202"
+    assert "each of 2 ranks has a part" in found.notes[-1]
+    assert "read it off the tensor" in found.fix.message
