@@ -3,6 +3,7 @@
 `python -m tests.round_trip --work FOLDER [--only llama,timm:resnet18] [--steps write,open,stock,page]`
 `python -m tests.round_trip --work FOLDER [--only llama] --steps sizes,sizes-page`
 `python -m tests.round_trip --work FOLDER --only llama --steps sizes,sizes-update` keeps the other rows
+`python -m tests.round_trip --work FOLDER [--only llama] --steps ranks,ranks-page`, of types with a plan
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 STEPS = ("write", "open", "stock", "page")
-PAGES = ("page", "sizes-page", "sizes-update")
+PAGES = ("page", "sizes-page", "sizes-update", "ranks-page")
+MOST_BYTES = 12 << 30
 LIMIT_S = 300
 AT_ONCE = 25
 
@@ -35,8 +37,9 @@ def main() -> None:
     parser.add_argument("--timm-versions", default="", help="what the timm cases were written with")
     parser.add_argument("--worker", action="store_true", help="of a step, in this process")
     options = parser.parse_args()
-    names = options.only.split(",") if options.only else _all_names()
     steps = options.steps.split(",")
+    every = _types_with_plan if "ranks" in steps else _all_names
+    names = options.only.split(",") if options.only else every()
     if options.worker:
         (step,) = steps
         _WORKERS[step](options.work, names)
@@ -51,6 +54,10 @@ def main() -> None:
         _write_sizes_page(options.work)
     if "sizes-update" in steps:
         _write_sizes_page(options.work, is_update=True)
+    if "ranks-page" in steps:
+        from .ranks_page import PAGE, read_rows, render
+
+        PAGE.write_text(render(read_rows(options.work), _versions()), encoding="utf-8")
 
 
 def _write_page(work: Path, timm_versions: str) -> None:
@@ -81,6 +88,12 @@ def _all_names() -> list[str]:
     return [str(architecture) for architecture in ARCHITECTURES]
 
 
+def _types_with_plan() -> list[str]:
+    from .ranks import planned_types
+
+    return list(planned_types())
+
+
 def _in_processes(step: str, work: Path, names: Sequence[str]) -> None:
     """Runs a step for all names, in one process after the other: one that dies takes no other with it."""
     done = RESULTS[step]
@@ -98,7 +111,13 @@ def _in_processes(step: str, work: Path, names: Sequence[str]) -> None:
         print(f"{step}: {len(left)} left", file=sys.stderr, flush=True)
 
 
-RESULTS = {"write": "case.json", "open": "outcome.json", "stock": "stock.json", "sizes": "sizes.json"}
+RESULTS = {
+    "write": "case.json",
+    "open": "outcome.json",
+    "stock": "stock.json",
+    "sizes": "sizes.json",
+    "ranks": "ranks.json",
+}
 
 
 def _write_cases(work: Path, names: Sequence[str]) -> None:
@@ -155,11 +174,27 @@ def _call_at_other_sizes(work: Path, names: Sequence[str]) -> None:
             _write(work / name / RESULTS["sizes"], found)
 
 
+def _run_ranks(work: Path, names: Sequence[str]) -> None:
+    import torch
+    import transformers
+
+    from .ranks import limited_memory, outcomes_of
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for name in names:
+        path = work / name / RESULTS["ranks"]
+        with tempfile.TemporaryDirectory() as folder, _recorded(path), limited_memory(MOST_BYTES):
+            _write(path, {degree: asdict(found) for degree, found in outcomes_of(name, Path(folder)).items()})
+
+
 _WORKERS = {
     "write": _write_cases,
     "open": _open_cases,
     "stock": _compare_with_stock,
     "sizes": _call_at_other_sizes,
+    "ranks": _run_ranks,
 }
 
 

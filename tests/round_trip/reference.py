@@ -22,7 +22,7 @@ from fakexport.sources import Source, SourceError, resolve
 from .sizes import Shapes, accepts, as_shapes, dynamic_dims, other_sizes
 from .values import real_inputs
 
-__all__ = ["TARGETS", "eager", "real_model", "template_of", "write_case"]
+__all__ = ["TARGETS", "eager", "real_model", "template_of", "why", "write_case"]
 
 TARGETS = ("cpu", "H100")
 _SEED = 0
@@ -74,7 +74,7 @@ def _programs(spec: str, dtype: str) -> tuple[dict[str, str], dict[str, Exported
             continue
         program = report.verdicts[0].program
         if program is None:
-            failures[target] = _why(report)
+            failures[target] = why(report)
         else:
             programs[target] = program
     return failures, programs
@@ -125,7 +125,8 @@ def _arguments(
     return ((), dict(inputs)) if is_named else (tuple(inputs.values()), {})
 
 
-def _why(report: Report) -> str:
+def why(report: Report) -> str:
+    """The first error of a report in one line."""
     found = [d for d in report.diagnostics if d.severity == "error"] or list(report.diagnostics)
     notes = "; ".join(note.splitlines()[0] for note in found[0].notes[:1])
     return f"{found[0].code}: {found[0].message}" + (f" ({notes})" if notes else "")

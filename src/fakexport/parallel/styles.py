@@ -88,6 +88,8 @@ def _expect_layouts(style: Any, is_expected: bool) -> None:
 def _embedding(module: nn.Module, style: Any, place: Place) -> Forward:
     if not isinstance(module, nn.Embedding) or not style.use_local_output:
         raise Unsupported(f"{type(module).__name__} is not an nn.Embedding")
+    if more := [key for key, _ in module.named_parameters(recurse=False) if key != "weight"]:
+        raise Unsupported(f"{type(module).__name__} has more than a weight: {', '.join(more)}")
     if module.max_norm is not None:
         raise Unsupported("max_norm changes the weight")
     module.padding_idx = None  # It only concerns gradients, and has to be a row of the part.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,10 +38,31 @@ def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
     if (known := facts.recipes) is not None:
         return known
     shards = {} if facts.parallel is None else facts.parallel.shards
-    if not is_transformers_model(facts.model):
+    if facts.model is None or not is_transformers_model(facts.model):
         return _parts(_whole(shards), shards)
     names = {} if facts.adapter is None else facts.adapter.weights
-    return _derived(facts.model, program.state_dict, names, shards)
+    with _whole_weights(facts.model, shards):
+        return _derived(facts.model, program.state_dict, names, shards)
+
+
+@contextmanager
+def _whole_weights(module: nn.Module, shards: Mapping[str, Shard]) -> Iterator[None]:
+    """Give the module of a rank weights of the whole shapes: some conversions compare with the shapes."""
+    parts = [(*_owner(module, name), shard.shape) for name, shard in shards.items()]
+    held = [owner._parameters[key] for owner, key, _ in parts]
+    for (owner, key, shape), part in zip(parts, held, strict=True):
+        dtype = torch.float32 if part is None else part.dtype
+        owner._parameters[key] = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"), False)
+    try:
+        yield
+    finally:
+        for (owner, key, _), part in zip(parts, held, strict=True):
+            owner._parameters[key] = part
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, key = name.rpartition(".")
+    return module.get_submodule(path), key
 
 
 def _derived(
