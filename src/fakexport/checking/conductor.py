@@ -185,19 +185,25 @@ def inspect(
     topology: str = "cpu",
     device_map: DeviceMapText | None = None,
     dtype: str | torch.dtype | None = None,
+    parallel: str | None = None,
+    parallel_plan: Mapping[str, Any] | None = None,
+    rank: int = 0,
 ) -> ModuleSummary:
     """Return the architecture of a model that need not fit this machine: modules, parameters, bytes, devices.
 
     Args:
-        source, device_map, dtype: as for `check`.
+        source, device_map, dtype, parallel, parallel_plan: as for `check`.
         topology: The devices that the device map may name.
+        rank: With `parallel`: whose part of the model.
     Returns:
         The root module; repeated blocks are folded.
     Raises:
         ValueError, TypeError: as for `check`.
         ModelNotBuilt: the constructor raised; its cause is what it raised.
     """
-    model = resolve(source)
+    degrees = Degrees.of(parallel, parallel_plan)
+    refuse_with_parallel(degrees, device_map=device_map)
+    model = parallel_source(resolve(source), degrees, rank)
     target = parse_target({"topology": topology}, device_map, dtype, model)
     with torch_logs_silenced(), emulate(target.topology):
         return inspect_module(build_target(model, target).module)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, Profiles
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, Parallel, Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
@@ -24,6 +24,11 @@ def inspect_command(
     ] = "cpu",
     device_map: DeviceMap = None,
     dtype: Dtype = None,
+    parallel: Parallel = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(metavar="R", help="With --parallel: whose part of the model, from 0. Default: 0."),
+    ] = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -53,8 +58,10 @@ def inspect_command(
     libraries. A model does not have to fit in this machine's memory; identical blocks share a row.
     """
     if subject.endswith(".pt2") or Path(subject).is_file():
-        if (target, device_map, dtype) != ("cpu", None, None):
-            raise typer.BadParameter("--target, --device-map and --dtype apply to models, not to archives")
+        if (target, device_map, dtype, parallel, rank) != ("cpu", None, None, None, None):
+            raise typer.BadParameter(
+                "--target, --device-map, --dtype, --parallel and --rank apply to models, not to archives"
+            )
         _inspect_archive(
             subject, method, devices=devices, trust=trust, output_format=format_, library=library, debug=debug
         )
@@ -63,12 +70,21 @@ def inspect_command(
         raise typer.BadParameter(
             "--devices, --method, --trust and --format json apply to archives, not to models"
         )
+    if rank is not None and parallel is None:
+        raise typer.BadParameter("a rank needs --parallel", param_hint="--rank")
     with quiet(is_debug=debug):
         load_libraries(library)
         from fakexport.checking import inspect
         from fakexport.report import render_modules
 
-        root = inspect(subject, topology=target, device_map=device_map, dtype=dtype)
+        root = inspect(
+            subject,
+            topology=target,
+            device_map=device_map,
+            dtype=dtype,
+            parallel=parallel,
+            rank=rank or 0,
+        )
     write_output(render_modules(root, width=output_width()))
 
 

@@ -72,6 +72,8 @@ def test_inspect_prints_the_tree(monkeypatch, capsys):
         "topology": "8xH100",
         "device_map": "balanced",
         "dtype": "float16",
+        "parallel": None,
+        "rank": 0,
     }
     assert capsys.readouterr() == (render_modules(ROOT), "")
 

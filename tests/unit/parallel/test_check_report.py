@@ -2,7 +2,7 @@
 
 import pytest
 
-from fakexport.checking import check
+from fakexport.checking import check, inspect
 from fakexport.report import render_report, to_dict
 from tests.parallel_models import DYNAMIC, factory_of, small_model
 
@@ -70,3 +70,22 @@ def test_weights_of_a_rank_that_do_not_fit_are_those_of_the_rank():
     assert found.notes == ("T4 has 14.6 GiB, the weights of rank 0 of 2 need 23.8 GiB",)
     assert found.fix is not None
     assert found.fix.message.startswith("use a higher degree")
+
+
+def test_inspect_describes_the_part_of_a_rank(report):
+    root = inspect(factory_of("qwen3", **CHANGES), parallel="tp=4", rank=3)
+
+    assert root.total_bytes == report.verdicts[0].ranks.groups[0].weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"rank": 1}, "a rank needs --parallel"),
+        ({"parallel": "tp=4", "rank": 4}, "ranks 0 to 3, not 4"),
+        ({"parallel": "tp=4", "device_map": "cpu"}, "leave out --device-map"),
+    ],
+)
+def test_inspect_refuses_what_has_no_rank(options, reason):
+    with pytest.raises(ValueError, match=reason):
+        inspect(factory_of("qwen3", **CHANGES), **options)
