@@ -19,6 +19,7 @@ from pathlib import Path
 # The process of a run, then its status of `os.wait4` and the most memory that it had, in KiB.
 STARTED, ENDED = struct.Struct("i"), struct.Struct("iq")
 _LONGEST = 1 << 20
+_OF_OPENBLAS = "OPENBLAS_NUM_THREADS"
 
 
 def _serve(channel: socket.socket) -> None:
@@ -60,8 +61,15 @@ def _run(alive: int, stdout: int, stderr: int, status: int, *, asked: list[str])
 
 if __name__ == "__main__":
     _channel = socket.socket(fileno=int(sys.argv[1]))
+    # OpenBLAS, in numpy and scipy, starts its threads when it is loaded, and reads this only then.
+    _threads = os.environ.get(_OF_OPENBLAS)
+    os.environ[_OF_OPENBLAS] = "1"
     for _name in sys.argv[2:]:
         importlib.import_module(_name)
+    if _threads is None:
+        del os.environ[_OF_OPENBLAS]
+    else:
+        os.environ[_OF_OPENBLAS] = _threads
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         sys.exit("importing started a thread")
     _channel.send(b"ready")

@@ -200,3 +200,18 @@ def _wait(is_so) -> None:
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("own", [None, "2"])
+def test_numpy_starts_no_thread_before_the_fork(tmp_path, monkeypatch, own):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", own)
+    warm = WarmStart(["numpy"], tmp_path)
+
+    code = "import os, sys\nprint('numpy' in sys.modules, os.environ.get('OPENBLAS_NUM_THREADS'))"
+    _, stdout, _ = ran(tmp_path, code, Limits(60), warm=warm)
+
+    warm.close()
+    assert stdout.decode().split() == ["True", str(own)]

@@ -17,6 +17,7 @@ import json, os, sys, time
 _, alive, _, source, *options = sys.argv
 open("ran", "a").write(source + "\\n")
 if source == "aborts": os.abort()
+if source == "explains": print("terminate called", file=sys.stderr, flush=True); os.abort()
 if source == "sleeps": time.sleep(100)
 if source == "grows": held = b"x" * 2**28; time.sleep(100)
 if source == "refused": sys.exit("error: no such model")  # exit code 1 and no report
@@ -36,6 +37,7 @@ _EXPECTED = {
     "fault": ("crashes", "error[FE001]: internal error"),
     "silent": ("crashes", "exit code 0: no output"),
     "aborts": ("crashes", "killed by SIGABRT"),
+    "explains": ("crashes", "killed by SIGABRT after: terminate called"),
     "sleeps": ("out of time", "killed after 5 s"),
     "grows": ("out of memory", "killed at 134,217,728 bytes of resident memory"),
 }
@@ -66,8 +68,8 @@ def test_whatever_becomes_of_a_check_is_a_line(sweep_of, tmp_path):
 
     outcomes = {record.command.split()[2]: (record.status, record.reason) for record in found.values()}
     assert outcomes == _EXPECTED
-    assert [tally.done for tally in tallies] == list(range(1, 10))
-    assert (tallies[-1].total, tallies[-1].bad, tallies[-1].seconds_left) == (9, 8, 0)
+    assert [tally.done for tally in tallies] == list(range(1, 11))
+    assert (tallies[-1].total, tallies[-1].bad, tallies[-1].seconds_left) == (10, 9, 0)
 
 
 @pytest.mark.parametrize(
