@@ -37,7 +37,7 @@ def blocks(): return nn.Sequential(*(Block() for _ in range(3))).train(), (torch
 
 
 class Doubled(nn.Module):
-    """Has a constant that follows from a weight, so that nobody knows it before the weights are there."""
+    """Has a constant that is computed from a weight, so its value is unknown until weights are bound."""
 
     def __init__(self):
         super().__init__()

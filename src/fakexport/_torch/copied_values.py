@@ -73,7 +73,7 @@ def gradients_need_a_trace() -> Patches:
 
     def grad_fn(tensor: torch.Tensor) -> Any:
         found = stock.__get__(tensor)
-        # A view that a block returned is made by `as_strided`, also where autograd derives its origin anew.
+        # `as_strided` makes each view that a block returned, and autograd names it again after a write.
         # A view that the model makes in this way costs a trace more, if it is asked.
         if type(found).__name__ in (f"{_OfReplayedBlock.__name__}Backward", "AsStridedBackward0"):
             raise TraceNeeded("the origin of a result of a block that was not traced itself")

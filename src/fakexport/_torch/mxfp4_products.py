@@ -66,7 +66,7 @@ def dequantized(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Return matrices `[..., N, K]` from blocks `[..., N, K / 32, 16]` and scales `[..., N, K / 32]`."""
     codes = torch.stack((blocks % 16, blocks // 16), dim=-1).flatten(-2).to(torch.int32)
     exponent, mantissa, sign = codes // 2 % 4, codes % 2, 1.0 - 2.0 * (codes // 8)
-    # As in IEEE 754: with an exponent of 0 there is no leading bit, and the number is as small as with 1.
+    # As in IEEE 754: an exponent of 0 means the smallest exponent, 1, without the leading bit.
     twice = sign * (mantissa + 2 * exponent.clamp(max=1)) * torch.pow(2.0, exponent.clamp(min=1) - 1)
     powers = torch.pow(2.0, scales.to(torch.int32) - _BIAS - 1)
     return (twice * powers.unsqueeze(-1)).to(dtype).flatten(-2)

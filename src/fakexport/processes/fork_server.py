@@ -23,7 +23,7 @@ _OF_OPENBLAS = "OPENBLAS_NUM_THREADS"
 
 
 def _serve(channel: socket.socket) -> None:
-    """Return once nobody asks any more; in a process that was forked for a run, after the run."""
+    """Fork for each request, until the other end closes; in the forked process, return after the run."""
     while True:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:

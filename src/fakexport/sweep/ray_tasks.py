@@ -35,7 +35,7 @@ def ray_cluster(address: str) -> Iterator[None]:
         address: What `ray.init` takes: `local` for a cluster that is started on this machine and ends with
             the block, `auto`, `HOST:PORT`, or `ray://HOST:PORT`.
     Raises:
-        RayFault: there is no cluster, or none of the same version.
+        RayFault: no cluster of this version of Ray answers at the address.
         ModuleNotFoundError: Ray is not installed.
     """
     import ray

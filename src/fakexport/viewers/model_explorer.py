@@ -32,8 +32,8 @@ class ModelExplorerFiles:
 
     Args:
         graph: A graph collection: the main graph, and one graph for each subgraph of control flow.
-        node_data: By name (`bytes`, `device`, `diagnostics`) the node data that colors its nodes. Without
-            diagnostics, there is no data of them.
+        node_data: By name the node data that colors its nodes: `bytes`, `device`, and `diagnostics` if the
+            program has any.
     """
 
     graph: Json

@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from torch import nn
 
 from fakexport.checking import check
-from tests.parallel_models import factory_of
-from tests.unit.parallel.test_refusals import with_mlp
+from tests.unit.parallel.test_refusals import reading_a_weight_outside, with_mlp
 
 pytest.importorskip("transformers")
 
@@ -32,13 +30,7 @@ def test_an_operator_without_a_rule_and_what_a_gather_would_move():
 
 @pytest.mark.slow
 def test_a_weight_that_is_read_outside_of_its_module():
-    def direct():
-        model, inputs = factory_of("llama", num_hidden_layers=1)()
-        mlp = model.model.layers[0].mlp
-        mlp.forward = lambda x: mlp.down_proj(nn.functional.linear(x, mlp.up_proj.weight))
-        return model, inputs
-
-    found = found_in(direct)
+    found = found_in(reading_a_weight_outside)
 
     assert found.code == "FE405"
     assert "up_proj.weight is sharded, and model.layers.0.mlp reads it" in found.notes[0]

@@ -102,14 +102,15 @@ def test_a_style_that_is_not_known():
     assert "cannot trace the style 'sequence_parallel' of model.norm" in refusal(other_style)
 
 
-def test_a_weight_that_is_read_outside_of_its_module():
-    def direct():
-        model, inputs = factory_of("llama", num_hidden_layers=1)()
-        mlp = model.model.layers[0].mlp
-        mlp.forward = lambda x: mlp.down_proj(nn.functional.linear(x, mlp.up_proj.weight))
-        return model, inputs
+def reading_a_weight_outside():
+    model, inputs = factory_of("llama", num_hidden_layers=1)()
+    mlp = model.model.layers[0].mlp
+    mlp.forward = lambda x: mlp.down_proj(nn.functional.linear(x, mlp.up_proj.weight))
+    return model, inputs
 
-    assert "up_proj.weight is sharded, and model.layers.0.mlp reads it" in refusal(direct)
+
+def test_a_weight_that_is_read_outside_of_its_module():
+    assert "up_proj.weight is sharded, and model.layers.0.mlp reads it" in refusal(reading_a_weight_outside)
 
 
 def with_mlp(forward):

@@ -17,7 +17,7 @@ import pytest
 from fakexport.processes import Ended, Limits, NoWarmStart, WarmStart, run_limited
 
 pytestmark = pytest.mark.usefixtures("path")
-# Is imported before the fork: what a run could leave to the next one, or find otherwise than by itself.
+# Imported before the fork. Tells what one run could leave to the next, and what differs from a new process.
 _KEPT = """
 import random, os
 changed = []

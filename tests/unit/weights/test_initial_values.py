@@ -15,20 +15,9 @@ from torch.export import ExportedProgram
 import fakexport as fe
 from fakexport.deploy import run
 from fakexport.report import render_weights
+from tests.unit.sources.tiny_configs import SEQ2SEQ
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 64,
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 40,
-    "pad_token_id": 0,
-    "decoder_start_token_id": 0,
-}
+SIZES = {**SEQ2SEQ, "max_position_embeddings": 40, "decoder_start_token_id": 0}
 TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 UNSAVED = {"MarianMTModel": TABLES}
 """The classes of transformers 5.23 that leave weights out when they save, and these."""

@@ -107,7 +107,7 @@ def _differing(modules: list[nn.Module]) -> frozenset[str]:
 def _likes(
     named: dict[str, nn.Module], differing: frozenset[str], around: dict[str, int]
 ) -> dict[int, Likes]:
-    """Return the blocks that each block is like: at such a place, with such weights, devices and attributes.
+    """Return the blocks that each block is like: at such a place, with such weights and attributes.
 
     An attribute that is never the same is a position. Blocks inside of others that are reused as a whole are
     not like those that are not: their last call may never come.
@@ -121,7 +121,7 @@ def _likes(
         labels = [()] * len(modules)
     alike: dict[Any, list[int]] = {}
     for (name, module), label in zip(named.items(), labels, strict=True):
-        place = _NUMBERS.sub("", name), _outer(name, around), _devices(module), _weights(module)
+        place = _NUMBERS.sub("", name), _outer(name, around), _weights(module)
         alike.setdefault((place, label), []).append(id(module))
     kinds = [Likes(frozenset(members)) for members in alike.values()]
     return {member: kind for kind in kinds for member in kind.members}
@@ -135,9 +135,5 @@ def _outer(name: str, around: dict[str, int]) -> tuple[int, ...]:
 
 
 def _weights(module: nn.Module) -> tuple[Any, ...]:
-    """Return sizes and dtypes: what has others is never made from the same template."""
-    return tuple((weight.shape, weight.dtype) for weight in module.parameters())
-
-
-def _devices(module: nn.Module) -> frozenset[str]:
-    return frozenset(str(parameter.device) for parameter in module.parameters())
+    """Return sizes, dtypes and devices: what has others is never made from the same template."""
+    return tuple((weight.shape, weight.dtype, str(weight.device)) for weight in module.parameters())
