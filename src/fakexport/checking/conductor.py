@@ -127,7 +127,9 @@ def check(
     degrees = Degrees.of(parallel, parallel_plan)
     whole = model
     own = rank if isinstance(rank, int) else None
-    model = parallel_source(whole, degrees, own or 0)
+    if rank == "all" and degrees is None:
+        raise InvalidValue("a rank needs --parallel")
+    model = parallel_source(whole, degrees, own)
     refuse_with_parallel(degrees, strict=strict, workload=workload, device_map=device_map)
     request = Request(
         source=model,
@@ -187,14 +189,14 @@ def inspect(
     dtype: str | torch.dtype | None = None,
     parallel: str | None = None,
     parallel_plan: Mapping[str, Any] | None = None,
-    rank: int = 0,
+    rank: int | None = None,
 ) -> ModuleSummary:
     """Return the architecture of a model that need not fit this machine: modules, parameters, bytes, devices.
 
     Args:
         source, device_map, dtype, parallel, parallel_plan: as for `check`.
         topology: The devices that the device map may name.
-        rank: With `parallel`: whose part of the model.
+        rank: With `parallel`: whose part of the model. Default: that of rank 0.
     Returns:
         The root module; repeated blocks are folded.
     Raises:

@@ -70,8 +70,6 @@ def inspect_command(
         raise typer.BadParameter(
             "--devices, --method, --trust and --format json apply to archives, not to models"
         )
-    if rank is not None and parallel is None:
-        raise typer.BadParameter("a rank needs --parallel", param_hint="--rank")
     with quiet(is_debug=debug):
         load_libraries(library)
         from fakexport.checking import inspect
@@ -83,7 +81,7 @@ def inspect_command(
             device_map=device_map,
             dtype=dtype,
             parallel=parallel,
-            rank=rank or 0,
+            rank=rank,
         )
     write_output(render_modules(root, width=output_width()))
 

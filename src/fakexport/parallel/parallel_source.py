@@ -47,22 +47,23 @@ class Rank:
         return (module, *inputs) if inputs else module
 
 
-def parallel_source(source: Source, parallel: str | Degrees | None, rank: int = 0) -> Source:
+def parallel_source(source: Source, parallel: str | Degrees | None, rank: int | None = None) -> Source:
     """Return the source of one rank of a model.
 
     Args:
         source: A model of transformers.
         parallel: The degrees, such as `tp=8`; None: the source as it is.
-        rank: Whose program.
+        rank: Whose program. Default: that of rank 0.
     Raises:
         SourceError: It is a part of a model, has an adapter, or is a module that is there already.
         ValueError: The degrees are not, or have no such rank.
     """
     if parallel is None:
-        if rank:
+        if rank is not None:
             raise InvalidValue("a rank needs --parallel")
         return source
     degrees = parallel if isinstance(parallel, Degrees) else Degrees.parse(parallel)
+    rank = rank or 0
     if not 0 <= rank < degrees.ranks:
         raise InvalidValue(
             f"--parallel {degrees.canonical} has the ranks 0 to {degrees.ranks - 1}, not {rank}"

@@ -81,7 +81,7 @@ def test_inspect_describes_the_part_of_a_rank(report):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"rank": 1}, "a rank needs --parallel"),
+        ({"rank": 0}, "a rank needs --parallel"),
         ({"parallel": "tp=4", "rank": 4}, "ranks 0 to 3, not 4"),
         ({"parallel": "tp=4", "device_map": "cpu"}, "leave out --device-map"),
     ],

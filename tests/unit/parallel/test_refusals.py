@@ -66,7 +66,11 @@ def test_more_ranks_than_devices():
 
 def test_a_rank_that_is_not():
     assert "has the ranks 0 to 1, not 2" in refusal(factory_of("llama"), rank=2)
-    assert "a rank needs --parallel" in refusal(factory_of("llama"), None, rank=2)
+
+
+@pytest.mark.parametrize("rank", [0, 2, "all"])
+def test_a_rank_without_parallel(rank):
+    assert "a rank needs --parallel" in refusal(factory_of("llama"), None, rank=rank)
 
 
 @pytest.mark.parametrize(
