@@ -1,23 +1,26 @@
-"""Print a zoo file with every model type of transformers: `python tools/transformers_zoo.py > zoo.yaml`.
+"""Print a zoo file with the models of a library: `python tools/model_zoo.py transformers > zoo.yaml`.
 
-Each type is built from its default config, at full size. The types are the keys of
-`transformers.CONFIG_MAPPING`: one that no auto class makes, or that has no default config, is in the file too
-and counts as not passed. Types that are a part of another one (`clip_text_model`) come after the others;
-among themselves they are in the order of a digest of their names, so that the beginning of a run is a sample.
+- `transformers`: each key of `transformers.CONFIG_MAPPING`, built from its default config at full size. One
+  that no auto class makes, or that has no default config, is in the file too and counts as not passed. Types
+  that are a part of another one (`clip_text_model`) come after the others.
+- `diffusers`: each model class in its default configuration, an autoencoder as encoder and decoder.
+- `timm`: the first architecture of each family, a family being a module of `timm.models`.
+
+Models are in the order of a digest of their names, so that the beginning of a run is a sample.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
+import inspect
 import sys
-
-import transformers
-from transformers import AutoConfig
+from collections.abc import Callable
 
 _HEADER = """\
-# Model types of transformers {version}: {count}, of which {parts} are a part of another one.
-# Written by tools/transformers_zoo.py.
+# {title}
+# Written by tools/model_zoo.py.
 timeout: 120
 memory: 6 GiB
 dtypes: bfloat16
@@ -27,27 +30,63 @@ _WAYS = ("H100/static", "cpu/static", "H100/auto", "cpu/auto")
 
 
 def main() -> None:
-    """Print the file: all types for one target and one kind of sizes, then all for the next."""
+    """Print the file: all models for one target and one kind of sizes, then all for the next."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library", choices=_MODELS)
     parser.add_argument("ways", nargs="*", default=_WAYS, metavar="TARGET/SIZES", help=", ".join(_WAYS))
-    chosen = parser.parse_args().ways
-    configs = dict(transformers.CONFIG_MAPPING.items())
+    asked = parser.parse_args()
+    kind, models = _MODELS[asked.library]()
+    version = importlib.import_module(asked.library).__version__
+    lines = [
+        f"  - {{source: '{kind}:{name}', targets: {target}, dynamic: {sizes}}}\n"
+        for target, sizes in (way.split("/") for way in asked.ways)
+        for name in models
+    ]
+    header = _HEADER.format(title=f"Models of {asked.library} {version}: {len(models)}.")
+    sys.stdout.write(header + "".join(lines))
+
+
+def _of_transformers() -> tuple[str, list[str]]:
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    configs = dict(CONFIG_MAPPING.items())
     parts = {
         part.model_type
         for config in configs.values()
         for part in config.sub_configs.values()
         if part is not config and part is not AutoConfig
     }
-    types = sorted(configs, key=lambda name: (name in parts, hashlib.sha256(name.encode()).digest()))
-    count = len(types)
-    header = _HEADER.format(version=transformers.__version__, count=count, parts=len(parts & configs.keys()))
-    ways = [
-        f"  - {{source: 'hf:{name}', targets: {target}, dynamic: {sizes}}}\n"
-        for target, sizes in (way.split("/") for way in chosen)
-        for name in types
-    ]
-    sys.stdout.write(header + "".join(ways))
+    return "hf", sorted(configs, key=lambda name: (name in parts, _digest(name)))
 
+
+def _of_diffusers() -> tuple[str, list[str]]:
+    import diffusers
+
+    base = diffusers.ModelMixin
+    models = []
+    for name in dir(diffusers):
+        found = getattr(diffusers, name, None)
+        if inspect.isclass(found) and issubclass(found, base) and found is not base:
+            is_autoencoder = hasattr(found, "encode") and hasattr(found, "decode")
+            models += [f"{name}/encoder", f"{name}/decoder"] if is_autoencoder else [name]
+    return "diffusers", sorted(models, key=_digest)
+
+
+def _of_timm() -> tuple[str, list[str]]:
+    import timm
+
+    return "timm", sorted((timm.list_models(module=family)[0] for family in timm.list_modules()), key=_digest)
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()
+
+
+_MODELS: dict[str, Callable[[], tuple[str, list[str]]]] = {
+    "transformers": _of_transformers,
+    "diffusers": _of_diffusers,
+    "timm": _of_timm,
+}
 
 if __name__ == "__main__":
     main()

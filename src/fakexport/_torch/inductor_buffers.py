@@ -173,9 +173,12 @@ def _read(
 ) -> Iterator[BufferLine]:
     from torch._inductor.codegen import wrapper as known
 
+    # `ConditionalLine` is `SwitchLine` from torch 2.14 on.
+    names = ("EnterSubgraphLine", "ConditionalLine", "SwitchLine")
+    branches = tuple(getattr(known, name) for name in names if hasattr(known, name))
     for line in lines:
         match line:
-            case known.EnterSubgraphLine() | known.ConditionalLine():
+            case _ if isinstance(line, branches):
                 raise UnplannedGraph("it has control flow that depends on data")
             case known.AllocateLine():
                 yield _taken(line.node, lowering)

@@ -92,7 +92,8 @@ def export(
         parallel_plan: With `parallel`: pattern of module names to style, as `parallelize_module` of torch
             takes it, `{"layers.*.up": ColwiseParallel()}`, or to the name of a style. Changes the plan of an
             `hf:` model, and is the plan of another one, which a factory returns.
-        rank: With `parallel`: whose program; default: of rank 0. Its weights are the rank's parts, on the first device.
+        rank: With `parallel`: whose program; default: of rank 0. Its weights are the rank's parts, on
+            the first device.
         reuse_blocks: Trace a few of equal blocks, not each, which is faster for deep models and produces the
             same program (docs/performance.md).
         verify_reuse: Reuse blocks, trace a second time with every block, and compare the programs.

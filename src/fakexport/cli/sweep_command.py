@@ -21,6 +21,8 @@ _CHECK = ("fakexport.cli.check_command", "fakexport.checking")
 _IMPORTS = {
     "": _CHECK,
     "hf:": (*_CHECK, "transformers.modeling_utils", "transformers.exporters.exporter_dynamo"),
+    "diffusers:": (*_CHECK, "diffusers.models.modeling_utils"),
+    "timm:": (*_CHECK, "timm"),
 }
 Old = Annotated[Path, typer.Argument(metavar="OLD", help="File that `fakexport sweep` wrote.")]
 New = Annotated[Path, typer.Argument(metavar="NEW", help="A later one.")]
