@@ -213,6 +213,7 @@ def test_inspect_of_a_factory_that_raises_is_one_line(run, models):
     assert "RuntimeError: no such checkpoint" in err
 
 
+@pytest.mark.slow
 def test_the_streams_of_a_real_process(models):
     process = fakexport("check", f"{models}/models.py:talks", "--target", "H100", "--format", "json")
 

@@ -90,6 +90,7 @@ def test_what_is_wrong_with_a_repository_is_one_line_and_exit_code_2(hub, argume
     assert "FE001" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_reads_the_settings_of_huggingface_hub(tmp_path):
     with serving(Hub()) as hub:
         hub.add("org/llama", LLAMA, files=sharded(entries_of(LLAMA), 2))

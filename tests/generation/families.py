@@ -127,7 +127,7 @@ FAMILIES = (
         "gemma3",
         "Gemma3ForCausalLM",
         "window in most layers",
-        "common",
+        "slow",
         head_dim=8,
         tie_word_embeddings=False,
         sliding_window=8,

@@ -90,6 +90,7 @@ def test_text_in_and_out(archive: Path, folder: Path, tmp_path: Path) -> None:
     assert text.split() == [f"w{token}" for token in ids.strip().split(",")]
 
 
+@pytest.mark.slow
 def test_programs_that_were_exported_one_by_one_generate_as_well(
     archive: Path, folder: Path, tmp_path: Path
 ) -> None:

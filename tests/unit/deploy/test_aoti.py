@@ -33,7 +33,7 @@ from fakexport.program import UnboundProgram
 from fakexport.weights import BindError
 
 safetensors = pytest.importorskip("safetensors.torch")
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
 
 TOLERANCE = {"rtol": 1e-6, "atol": 2e-5}
 
@@ -142,7 +142,6 @@ def test_weights_that_lie_beside_are_found(program: ExportedProgram, beside: Com
     assert_computes_as_the_program(opened, fe.bind(program, state()))
 
 
-@pytest.mark.slow
 def test_weights_can_be_inside(program: ExportedProgram, tmp_path: Path) -> None:
     bound = fe.bind(program, state())
 

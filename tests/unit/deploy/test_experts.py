@@ -141,6 +141,7 @@ def test_what_means_something_else_is_left_as_it_is() -> None:
     assert composed(program, WITHOUT_KERNEL) is program
 
 
+@pytest.mark.slow
 def test_onnx_multiplies_each_row_once(
     program: ExportedProgram,
     model: nn.Module,
@@ -182,6 +183,7 @@ torch.save(program.module()(input_ids=ids, attention_mask=torch.ones_like(ids))[
 """
 
 
+@pytest.mark.slow
 def test_a_program_runs_without_transformers(
     program: ExportedProgram, model: nn.Module, folder: Path, tmp_path: Path
 ) -> None:

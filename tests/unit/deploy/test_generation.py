@@ -94,6 +94,7 @@ def test_padded_prompts_of_one_batch_get_what_each_gets_alone(
     assert found.stops == ("length",) * 3
 
 
+@pytest.mark.slow
 def test_a_program_of_one_sequence_takes_several_one_after_the_other(
     singles: dict[str, ExportedProgram], folder: Path, generator: fe.Generator
 ) -> None:
@@ -330,6 +331,7 @@ def test_what_the_generation_config_forces_and_forbids() -> None:
     assert int(restricted(scores, forced, generated=0, is_last=True).argmax()) == 2
 
 
+@pytest.mark.slow
 def test_transformers_is_not_needed(model: nn.Module, folder: Path, bundle: fe.Bundle) -> None:
     fe.save_bundle(bundle, folder / "bound.pt2")
     ids = prompt(6)

@@ -97,6 +97,7 @@ class Histogram(nn.Module):
         return torch.histc(x, 4)  # counted
 
 
+@pytest.mark.slow
 def test_a_call_that_has_no_translation_is_named_with_its_reason(tmp_path: Path) -> None:
     (diagnostic,) = findings(fe.export(Histogram, (torch.ones(3),)), tmp_path)
 
@@ -147,6 +148,7 @@ class Scaled(nn.Module):
         return torch.ops.acme_onnx.scale(x, 3.0)  # scaled
 
 
+@pytest.mark.slow
 def test_an_operator_of_a_library_is_named_and_takes_a_translation(scale: Any, tmp_path: Path) -> None:
     from onnxscript import opset18
 

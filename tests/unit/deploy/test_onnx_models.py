@@ -71,6 +71,7 @@ def test_gpt2_with_dynamic_sizes_and_padding(tmp_path: Path) -> None:
         artifact({"input_ids": torch.zeros(1, 33).long(), "attention_mask": torch.ones(1, 33).long()})
 
 
+@pytest.mark.slow
 def test_the_encoder_of_whisper(tmp_path: Path) -> None:
     model = whisper_encoder()
     features = torch.randn(3, 16, 100)

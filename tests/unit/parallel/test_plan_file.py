@@ -45,6 +45,7 @@ def test_rules_of_a_file_replace_those_of_the_model(written):
     assert_equal_to_eager(programs, small_model("llama", **changes))
 
 
+@pytest.mark.slow
 def test_the_fix_of_a_wrong_plan_works(written):
     wrong = {f"{MLP}.experts.gate_up_proj": "colwise"}
 

@@ -94,6 +94,7 @@ def test_an_archive_of_a_rank_is_bound_to_a_whole_checkpoint(llama, tmp_path):
     assert (record.degrees, record.rank, record.ranks) == ("tp=2", 1, 2)
 
 
+@pytest.mark.slow
 def test_programs_of_ranks_with_equal_parts_differ_in_numbers_only():
     programs = programs_of("qwen3", "tp=2", 2, vocab_size=100, num_hidden_layers=1)
 

@@ -89,7 +89,7 @@ def exported(base: Path, adapter: Path | str | None = None, mode: Any = "apart")
     return fe.export(f"hf:{base}", adapter=adapter, adapter_mode=mode, dynamic_shapes="auto")
 
 
-QUICK = {"llama": MODES, "gpt2": ("merged",), "dora": ("apart",)}
+QUICK = {"llama": MODES}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from fakexport.sources.exporter_patches import exporter_patches
 _VISION = "transformers.models.qwen2_vl.modeling_qwen2_vl"
 
 
+@pytest.mark.slow
 def test_no_file_of_another_model_is_imported(tmp_path):
     code = (
         "import sys, fakexport as fe\n"
