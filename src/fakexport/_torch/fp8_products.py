@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 NAMESPACE = "finegrained_fp8"
 _ROWS = "w8a8_block_dynamic_fp8_matmul"
@@ -26,7 +27,7 @@ _registered: list[Any] = []
 
 
 def register_fp8_products() -> None:
-    """Register the operators, once in a process."""
+    """Register the operators and their formula of floating-point operations, once in a process."""
     if _registered:
         return
     blocks, dtype = "int[] block_size", "ScalarType? output_dtype=None"
@@ -53,6 +54,7 @@ def register_fp8_products() -> None:
         operator = torch.library.custom_op(f"{NAMESPACE}::{name}", kernel, mutates_args=(), schema=schema)
         operator.register_fake(_empty)
         _registered.append(operator)
+        register_flop_formula(getattr(getattr(torch.ops, NAMESPACE), name), get_raw=True)(_flops)
 
 
 def matmul(
@@ -167,6 +169,10 @@ def _empty(
     if given.shape[-1] != weight.shape[-1]:
         raise RuntimeError(f"rows of {given.shape[-1]} do not match a weight of {tuple(weight.shape)}")
     return given.new_empty((*given.shape[:-1], weight.shape[-2]), dtype=dtype)
+
+
+def _flops(given: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return 2 * given.numel() * weight.shape[-2]
 
 
 def _rows(

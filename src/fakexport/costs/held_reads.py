@@ -42,7 +42,17 @@ _REDUCES = frozenset(
 )  # fmt: skip
 _INSERTED = {"aten::index_copy": 3, "aten::index_copy_": 3, "aten::slice_scatter": 1}
 # How many arguments after the rows are of the matrices; offsets follow.
-_GROUPED = {"aten::_grouped_mm": 1, "aten::_scaled_grouped_mm": 1, "mxfp4::grouped_mm": 2}
+_GROUPED = {
+    "aten::_grouped_mm": 1,
+    "aten::_scaled_grouped_mm": 1,
+    "mxfp4::grouped_mm": 2,
+    "finegrained_fp8::w8a8_block_dynamic_fp8_matmul_grouped": 2,
+}
+# Products outside of torch that read all of their arguments.
+_DENSE = frozenset(
+    ("fbgemm::f8f8bf16_rowwise", *(f"finegrained_fp8::w8a8_{kind}_fp8_matmul"
+                                   for kind in ("block_dynamic", "block_static", "tensor_dynamic")))
+)  # fmt: skip
 _MOST_STEPS_BACK = 200
 
 
@@ -94,7 +104,7 @@ class HeldReads:
             return self._left(self.merged([given[0], *chosen]))
         if name.startswith("aten::") and "attention" in name and _may_skip_keys(node):
             return self._left(given[0])
-        return self._left(self.merged(given)) if name.startswith("aten::") else {}
+        return self._left(self.merged(given)) if name.startswith("aten::") or name in _DENSE else {}
 
     def is_reduction(self, node: Node) -> bool:
         """Return whether an operator reads all of its arguments without multiplying them."""

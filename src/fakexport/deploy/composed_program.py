@@ -14,9 +14,11 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fakexport._torch import fbgemm_products
 from fakexport._torch.fake_tensors import mode_of
 from fakexport._torch.grouped_products import TRANSFORMERS, composed_product, product_arguments
 from fakexport._torch.mxfp4_products import PACKED, composed_packed_product
+from fakexport._torch.operator_schema import argument_values, is_python_operator
 from fakexport.program import copied_graph, derived_program, graph_modules, operator_name
 
 
@@ -48,7 +50,32 @@ def packed_product(node: Node) -> Composition:
     return Composition(tuple(node.all_input_nodes), composed_packed_product)
 
 
-IN_PYTHON: Compositions = MappingProxyType({TRANSFORMERS: grouped_product, PACKED: packed_product})
+def fbgemm_quantization(node: Node) -> Composition | None:
+    """Return the composition of rows quantized to fp8; None where FBGEMM's own operator does it."""
+    return _of_fbgemm(node, fbgemm_products.composed_quantization, ("input", "scale_ub"))
+
+
+def fbgemm_product(node: Node) -> Composition | None:
+    """Return the composition of a product of rows in fp8; None where FBGEMM's own operator does it."""
+    names = ("XQ", "WQ", "x_scale", "w_scale", "bias")
+    return _of_fbgemm(node, fbgemm_products.composed_rowwise_product, names)
+
+
+def _of_fbgemm(node: Node, function: Callable[..., Any], names: tuple[str, ...]) -> Composition | None:
+    target: Any = node.target
+    if not is_python_operator(target.name().partition(".")[0]):
+        return None
+    values = argument_values(target, node.args, node.kwargs)
+    given = tuple(values[name] for name in names if values[name] is not None)
+    return Composition(given, lambda *tensors: function(*tensors))
+
+
+OF_FP8: Compositions = MappingProxyType(
+    {fbgemm_products.QUANTIZED: fbgemm_quantization, fbgemm_products.PRODUCT: fbgemm_product}
+)
+"""Layers of `fbgemm_fp8`, which compute in float32."""
+
+IN_PYTHON: Compositions = MappingProxyType({TRANSFORMERS: grouped_product, PACKED: packed_product, **OF_FP8})
 """For a compiler that does not call Python."""
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fakexport._torch import fp8_products, mxfp4_products
+from fakexport._torch import fbgemm_products, fp8_products, mxfp4_products
 from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.operator_schema import is_python_operator
 from fakexport._torch.pytree import tree_map
@@ -23,7 +23,12 @@ from fakexport.rules import rule
 
 # The kernels of torchvision come from torch's own project, torch cannot compare tensors in fp8, and no
 # made-up input has the offsets that the operator for MXFP4 takes.
-_NOT_CUSTOM = TORCH_NAMESPACES | {"torchvision", fp8_products.NAMESPACE, mxfp4_products.NAMESPACE}
+_NOT_CUSTOM = TORCH_NAMESPACES | {
+    "torchvision",
+    fbgemm_products.NAMESPACE,
+    fp8_products.NAMESPACE,
+    mxfp4_products.NAMESPACE,
+}
 _MUTATED = "not defined as mutable but was mutated"
 
 

@@ -22,6 +22,7 @@ from torch import nn
 from fakexport._torch.patching import Patches
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.wrapper_subclasses import is_wrapper
+from fakexport.sources.fbgemm_layers import fbgemm_layers
 from fakexport.sources.mxfp4_experts import mxfp4_experts
 from fakexport.sources.source_error import SourceError, first_line
 
@@ -64,8 +65,8 @@ class Quantization:
             return
         with torch_logs_silenced(), suppress(Exception):  # `built` says what fails.
             _quantizer(self.settings)
-            importlib.import_module("transformers.integrations.finegrained_fp8")
-            importlib.import_module("transformers.integrations.mxfp4")
+            for name in ("finegrained_fp8", "mxfp4", "fbgemm_fp8"):
+                importlib.import_module(f"transformers.integrations.{name}")
 
     def built(self, construct: Callable[[], nn.Module]) -> nn.Module:
         """Return the quantized model; where it cannot be built here, the unquantized one.
@@ -96,7 +97,7 @@ class Quantization:
             return construct(), "the config does not say how"
         quantizer = _quantizer(self.settings)
         module = importlib.import_module(type(quantizer).__module__)
-        with _said_by(module) as said, mxfp4_experts(module):
+        with _said_by(module) as said, mxfp4_experts(module), fbgemm_layers(module):
             quantizer.validate_environment(device_map=None, weights_only=True)
             if _is_dequantizing(quantizer):
                 return construct(), _sentence(said)

@@ -18,6 +18,7 @@ from fakexport.hub import HubName
 from fakexport.sources.cache_inputs import decode_inputs
 from fakexport.sources.config_limits import nothing_downloaded, within_limits
 from fakexport.sources.exporter_patches import exporter_patches, import_exporter
+from fakexport.sources.fbgemm_layers import fbgemm_kernels
 from fakexport.sources.fp8_kernels import fp8_kernels
 from fakexport.sources.generation_calls import GenerationCall, use_own_operators
 from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_config_of
@@ -180,6 +181,7 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         reset_model_state(module),
         normalized_heads(module),
         fp8_kernels(module),
+        fbgemm_kernels(module),
         nothing_downloaded(),
     ):
         yield

@@ -10,6 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import fakexport as fe
+from fakexport._torch.fbgemm_products import register_fbgemm_products
+from fakexport._torch.fp8_products import matmul, register_fp8_products
 from fakexport._torch.mxfp4_products import grouped_matmul, register_mxfp4_product
 from fakexport.costs import CostsAt, bounds, program_costs
 from fakexport.costs.bounds import fastest_rate
@@ -275,6 +277,28 @@ def test_experts_in_mxfp4_are_read_in_the_bytes_that_they_have():
 
     assert found.flops == 2 * 64 * 8 + 2 * 2 * 64 * 48
     assert found.read_bytes == 64 * 2 + 8 * 64 * 2 + 2 * 48 * (64 // 2 + 64 // 32)
+
+
+def test_weights_in_fp8_are_multiplied_and_read_in_the_bytes_that_they_have():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            register_fbgemm_products()
+            register_fp8_products()
+            self.register_buffer("rowwise", torch.zeros(48, 64, dtype=torch.float8_e4m3fn))
+            self.register_buffer("of_rows", torch.zeros(48, 1))
+            self.register_buffer("blockwise", torch.zeros(32, 48, dtype=torch.float8_e4m3fn))
+            self.register_buffer("of_blocks", torch.zeros(2, 3))
+
+        def forward(self, x):
+            quantized, scales = torch.ops.fbgemm.quantize_fp8_per_row(x)
+            x = torch.ops.fbgemm.f8f8bf16_rowwise(quantized, self.rowwise, scales, self.of_rows)
+            return matmul(x, self.blockwise, self.of_blocks, [16, 16])
+
+    found = cost_of(Packed(), torch.zeros(2, 64, dtype=torch.bfloat16), target="H100", device="cuda:0")
+
+    assert found.least_flops["float8_e4m3fn"] == 2 * 2 * 64 * 48 + 2 * 2 * 48 * 32
+    assert found.read_bytes == 48 * (64 + 4) + 32 * 48 + 2 * 3 * 4
 
 
 def test_experts_that_get_tokens_by_data_may_get_none():

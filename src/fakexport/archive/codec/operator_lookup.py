@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fakexport._torch import fbgemm_products
 from fakexport._torch.fp8_products import NAMESPACE, register_fp8_products
 from fakexport._torch.grouped_products import TRANSFORMERS, register_grouped_product
 from fakexport._torch.mxfp4_products import PACKED, register_mxfp4_product
@@ -27,6 +28,9 @@ from fakexport.error import InvalidValue
 _MOST_NAMED = 8
 _OPERATORS = "torch.ops."
 
+_OF_FBGEMM = dict.fromkeys(
+    (fbgemm_products.QUANTIZED, fbgemm_products.PRODUCT), "fbgemm_gpu.experimental.gen_ai"
+)
 _OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.ASCII)
 _HIGHER_ORDER = re.compile(r"torch\.ops\.higher_order\.([A-Za-z_]\w*)", re.ASCII)
 _HIGHER_ORDER_NAMES = frozenset(
@@ -152,15 +156,22 @@ def _registered(name: str) -> OpOverload | None:
 
 
 def _registrar(name: str) -> Callable[[], None] | None:
-    """Return what registers an operator of experts or fp8, for which nothing else has to be imported."""
+    """Return what registers an operator of experts or fp8, for which nothing else has to be imported.
+
+    FBGEMM's package, where it is installed, could not be imported after its operators are registered.
+    """
     if name == TRANSFORMERS:
         return register_grouped_product
     if name == PACKED:
         return register_mxfp4_product
+    if name in _OF_FBGEMM:
+        is_installed = fbgemm_products.is_fbgemm_installed()
+        return None if is_installed else fbgemm_products.register_fbgemm_products
     return register_fp8_products if name.startswith(f"{NAMESPACE}.") else None
 
 
 def _unregistered(names: Sequence[str], modules: Mapping[str, str]) -> str:
+    modules = {**modules, **_OF_FBGEMM}
     libraries = ", ".join(
         dict.fromkeys(f"`{modules.get(name, name.partition('.')[0][:80])}`" for name in names)
     )
