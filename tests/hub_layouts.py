@@ -321,7 +321,6 @@ def _quantized() -> Iterator[tuple[str, Layout]]:
             sharded(packed, 3),
             class_name="GptOssForCausalLM",
             quantization="mxfp4",
-            codes=missing,
         ),
     )
 

@@ -24,7 +24,7 @@ def render_weights(report: WeightsReport) -> str:
         Text that ends in one line end.
     """
     entries = f"{report.entries:,} entries, {bytes_text(report.entry_bytes)}"
-    converted = f"; {report.converted} of them are converted by transformers" if report.converted else ""
+    converted = f"; {report.converted} of them are converted as transformers does" if report.converted else ""
     head = [
         escaped(f"model       {report.source}: {plural(report.weights, 'weight')}"),
         escaped(f"checkpoint  {report.checkpoint}: {entries}{converted}"),

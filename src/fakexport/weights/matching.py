@@ -18,6 +18,7 @@ from fakexport.weights.layout import (
     hub_layout,
     is_transformers_model,
 )
+from fakexport.weights.packed_experts import dequantizing
 from fakexport.weights.recipe import by_recipes
 
 
@@ -64,7 +65,8 @@ def match(
 
     Entries are weights as they are, or in the layout of the Hugging Face hub, which transformers converts
     when it loads. A folder with a `config.json` is in the hub's layout where both readings fit: some
-    conversions keep name and shape.
+    conversions keep name and shape. Either way, experts in MXFP4 are dequantized for a program that is not
+    quantized.
 
     Args:
         checkpoint: Only its headers are read, not its data.
@@ -93,7 +95,7 @@ def _matched(checkpoint: Checkpoint, expected: ExpectedWeights, conversions: Ite
     twice: dict[str, tuple[str, ...]] = {}
     failed: dict[str, tuple[Conversion, str]] = {}
     unexpected: list[str] = []
-    for conversion in conversions:
+    for conversion in dequantizing(conversions, checkpoint.entries, wanted):
         try:
             weights = _weights(conversion, checkpoint.entries)
         except ConversionFailed as error:

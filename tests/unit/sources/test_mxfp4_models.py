@@ -181,6 +181,21 @@ def test_where_it_is_not_packed_the_report_says_why(
     assert not report.is_clean
 
 
+def test_a_program_for_a_cpu_binds_what_transformers_dequantizes(
+    dequantized: nn.Module, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.warns(fe.PartialProgram, match="FE105"):
+        fe.save(fe.export(f"hf:{folder}"), tmp_path / "cpu.pt2")
+    program = fe.load(tmp_path / "cpu.pt2")  # which has forgotten its model of transformers
+
+    report = fe.verify_weights(program, folder)
+    bound = fe.bind(program, folder)
+
+    assert not report.findings, report
+    expected = dequantized.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in bound.state_dict.items())
+
+
 @pytest.mark.slow
 def test_experts_on_a_cpu_do_not_export(folder: Path) -> None:
     report = fe.check(f"hf:{folder}", target="cpu+H100", device_map="cpu")
