@@ -20,7 +20,7 @@ def dequantizing(
 
     Args:
         conversions: Those of a layout.
-        entries: Of the checkpoint.
+        entries: Shapes and dtypes of the entries of the checkpoint.
         wanted: Weights of the program; `experts.down_proj` is made of `experts.down_proj_blocks`, uint8
             `[E, N, K / 32, 16]`, and `experts.down_proj_scales`, uint8 `[E, N, K / 32]`: `[E, K, N]`.
     """
