@@ -88,7 +88,7 @@ class WeightsReport:
         weights: How many tensors the model expects; tied ones are counted once.
         entries: How many the checkpoint has.
         entry_bytes: Bytes of these.
-        converted: How many entries transformers merges, splits or transposes.
+        converted: How many entries transformers merges, splits, transposes or dequantizes.
         computed: Weights that the checkpoint lacks and the class of the model computes, as `from_pretrained`
             does.
         findings: What does not fit: errors, then warnings.
