@@ -42,3 +42,18 @@ def test_modes_and_devices_are_kept_apart():
                 made = fakes.new(mode, meta, place)
                 assert made.fake_mode is mode
                 assert made.device == place
+
+
+def test_memory_that_is_given_is_that_of_the_new_one_and_its_data_are_refused():
+    fakes, mode, place = NewFakes(), FakeTensorMode(), torch.device("cpu")
+    mode._allow_unsafe_data_ptr_access = False
+    meta = torch.empty(2, 3, device="meta")
+
+    for _ in range(2):
+        memory = torch.empty(24, dtype=torch.uint8, device="meta")
+        made = fakes.new(mode, meta.data, place, memory)
+
+        assert made.untyped_storage()._cdata == memory.untyped_storage()._cdata
+        assert facts(made) == facts(FakeTensor(mode, meta, place))
+        with pytest.raises(RuntimeError, match="data"):
+            made.data_ptr()

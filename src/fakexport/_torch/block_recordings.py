@@ -57,14 +57,12 @@ class MadeNode:
 def entry_state(tracer: Any, module: Any) -> tuple[Any, ...]:
     """Return what of a tracer's state shows in the nodes of a call; compare with `==`."""
     path = tracer.submodule_paths[module]
-    calls = {
-        name[len(path) :]: count for name, count in tracer.num_calls.items() if name.startswith(f"{path}.")
-    }
+    inner = [(name, tracer.num_calls.get(f"{path}.{name}")) for name, _ in module.named_modules() if name]
     return (
         tracer.torch_fn_metadata,
         tracer.enable_thunkify,
         tracer.record_stack_traces,
-        tuple(sorted(calls.items())),
+        tuple((name, count) for name, count in inner if count is not None),
         torch.fx.traceback.has_preserved_node_meta(),
     )
 

@@ -61,7 +61,7 @@ def replacements() -> dict[tuple[Any, str], Callable[..., Any]]:
             is_writing[0] = False
 
     def detach(mode: FakeTensorMode, fake: FakeTensor, include_real: bool = False) -> Any:
-        if include_real or fake.layout is not torch.strided:
+        if (include_real and fake.real_tensor is not None) or fake.layout is not torch.strided:
             return stock_detach(mode, fake, include_real)
         with no_python_dispatcher(), in_kernel_invocation_manager(mode):
             meta = torch.ops.aten.detach.default(fake)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 from .fake_tensors import FakeTensor, FakeTensorMode, storage_identity
 from .new_fakes import NewFakes
 from .patching import Patches
-from .remembered_sizes import remembered_count, same_number, state_of_symbols
 
 
 class TraceNeeded(BaseException):
@@ -105,13 +105,22 @@ class ValueFacts:
             shape, strides, offset, bytes_, storage_identity(like), like.dtype, like.device, like.fake_mode
         )
 
+    @cached_property
+    def layout(self) -> torch.Tensor:
+        """A tensor of these sizes in memory that no copy has."""
+        return _reserved(self.bytes, self.shape, self.strides, self.offset, self.dtype)
+
+    @cached_property
+    def is_of_numbers(self) -> bool:
+        """Whether no size is symbolic."""
+        return all(type(number) is int for number in (*self.shape, *self.strides, self.offset))
+
 
 class Originals:
     """What copies of the same values have in common, found out once. The values must stay alive."""
 
     def __init__(self) -> None:
         self._facts: dict[int, ValueFacts] = {}
-        self._counts: dict[int, tuple[Any, torch.SymInt | None]] = {}
         self.fakes = NewFakes()
 
     def facts_of(self, like: FakeTensor) -> ValueFacts:
@@ -119,17 +128,6 @@ class Originals:
         if found is None:
             found = self._facts[id(like)] = ValueFacts.of(like)
         return found
-
-    def count_of(self, facts: ValueFacts) -> torch.SymInt | None:
-        """Return how many elements a memory has, where that is symbolic and says how many bytes; or None."""
-        if isinstance(facts.bytes, int):
-            return None
-        state = state_of_symbols(facts.bytes)
-        known = self._counts.get(facts.memory)
-        if known is None or known[0] != state:
-            found = remembered_count(facts.bytes, facts.dtype)
-            known = self._counts[facts.memory] = state_of_symbols(facts.bytes), found
-        return known[1]
 
 
 class CopiedValues:
@@ -157,7 +155,10 @@ class CopiedValues:
 
     def fake(self, like: FakeTensor, size: Callable[[Any], Any] | None = None) -> FakeTensor:
         """Return a copy of a fake tensor, each number of which `size` may replace."""
-        return self._made([ValueFacts.of(like, size)])[0]
+        facts = self._originals.facts_of(like)
+        if size is not None and not facts.is_of_numbers:
+            facts = ValueFacts.of(like, size)
+        return self._made([facts])[0]
 
     def tensor(self, returned: Returned, size: Callable[[Any], Any]) -> torch.Tensor:
         """Return what another call would have returned; the same one each time, for the views of it."""
@@ -189,38 +190,34 @@ class CopiedValues:
         return found
 
     def _made(self, wanted: Sequence[ValueFacts]) -> list[FakeTensor]:
-        metas: list[torch.Tensor] = []
         mode = wanted[0].mode if wanted else None
         if any(facts.mode is not mode for facts in wanted):
             return [self._made([facts])[0] for facts in wanted]
-        if mode is not None:
-            # Memory of a symbolic size asks whether the size is 0; the trace of the block did not.
-            unguarded = mode.shape_env.suppress_guards() if mode.shape_env else nullcontext()
-            with torch.no_grad(), in_kernel_invocation_manager(mode), unguarded:
-                metas = [self._meta(facts) for facts in wanted]
-        new = self._originals.fakes.new
-        return [new(facts.mode, meta, facts.device) for facts, meta in zip(wanted, metas, strict=True)]
+        if mode is None:
+            return []
+        with torch.no_grad(), in_kernel_invocation_manager(mode):
+            return [self._copy(facts) for facts in wanted]
 
-    def _meta(self, facts: ValueFacts) -> torch.Tensor:
+    def _copy(self, facts: ValueFacts) -> FakeTensor:
         base = self._bases.get(facts.memory)
-        if isinstance(base, FakeTensor):
-            base = self._bases[facts.memory] = base.detach()  # Without what autograd knows of an input.
-        if base is None and (number := self._originals.count_of(facts)) is not None:
-            base = torch.empty_strided((number,), (1,), dtype=facts.dtype, device=_META)
-            self._bases[facts.memory] = base
         if base is None:
-            meta = torch.empty_strided(facts.shape, facts.strides, dtype=facts.dtype, device=_META)
-            if facts.offset == 0 and same_number(meta.untyped_storage().nbytes(), facts.bytes):
-                self._bases[facts.memory] = meta
-                return meta
-            count = (facts.bytes // facts.dtype.itemsize,)
-            base = torch.empty_strided(count, (1,), dtype=facts.dtype, device=_META)
-            self._bases[facts.memory] = base
-        if base.dtype is facts.dtype:
-            # `set_` would write down other bytes.
-            return torch.as_strided(base, facts.shape, facts.strides, facts.offset)
-        meta = torch.empty(0, dtype=facts.dtype, device=_META)
-        return meta.set_(base.untyped_storage(), facts.offset, facts.shape, facts.strides)
+            base = self._bases[facts.memory] = _reserved(facts.bytes)
+        # `data` counts its changes by itself, and computes nothing of what it is of.
+        return self._originals.fakes.new(facts.mode, facts.layout.data, facts.device, base)
+
+
+def _reserved(
+    bytes_: int | torch.SymInt,
+    shape: tuple[Any, ...] = (0,),
+    strides: tuple[Any, ...] | None = None,
+    offset: Any = None,
+    dtype: torch.dtype = torch.uint8,
+) -> torch.Tensor:
+    """Return a tensor in new memory. Of symbolic numbers nothing is computed, and nothing is asked."""
+    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
+        FakeTensor, shape, strides, offset, dtype=dtype, device=_META, storage_size=bytes_
+    )
+    return made
 
 
 @contextmanager

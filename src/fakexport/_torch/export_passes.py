@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any
 
 from torch.export import _trace
+from torch.fx import Graph, Node
 from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree
 
@@ -49,8 +50,17 @@ def quick_passes() -> Patches:
                 return OrderedDict(zip(tree, shortened[pairs], strict=True))
         return stock_map(function, tree, *rests, **kwargs)
 
+    stock_eliminate: Callable[..., bool] = in_force(Graph, "eliminate_dead_code")
+
+    def eliminate(graph: Graph, is_impure: Callable[[Node], bool] | None = None) -> bool:
+        if is_impure is None:
+            return stock_eliminate(graph)
+        # Only a node without users is removed, so of no other one it is asked what it does.
+        return stock_eliminate(graph, lambda node: bool(node.users) or is_impure(node))
+
     return Patches(
         {
+            (Graph, "eliminate_dead_code"): eliminate,
             (symbolic_shapes, "_free_unbacked_symbols_with_path"): free_symbols,
             (_pytree, "tree_map"): tree_map,
             (_trace, "_fixup_key"): cache(in_force(_trace, "_fixup_key")),

@@ -20,25 +20,36 @@ class NewFakes:
     def __init__(self) -> None:
         self._attributes: dict[tuple[FakeTensorMode, torch.device], dict[str, Any]] = {}
 
-    def new(self, mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+    def new(
+        self,
+        mode: FakeTensorMode,
+        meta: torch.Tensor,
+        device: torch.device,
+        memory: torch.Tensor | None = None,
+    ) -> FakeTensor:
         """Return `FakeTensor(mode, meta, device)`.
 
         Args:
             mode: The mode of the new tensor.
             meta: Its sizes, strides, dtype and memory, on the device `meta`.
             device: Its device, with the index.
+            memory: A tensor in the memory that it gets instead.
         """
         attributes = self._attributes.get((mode, device))
         if attributes is None or FakeTensorConfig.debug or export_config.detect_non_strict_fake_tensor_leaks:
             made = FakeTensor(mode, meta, device)
             self._attributes[mode, device] = vars(made).copy()
-            return made
-        made = torch.Tensor._make_subclass(
-            FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
-        )
+            if memory is None:
+                return made
+        else:
+            made = torch.Tensor._make_subclass(
+                FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
+            )
+            vars(made).update(attributes)
+        if memory is not None:
+            torch._functionalize_unsafe_set(made, memory)
         if mode._allow_unsafe_data_ptr_access:
             torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
         else:
             torch._C._set_throw_on_mutable_data_ptr(made)
-        vars(made).update(attributes)
         return made

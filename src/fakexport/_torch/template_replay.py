@@ -17,7 +17,6 @@ from torch.fx import Node, Proxy
 from torch.fx.experimental.proxy_tensor import (
     _ProxyTensor,
     _SympyExprTrackerValue,
-    disable_proxy_modes_tracing,
     extract_val,
     track_tensor,
 )
@@ -27,7 +26,7 @@ from torch.utils._pytree import tree_unflatten
 from .block_templates import InnerStack, Template
 from .copied_values import CopiedValues
 from .fake_tensors import storage_identity
-from .observed_tensors import proxy_of, source_of, thunk_of
+from .observed_tensors import proxy_of, source_of, thunk_of, tracing_paused
 
 
 def replay(
@@ -41,9 +40,9 @@ def replay(
         module: The module that is called; its scope is open.
         tensors, numbers: What this call can reach, in the order of the recorded one.
     """
-    made = _Replay(template, tracer, tracer.submodule_paths[module], tensors, numbers)
     symbols_before = dict(tracer.sympy_expr_tracker)
-    with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction():
+    with tracing_paused():
+        made = _Replay(template, tracer, tracer.submodule_paths[module], tensors, numbers)
         made.make_nodes()
         results = made.results()
         made.leave(results, symbols_before)
