@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from fakexport._torch.mxfp4_products import BLOCK, dequantized
+from fakexport.weights.checkpoint import Entry
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, Read
 
@@ -14,7 +15,7 @@ __all__ = ["dequantizing"]
 
 
 def dequantizing(
-    conversions: Iterable[Conversion], entries: Mapping[str, Weight], wanted: Mapping[str, Weight]
+    conversions: Iterable[Conversion], entries: Mapping[str, Entry], wanted: Mapping[str, Weight]
 ) -> list[Conversion]:
     """Return the conversions with those of blocks and scales replaced, where the program has neither.
 
@@ -43,7 +44,7 @@ def dequantizing(
     return [*(step for step in found if step not in used), *made]
 
 
-def _are_packed(blocks: Weight, scales: Weight) -> bool:
+def _are_packed(blocks: Entry, scales: Entry) -> bool:
     is_uint8 = blocks.dtype is scales.dtype is torch.uint8
     return is_uint8 and len(blocks.shape) == 4 and blocks.shape == (*scales.shape, BLOCK // 2)
 
