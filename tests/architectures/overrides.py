@@ -225,7 +225,10 @@ OVERRIDES: Mapping[str, Settings] = {
     "instructblip": {"image_token_index": 98},
     "instructblipvideo": {"video_token_index": 98},
     "janus": {"vq_config": VQ},
-    "kimi_k25": {"vision_config": {"pos_emb_height": 8, "pos_emb_width": 8, "projection_hidden_size": 32}},
+    "kimi_k25": {
+        "projection_hidden_size": 32,
+        "vision_config": {"pos_emb_height": 8, "pos_emb_width": 8, "projection_hidden_size": 32},
+    },
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
     "levit": {"key_dim": [4, 4, 4]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
@@ -265,6 +268,7 @@ OVERRIDES: Mapping[str, Settings] = {
     "minicpm_ocr": {"image_token_id": 98},
     "minicpmv4_6": {"image_token_id": 98},
     "minicpmv4_7": {"image_token_id": 98},
+    "muse_glimmer": {"out_hidden_size": 128},
     "mllama": {
         "vision_config": {
             "intermediate_layers_indices": [0, 1],

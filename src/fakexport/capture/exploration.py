@@ -35,6 +35,7 @@ from fakexport.program import ProgramFacts
 from .call_site import running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced
 from .dynamic_dims import DynamicDims
+from .eager_fault import raises_in_eager_mode
 from .failure import CaptureFailure, OperatorCall
 
 __all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
@@ -99,12 +100,14 @@ class Exploration:
         assumptions: All that were made, in order.
         is_complete: The trace came to its end, so that no later problem is hidden.
         limit: What ended the trace before that: "2,000 assumptions"; None where nothing did.
+        is_eager_fault: The error that ended the capture is raised without a trace too.
     """
 
     problems: tuple[Problem, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     is_complete: bool = False
     limit: str | None = None
+    is_eager_fault: bool = False
 
 
 @one_at_a_time
@@ -190,7 +193,8 @@ def capture_or_explore(
     if isinstance(captured.failure.error, SubclassNotKept):
         return captured, Exploration(is_complete=True)  # The trace itself came to its end.
     found = explore(module, args, kwargs, dynamic=dynamic, tracing=tracing, work=work(), facts=facts)
-    return captured, found
+    is_eager_fault = raises_in_eager_mode(module, args, dict(kwargs or {}), captured.failure)
+    return captured, replace(found, is_eager_fault=is_eager_fault)
 
 
 class _Limited(BaseException):

@@ -32,7 +32,7 @@ from fakexport.diagnose.operators import (
     transform_lost,
     unsupported_python,
 )
-from fakexport.diagnose.repairs import forward_repair
+from fakexport.diagnose.repairs import NO_REPAIR, forward_repair
 from fakexport.diagnostics import Diagnostic, Fix, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.rules import rule
@@ -59,6 +59,8 @@ def diagnose_failure(
     if isinstance(failure.error, SubclassNotKept):
         return (subclass_not_kept(failure.error, failure.spans),)
     found = list(_diagnosed(failure, topology))
+    if exploration is not None and exploration.is_eager_fault and found[0].code == "FE202":
+        found[0] = _with_eager_fault(found[0])
     for problem in exploration.problems if exploration else ():
         if _follows_from_assumptions(problem) and absent_device(problem.failure, topology) is None:
             continue
@@ -179,6 +181,22 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
         fix=Fix(known or forward_repair(failure.messages[0])),
     )
 
+
+def _with_eager_fault(diagnostic: Diagnostic) -> Diagnostic:
+    """Return FE202 with the word that the fault is not of the trace."""
+    first, *others = diagnostic.notes or ("the error has no message",)
+    is_unknown = diagnostic.fix is None or diagnostic.fix.message == NO_REPAIR
+    return replace(
+        diagnostic,
+        notes=(f"eager mode raises it too: {first}", *others),
+        fix=_NOT_OF_THE_TRACE if is_unknown else diagnostic.fix,
+    )
+
+
+_NOT_OF_THE_TRACE = Fix(
+    "give the marked line what it needs, by the model's code, its config or its inputs (`--input`): "
+    "torch.export is not the cause"
+)
 
 # Of torch's own words, where they name no way out.
 _KNOWN_FIXES = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from linecache import getlines
 
 from fakexport.diagnostics import Span, condition_at, is_formatted, source_text
 
@@ -80,7 +81,7 @@ def number_repair(span: Span | None) -> str:
                 "old)`"
             )
         case ast.Call(func=ast.Name(id="int" | "float"), args=[value]):
-            return _ITEM.format(_text(value))
+            return _ITEM.format(_text(value).removesuffix(".item()"))
         case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name)):
             return f"compute it on the tensor, without `.item()`: `torch.{name}`"
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]):
@@ -114,8 +115,9 @@ def size_repair(span: Span | None) -> str:
             "loop over every possible index, `for i in range(number):`, where an index without rows adds "
             "nothing"
         )
-        is_library = span is not None and "transformers" in span.path
-        return f"{loop}, {_EXPERTS}" if is_library else loop
+        # Only these have another implementation; the setting changes nothing for others (LongCat-Flash).
+        has_others = span is not None and "@use_experts_implementation" in "".join(getlines(span.path))
+        return f"{loop}, {_EXPERTS}" if has_others else loop
     return "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`"
 
 
@@ -223,7 +225,7 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
         ),
     ),
 )
-_NONE = (
+NO_REPAIR = (
     "no fix is known for this error: if eager mode raises it too, compare the shapes and dtypes at this line "
     "with what the operator expects; if not, move the line out of `forward`"
 )
@@ -236,13 +238,13 @@ _NONE_IN_CONSTRUCTOR = (
 def forward_repair(message: str) -> str:
     """Return what to do about an error of `forward`, or that nothing is known."""
     found = ((pattern.search(message), repair) for pattern, repair in _FORWARD)
-    return next((repair(match) for match, repair in found if match), _NONE)
+    return next((repair(match) for match, repair in found if match), NO_REPAIR)
 
 
 def construction_repair(message: str) -> str:
     """Return what to do about an error of a constructor, or that nothing is known."""
     found = forward_repair(message)
-    return _NONE_IN_CONSTRUCTOR if found == _NONE else found
+    return _NONE_IN_CONSTRUCTOR if found == NO_REPAIR else found
 
 
 def _mask(asked: ast.expr) -> str | None:

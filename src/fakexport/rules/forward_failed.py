@@ -12,7 +12,8 @@ The model's `forward`, or an operator that it calls, raised an error that no mor
 Fake tensors check shapes and dtypes as real ones do, so the usual cause is a fault that eager mode has
 too: shapes that do not match, an example input of the wrong rank or dtype, a missing argument. The
 original error is passed on as a note; the marked line is the innermost one that belongs to the model and
-not to torch.
+not to torch. The model is run once more without a trace: where eager mode raises the error at the same line,
+the note says so, and the fault is in the model, its config or the inputs.
 """,
     how_to_repair="""
 Read torch's message in the note, then compare the shapes at the marked line with what the operator

@@ -7,16 +7,27 @@ from torch import nn
 
 from fakexport.sources.input_request import InputRequest
 
-__all__ = ["features", "features_mask", "latents", "spectrogram", "waveform"]
+__all__ = ["features", "features_mask", "latents", "noise_sequence", "spectrogram", "waveform"]
 
 FRAMES = 64  # a good second of speech, after the convolutions; divisible by what models subsample by
 SAMPLES = 16_000
 
 # What no signature tells: a dimension for the one channel.
 _CHANNELLED_TYPES = frozenset(
-    {"dac", "pe_audio", "pe_audio_encoder", "vibevoice_acoustic_tokenizer", "xcodec"}
+    {
+        "dac",
+        "neucodec",
+        "pe_audio",
+        "pe_audio_encoder",
+        "vibevoice_acoustic_tokenizer",
+        "xcodec",
+        "xcodec2",
+    }
 )
 _IMAGE_LIKE_TYPES = frozenset({"clap", "clap_audio_model"})
+
+# What no config tells: how many bins a spectrogram has.
+_USUAL_BINS = {"gemma4_audio": 128}
 
 
 def waveform(request: InputRequest) -> torch.Tensor:
@@ -43,14 +54,22 @@ def features(request: InputRequest) -> torch.Tensor:
             request.batch, 4 * FRAMES, per_frame * request.setting("input_channels", default=1)
         )
     decoder = getattr(request.config, "decoder_config", None)  # CLVP's reads the sound.
-    bins = request.setting("num_mel_bins", "feature_size", default=getattr(decoder, "feature_size", None))
+    bins = request.setting(
+        "num_mel_bins", "feature_size", "num_chroma", default=getattr(decoder, "feature_size", None)
+    )
     positions = request.setting("max_source_positions")
     if bins is not None and (window := request.setting("n_window")) is not None:
         return request.floats(request.batch, bins, 2 * window)  # Qwen's speech encoders read windows
+    if request.config.model_type == "pop2piano":
+        return request.floats(request.batch, 2 * FRAMES, request.config.d_model)
+    if request.config.model_type == "univnet":
+        return request.floats(request.batch, FRAMES, bins)
+    if (semantic := getattr(request.config, "semantic_model_config", None)) is not None:
+        frames = SAMPLES // (2 * semantic.feature_projection_input_dim)
+        return request.floats(request.batch, frames, semantic.feature_projection_input_dim)
     if bins is not None and _has_convolution_over(bins, request.module):
         return request.floats(request.batch, bins, 2 * (positions or FRAMES))
-    stacked = request.setting("num_stacked_frames", default=1)
-    width = request.setting("feature_projection_input_dim", "input_dim", default=(bins or 80) * stacked)
+    width = request.setting("feature_projection_input_dim", "input_dim", default=_width(request, bins))
     channel = (1,) if request.config.model_type in _IMAGE_LIKE_TYPES else ()
     return request.floats(request.batch, *channel, 2 * FRAMES, width)
 
@@ -67,9 +86,21 @@ def latents(request: InputRequest) -> torch.Tensor:
     return request.floats(request.batch, request.setting("hidden_size"), FRAMES)
 
 
+def noise_sequence(request: InputRequest) -> torch.Tensor:
+    """Return what a vocoder makes a sound of: `[batch, frames, channels]`; without it, it draws."""
+    return request.floats(request.batch, FRAMES, request.setting("model_in_channels"))
+
+
 def spectrogram(request: InputRequest) -> torch.Tensor:
     """Return what a vocoder takes: `[batch, frames, bins]`."""
     return request.floats(request.batch, 2 * FRAMES, request.setting("model_in_dim", default=80))
+
+
+def _width(request: InputRequest, bins: int | None) -> int:
+    """Return how many values a frame has: the bins of all frames that are stacked in it."""
+    usual = _USUAL_BINS.get(request.config.model_type, 80)
+    stacked = 4 if request.config.model_type.startswith("granite_speech5") else 1
+    return (bins or usual) * int(request.setting("num_stacked_frames", default=stacked))
 
 
 def _has_convolution_over(bins: int, module: nn.Module) -> bool:

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from fakexport._torch.real_execution import real_execution
+from fakexport.sources.fixed_numbers import as_numbers
 from fakexport.sources.image_inputs import height_and_width
 from fakexport.sources.input_request import InputRequest, Underivable
 from fakexport.sources.source_error import first_line
 
 GRID = "image_grid_thw"
 
+# Types that read the grid in the middle of `forward`, where nothing can be computed before.
+_READERS = frozenset(
+    {
+        "cosmos3_edge",
+        "ernie4_5_vl_moe",
+        "kimi_k25",
+        "muse_glimmer",
+        "muse_spark",
+        "video_llama_3",
+    }
+)
 
-def image_grid_inputs(
-    request: InputRequest, text: torch.Tensor, token: int
-) -> tuple[dict[str, torch.Tensor], str]:
+
+def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> tuple[dict[str, Any], str]:
     """Return the inputs of one image per row of text, which takes the place of its first tokens; and a note.
 
     No program can compute what depends on the values of the grid: positions of tokens and patches, lengths of
@@ -34,7 +46,7 @@ def image_grid_inputs(
     """
     tower = _tower(request.module)
     patch = _number(tower, request, "patch_size")
-    merge = _number(tower, request, "spatial_merge_size", default=1)
+    merge = _merge(tower, request)
     rows, columns = (max(size // (patch * merge), 1) * merge for size in height_and_width(request))
     tokens_per_row = rows * columns // merge**2
     ids = torch.cat([request.ids(request.batch, tokens_per_row, value=token), text], dim=1)
@@ -45,17 +57,46 @@ def image_grid_inputs(
             prepared = _of_text(request.module, is_image, token, grid) | _of_tower(tower, grid)
         except Exception as error:  # whatever a model raises that needs more than a grid
             raise Underivable(f"{GRID} is not enough: {first_line(error)}") from error
-    inputs = {
+    inputs: dict[str, Any] = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "pixel_values": _patches(request, rows * columns, _patch_shape(tower, patch)),
         **_merge_sizes(request, merge),
         **{name: request.values(value) for name, value in {GRID: grid, **prepared}.items()},
     }
-    return inputs, (
+    note = (
         f"one image of {columns * patch} x {rows * patch} pixels per row; {', '.join(prepared)} are inputs "
         f"of the program: transformers.exporters.utils.precompute_export_inputs computes them from {GRID}"
     )
+    if request.config.model_type in _READERS:
+        inputs[GRID] = as_numbers(request.module, GRID, inputs[GRID], grid.tolist())
+        note += f"; the model reads {GRID} as numbers, which are fixed in the program"
+    return inputs, note
+
+
+def positions_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return `position_ids` of a model that reads its tokens for them, where nothing else gives any.
+
+    Args:
+        module: The model.
+        inputs: Its inputs, with values; in the caller's recording.
+    """
+    rope_index = _rope_index(module)
+    if rope_index is None or "position_ids" not in inspect.signature(module.forward).parameters:
+        return {}
+    names = [name for name in inspect.signature(rope_index).parameters if name in inputs]
+    numbers = {
+        name: inputs[name].tolist() if isinstance(inputs[name], torch.Tensor) else inputs[name]
+        for name in names
+    }
+    with real_execution():
+        found = rope_index(**{name: torch.tensor(value) for name, value in numbers.items()})[0]
+    return {"position_ids": found}
+
+
+def _rope_index(module: nn.Module) -> Any:
+    parts: tuple[Any, ...] = (module, getattr(module, "model", None))
+    return next((part.get_rope_index for part in parts if hasattr(part, "get_rope_index")), None)
 
 
 def _tower(module: nn.Module) -> nn.Module:
@@ -73,10 +114,17 @@ def _number(tower: nn.Module, request: InputRequest, name: str, default: int | N
     return found
 
 
+def _merge(tower: nn.Module, request: InputRequest) -> int:
+    """Return the side of the squares of patches that one token stands for."""
+    kernel = getattr(getattr(tower, "config", None), "merge_kernel_size", None)
+    if isinstance(kernel, (list, tuple)):
+        return int(kernel[0])
+    return _number(tower, request, "spatial_merge_size", default=getattr(tower, "merge_size", 1))
+
+
 def _of_text(module: nn.Module, is_image: torch.Tensor, token: int, grid: torch.Tensor) -> dict[str, Any]:
     """Return the positions of the tokens, which are in one, two or three dimensions."""
-    parts: tuple[Any, ...] = (module, getattr(module, "model", None))
-    rope_index = next((part.get_rope_index for part in parts if hasattr(part, "get_rope_index")), None)
+    rope_index = _rope_index(module)
     if rope_index is None:
         return {}
     known = {

@@ -17,6 +17,7 @@ FRAMES = 2
 # What no signature tells: a dimension for the frames of a video, or for the two images to match.
 _VIDEO_TYPES = frozenset({"instructblipvideo", "timesformer", "tvp", "videomae", "videomt", "vivit", "xclip"})
 _PAIR_TYPES = frozenset({"efficientloftr", "lightglue", "superglue"})
+_PATCH_TYPES = frozenset({"inkling_mm_model", "inkling_vision", "molmo2_vision"})
 
 
 def image(request: InputRequest) -> torch.Tensor:
@@ -26,6 +27,10 @@ def image(request: InputRequest) -> torch.Tensor:
     """
     if request.config.model_type in _VIDEO_TYPES:
         return video(request)
+    if request.config.model_type == "xclip_vision_model":  # frames of all videos, one after the other
+        return video(request).flatten(0, 1)
+    if request.config.model_type in _PATCH_TYPES:
+        return _patches(request)
     pair = (2,) if request.config.model_type in _PAIR_TYPES else ()
     return request.floats(request.batch, *pair, _channels(request), *height_and_width(request))
 
@@ -42,6 +47,18 @@ def flattened_patches(request: InputRequest) -> torch.Tensor:
     return request.floats(request.batch, request.sequence, 2 + _channels(request) * patch * patch)
 
 
+def _patches(request: InputRequest) -> torch.Tensor:
+    """Return images in patches: `[batch, patches, pixels]`, or, of all images in one row, `[patches, frames,
+    height, width, channels]`.
+    """
+    patch, channels = request.setting("patch_size"), _channels(request)
+    frames = request.setting("temporal_patch_size")
+    if frames is not None:
+        return request.floats(request.batch * request.sequence, frames, patch, patch, channels)
+    height, width = height_and_width(request)
+    return request.floats(request.batch, (height // patch) * (width // patch), channels * patch * patch)
+
+
 def _channels(request: InputRequest) -> int:
     channels = request.setting("num_channels", "in_channels", "in_chans", "num_input_channels", default=3)
     return int(channels)
@@ -50,11 +67,14 @@ def _channels(request: InputRequest) -> int:
 def height_and_width(request: InputRequest) -> tuple[int, int]:
     """Return the size of an image in pixels: that of the config, else 224 x 224.
 
-    Another if the model lists how many patches it takes (Aria), and larger if it cuts its patches into
-    windows and they are not a multiple (RF-DETR).
+    Another if the model lists how many patches it takes (Aria), larger if it cuts its patches into windows
+    and they are not a multiple (RF-DETR), and smaller if it merges patches and they are not (Idefics 3).
     """
     windows, patch = request.setting("num_windows_side", "num_windows"), request.setting("patch_size")
     height, width = _size(request)
+    if isinstance(patch, int) and (merged := _merged_patches(request)) > 1:
+        multiple = merged * patch
+        return max(height // multiple, 1) * multiple, max(width // multiple, 1) * multiple
     if (taken := request.setting("projector_patch_to_query_dict")) and isinstance(patch, int):
         listed = {count: math.isqrt(count) * patch for count in sorted(taken)}
         count = (height // patch) * (width // patch)
@@ -65,9 +85,21 @@ def height_and_width(request: InputRequest) -> tuple[int, int]:
     return -(-height // multiple) * multiple, -(-width // multiple) * multiple
 
 
+def _merged_patches(request: InputRequest) -> int:
+    """Return the side of the squares of patches that one token of text stands for."""
+    is_text = request.setting("image_token_id") is not None  # else the factor is of a picture
+    factor = request.setting("scale_factor", default=1) if is_text else 1
+    return factor if isinstance(factor, int) else 1
+
+
 def _size(request: InputRequest) -> tuple[int, int]:
+    if (ratios := request.setting("scaled_images_ratios")) is not None:  # Depth Pro
+        return (int(request.config.patch_size / min(ratios)),) * 2
+    if request.config.model_type == "janus_vqgan":
+        side = request.config.num_patches * 2 ** (len(request.config.channel_multiplier) - 1)
+        return side, side
     size: Any = request.setting(
-        "image_size", "input_size", "img_size", "crop_size", "resolution", default=USUAL_SIZE
+        "image_size", "input_size", "img_size", "max_img_size", "crop_size", "resolution", default=USUAL_SIZE
     )
     if isinstance(size, dict):
         size = (size.get("height", USUAL_SIZE), size.get("width", USUAL_SIZE))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fakexport.sources.fixed_numbers import as_numbers
 from fakexport.sources.image_inputs import height_and_width, image
 from fakexport.sources.input_request import InputRequest, Underivable
 
@@ -51,7 +52,9 @@ def _alone(request: InputRequest) -> Iterator[dict[str, Any]]:
     if "image_sizes" in request.parameters:
         yield masked | {"image_sizes": [height_and_width(request)] * request.batch}
     if (patch := request.setting("patch_size")) is not None and not hasattr(request.config, "vision_config"):
-        yield {PIXELS: request.floats(request.batch, request.sequence, pixels.shape[1] * patch * patch)}
+        flat = request.floats(request.batch, request.sequence, pixels.shape[1] * patch * patch)
+        yield {PIXELS: flat}
+        yield {PIXELS: flat.flatten(0, 1)}
     yield {PIXELS: of_a_row, **more}
 
 
@@ -130,14 +133,14 @@ def _packed_patches(request: InputRequest) -> dict[str, torch.Tensor]:
     }
 
 
-def _patches_in_one_row(request: InputRequest) -> dict[str, torch.Tensor]:
+def _patches_in_one_row(request: InputRequest) -> dict[str, Any]:
     """Return the patches of all images next to each other (MiniCPM-V)."""
     patch, rows, columns = _patch_grid(request, 4)
     channels = request.setting("num_channels", default=3)
     shape = request.values(torch.tensor([[rows, columns]])).expand(request.batch, 2).clone()
     return {
         PIXELS: request.floats(1, channels, patch, request.batch * rows * columns * patch),
-        "target_sizes": shape,
+        "target_sizes": as_numbers(request.module, "target_sizes", shape, [[rows, columns]] * request.batch),
     }
 
 

@@ -21,6 +21,7 @@ _PARTS = (
     "encoder_config",
     "audio_encoder",
     "audio_encoder_config",
+    "asr_config",
     "backbone_config",
     "thinker_config",
     "text_config",

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from fakexport.sources.config_conflicts import conflict_of
 from fakexport.sources.feature_counts import features_per_row, run_encoders
-from fakexport.sources.image_grids import GRID, image_grid_inputs
+from fakexport.sources.image_grids import GRID, image_grid_inputs, positions_of
+from fakexport.sources.image_inputs import flattened_patches
 from fakexport.sources.image_layouts import image_layouts
 from fakexport.sources.input_request import InputRequest, Underivable
 from fakexport.sources.sound_layouts import sound_layouts
@@ -41,7 +43,10 @@ _MODALITIES = (
         "pixel_values",
         "vision",
         image_layouts,
-        ("image_token_id", "image_token_index", "img_context_token_id"),
+        ("image_token_id", "image_token_index", "img_context_token_id", "video_token_index"),
+    ),
+    _Modality(
+        "flattened_patches", "vision", lambda r: iter([{"flattened_patches": flattened_patches(r)}]), ()
     ),
     _Modality("input_features", "audio", lambda r: sound_layouts(r, "input_features"), _SOUND_TOKENS),
     _Modality("input_values", "audio", lambda r: sound_layouts(r, "input_values"), _SOUND_TOKENS),
@@ -98,6 +103,8 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
                 found[modality.name] = next(modality.layouts(request))[modality.name]
             continue
         try:
+            if (conflict := conflict_of(request, modality.role)) is not None:
+                raise Underivable(conflict)
             if modality.name == "pixel_values" and GRID in request.parameters:
                 with_grid, note = image_grid_inputs(request, found["input_ids"], _token(request, modality))
                 found |= with_grid
@@ -140,7 +147,10 @@ def _in_layout(request: InputRequest, modality: _Modality, inputs: Mapping[str, 
     run = run_encoders(request, found)
     if not run.is_complete:
         raise Underivable(run.reason)
-    return found
+    if modality.role != "vision" or not any(isinstance(value, list) for value in found.values()):
+        return found
+    positions = positions_of(request.module, found)
+    return found | {name: request.values(value) for name, value in positions.items()}
 
 
 def _fixed_count(request: InputRequest, modality: _Modality) -> int | None:
@@ -188,4 +198,4 @@ def _has_placeholders(request: InputRequest, modality: _Modality) -> bool:
 
 
 def _needs_geometry(request: InputRequest, modality: _Modality) -> bool:
-    return modality.name == "pixel_values" and not _GEOMETRY.isdisjoint(request.parameters)
+    return modality.role == "vision" and not _GEOMETRY.isdisjoint(request.parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,13 @@ from fakexport.sources.quantization import Quantization
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line
 
 _MOST_BYTES = 16 << 20
+_PLACEHOLDERS = (
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    "video_token_index",
+    "audio_token_id",
+)
 
 
 def default_config(model_type: str) -> Any:
@@ -88,6 +96,27 @@ def read_settings(path: Path, place: str) -> dict[str, Any]:
         )
     check_settings(settings, place)
     return settings
+
+
+def name_placeholders(config: Any) -> tuple[str, ...]:
+    """Give placeholder tokens to a config that has settings for them and leaves these empty.
+
+    Some types have no default: which token it is depends on a tokenizer. The model is the same with any.
+
+    Args:
+        config: Changed in place.
+    Returns:
+        A sentence for each token that was chosen.
+    """
+    empty = [name for name in _PLACEHOLDERS if getattr(config, name, 0) is None]
+    tokens = itertools.count(config.get_text_config().vocab_size - 1, -1) if empty else itertools.count()
+    named: list[str] = []
+    for name in empty:
+        if getattr(config, name) is None:  # some have two names for one setting
+            setattr(config, name, next(tokens))
+            token = getattr(config, name)
+            named.append(f"{config.model_type}'s default configuration leaves {name} empty: {token} assumed")
+    return tuple(named)
 
 
 def take_quantization(config: Any) -> Quantization | None:

@@ -14,7 +14,14 @@ from torch import nn
 
 from fakexport._torch.fake_tensors import mode_of
 from fakexport.history import recording
-from fakexport.sources.audio_inputs import features, features_mask, latents, spectrogram, waveform
+from fakexport.sources.audio_inputs import (
+    features,
+    features_mask,
+    latents,
+    noise_sequence,
+    spectrogram,
+    waveform,
+)
 from fakexport.sources.image_inputs import flattened_patches, image, video
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.placeholder_tokens import with_other_modalities
@@ -62,6 +69,8 @@ def _wanted(request: InputRequest) -> set[str]:
     main = request.main_input
     if main == "inputs" and "input_values" in parameters:
         main = "input_values"  # a speech encoder, whose class cannot know which
+    if request.config.model_type == "pop2piano":
+        main = "input_features"  # its class says `input_ids`, which only its decoder takes
     wanted |= {main, *_ALWAYS_GIVEN, *_GIVEN_TO.get(request.config.model_type, ())} & parameters.keys()
     if wanted.isdisjoint({"decoder_input_ids", "inputs"}) or "qformer_input_ids" in wanted:
         wanted |= {"input_ids"} & parameters.keys()
@@ -81,6 +90,11 @@ def _derived(name: str, request: InputRequest) -> Any:
 
 
 def _tokens(request: InputRequest) -> torch.Tensor:
+    codebooks = getattr(request.config, "num_codebooks", 1)
+    if request.config.model_type in ("musicgen_decoder", "musicgen_melody_decoder"):
+        return request.ids(request.batch * codebooks, request.sequence)
+    if request.config.model_type == "kyutai_speech_to_text":  # text, and a code of each codebook
+        return request.ids(request.batch, request.sequence, codebooks + 1)
     return request.ids(request.batch, request.sequence)
 
 
@@ -138,7 +152,9 @@ _GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "audioflamingo3_encoder": ("input_features_mask",),
         "bros": ("bbox",),
+        "fsmt": ("decoder_attention_mask",),
         "pi0": ("noise", "timestep"),
+        "univnet": ("noise_sequence",),
         "udop": ("bbox",),
     }
 )
@@ -147,6 +163,7 @@ _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
     {
         "input_ids": _tokens,
         "attention_mask": _present,
+        "decoder_attention_mask": _present,
         "decoder_input_ids": _decoder_tokens,
         "qformer_input_ids": _tokens,
         "task_inputs": _task_tokens,
@@ -164,6 +181,7 @@ _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
         "spectrogram": spectrogram,
         "state": _robot_state,
         "noise": _noise,
+        "noise_sequence": noise_sequence,
         "timestep": _timestep,
         "past_values": past_values,
         "past_observed_mask": observed,

@@ -31,6 +31,7 @@ from fakexport.sources.transformers_class import model_class_for, text_part
 from fakexport.sources.transformers_config import (
     config_from_file,
     default_config,
+    name_placeholders,
     set_use_cache,
     take_quantization,
 )
@@ -135,7 +136,8 @@ _INPUTS: Mapping[str, Callable[..., ExampleInputs]] = MappingProxyType(
 def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubModel:
     """Return the model of a spec; a folder or file that is there goes before a repository of that name."""
     if not _is_path(model):
-        return HubModel(default_config(model), (_library_default(model),))
+        config = default_config(model)
+        return HubModel(config, (_library_default(model), *name_placeholders(config)))
     if model.endswith(".json") or Path(model).exists():
         path = Path(model)
         return HubModel(config_from_file(path), (), folder=path if path.is_dir() else path.parent)

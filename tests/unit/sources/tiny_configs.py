@@ -319,4 +319,39 @@ TINY = {
         },
         {"pixel_values": (2, 3, 40, 40)},
     ),
+    "musicgen_decoder": (
+        {"vocab_size": 64, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+        | {"num_codebooks": 2, "pad_token_id": 64, "bos_token_id": 64},
+        {"input_ids": (4, 16), "attention_mask": (2, 16)},
+    ),
+    "kyutai_speech_to_text": (
+        {**TEXT, "ffn_dim": 48, "num_codebooks": 3, "codebook_vocab_size": 9, "audio_pad_token_id": 90},
+        {"input_ids": (2, 16, 4), "attention_mask": (2, 16)},
+    ),
+    "fsmt": (
+        {**{name: value for name, value in SEQ2SEQ.items() if name != "vocab_size"}}
+        | {"src_vocab_size": 64, "tgt_vocab_size": 64, "langs": ["en", "de"], "pad_token_id": 1},
+        {**TOKENS, "decoder_input_ids": (2, 16), "decoder_attention_mask": (2, 16)},
+    ),
+    "pop2piano": (
+        {"vocab_size": 64, "d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 1, "num_heads": 4},
+        {"decoder_input_ids": (2, 16), "input_features": (2, 128, 32)},
+    ),
+    "univnet": (
+        {"num_mel_bins": 12, "model_in_channels": 6, "model_hidden_channels": 6}
+        | {"kernel_predictor_hidden_channels": 6},
+        {"input_features": (2, 64, 12), "noise_sequence": (2, 64, 6)},
+    ),
+    "xclip_vision_model": (
+        {**IMAGE, "num_frames": 4, "mit_hidden_size": 32, "mit_intermediate_size": 48},
+        {"pixel_values": (8, 3, 32, 32)},
+    ),
+    "molmo2_vision": (
+        {**IMAGE, "head_dim": 8, "num_key_value_heads": 4, "image_size": [32, 32]},
+        {"pixel_values": (2, 16, 192)},
+    ),
+    "granite_speech5_encoder": (
+        {**ENCODER, "vocab_size": 32, "num_mel_bins": 5, "context_size": 16},
+        {"input_features": (2, 128, 20)},
+    ),
 }
