@@ -16,6 +16,7 @@ from fakexport.sources.input_request import InputRequest, Underivable
 from fakexport.sources.source_error import first_line
 
 GRID = "image_grid_thw"
+_MERGE_SIZES = "image_merge_sizes"
 
 # Types that read the grid in the middle of `forward`, where nothing can be computed before.
 _READERS = frozenset(
@@ -44,6 +45,7 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
     Raises:
         Underivable: The tower does not say how it cuts images into patches, or takes more than a grid.
     """
+    is_read = request.config.model_type in _READERS
     tower = _tower(request.module)
     patch = _number(tower, request, "patch_size")
     merge = _merge(tower, request)
@@ -54,7 +56,8 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
         grid = torch.tensor([[1, rows, columns]] * request.batch)
         is_image = (torch.arange(ids.shape[1]) < tokens_per_row).repeat(request.batch, 1)
         try:
-            prepared = _of_text(request.module, is_image, token, grid) | _of_tower(tower, grid)
+            prepared = _of_text(request.module, is_image, token, grid)
+            prepared |= {} if is_read else _of_tower(tower, grid)
         except Exception as error:  # whatever a model raises that needs more than a grid
             raise Underivable(f"{GRID} is not enough: {first_line(error)}") from error
     inputs: dict[str, Any] = {
@@ -64,13 +67,15 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
         **_merge_sizes(request, merge),
         **{name: request.values(value) for name, value in {GRID: grid, **prepared}.items()},
     }
-    note = (
-        f"one image of {columns * patch} x {rows * patch} pixels per row; {', '.join(prepared)} are inputs "
-        f"of the program: transformers.exporters.utils.precompute_export_inputs computes them from {GRID}"
-    )
-    if request.config.model_type in _READERS:
-        inputs[GRID] = as_numbers(request.module, GRID, inputs[GRID], grid.tolist())
-        note += f"; the model reads {GRID} as numbers, which are fixed in the program"
+    for name in (GRID, _MERGE_SIZES) if is_read else ():
+        if name in inputs:
+            inputs[name] = as_numbers(request.module, name, inputs[name], inputs[name].tolist())
+    note = f"one image of {columns * patch} x {rows * patch} pixels per row"
+    if prepared:
+        note += (
+            f"; {', '.join(prepared)} are inputs of the program: "
+            f"transformers.exporters.utils.precompute_export_inputs computes them from {GRID}"
+        )
     return inputs, note
 
 
@@ -169,9 +174,9 @@ def _patches(request: InputRequest, count: int, shape: tuple[int, ...]) -> torch
 
 
 def _merge_sizes(request: InputRequest, merge: int) -> dict[str, torch.Tensor]:
-    if "image_merge_sizes" not in request.parameters:
+    if _MERGE_SIZES not in request.parameters:
         return {}
-    return {"image_merge_sizes": request.ids(request.batch, value=merge)}
+    return {_MERGE_SIZES: request.ids(request.batch, value=merge)}
 
 
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d)

@@ -95,6 +95,8 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
     """
     found = dict(inputs)
     omitted, notes = {}, []
+    if "target_sizes" in request.parameters and "input_ids" not in found:
+        found |= next(image_layouts(request))  # a tower alone
     for modality in _MODALITIES:
         if "input_ids" not in found or modality.name not in request.parameters:
             continue
