@@ -29,7 +29,7 @@ _ANY_DTYPE = frozenset({
     "index_select", "add", "sub", "rsub", "mul", "neg", "abs", "div", "eq", "ne", "lt", "le", "gt", "ge",
     "logical_and", "logical_or", "logical_not", "logical_xor", "isnan", "isinf", "where", "minimum",
     "maximum", "max", "min", "amax", "amin", "any", "all", "ceil", "floor", "trunc", "round", "clamp",
-    "zeros", "ones", "zeros_like", "ones_like",
+    "zeros", "ones", "zeros_like", "ones_like", "pad", "constant_pad_nd",
 })  # fmt: skip
 _INTEGERS_ALONE = frozenset({
     "sum", "prod", "cumsum", "arange", "full", "full_like", "scalar_tensor", "pow", "square",

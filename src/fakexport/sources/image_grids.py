@@ -21,7 +21,6 @@ _MERGE_SIZES = "image_merge_sizes"
 # Types that read the grid in the middle of `forward`, where nothing can be computed before.
 _READERS = frozenset(
     {
-        "cosmos3_edge",
         "ernie4_5_vl_moe",
         "kimi_k25",
         "muse_glimmer",
