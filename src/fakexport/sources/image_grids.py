@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fakexport._torch.real_execution import real_execution
+from fakexport.sources.feature_counts import run_encoders
 from fakexport.sources.fixed_numbers import as_numbers
 from fakexport.sources.image_inputs import height_and_width
 from fakexport.sources.input_request import InputRequest, Underivable
@@ -66,6 +67,7 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
         **_merge_sizes(request, merge),
         **{name: request.values(value) for name, value in {GRID: grid, **prepared}.items()},
     }
+    _check(request, inputs)
     for name in (GRID, _MERGE_SIZES) if is_read else ():
         if name in inputs:
             inputs[name] = as_numbers(request.module, name, inputs[name], inputs[name].tolist())
@@ -76,6 +78,18 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
             f"transformers.exporters.utils.precompute_export_inputs computes them from {GRID}"
         )
     return inputs, note
+
+
+def _check(request: InputRequest, inputs: Mapping[str, Any]) -> None:
+    """Refuse an image whose features do not fit the text: a trace would leave that to the program's run.
+
+    Raises:
+        Underivable: The model raises it of its own on these inputs. What needs values that fakes do not have
+            says nothing.
+    """
+    run = run_encoders(request, inputs)
+    if type(run.error) in (ValueError, RuntimeError):
+        raise Underivable(f"eager mode fails on an image too: {run.reason}")
 
 
 def positions_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
