@@ -138,6 +138,20 @@ def test_the_grid_keeps_its_values_in_a_fake_mode(grid_source):
     assert {str(tensor.device) for tensor in inputs.kwargs.values()} == {"cuda:0"}
 
 
+def test_an_image_on_a_grid_that_eager_mode_does_not_take_is_omitted(tmp_path):
+    """A trace compares features with tokens when the program runs: it would export."""
+    spec = Architecture("qwen2_vl", "AutoModelForImageTextToText", True).source(tmp_path)
+    path = next(tmp_path.rglob("*.json"))
+    config = json.loads(path.read_text())
+    config["vision_config"]["hidden_size"] *= 2
+    path.write_text(json.dumps(config))
+    source = resolve(spec)
+
+    omitted = source.example_inputs(source.factory(), "cpu", None).omitted
+
+    assert omitted["pixel_values"].startswith("eager mode fails on an image too: ValueError: Image features")
+
+
 def test_an_image_that_the_model_has_no_tower_for_is_omitted_with_the_reason(tmp_path):
     source = resolve(Architecture("gemma4_unified", "AutoModelForImageTextToText", True).source(tmp_path))
     module = source.factory()
@@ -152,13 +166,13 @@ def test_an_image_that_the_model_has_no_tower_for_is_omitted_with_the_reason(tmp
     assert "without an audio_config" in inputs.omitted["input_features"]
 
 
-def test_patches_that_are_not_derived_are_omitted():
-    """KOSMOS-2.5 runs without them, as a model of text alone."""
-    source = resolve("hf:kosmos-2.5")
+def test_pixels_that_are_not_derived_are_omitted():
+    """Phi-4 multimodal runs without them, as a model of text alone."""
+    source = resolve("hf:phi4_multimodal")
     with fake_mode("cpu"):
         inputs = source.example_inputs(source.factory(), "cpu", None)
 
-    assert list(inputs.omitted) == ["flattened_patches"]
+    assert "image_pixel_values" in inputs.omitted
 
 
 def test_one_input_of_a_kind_is_enough(tiny):
