@@ -35,6 +35,11 @@ CASES = {
     "bert": text(),
     "distilbert": text(),
     "bart": text("decoder_input_ids"),
+    # Codes of three channels of sound.
+    "dia": [
+        {**inputs, "decoder_input_ids": inputs["input_ids"].unsqueeze(-1) % torch.tensor([61, 31, 17])}
+        for inputs in text()
+    ],
     "vit": images(),
     "resnet": images(shape=(1, 64, 64)),
     "wav2vec2": images("input_values", (1280,)),
