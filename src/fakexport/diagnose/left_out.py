@@ -45,7 +45,12 @@ def _omitted_inputs(
     notes = [f"{name} was not provided: {reason}" for name, reason in inputs.omitted.items()]
     names = ", ".join(inputs.omitted)
     lacks = f"the model may fail because it lacks {names}" if unused is None else _sentence(unused)
-    fix = "write a factory that returns the model and all of its inputs"
+    is_of_config = any("eager mode fails" in reason for reason in inputs.omitted.values())
+    fix = (
+        "take the config of a published model, `hf:ORG/NAME`, or correct this one"
+        if is_of_config
+        else "write a factory that returns the model and all of its inputs"
+    )
     if unused is not None:
         fix += f"; to check the model without {names}, pass {_options(inputs)}"
     found = rule("FE104").diagnostic(
