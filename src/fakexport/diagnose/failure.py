@@ -194,8 +194,8 @@ def _with_eager_fault(diagnostic: Diagnostic) -> Diagnostic:
 
 
 _NOT_OF_THE_TRACE = Fix(
-    "give the marked line what it needs, by the model's code, its config or its inputs (`--input`): "
-    "torch.export is not the cause"
+    "no fix is known for this error, and torch.export is not its cause: give the marked line what it needs, "
+    "by the model's code, its config or its inputs (`--input`)"
 )
 
 # Of torch's own words, where they name no way out.

@@ -156,14 +156,14 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
         re.compile(r"same reduction dim, but got \[(?:.*, )?(\d+)\] X \[(\d+), \d+\]"),
         lambda m: (
             f"the input has {m[1]} features and the weight expects {m[2]}: create the layer for {m[1]} "
-            f"(`in_features={m[1]}`), or pass an input whose last size is {m[2]}"
+            f"(`in_features={m[1]}`), or pass a model input of which this line gets {m[2]}"
         ),
     ),
     (
         re.compile(r"expected input\[.*?\] to have (\d+) channels, but got (\d+) channels"),
         lambda m: (
             f"the input has {m[2]} channels and the weight expects {m[1]}: create the layer for {m[2]} "
-            f"(`in_channels={m[2]}`), or pass an input of {m[1]} channels"
+            f"(`in_channels={m[2]}`), or pass a model input of which this line gets {m[1]}"
         ),
     ),
     (
