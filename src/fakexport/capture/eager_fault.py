@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -15,6 +16,11 @@ from fakexport.history import recording
 from .failure import CaptureFailure
 
 __all__ = ["raises_in_eager_mode"]
+
+_OF_FAKES = re.compile(
+    r"DispatchKey|NotImplementedError|not allocated|FakeTensor|fake tensor|DynamicOutputShape|Unreplayable",
+    re.IGNORECASE,
+)
 
 
 def raises_in_eager_mode(
@@ -31,6 +37,8 @@ def raises_in_eager_mode(
     """
     if failure.is_of_symbols or any("DataDependent" in name for name in failure.error_types):
         return False  # Eager mode has no symbols.
+    if any(map(_OF_FAKES.search, (*failure.error_types, *failure.messages))):
+        return False  # Real tensors have data, and their devices kernels.
     mode = mode_of(module.parameters())
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())

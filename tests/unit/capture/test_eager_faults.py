@@ -26,12 +26,23 @@ class Untraceable(Mismatched):
         return x @ weight
 
 
-@pytest.mark.parametrize(("model", "is_eager_fault"), [(Mismatched, True), (Untraceable, False)])
+class OfFakes(Mismatched):
+    """Raises at the same line in every mode what a fake without data raises, and real tensors do not."""
+
+    def forward(self, x):
+        if isinstance(x, torch.Tensor) and type(x) is not torch.Tensor:
+            raise NotImplementedError("could not find kernel at DispatchKey.CUDA")
+        return x @ self.weight.T
+
+
+@pytest.mark.parametrize(
+    ("model", "is_eager_fault"), [(Mismatched, True), (Untraceable, False), (OfFakes, False)]
+)
 def test_an_error_of_forward_says_whether_eager_mode_raises_it(model, is_eager_fault):
     report = fe.check(lambda: (model(), (torch.randn(2, 3),)), target=["cpu"])
 
     (found,) = report.diagnostics
     assert found.code == "FE202"
-    assert found.notes[0].startswith("eager mode raises it too: RuntimeError: ") == is_eager_fault
+    assert found.notes[0].startswith("eager mode raises it too: ") == is_eager_fault
     with pytest.raises(RuntimeError) if is_eager_fault else torch.no_grad():
         model()(torch.randn(2, 3))
