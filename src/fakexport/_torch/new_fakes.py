@@ -45,7 +45,7 @@ class NewFakes:
             made = torch.Tensor._make_subclass(
                 FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
             )
-            vars(made).update(attributes)
+            made.__dict__ = attributes.copy()  # Shares its keys; `update` would make a dict thrice as large.
         if memory is not None:
             torch._functionalize_unsafe_set(made, memory)
         if mode._allow_unsafe_data_ptr_access:
