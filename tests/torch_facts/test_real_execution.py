@@ -6,7 +6,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fakexport._torch.fake_tensors import is_fake_tensor, new_fake_mode
-from fakexport._torch.real_execution import real_execution
+from fakexport._torch.real_execution import meta_execution, real_execution
 
 
 def test_fake_modes_are_off_and_on_again() -> None:
@@ -37,3 +37,11 @@ def test_autocast_autograd_and_inference_mode_are_off() -> None:
     assert b.dtype == torch.float32
     assert not b.requires_grad
     assert not b.is_inference()
+
+
+def test_new_tensors_are_on_the_meta_device_and_not_fake() -> None:
+    with new_fake_mode(), torch.device("cpu"), meta_execution():
+        made = torch.ones(2)
+
+    assert made.device.type == "meta"
+    assert not is_fake_tensor(made)

@@ -10,6 +10,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 @contextmanager
+def meta_execution() -> Iterator[None]:
+    """Enter a context in which new tensors are on the meta device, and no dispatch mode acts."""
+    with _disable_current_modes(), torch.device("meta"):
+        yield
+
+
+@contextmanager
 def real_execution() -> Iterator[None]:
     """Enter a context in which operators compute: no dispatch or function mode, autograd or autocast acts.
 

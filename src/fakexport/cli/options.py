@@ -104,7 +104,8 @@ Component = Annotated[
         "--component",
         metavar="NAME",
         help="A part of an hf: model: vision, audio, language, encoder, decoder, connector, or a module by "
-        "the model's own name. A model of a diffusers: pipeline: unet, transformer, vae_decoder.",
+        "the model's own name or its class. A model of a diffusers: pipeline: unet, transformer, "
+        "vae_decoder.",
     ),
 ]
 Adapter = Annotated[

@@ -13,7 +13,7 @@ from fakexport.diagnostics import Diagnostic, Fix, Span
 from fakexport.fake import SubclassNotKept
 from fakexport.history import UnreplayableRead
 from fakexport.rules import rule
-from fakexport.sources import how_to_install
+from fakexport.sources import how_to_configure, how_to_install
 
 
 def diagnose_build(error: BaseException, *, topology: Topology | None = None) -> Diagnostic:
@@ -40,11 +40,11 @@ def diagnose_build(error: BaseException, *, topology: Topology | None = None) ->
     absent = absent_device_in_constructor(error, _last(spans), topology)
     if absent is not None:
         return absent
-    install = how_to_install(error)
+    other = how_to_install(error) or how_to_configure(error)
     return rule("FE102").diagnostic(
         labels=labels_at(_last(spans), type(error).__name__),
-        notes=(f"{type(error).__name__}: {error}",),
-        fix=Fix(install or construction_repair(f"{error}")),
+        notes=(f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())),
+        fix=Fix(other or construction_repair(f"{error}")),
     )
 
 

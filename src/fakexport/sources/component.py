@@ -108,13 +108,21 @@ def component_source(
 
     Args:
         source: The whole model, of transformers.
-        name: A role (`vision`, `language`), or a module by the model's own name; None: all of it.
+        name: A role (`vision`, `language`), or a module by the model's own name or that of its class; None:
+            all of it, or of a model type that is a part of another one and whose example inputs only that
+            one determines, that part.
         workload: The call of the model; only `forward` has parts.
         is_dynamic: Whether a size of an input may vary.
         has_inputs: Whether the caller passes example inputs.
     Raises:
         SourceError: It is not a model of transformers, or the options do not go together.
     """
+    if source.component is not None and (name is not None or source.adapter is not None or has_inputs):
+        raise SourceError(
+            f"{source.spec} is {source.component} of a whole model: name the whole model, and no inputs"
+        )
+    if name is None and source.in_whole is not None and workload == "forward" and not has_inputs:
+        return source.in_whole(is_dynamic)
     if name is None:
         return source
     if source.parts is not None:

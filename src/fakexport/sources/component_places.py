@@ -89,11 +89,13 @@ def places(module: nn.Module) -> tuple[Place, ...]:
 
 
 def named_places(module: nn.Module, name: str) -> tuple[Place, ...]:
-    """Return the modules that a user may mean: of this path, else of the shortest paths that end so."""
-    paths = [path for path, _ in module.named_modules() if path]
-    if name in paths:
+    """Return the modules that a user may mean: of this path, else of the shortest paths that end so, or whose
+    class has this name.
+    """
+    classes = {path: type(part).__name__ for path, part in module.named_modules() if path}
+    if name in classes:
         return (Place("", name),)
-    fitting = [path for path in paths if path.endswith(f".{name}")]
+    fitting = [path for path, each in classes.items() if path.endswith(f".{name}") or each == name]
     depths = [path.count(".") for path in fitting]
     return tuple(Place("", path) for path in fitting if path.count(".") == min(depths))
 

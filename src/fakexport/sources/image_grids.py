@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,10 +14,12 @@ from fakexport.sources.feature_counts import run_encoders
 from fakexport.sources.fixed_numbers import as_numbers
 from fakexport.sources.image_inputs import height_and_width
 from fakexport.sources.input_request import InputRequest, Underivable
-from fakexport.sources.source_error import first_line
+from fakexport.sources.source import ExampleInputs
+from fakexport.sources.source_error import SourceError, first_line
 
 GRID = "image_grid_thw"
 _MERGE_SIZES = "image_merge_sizes"
+TOWER_GRID = "grid_thw"
 
 # Types that read the grid in the middle of `forward`, where nothing can be computed before.
 _READERS = frozenset(
@@ -49,7 +51,7 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
     tower = _tower(request.module)
     patch = _number(tower, request, "patch_size")
     merge = _merge(tower, request)
-    rows, columns = (max(size // (patch * merge), 1) * merge for size in height_and_width(request))
+    rows, columns = _rows_and_columns(request, patch, merge)
     tokens_per_row = rows * columns // merge**2
     ids = torch.cat([request.ids(request.batch, tokens_per_row, value=token), text], dim=1)
     with real_execution():
@@ -57,7 +59,8 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
         is_image = (torch.arange(ids.shape[1]) < tokens_per_row).repeat(request.batch, 1)
         try:
             prepared = _of_text(request.module, is_image, token, grid)
-            prepared |= {} if is_read else _of_tower(tower, grid)
+            of_tower = {} if is_read else _of_tower(tower, {TOWER_GRID: grid})
+            prepared |= {f"image_{name}": value for name, value in of_tower.items()}
         except Exception as error:  # whatever a model raises that needs more than a grid
             raise Underivable(f"{GRID} is not enough: {first_line(error)}") from error
     inputs: dict[str, Any] = {
@@ -73,10 +76,7 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
             inputs[name] = as_numbers(request.module, name, inputs[name], inputs[name].tolist())
     note = f"one image of {columns * patch} x {rows * patch} pixels per row"
     if prepared:
-        note += (
-            f"; {', '.join(prepared)} are inputs of the program: "
-            f"transformers.exporters.utils.precompute_export_inputs computes them from {GRID}"
-        )
+        note += f"; {_computed(prepared, GRID)}"
     return inputs, note
 
 
@@ -117,11 +117,62 @@ def _rope_index(module: nn.Module) -> Any:
     return next((part.get_rope_index for part in parts if hasattr(part, "get_rope_index")), None)
 
 
+def is_grid_tower(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Return whether a `forward` takes patches and their grid, and nothing that is text."""
+    return TOWER_GRID in parameters and not {"input_ids", "inputs_embeds"} & parameters.keys()
+
+
+def grid_tower_inputs(request: InputRequest) -> ExampleInputs:
+    """Return the patches of one image per row of the batch, with their grid and what is computed of it.
+
+    Args:
+        request: Request of a vision tower, see `is_grid_tower`.
+    Raises:
+        SourceError: As `image_grid_inputs` raises `Underivable`.
+    """
+    tower, pixels = request.module, next(iter(request.parameters))
+    try:
+        patch = _number(tower, request, "patch_size")
+        merge = _merge(tower, request)
+        rows, columns = _rows_and_columns(request, patch, merge)
+        with real_execution():
+            known = {TOWER_GRID: torch.tensor([[1, rows, columns]] * request.batch)}
+            if "merge_sizes" in request.parameters:
+                known["merge_sizes"] = torch.tensor([merge] * request.batch)
+            prepared = _of_tower(tower, known)
+        patches = request.floats(request.batch * rows * columns, *_patch_shape(tower, patch))
+        values = {name: request.values(value) for name, value in {**known, **prepared}.items()}
+        _check(request, {pixels: patches, **{name: values[name] for name in known}})
+    except Exception as error:  # whatever a model raises that needs more than a grid
+        raise SourceError(
+            f"{type(tower).__name__}: {TOWER_GRID} is not enough: {first_line(error)}"
+        ) from error
+    return ExampleInputs(
+        kwargs={pixels: patches, **values},
+        assumptions=(
+            f"{request.batch} images of {columns * patch} x {rows * patch} pixels; "
+            f"{_computed(prepared, TOWER_GRID)}",
+        ),
+    )
+
+
+def _computed(prepared: Iterable[str], grid: str) -> str:
+    return (
+        f"{', '.join(prepared)} are inputs of the program: "
+        f"transformers.exporters.utils.precompute_export_inputs computes them from {grid}"
+    )
+
+
+def _rows_and_columns(request: InputRequest, patch: int, merge: int) -> tuple[int, int]:
+    rows, columns = (max(size // (patch * merge), 1) * merge for size in height_and_width(request))
+    return rows, columns
+
+
 def _tower(module: nn.Module) -> nn.Module:
     for part in module.modules():
-        if "grid_thw" in inspect.signature(part.forward).parameters:
+        if TOWER_GRID in inspect.signature(part.forward).parameters:
             return part
-    raise Underivable(f"no part of the model takes {GRID.removeprefix('image_')}")
+    raise Underivable(f"no part of the model takes {TOWER_GRID}")
 
 
 def _number(tower: nn.Module, request: InputRequest, name: str, default: int | None = None) -> int:
@@ -155,13 +206,13 @@ def _of_text(module: nn.Module, is_image: torch.Tensor, token: int, grid: torch.
     return {"position_ids": rope_index(**{name: known[name] for name in taken if name in known})[0]}
 
 
-def _of_tower(tower: nn.Module, grid: torch.Tensor) -> dict[str, torch.Tensor]:
+def _of_tower(tower: nn.Module, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return what `transformers.exporters` computes for a tower of a grid, without the grid."""
     from transformers.exporters.utils import precompute_export_inputs
 
-    inputs: dict[str, Any] = {"grid_thw": grid}
+    inputs: dict[str, Any] = dict(known)
     precompute_export_inputs(tower, inputs)
-    del inputs["grid_thw"]
-    return {f"image_{name}": value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    return {n: value for n, value in inputs.items() if isinstance(value, torch.Tensor) and n not in known}
 
 
 def _patch_shape(tower: nn.Module, patch: int) -> tuple[int, ...]:

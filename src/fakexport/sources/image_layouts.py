@@ -29,7 +29,7 @@ def image_layouts(request: InputRequest) -> Iterator[dict[str, Any]]:
     elif "target_sizes" in parameters:
         yield _patches_in_one_row(request)
     elif "image_position_ids" in parameters:
-        yield _placed_patches(request)
+        yield placed_patches(request)
     elif "aspect_ratio_ids" in parameters:
         yield _tiles_of_an_aspect_ratio(request)
     elif getattr(request.config, "image_grid_pinpoints", None):
@@ -144,7 +144,7 @@ def _patches_in_one_row(request: InputRequest) -> dict[str, Any]:
     }
 
 
-def _placed_patches(request: InputRequest) -> dict[str, torch.Tensor]:
+def placed_patches(request: InputRequest) -> dict[str, torch.Tensor]:
     """Return flat patches with the column and the row of each (Gemma 4)."""
     patch, rows, columns = _patch_grid(request, request.setting("pooling_kernel_size", default=1))
     places = [[column, row] for row in range(rows) for column in range(columns)]

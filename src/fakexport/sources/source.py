@@ -75,6 +75,8 @@ class Source:
             source asks for none.
         parts: Returns the source of a part, from a spec for messages and its name, where a part is a model of
             its own; None: it has no such parts.
+        in_whole: Returns the source of the same as a component of another model, which determines its example
+            inputs; takes whether a size of them may vary. None: its config determines them.
         adapter: The adapter that is on the model, and the names of its weights; None where there is none.
         parallel: The rank whose part of the model this is; None for all of it.
     """
@@ -90,5 +92,6 @@ class Source:
     component: str | None = None
     quantization: Quantization | None = None
     parts: Callable[[str, str], Source] | None = None
+    in_whole: Callable[[bool], Source] | None = None
     adapter: Any = None
     parallel: Any = None

@@ -14,7 +14,15 @@ from typing import Any
 from fakexport._libraries import LIBRARIES
 from fakexport.error import FakexportError
 
-__all__ = ["SourceError", "did_you_mean", "first_line", "how_to_install", "import_library"]
+__all__ = [
+    "SourceError",
+    "did_you_mean",
+    "first_line",
+    "how_to_configure",
+    "how_to_install",
+    "import_library",
+    "note_default_config",
+]
 
 LONGEST_LIST = 8
 
@@ -38,6 +46,10 @@ _OF_ONE_TORCH = frozenset(
 )
 # transformers' `requires_backends` for a package that is not installed.
 _ASKED_BY_TRANSFORMERS = re.compile(r"requires the (\w+) library but it was not found in your environment")
+_DEFAULT_CONFIG = "transformers' own default config cannot build"
+_PUBLISHED_CONFIG = (
+    "pass the config of a published model: `hf:ORG/NAME`, or `hf:FOLDER` with its config.json in the folder"
+)
 _BUILD = re.compile(r"cpu|xpu|cu[0-9]+|rocm[0-9.]+")
 
 
@@ -100,6 +112,27 @@ def import_library(package: str, spec: str) -> Any:
         raise SourceError(f"{spec}: {package} cannot be imported, {error.name} is missing") from error
     except Exception as error:  # a library may check the versions of others
         raise SourceError(f"{spec}: {package} cannot be imported: {first_line(error)}") from error
+
+
+def note_default_config(error: Exception, class_name: str) -> None:
+    """Add to an error of a constructor that the default config of transformers is its cause.
+
+    Args:
+        error: What transformers raises, with and without fakexport. A missing package is another cause.
+        class_name: The class.
+    """
+    if not isinstance(error, ImportError):
+        error.add_note(f"{_DEFAULT_CONFIG} {class_name}: it raises the same without fakexport")
+
+
+def how_to_configure(error: BaseException) -> str | None:
+    """Return which config to pass instead, or None if the config is not known as the cause.
+
+    Args:
+        error: What a constructor raised.
+    """
+    notes = getattr(error, "__notes__", ())
+    return _PUBLISHED_CONFIG if any(note.startswith(_DEFAULT_CONFIG) for note in notes) else None
 
 
 def how_to_install(error: BaseException) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fakexport.sources.source_error import SourceError, did_you_mean
 
-__all__ = ["model_class_for", "text_part"]
+__all__ = ["has_class", "is_inner", "model_class_for", "part_class_of", "text_part"]
 
 # From the most telling to the most general: a type that is in several is taken by the first.
 # Types with a masked and a causal head are encoders; the others of the causal ones are decoders.
@@ -72,15 +72,41 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
     for name in architectures:
         if takes_class(str(name), config):
             return _class(str(name)), None
-    names = [name for name in AUTO_CLASSES if name != "AutoModelForCTC" or _has_vocabulary(config)]
-    autos = [auto for name in names if (auto := _from_auto(name, config)) is not None]
-    # Of a composite type a class may be registered that takes but a part of it, or one of a related type.
-    found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
-    found = found or next(iter(autos), None)
+    found = _assumed_class(config)
     if found is None:
         raise SourceError(f"{place}: no class of transformers accepts {config.model_type!r}")
     missing = f"transformers has no {architectures[0]}" if architectures else f"{place} names no class"
     return found, f"{missing}: {found.__name__} assumed"
+
+
+def _assumed_class(config: Any) -> Any:
+    names = [name for name in AUTO_CLASSES if name != "AutoModelForCTC" or _has_vocabulary(config)]
+    autos = [auto for name in names if (auto := _from_auto(name, config)) is not None]
+    # Of a composite type a class may be registered that takes but a part of it, or one of a related type.
+    found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
+    return found or next(iter(autos), None)
+
+
+def has_class(config: Any) -> bool:
+    """Return whether transformers has a model class for a default config."""
+    return _assumed_class(config) is not None
+
+
+def is_inner(config: Any) -> bool:
+    """Return whether no auto class takes a config, and it is not one of an encoder: other models make it."""
+    is_encoder = getattr(config, "is_decoder", True) is False
+    return not is_encoder and all(_from_auto(name, config) is None for name in AUTO_CLASSES)
+
+
+def part_class_of(config: Any) -> str | None:
+    """Return the name of the module that a config describes and that has no model class, or None.
+
+    It is in the file next to the config's own, and called like the config.
+    """
+    name = type(config).__name__.removesuffix("Config")
+    models = _modeling_file(config)
+    names = (name, f"{name}Transformer")
+    return next((each for each in names if isinstance(models.get(each), type)), None)
 
 
 def _has_vocabulary(config: Any) -> bool:
@@ -152,13 +178,21 @@ def _from_auto(name: str, config: Any) -> Any:
 
 def _own_class(config: Any) -> Any:
     """Return the first class for just this config in the file that is next to the config's own."""
-    file = type(config).__module__.replace(".configuration_", ".modeling_")
+    models = _modeling_file(config)
+    public = (models.get(name) for name in models.get("__all__", ()))
+    found = next((model_class for model_class in public if _is_for(model_class, config)), None)
+    if found is not None:
+        return found
+    # Of those that are not public, the one that is made of the others comes last.
+    return next((each for each in reversed(models.values()) if _is_for(each, config)), None)
+
+
+def _modeling_file(config: Any) -> dict[str, Any]:
+    """Return what is in the file next to the config's own, in order."""
     try:
-        models = vars(importlib.import_module(file))
+        return vars(importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_")))
     except ImportError:
-        return None
-    classes = (models.get(name) for name in models.get("__all__", ()))
-    return next((model_class for model_class in classes if _is_for(model_class, config)), None)
+        return {}
 
 
 def _is_for(model_class: Any, config: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,29 @@ def default_config(model_type: str) -> Any:
     """
     place = f"hf:{model_type}"
     return _config(_config_class(model_type, place), {}, place)
+
+
+def whole_type(config: Any) -> str | None:
+    """Return the model type whose default config contains this config with the same values, if there is one.
+
+    Args:
+        config: A default config, such as that of `sam_mask_decoder`: `sam`. The other is in the same file.
+    """
+    from transformers import CONFIG_MAPPING
+
+    settings = config.to_dict()
+    for whole in vars(sys.modules[type(config).__module__]).values():
+        name = getattr(whole, "model_type", "")
+        for part, config_class in getattr(whole, "sub_configs", {}).items():
+            is_made_of_it = config_class is type(config) and name in CONFIG_MAPPING
+            if is_made_of_it and _settings_in(default_config(name), part) == settings:
+                return str(name)
+    return None
+
+
+def _settings_in(whole: Any, part: str) -> dict[str, Any] | None:
+    found = getattr(whole, part, None)
+    return None if found is None else found.to_dict()
 
 
 def config_from_file(path: Path) -> Any:

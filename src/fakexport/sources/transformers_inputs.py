@@ -22,8 +22,10 @@ from fakexport.sources.audio_inputs import (
     spectrogram,
     waveform,
 )
+from fakexport.sources.image_grids import grid_tower_inputs, is_grid_tower
 from fakexport.sources.image_inputs import flattened_patches, image, video
 from fakexport.sources.input_request import InputRequest
+from fakexport.sources.inputs_by_type import INPUTS_BY_TYPE
 from fakexport.sources.placeholder_tokens import with_other_modalities
 from fakexport.sources.series_inputs import observed, past_time_features, past_values
 from fakexport.sources.source import ExampleInputs
@@ -54,6 +56,8 @@ def derive_inputs(
     mode = mode_of(module.parameters())
     # A model that looks for its placeholder tokens reads them.
     with nullcontext() if mode is None else recording(mode):
+        if is_grid_tower(request.parameters):
+            return grid_tower_inputs(request)
         # In the order of the signature: the first that cannot be derived is the same in every process.
         wanted = _wanted(request)
         inputs = {name: _derived(name, request) for name in request.parameters if name in wanted}
@@ -63,24 +67,43 @@ def derive_inputs(
     return replace(found, kwargs={name: found.kwargs[name] for name in in_order})
 
 
+def required_and_unknown(model_class: Any, *, is_inner: bool) -> str | None:
+    """Return the first input that a class requires and that no config determines, or None.
+
+    Args:
+        model_class: A model class of transformers.
+        is_inner: Whether other models make it. A decoder among these always gets what its encoder returns.
+    """
+    parameters = inspect.signature(model_class.forward).parameters
+    if is_grid_tower(parameters):
+        return None
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in starred]
+    given = [name for name in _GIVEN_TO_INNER if is_inner and name in parameters]
+    known = _BUILDERS.keys() | INPUTS_BY_TYPE.get(model_class.config_class.model_type, {}).keys()
+    return next((name for name in (*required[1:], *given) if name not in known), None)
+
+
 def _wanted(request: InputRequest) -> set[str]:
     parameters = request.parameters
     wanted = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
     main = request.main_input
     if main == "inputs" and "input_values" in parameters:
         main = "input_values"  # a speech encoder, whose class cannot know which
-    if request.config.model_type == "pop2piano":
+    model_type = request.config.model_type
+    if model_type == "pop2piano":
         main = "input_features"  # its class says `input_ids`, which only its decoder takes
-    wanted |= {main, *_ALWAYS_GIVEN, *_GIVEN_TO.get(request.config.model_type, ())} & parameters.keys()
+    wanted |= INPUTS_BY_TYPE.get(model_type, {}).keys()
+    wanted |= {main, *_ALWAYS_GIVEN, *_GIVEN_TO.get(model_type, ())} & parameters.keys()
     if wanted.isdisjoint({"decoder_input_ids", "inputs"}) or "qformer_input_ids" in wanted:
         wanted |= {"input_ids"} & parameters.keys()
     if "input_ids" in wanted:
         wanted |= {"attention_mask"} & parameters.keys()
-    return wanted
+    return wanted or set(list(parameters)[:1])
 
 
 def _derived(name: str, request: InputRequest) -> Any:
-    builder = _BUILDERS.get(name)
+    builder = INPUTS_BY_TYPE.get(request.config.model_type, {}).get(name) or _BUILDERS.get(name)
     if builder is None:
         model = type(request.module).__name__
         raise SourceError(
@@ -147,7 +170,10 @@ def _boxes(request: InputRequest) -> torch.Tensor:
 # Inputs that say nothing of being required, and are.
 _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
 
-# The same, where other types do without.
+# What a part is given by the model around it, though it is optional: the part then leaves something out.
+_GIVEN_TO_INNER = ("encoder_hidden_states", "last_hidden_state", "patch_embeds")
+
+# Inputs that say nothing of being required, and are, where other types do without.
 _GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "audioflamingo3_encoder": ("input_features_mask",),

@@ -6,16 +6,21 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from fakexport._torch.real_execution import meta_execution
+from fakexport.error import type_and_line
 from fakexport.hub import HubName
 from fakexport.sources.cache_inputs import decode_inputs
+from fakexport.sources.component import component_source
 from fakexport.sources.config_limits import nothing_downloaded, within_limits
 from fakexport.sources.exporter_patches import exporter_patches, import_exporter
 from fakexport.sources.fbgemm_layers import fbgemm_kernels
@@ -25,17 +30,24 @@ from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_
 from fakexport.sources.hub_model import HubModel, hub_model
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.source import ExampleInputs, Source
-from fakexport.sources.source_error import SourceError, import_library
+from fakexport.sources.source_error import SourceError, import_library, note_default_config
 from fakexport.sources.training_labels import labelled_inputs
-from fakexport.sources.transformers_class import model_class_for, text_part
+from fakexport.sources.transformers_class import (
+    has_class,
+    is_inner,
+    model_class_for,
+    part_class_of,
+    text_part,
+)
 from fakexport.sources.transformers_config import (
     config_from_file,
     default_config,
     name_placeholders,
     set_use_cache,
     take_quantization,
+    whole_type,
 )
-from fakexport.sources.transformers_inputs import derive_inputs
+from fakexport.sources.transformers_inputs import derive_inputs, required_and_unknown
 from fakexport.sources.vision_heads import normalized_heads
 from fakexport.sources.workload import FORWARD, Workload
 
@@ -65,16 +77,24 @@ def transformers_source(
     model, _, class_name = name.partition(":")
     found = _model(model, class_name or None, is_generated=workload.is_generated)
     config = found.config
+    is_default = not class_name and not _is_path(model)
     quantization = take_quantization(config)
     if quantization is None and found.packed:
         quantization = Quantization(", ".join(found.packed), None)
     with warnings.catch_warnings():
         # Model files use what torch deprecates (torch.jit.script), which says nothing about the user's model.
         warnings.simplefilter("ignore", DeprecationWarning)
+        if is_default and workload == FORWARD and not has_class(config):
+            of_whole = _in_whole(spec, config, part_class_of(config))
+            if of_whole is not None:
+                return replace(of_whole(False), in_whole=of_whole)
         model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
         import_exporter()
         if quantization is not None:
             quantization.import_packages()
+        in_whole = None
+        if is_default and required_and_unknown(model_class, is_inner=is_inner(config)) is not None:
+            in_whole = _in_whole(spec, config, model_class.__name__)
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else found.dtype
     config = text_part(config, model_class)
     use_cache = use_cache or workload.name in ("prefill", "decode")
@@ -90,7 +110,12 @@ def transformers_source(
         own = copy.deepcopy(config)
         if workload.is_generated:
             use_own_operators(own, model_class, torch.get_default_dtype())
-        built: nn.Module = model_class._from_config(own, dtype=torch.get_default_dtype())
+        try:
+            built: nn.Module = model_class._from_config(own, dtype=torch.get_default_dtype())
+        except Exception as error:
+            if is_default and _raised_anyway(model_class, config) == type_and_line(error):
+                note_default_config(error, model_class.__name__)
+            raise
         return built.eval()
 
     def construct() -> nn.Module:
@@ -115,7 +140,46 @@ def transformers_source(
         assumptions=tuple(sentence for sentence in (*found.notes, assumed) if sentence),
         left_out=() if use_cache else ("the model is exported without its KV cache (see --use-cache)",),
         quantization=quantization,
+        in_whole=in_whole,
     )
+
+
+def _raised_anyway(model_class: Any, config: Any) -> str | None:
+    """Return what transformers raises where fakexport has no part in it, or None."""
+    try:
+        with meta_execution():
+            model_class._from_config(copy.deepcopy(config))
+    except Exception as error:  # whatever a constructor raises
+        return type_and_line(error)
+    return None
+
+
+def _in_whole(spec: str, config: Any, class_name: str | None) -> Callable[[bool], Source] | None:
+    """Return what makes the source of a module as a component of the model type that is made of it.
+
+    Args:
+        spec: The source of the module, for messages.
+        config: Its default config.
+        class_name: Its class; None: no file of transformers has one for it.
+    """
+    whole = None if class_name is None else whole_type(config)
+    if whole is None:
+        return None
+
+    def made(is_dynamic: bool) -> Source:
+        of_all = transformers_source(f"hf:{whole}", whole)
+        found = component_source(of_all, class_name, is_dynamic=is_dynamic)
+        note = f"{spec} is a part of hf:{whole}, checked as `hf:{whole} --component {class_name}`"
+
+        def inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
+            try:
+                return found.example_inputs(module, device, dtype)
+            except SourceError as error:
+                raise SourceError(f"{note}: {error}") from error
+
+        return replace(found, spec=spec, example_inputs=inputs, assumptions=(note, *found.assumptions))
+
+    return made
 
 
 def _sizes(workload: Workload) -> dict[str, int]:

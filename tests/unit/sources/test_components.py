@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
+from transformers import SamConfig, SamModel
 
 import fakexport as fe
-from fakexport.sources import resolve
+from fakexport.sources import SourceError, component_source, resolve
 from tests.architectures import ARCHITECTURES
 from tests.generation.families import NAMED
 
@@ -251,3 +253,49 @@ def test_all_parts_are_one_file_from_the_command_line(llava, tmp_path, capsys):
     given = given_to(model, spec)
     found = composed(fe.bind(fe.load_bundle(path), folder), given)
     assert torch.equal(found["logits"], eager(model, given)["logits"])
+
+
+def test_a_module_may_be_named_by_its_class(llava):
+    found, expected = (
+        fe.export(f"hf:{llava[0]}", component=name) for name in ("CLIPVisionModel", "model.vision_tower")
+    )
+
+    assert found.graph_module.code == expected.graph_module.code
+
+
+def test_a_type_that_only_another_one_uses_is_a_component_of_that_one():
+    decoder = resolve("hf:sam_mask_decoder")
+    tower = resolve("hf:siglip2_vision_model")
+
+    assert decoder.component == "SamMaskDecoder"
+    assert decoder.assumptions[0] == (
+        "hf:sam_mask_decoder is a part of hf:sam, checked as `hf:sam --component SamMaskDecoder`"
+    )
+    assert component_source(tower, None).component == "Siglip2VisionModel"
+
+
+def test_what_goes_with_a_whole_model_only_is_refused_for_its_part():
+    decoder, tower = resolve("hf:sam_mask_decoder"), resolve("hf:siglip2_vision_model")
+
+    with pytest.raises(SourceError, match="hf:sam_mask_decoder is SamMaskDecoder of a whole model"):
+        component_source(decoder, None, has_inputs=True)
+    with pytest.raises(SourceError, match="hf:sam_mask_decoder is SamMaskDecoder of a whole model"):
+        component_source(decoder, "transformer")
+    assert component_source(tower, None, has_inputs=True) is tower
+
+
+@pytest.mark.slow
+def test_a_type_that_only_another_one_uses_computes_what_it_does_in_that_one():
+    module = loud(SamModel(SamConfig()))
+    program = fe.export("hf:sam_mask_decoder")
+    given = {
+        name: torch.randn(value.shape) if value.is_floating_point() else torch.ones_like(value)
+        for name, value in program.example_inputs[1].items()
+    }
+
+    with torch.no_grad():
+        masks, scores = module.mask_decoder(**given, multimask_output=True)
+        found = tree_leaves(fe.bind(program, module.state_dict()).module()(**given))
+
+    assert torch.allclose(found[0], masks, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(found[1], scores, rtol=1e-4, atol=1e-4)

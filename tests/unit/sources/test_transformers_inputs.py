@@ -15,6 +15,19 @@ from tests.unit.sources.tiny_configs import TINY
 
 # With positions in three dimensions; with windows; with a resampled table of positions.
 GRIDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+# Vision towers alone: with windows; with a resampled table of positions.
+TOWERS = {"qwen2_5_vl_vision": "hidden_states", "qwen3_vl_vision": "hidden_states"}
+
+# Types with inputs whose names do not tell what they are.
+NAMED_OTHERWISE = (
+    "decision_transformer",
+    "gemma4_vision",
+    "granite_speech_encoder",
+    "muse_glimmer_assistant",
+    "seggpt",
+    "vibevoice_acoustic_tokenizer_decoder",
+    "vibevoice_acoustic_tokenizer_encoder",
+)
 
 
 @pytest.fixture
@@ -103,6 +116,40 @@ def test_an_image_on_a_grid_is_computed_as_transformers_computes_it(grid_source,
     assert inputs.omitted == {}
     (sentence,) = inputs.assumptions
     assert sentence.startswith("one image of ")
+
+
+@pytest.mark.parametrize(("model_type", "pixels"), TOWERS.items())
+def test_a_vision_tower_alone_is_computed_as_transformers_computes_it(tmp_path, model_type, pixels):
+    source = resolve(Architecture(model_type, "AutoModel", True).source(tmp_path))
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None).kwargs
+    inputs[pixels].normal_()
+    bound = fe.bind(fe.export(source), module.state_dict())
+
+    with torch.no_grad():
+        of_grid = {name: inputs[name] for name in (pixels, "grid_thw")}
+        expected = module(**of_grid).last_hidden_state
+        found = bound.module()(**inputs)["last_hidden_state"]
+
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", NAMED_OTHERWISE)
+def test_a_model_with_inputs_of_its_own_exports_what_eager_computes(tmp_path, model_type):
+    source = resolve(Architecture(model_type, "", True).source(tmp_path).rstrip(":"))
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None).kwargs
+    for value in inputs.values():
+        if value.is_floating_point():
+            value.normal_()
+    bound = fe.bind(fe.export(source), module.state_dict())
+
+    with torch.no_grad():
+        expected = module(**inputs)
+        found = bound.module()(**inputs)
+
+    name = next(iter(found))
+    assert torch.allclose(found[name], expected[name], atol=1e-5)
 
 
 def test_a_prompt_that_is_read_in_both_directions_is_one_in_the_program_too(grid_source):

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+import fakexport as fe
 from fakexport.sources import SourceError, resolve
 from tests.unit.sources.tiny_configs import SEQ2SEQ, TEXT, TINY
 
@@ -57,6 +58,9 @@ def build(spec: str, **options) -> torch.nn.Module:
         ("musicgen", "MusicgenForConditionalGeneration"),
         ("shieldgemma2", "ShieldGemma2ForImageClassification"),
         ("internlm3", "LlamaForCausalLM"),
+        # No auto class has these, and no file exports them.
+        ("got_ocr2_vision", "GotOcr2VisionEncoder"),
+        ("kosmos_2_vision_model", "Kosmos2VisionModel"),
     ],
 )
 def test_a_model_type_becomes_its_most_telling_class(model_type, class_name):
@@ -394,3 +398,15 @@ def test_a_seq2seq_cache_needs_no_registration_of_the_callers(write):
         program = torch.export.export(module, inputs.args, dict(inputs.kwargs))
 
     assert len(program.graph_signature.user_outputs) > 2
+
+
+def test_a_default_config_that_transformers_cannot_build_is_told_as_such(write):
+    (found,) = fe.check("hf:esm").diagnostics
+    own = fe.check(write({"model_type": "esm"})).diagnostics[0]
+
+    assert found.code == own.code == "FE102"
+    assert found.notes[1] == (
+        "transformers' own default config cannot build EsmForMaskedLM: it raises the same without fakexport"
+    )
+    assert "hf:ORG/NAME" in str(found.fix)
+    assert len(own.notes) == 1

@@ -1,0 +1,121 @@
+"""Inputs whose names do not tell what they are: `hidden_states` are an image here, and a sound there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+
+from fakexport.sources.audio_inputs import FRAMES, SAMPLES, latents
+from fakexport.sources.image_inputs import height_and_width, image
+from fakexport.sources.image_layouts import PIXELS, placed_patches
+from fakexport.sources.input_request import InputRequest
+
+Builder = Callable[[InputRequest], torch.Tensor]
+
+
+def of_width(name: str, *, steps: int | None = None) -> Builder:
+    """Return what makes `[batch, steps, width]` of the setting that is the width.
+
+    Args:
+        name: The setting.
+        steps: Default: as many as the text has tokens.
+    """
+    return lambda request: request.floats(request.batch, steps or request.sequence, request.setting(name))
+
+
+def _steps(request: InputRequest) -> torch.Tensor:
+    return request.values(torch.arange(request.sequence).repeat(request.batch, 1))
+
+
+def _present(request: InputRequest) -> torch.Tensor:
+    return request.ids(request.batch, request.sequence, value=1)
+
+
+def _samples(request: InputRequest) -> torch.Tensor:
+    return request.floats(request.batch, request.setting("channels"), SAMPLES)
+
+
+def _all_frames(request: InputRequest) -> torch.Tensor:
+    return torch.ones(request.batch, 2 * FRAMES, dtype=torch.bool, device=request.device)
+
+
+def _half_image(request: InputRequest) -> torch.Tensor:
+    """Return an image that is put below its prompt; together they have the size of the config."""
+    height, width = height_and_width(request)
+    return request.floats(request.batch, request.setting("num_channels"), height // 2, width)
+
+
+def _bins_first(request: InputRequest) -> torch.Tensor:
+    return request.floats(request.batch, request.setting("mel_dim"), 2 * FRAMES)
+
+
+def _noisy_block(request: InputRequest) -> torch.Tensor:
+    return request.floats(request.batch, request.setting("block_size"), request.setting("hidden_size"))
+
+
+def _layers_of_target(request: InputRequest) -> torch.Tensor:
+    width = request.setting("hidden_size") * len(request.setting("target_layer_ids"))
+    return request.floats(request.batch, request.sequence, width)
+
+
+def _context_and_block(request: InputRequest) -> torch.Tensor:
+    return request.ids(request.batch, request.sequence + request.setting("block_size"), value=1)
+
+
+def _point(request: InputRequest) -> torch.Tensor:
+    """Return one point in one mask to find, of each image: `[batch, masks, points, 2]`."""
+    return request.floats(request.batch, 1, 1, 2)
+
+
+# Without a prompt, a model that segments what it is pointed at leaves out its prompt encoder.
+_PROMPT = MappingProxyType(
+    {"input_points": _point, "input_labels": lambda request: request.ids(request.batch, 1, 1, value=1)}
+)
+_SPEECH = MappingProxyType({"hidden_states": of_width("input_dim", steps=2 * FRAMES)})
+
+INPUTS_BY_TYPE: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
+    {
+        "bridgetower_vision_model": {"image": image},
+        "decision_transformer": {
+            "states": of_width("state_dim"),
+            "actions": of_width("act_dim"),
+            "rewards": lambda request: request.floats(request.batch, request.sequence, 1),
+            "returns_to_go": lambda request: request.floats(request.batch, request.sequence, 1),
+            "timesteps": _steps,
+            "attention_mask": _present,
+        },
+        "flava_multimodal_model": {"hidden_states": of_width("hidden_size")},
+        "florence_vision": {"hidden_states": image},
+        "gemma3n_audio": {
+            "audio_mel": of_width("input_feat_size", steps=2 * FRAMES),
+            "audio_mel_mask": lambda request: ~_all_frames(request),
+        },
+        "gemma4_vision": {
+            PIXELS: lambda request: placed_patches(request)[PIXELS],
+            "pixel_position_ids": lambda request: placed_patches(request)["image_position_ids"],
+        },
+        "granite_speech_encoder": _SPEECH,
+        "granite_speech_plus_encoder": _SPEECH,
+        "muse_glimmer_assistant": {
+            "noise_embeds": _noisy_block,
+            "context_hidden_states": _layers_of_target,
+            "attention_mask": _context_and_block,
+        },
+        "nemotron3_5_transcribe_word_timestamp": {"inputs_embeds": of_width("hidden_size")},
+        "phi4_multimodal_audio": {
+            "hidden_states": of_width("input_size", steps=2 * FRAMES),
+            "mask": _all_frames,
+        },
+        "qwen2_5_omni_bigvgan": {"mel_spectrogram": _bins_first},
+        **dict.fromkeys(("edgetam", "sam", "sam2", "sam3_tracker", "sam_hq"), _PROMPT),
+        "seggpt": {
+            "pixel_values": _half_image,
+            "prompt_pixel_values": _half_image,
+            "prompt_masks": _half_image,
+        },
+        "vibevoice_acoustic_tokenizer_decoder": {"hidden_states": latents},
+        "vibevoice_acoustic_tokenizer_encoder": {"hidden_states": _samples},
+    }
+)
