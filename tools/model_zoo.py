@@ -47,6 +47,14 @@ def main() -> None:
 
 
 def _of_transformers() -> tuple[str, list[str]]:
+    from transformers import CONFIG_MAPPING
+
+    parts = part_types()
+    return "hf", sorted(CONFIG_MAPPING, key=lambda name: (name in parts, _digest(name)))
+
+
+def part_types() -> set[str]:
+    """Return the model types whose config is a part of another config: those that its class lists."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     configs = dict(CONFIG_MAPPING.items())
@@ -56,7 +64,7 @@ def _of_transformers() -> tuple[str, list[str]]:
         for part in config.sub_configs.values()
         if part is not config and part is not AutoConfig
     }
-    return "hf", sorted(configs, key=lambda name: (name in parts, _digest(name)))
+    return parts & configs.keys()
 
 
 def _of_diffusers() -> tuple[str, list[str]]:

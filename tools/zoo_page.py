@@ -1,15 +1,18 @@
-"""Print docs/zoo/transformers.md: `python tools/zoo_page.py COMMIT sweep.json RUN.jsonl [AGAIN.jsonl]`.
+"""Write the zoo's page and JSON: `zoo_page.py COMMIT sweep.json RUN.jsonl [AGAIN.jsonl] docs/zoo`.
 
 COMMIT is the source of fakexport that ran, `sweep.json` is that of `fakexport sweep-report --zoo`, RUN.jsonl
-its run, and AGAIN.jsonl the run of checks that were done a second time.
+its run, and AGAIN.jsonl the run of checks that were done a second time. The last argument is the folder.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from model_zoo import part_types
 
 _WIDTH = 110
 _MOST_REASONS = 25
@@ -22,12 +25,11 @@ Which model types of transformers export at the full size of their default confi
 `transformers.CONFIG_MAPPING`, with inputs that fakexport derives. A check that was refused, or that did not
 run, counts as not passed.
 
-**{ran} of {total} types were run; {passed} of these export ({share} %).** {left}
+**{ran} of {total} types were run; {passed} of these export ({share} %).**{left}
 
-| status | types |
-|---|---|
 {counts}
-| all | {total} |
+
+{rule}
 
 A check took {seconds} s on average, and {slowest} s at most, two at a time on a machine that was busy with
 other work, and {median} MiB of memory ({most} MiB at most). It was killed at 120 s or 6 GiB.
@@ -37,36 +39,71 @@ other work, and {median} MiB of memory ({most} MiB at most). It was killed at 12
 - Each check is `fakexport check hf:TYPE {options}`.
 
 ```
-python tools/transformers_zoo.py H100/static > zoo.yaml
+python tools/model_zoo.py transformers H100/static > zoo.yaml
 fakexport sweep zoo.yaml -o transformers.jsonl --jobs 2
 fakexport sweep-report transformers.jsonl --zoo zoo.yaml -o site/
-python tools/zoo_page.py $(git rev-parse --short HEAD) site/sweep.json transformers.jsonl again.jsonl
+python tools/zoo_page.py $(git rev-parse --short HEAD) site/sweep.json transformers.jsonl again.jsonl docs/zoo
 ```
 
 [transformers.json](transformers.json) is `site/sweep.json`, with a line per type
-([format](../json.md#fakexport-sweep-report)).
+([format](../json.md#fakexport-sweep-report)). Added are `kind` of each check, `whole` or `part`, and `kinds`,
+the counts of each.
 """
-_PARTS = """\
-Many types are a part of another one, which
-no class of transformers builds alone."""
-_LEFT = """\
+_RULE = """\
+A part is a type whose config class another config class lists in its `sub_configs`: `clip_text_model` is a
+part of `clip`. All other types are whole, also the few that are only ever used inside of another model,
+where that model takes any config (`AutoConfig`)."""
+_LEFT = """ \
 For the other {} there was no time. The types that are a part of another one come
 last; the others are in the order of a digest of their names, so those that ran are a sample."""
 
 
 def main() -> None:
-    """Print the page."""
-    commit, results, *runs = sys.argv[1], *map(Path, sys.argv[2:])
-    zoo = json.loads(results.read_text(encoding="utf-8"))
+    """Write the page and its JSON."""
+    commit, (results, *runs, folder) = sys.argv[1], map(Path, sys.argv[2:])
+    zoo = _with_kinds(json.loads(results.read_text(encoding="utf-8")))
     run, *again = (_records(path) for path in runs)
-    parts = [
+    sections = [
         _head(zoo, commit),
         *(_again(run, each) for each in again),
         _reasons(zoo),
         _failing(run),
         _passing(run),
     ]
-    sys.stdout.write("\n".join(parts))
+    (folder / "transformers.md").write_text("\n".join(sections), encoding="utf-8")
+    (folder / "transformers.json").write_text(_with_a_line_per_check(zoo), encoding="utf-8")
+
+
+def _with_kinds(zoo: dict[str, Any]) -> dict[str, Any]:
+    """Return the results with which types are a part, and the counts of both kinds."""
+    parts = part_types()
+    counts: dict[str, Counter[str]] = {"whole": Counter(), "part": Counter()}
+    checks = []
+    for check in zoo["checks"]:
+        kind = "part" if check["source"].removeprefix("hf:") in parts else "whole"
+        result = check["results"][0]
+        counts[kind][result["status"] if result else "not run"] += 1
+        checks.append({"kind": kind, **check})
+    return {**zoo, "kinds": {kind: dict(found) for kind, found in counts.items()}, "checks": checks}
+
+
+def _with_a_line_per_check(zoo: dict[str, Any]) -> str:
+    head = json.dumps({name: value for name, value in zoo.items() if name != "checks"}, indent=2)
+    checks = ",\n".join(
+        json.dumps(check, separators=(",", ":"), ensure_ascii=False) for check in zoo["checks"]
+    )
+    return head.removesuffix("\n}") + f',\n  "checks": [\n{checks}\n  ]\n}}\n'
+
+
+def _counts(zoo: dict[str, Any]) -> str:
+    whole, part = zoo["kinds"]["whole"], zoo["kinds"]["part"]
+    rows = [
+        f"| {status} | {whole.get(status, 0)} | {part.get(status, 0)} | {count} |"
+        for status, count in zoo["runs"][0]["counts"].items()
+        if count
+    ]
+    total = f"| all | {sum(whole.values())} | {sum(part.values())} | {zoo['total']} |"
+    return "\n".join(["| status | whole types | parts | all |", "|---|---|---|---|", *rows, total])
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -83,8 +120,9 @@ def _head(zoo: dict[str, Any], commit: str) -> str:
         total=total,
         passed=counts["exports"],
         share=round(100 * counts["exports"] / len(found)),
-        left=_LEFT.format(counts["not run"]) if counts["not run"] else _PARTS,
-        counts="\n".join(f"| {status} | {count} |" for status, count in counts.items() if count),
+        left=_LEFT.format(counts["not run"]) if counts["not run"] else "",
+        counts=_counts(zoo),
+        rule=_RULE,
         seconds=round(sum(seconds) / len(found)),
         slowest=round(max(seconds)),
         median=peaks[len(peaks) // 2],
