@@ -171,7 +171,13 @@ def _boxes(request: InputRequest) -> torch.Tensor:
 _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
 
 # What a part is given by the model around it, though it is optional: the part then leaves something out.
-_GIVEN_TO_INNER = ("encoder_hidden_states", "last_hidden_state", "patch_embeds")
+_GIVEN_TO_INNER = (
+    "encoder_hidden_states",
+    "feature_lens",
+    "last_hidden_state",
+    "patch_embeds",
+    "target_sizes",
+)
 
 # Inputs that say nothing of being required, and are, where other types do without.
 _GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
