@@ -82,12 +82,29 @@ def test_every_way_to_ask_for_an_attribute_is_noted():
         lambda: hasattr(module, "by"),
     )
     for way in ways:
-        with noted_reads([(module, "by")]) as read:
+        with noted_reads([(module, "by")], {}) as read:
             assert not read
             assert way()
             assert read
         assert vars(module)["by"] == 3
         assert not hasattr(Scaled, "by")
+
+
+def test_an_integer_may_be_answered_by_a_stand_in():
+    module = Scaled(3)
+    made = []
+
+    def stand_in(name, value, note):
+        made.append((name, value, note))
+        return "stands for it"
+
+    with noted_reads([(module, "by")], {"by": stand_in}) as read:
+        assert module.by == "stands for it"
+        assert not read
+        made[0][2]()
+        assert read == {"by"}
+
+    assert made[0][:2] == ("by", 3)
 
 
 def test_a_module_with_attributes_of_its_own_making_is_not_noted():

@@ -5,7 +5,7 @@ Source: `torch/fx/experimental/proxy_tensor.py:proxy_call, track_tensor, _Module
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -132,8 +132,8 @@ class Recording:
         self.faults_of_all += [fault for made in self.made if (fault := _fault_of_all(made.node))]
         if self.faults_of_all:
             raise NeverReplayable(self.faults_of_all[0])
-        if _versions(self.tensors) != self._versions:
-            self.faults.append("it writes to memory from outside")
+        if any(self.tensors[at].requires_grad for at in self.written()):
+            self.faults.append("it writes to memory from outside that requires a gradient")
         if [_environment_state(mode) for mode in self._modes()] != self._environments:
             self.faults.append("it changed what is known of the symbols")
         nodes = []
@@ -146,6 +146,21 @@ class Recording:
         self.faults += [fault for made in self.made if (fault := _fault(made.node))]
         if self.faults:
             raise NotReplayable(self.faults[0])
+
+    def written(self) -> dict[int, int]:
+        """Return which of the tensors were written to, and how often."""
+        counts = zip(self._versions, _versions(self.tensors), strict=True)
+        return {at: after - before for at, (before, after) in enumerate(counts) if after != before}
+
+    @contextmanager
+    def as_before_writes(self) -> Iterator[None]:
+        """Enter a context in which the tensors count their changes as they did before the call."""
+        written = self.written()
+        add_versions(self.tensors, {at: -count for at, count in written.items()})
+        try:
+            yield
+        finally:
+            add_versions(self.tensors, written)
 
     def _modes(self) -> list[Any]:
         modes = {id(t.fake_mode): t.fake_mode for t in self.tensors if isinstance(t, FakeTensor)}
@@ -232,6 +247,19 @@ def _fault(node: Node) -> str | None:
 def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
     with torch._C.DisableTorchFunction():
         return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+def add_versions(tensors: Sequence[torch.Tensor], counts: Mapping[int, int]) -> None:
+    """Count changes of tensors, as writes in place do. Views of one memory count together.
+
+    Args:
+        tensors: Any.
+        counts: How many more, by the position among the tensors.
+    """
+    with torch._C.DisableTorchFunction():
+        after = {at: tensors[at]._version + count for at, count in counts.items()}
+        for at, version in after.items():
+            torch._C._autograd._unsafe_set_version_counter((tensors[at],), (version,))
 
 
 def is_forced(tracer: Any, number: Any) -> bool:

@@ -59,6 +59,7 @@ class Template:
         tensors, numbers: What the call could reach.
         forced: Positions of sizes that have a node since the call, with the node's position.
         renewed: Positions of tensors that the trace knows by another node since the call, likewise.
+        written: How often it wrote in place to which of the tensors.
         symbols: Symbols that the trace knows by another number since the call.
         known_numbers: Positions of the sizes by the `id` of their symbolic node.
         new_numbers: Sizes that the call made and left.
@@ -74,6 +75,7 @@ class Template:
     numbers: tuple[Any, ...] = field(repr=False)
     forced: dict[int, int]
     renewed: dict[int, int]
+    written: dict[int, int]
     symbols: tuple[tuple[Any, Any], ...]
     known_numbers: dict[int, int]
     new_numbers: dict[int, NewNumber]
@@ -122,6 +124,7 @@ def _template(recording: Recording, result: Any) -> Template:
         numbers=recording.numbers,
         forced=newly_forced(tracer, recording, index),
         renewed=_renewed(tracer, recording, index),
+        written=recording.written(),
         symbols=tuple(changed_symbols(tracer, recording)),
         known_numbers=known,
         new_numbers=new_numbers(tracer, recording, index, outside, known, [*leaves, *results.bases]),

@@ -9,7 +9,7 @@ Source: `torch/fx/experimental/proxy_tensor.py:_ModuleStackTracer.call_module`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import _ModuleStackTracer
 from .patching import Patches, in_force
 
 ModuleCall: TypeAlias = Callable[..., Any]
+StandIn: TypeAlias = Callable[[str, int, Callable[[], None]], Any]
 
 
 def around_module_calls(
@@ -49,7 +50,7 @@ def around_module_calls(
 
 
 @contextmanager
-def noted_reads(slots: list[tuple[nn.Module, str]]) -> Iterator[set[str]]:
+def noted_reads(slots: list[tuple[nn.Module, str]], stand_ins: Mapping[str, StandIn]) -> Iterator[set[str]]:
     """Enter a context in which uses of some attributes of modules are noted, reads and writes.
 
     A property of the module's class answers. It finds the value where it is, in `__dict__`, so that
@@ -57,13 +58,15 @@ def noted_reads(slots: list[tuple[nn.Module, str]]) -> Iterator[set[str]]:
 
     Args:
         slots: Modules and names; see `can_be_noted`.
+        stand_ins: By name, what makes something that stands for an integer, from the name, the integer, and
+            a function that notes the use. To read it is not a use.
     Yields:
         The names that were used so far, whatever the module.
     """
     read: set[str] = set()
     places = {(type(module), name) for module, name in slots}
     for kind, name in places:
-        setattr(kind, name, _property(name, read))
+        setattr(kind, name, _property(name, read, stand_ins.get(name)))
     try:
         yield read
     finally:
@@ -71,8 +74,10 @@ def noted_reads(slots: list[tuple[nn.Module, str]]) -> Iterator[set[str]]:
             delattr(kind, name)
 
 
-def _property(name: str, read: set[str]) -> property:
+def _property(name: str, read: set[str], stand_in: StandIn | None) -> property:
     def get(module: nn.Module) -> Any:
+        if stand_in is not None and type(value := vars(module).get(name)) is int:
+            return stand_in(name, value, lambda: read.add(name))
         read.add(name)
         if name not in vars(module):
             return module.__getattr__(name)

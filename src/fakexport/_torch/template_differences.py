@@ -31,6 +31,7 @@ def _parts(template: Template) -> Iterator[Any]:
     for node in template.nodes:
         yield from told.node(node)
     yield "sizes with a node", template.forced, template.renewed
+    yield "writes", template.written
     yield "symbols", [(str(symbol), told.number(value)) for symbol, value in template.symbols]
     for new in template.new_numbers.values():
         yield "size", str(new.number.node.expr), told.place(new.node), new.later is None

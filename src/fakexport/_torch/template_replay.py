@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import (
 from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_unflatten
 
+from .block_recordings import add_versions
 from .block_templates import InnerStack, Template
 from .copied_values import CopiedValues
 from .fake_tensors import storage_identity
@@ -119,6 +120,7 @@ class _Replay:
             thunk.f, thunk.r = None, Proxy(made[position], tracer)
         for at, position in template.renewed.items():
             tracer.tensor_tracker[self._tensors[at]] = _ProxyTensor(Proxy(made[position], tracer), None)
+        add_versions(self._tensors, template.written)
         for position, base in template.bases:
             tensor = self._values.tensor(base, self._size)
             track_tensor(tensor, Proxy(made[position], tracer), constant=None, tracer=tracer)

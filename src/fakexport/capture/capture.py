@@ -222,7 +222,7 @@ def _traced_blocks(
         try:
             program = _traced_once(module, args, kwargs, shapes, False, answers.given(), blocks.active())
         except (Exception, TraceNeeded) as error:
-            if not blocks.replayed:
+            if not blocks.has_changed:
                 raise
             log.debug("the model is traced again, with every block: %s", type_and_line(error))
         else:

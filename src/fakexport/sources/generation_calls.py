@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport._torch.shared_sizes import shared_sizes
 from fakexport.documents import CallRecord
 from fakexport.error import type_and_line
+from fakexport.sources.cache_sizes import cache_sizes
 from fakexport.sources.cache_slots import CacheLayout
 from fakexport.sources.generation_defaults import generation_defaults
 from fakexport.sources.input_request import InputRequest
@@ -108,12 +110,14 @@ class GenerationCall:
                 record = replace(record, mask=None)
             kwargs = self._next(read, record, returned)
             after = module(**kwargs, **{name: layout.filled(tensors)})
-            layout.refuse_counting(_cache_of(module, after)[1], type(module).__name__)
+            _, layout_after, tensors_after = _cache_of(module, after)
+            layout.refuse_counting(layout_after, type(module).__name__)
         return ExampleInputs(
             kwargs={**kwargs, name: tensors},
             assumptions=prompt.assumptions,
             call=replace(record, capacity=self.capacity),
             cache=layout,
+            sizes=cache_sizes(tensors, tensors_after, is_batch_dynamic=self.batch > 1),
         )
 
     def _kept(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
@@ -195,9 +199,11 @@ class GenerationCall:
             encoded = getattr(returned, _ENCODED, None)
             return outputs if encoded is None else {**outputs, _ENCODER_OUTPUTS: (encoded,)}
 
-        # With gradients, what a model writes makes the buffers require them.
-        gradients = torch.no_grad() if self.is_kept else nullcontext()
-        with self.patches(module, inputs), gradients:
+        # With gradients, what a model writes makes a static cache require them.
+        gradients = nullcontext() if self.capacity is None else torch.no_grad()
+        cache = inputs.kwargs[given] if given is not None else {}
+        shared = shared_sizes([(cache[name], labels) for name, labels in inputs.sizes.items()])
+        with self.patches(module, inputs), gradients, shared:
             module.forward = forward
             for name, buffer in inputs.buffers.items():
                 module.register_buffer(name, buffer, persistent=False)

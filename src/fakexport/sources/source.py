@@ -27,6 +27,7 @@ class ExampleInputs:
             Without them a part of the model may not run.
         call: The part of each input in generation; None for a call that is not of it.
         cache: The layout of the cache that is among the inputs as tensors by name.
+        sizes: Labels for the dimensions of its tensors, by name: equal sizes have one (`cache_sizes`).
         buffers: Zeros for a cache that the program keeps, which are buffers of its module during the trace.
         part: How a component of a model is computed of them; None for the whole model.
         adapter: The inputs that are tensors of an adapter.
@@ -38,6 +39,7 @@ class ExampleInputs:
     omitted: Mapping[str, str] = field(default_factory=dict)
     call: CallRecord | None = None
     cache: CacheLayout | None = None
+    sizes: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)
     part: Any = None
     adapter: frozenset[str] = frozenset()

@@ -44,6 +44,11 @@ class Likes:
             return True
         return len(self.members) >= _MANY and len(self.waiting) == len(self.members) // 12 * 6 + 1
 
+    @property
+    def is_one_left(self) -> bool:
+        """Whether only one of them was not called yet."""
+        return len(self.waiting) == 1
+
 
 @dataclass(frozen=True)
 class Group:
@@ -52,11 +57,13 @@ class Group:
     Args:
         shape: The same object for all of them.
         differing: Names of plain attributes that are not the same in all of them.
+        positions: Those of numbers that are never the same: they say where a block is.
         likes: Those that a block is like, by its `id`.
     """
 
     shape: Any
     differing: frozenset[str]
+    positions: frozenset[str]
     likes: dict[int, Likes]
 
 
@@ -74,7 +81,8 @@ def groups_of(model: nn.Module) -> dict[int, Group]:
         differing = _differing([*modules.values()])
         likes = _likes(modules, differing, around)
         if sum(max(0, len(each.members) - _TRACED) for each in _distinct(likes)) >= _FEWEST:
-            group = Group(shape, differing, likes)
+            positions = frozenset(name for name in differing if _is_position(name, [*modules.values()]))
+            group = Group(shape, differing, positions, likes)
             found.update({member: group for member, like in likes.items() if len(like.members) > _TRACED})
     return found
 
@@ -102,6 +110,14 @@ def _differing(modules: list[nn.Module]) -> frozenset[str]:
                 if isinstance(a, _PLAIN) and (type(a) is not type(b) or a != b):
                     found.add(name)
     return frozenset(found)
+
+
+def _is_position(name: str, modules: list[nn.Module]) -> bool:
+    """Return whether an attribute of blocks is a number that no two of them have."""
+    found = [[vars(part)[name] for part in module.modules() if name in vars(part)] for module in modules]
+    if any(type(value) is not int for values in found for value in values):
+        return False
+    return all(len(set(column)) == len(modules) for column in zip(*found, strict=False))
 
 
 def _likes(

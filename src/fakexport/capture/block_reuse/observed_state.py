@@ -24,10 +24,12 @@ from fakexport._torch.global_modes import hooks_of_all_modules
 from fakexport._torch.observed_tensors import SymbolicNumber, known_sizes, tracing_paused
 from fakexport.fake import MovedTensors
 
+from .cache_layers import CacheLayers, cache_layers
 from .cached_functions import keeps_only_values
 from .executed_code import ExecutedCode
 from .known_libraries import is_trusted_file, why_module_is_unknown, why_name_is_unknown
 from .observed_values import BUILT_IN, CONSTANTS, VALUES, NotComparable, TensorTokens, plain_token
+from .positions import positions_of
 
 _MOST_OBJECTS = 20_000
 # What each member of an enumeration and each logger has.
@@ -51,6 +53,8 @@ class ObservedState:
         identities: Which object each number stands for: equal before and after a call that changed nothing.
         own: How many of the tokens are not of the trace itself.
         moved: How many tensors were moved between devices so far.
+        positions: The different numbers that say where the module is.
+        caches: What was met of caches: of each, only the layers at these positions.
     """
 
     tokens: tuple[Any, ...]
@@ -61,17 +65,22 @@ class ObservedState:
     kept: tuple[Any, ...] = field(repr=False)
     own: int
     moved: int
+    positions: tuple[int, ...]
+    caches: tuple[CacheLayers, ...] = field(repr=False)
 
 
 def observed_state(
-    tracer: Any, module: nn.Module, args: Any, kwargs: Any, code: ExecutedCode
+    tracer: Any, module: nn.Module, args: Any, kwargs: Any, code: ExecutedCode, positions: frozenset[str]
 ) -> ObservedState:
     """Return what the call `module(*args, **kwargs)` can observe, given the code that such a call runs.
 
+    Args:
+        positions: Names of attributes that say where the module is.
     Raises:
         NotComparable: something of an unknown kind is reachable.
     """
-    walk = _Walk(tracer, code)
+    numbers = positions_of(module, positions)
+    walk = _Walk(tracer, code, numbers)
     with tracing_paused():
         walk.visit(module)
         walk.visit(args)
@@ -92,12 +101,16 @@ def observed_state(
         tuple(walk.kept),
         own,
         sum(map(len, walk.moved)),
+        numbers,
+        tuple(walk.caches),
     )
 
 
 class _Walk(TensorTokens):
-    def __init__(self, tracer: Any, code: ExecutedCode) -> None:
+    def __init__(self, tracer: Any, code: ExecutedCode, positions: tuple[int, ...]) -> None:
         super().__init__(tracer)
+        self.caches: list[CacheLayers] = []
+        self._positions = positions
         self.slots: list[tuple[nn.Module, str, Any]] = []
         self._code = code
         self._names = code.names
@@ -156,6 +169,8 @@ class _Walk(TensorTokens):
         """Note an object that was met before; else give it a number."""
         at = self.memo.get(id(value))
         if at is not None:
+            if any(value is cache.layers for cache in self.caches):
+                raise NotComparable("layers of a cache that are reachable in two ways")
             self.tokens.append(("again", at))
             return True
         if len(self.memo) > _MOST_OBJECTS:
@@ -260,7 +275,13 @@ class _Walk(TensorTokens):
             own = object.__getattribute__(value, "__dict__")
         except AttributeError:
             return
-        self._visit_mapping(dict, own)
+        cache = cache_layers(value, own, self._positions)
+        if cache is None or self._is_known(cache.layers):
+            self._visit_mapping(dict, own)
+        else:
+            self.caches.append(cache)
+            self.tokens.append((CacheLayers, len(cache.layers)))
+            self._visit_mapping(dict, {**own, "layers": cache.own})
 
     def _visit_mapping(self, kind: type, value: Mapping[Any, Any]) -> None:
         self.tokens.append((kind, len(value)))

@@ -23,11 +23,13 @@ from fakexport._torch.template_replay import replay
 from fakexport.program import is_user_code
 
 from .block_groups import Group, groups_of
+from .cache_layers import LayerStates, watching
 from .executed_code import ExecutedCode
 from .new_containers import refuse_known_containers
 from .noted_code import can_note
 from .observed_state import ObservedState, observed_state
 from .observed_values import plain_token
+from .positions import Choice, Comparison, PositionUses, tells_stand_ins
 
 log = logging.getLogger(__name__)
 _MOST_FAILURES = 3
@@ -44,7 +46,9 @@ class _Known:
     Args:
         key, tokens, slots: What such a call can observe.
         unread: Which of the slots it does not use.
-        template: The template.
+        learned: What it found out about those that say where it is.
+        template: The template; of the result, and of what it wrote.
+        written: Which attributes of layers of a cache it wrote.
         unproven: How many calls it answered since one was traced and compared with it.
     """
 
@@ -52,16 +56,25 @@ class _Known:
     tokens: tuple[Any, ...]
     slots: tuple[tuple[str, Any], ...]
     unread: frozenset[int]
+    learned: frozenset[Comparison | Choice]
     template: Template
+    written: tuple[tuple[int, str], ...]
     unproven: int = 0
 
     def fits(self, key: Any, state: ObservedState) -> bool:
         if key != self.key or state.tokens != self.tokens or len(state.slots) != len(self.slots):
             return False
         return all(
-            name == slot[0] and (at in self.unread or plain_token(value) == plain_token(slot[1]))
+            name == slot[0]
+            and (at in self.unread or plain_token(value) == plain_token(slot[1]))
+            and self._learns(slot, value, state.positions)
             for at, ((_, name, value), slot) in enumerate(zip(state.slots, self.slots, strict=True))
         )
+
+    def _learns(self, slot: tuple[str, Any], value: Any, own: tuple[int, ...]) -> bool:
+        """Return whether another value of a slot answers what was asked of it alike."""
+        asked = [one for one in self.learned if (one.name, one.position) == slot]
+        return not asked or (type(value) is int and all(one.holds_for(value, own) for one in asked))
 
 
 @dataclass
@@ -98,11 +111,17 @@ class BlockReuse:
         self._groups = groups_of(module)
         self._kinds: dict[type, _Kind] = {}
         self._is_busy = False
+        self._has_stood_in = False
 
     @property
     def replayed(self) -> int:
         """How many calls were not traced."""
         return sum(kind.replayed for kind in self._kinds.values())
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a call was not traced, or saw what stands for its position: a failure may come of it."""
+        return self._has_stood_in or bool(self.replayed)
 
     @property
     def unproven(self) -> list[str]:
@@ -170,7 +189,9 @@ class BlockReuse:
         if (mode := foreign_mode()) is not None:
             return self._refused(kind, f"the mode {mode}", forward, args, kwargs)
         try:
-            state = observed_state(tracer, module, args, kwargs, kind.code)
+            state = observed_state(tracer, module, args, kwargs, kind.code, group.positions)
+            if state.caches and any(map(tells_stand_ins, kind.code.found)):
+                raise NeverReplayable("it takes a cache and asks for types")
         except Exception as reason:  # Mostly `NotComparable`; or an object that cannot be looked at.
             return self._refused(kind, str(reason), forward, args, kwargs)
         key = (group.shape, _call_site(), global_modes(), entry_state(tracer, module))
@@ -178,11 +199,15 @@ class BlockReuse:
         known = next((known for known in kind.known if known.fits(key, state)), None)
         if known is None:
             return self._recorded(call)
-        if needs_proof:
+        # The trace knows a symbol by the size of the last input that has it, which is that of the last layer.
+        is_late = bool(state.caches and state.numbers) and group.likes[id(module)].is_one_left
+        if needs_proof or is_late:
             return self._proven(call, known)
         kind.replayed += 1
         known.unproven += 1
-        return replay(known.template, tracer, module, state.tensors, state.numbers)
+        result, written = replay(known.template, tracer, module, state.tensors, state.numbers)
+        LayerStates.of(state.caches).write(dict(zip(known.written, written, strict=True)))
+        return result
 
     def _refused(
         self, kind: _Kind, reason: str, forward: ModuleCall, args: Any, kwargs: Any, *, is_final: bool = False
@@ -193,6 +218,7 @@ class BlockReuse:
         return forward(*args, **kwargs)
 
     def _recorded(self, call: _Call) -> Any:
+        self._has_stood_in |= bool(call.state.caches)
         result, known = _traced(call)
         if isinstance(known, _Known):
             call.kind.known.append(known)
@@ -211,11 +237,16 @@ class BlockReuse:
         Raises:
             TraceNeeded: The template would have made something else.
         """
-        result, traced = _traced(call) if known.unproven else (call.forward(*call.args, **call.kwargs), known)
+        self._has_stood_in |= bool(call.state.caches)
+        if not known.unproven:
+            return call.forward(*call.args, **call.kwargs)
+        result, traced = _traced(call, is_proof=True)
         if isinstance(traced, _Known):
             difference = first_template_difference(known.template, traced.template)
-            if difference is None and not known.unread <= traced.unread:
+            if difference is None and not known.unread <= traced.unread | set(call.positions()):
                 difference = "attributes that it uses"
+            if difference is None and known.written != traced.written:
+                difference = "what it writes"
         else:
             difference = "code that it runs" if traced is None else str(traced)
         if difference is not None:
@@ -238,12 +269,24 @@ class _Call:
     state: ObservedState
     key: Any
 
+    def positions(self) -> Iterator[int]:
+        """Yield which slots say where the block is."""
+        for at, (_, name, _) in enumerate(self.state.slots):
+            if name in self.group.positions:
+                yield at
 
-def _traced(call: _Call) -> tuple[Any, _Known | Exception | None]:
+
+def _traced(call: _Call, *, is_proof: bool = False) -> tuple[Any, _Known | Exception | None]:
     """Trace a call; return its result, and its template.
 
     There is an exception instead if the call cannot be made once more, and None if it ran new code or new
     operators.
+
+    Args:
+        call: Any call of the kind.
+        is_proof: It sees its own positions, and not what stands for them.
+    Raises:
+        TraceNeeded: It may have told what stands for its position from a number.
     """
     state, kind = call.state, call.kind
     watched = [
@@ -255,12 +298,17 @@ def _traced(call: _Call) -> tuple[Any, _Known | Exception | None]:
     with real_execution():
         random_before = random_states()
     recording = Recording(call.tracer, call.module, state.tensors, state.numbers)
+    uses, layers = PositionUses(state.positions), LayerStates.of(state.caches)
+    stand_ins = {} if is_proof or not state.caches else dict.fromkeys(call.group.positions, uses.stand_in)
     with (
-        noted_reads([(owner, name) for _, owner, name in watched]) as read,
+        noted_reads([(owner, name) for _, owner, name in watched], stand_ins) as read,
+        watching(state.caches, uses, is_proof=is_proof),
         recording.running(),
         kind.code.noted(),
     ):
         result = call.forward(*call.args, **call.kwargs)
+    if stand_ins and (uses.are_kept or any(map(tells_stand_ins, kind.code.found.keys() - known_code))):
+        raise TraceNeeded(f"{kind.name} keeps its number, or asks for its type")
     try:
         is_new = set(kind.code.found) != known_code or not recording.is_settled
         if is_new and not recording.faults_of_all:
@@ -268,19 +316,27 @@ def _traced(call: _Call) -> tuple[Any, _Known | Exception | None]:
         with real_execution():
             if random_states() != random_before:
                 raise NotReplayable("it draws random numbers in Python")
-        refuse_known_containers(result, state.identities)
-        template = template_of(recording, result)
-        _check_unchanged(call)
+        if uses.faults:
+            raise NotReplayable(uses.faults[0])
+        written = layers.written()
+        made = result, [*written.values()]
+        refuse_known_containers(made, state.identities)
+        template = template_of(recording, made)
+        with layers.restored(), recording.as_before_writes():
+            _check_unchanged(call)
     except Exception as reason:  # Mostly `NotReplayable` and `NotComparable`; the call itself is traced.
         return result, reason
     unread = frozenset(at for at, _, name in watched if name not in read)
     slots = tuple((name, value) for _, name, value in state.slots)
-    return result, _Known(call.key, state.tokens, slots, unread, template)
+    learned = frozenset(uses.learned)
+    return result, _Known(call.key, state.tokens, slots, unread, learned, template, tuple(written))
 
 
 def _check_unchanged(call: _Call) -> None:
     state = call.state
-    after = observed_state(call.tracer, call.module, call.args, call.kwargs, call.kind.code)
+    after = observed_state(
+        call.tracer, call.module, call.args, call.kwargs, call.kind.code, call.group.positions
+    )
     is_same = _without_forcing(after.tokens[: after.own]) == _without_forcing(state.tokens[: state.own])
     slots = [[(name, plain_token(value)) for _, name, value in s.slots] for s in (state, after)]
     is_same &= after.moved == state.moved

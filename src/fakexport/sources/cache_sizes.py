@@ -1,0 +1,39 @@
+"""Which sizes of the tensors of a cache are always the same, as far as one more token shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+
+_ATTENDED = re.compile(r"(?P<layers>.+)_(?:keys|values)")
+_NUMBERS = re.compile(r"\d+")
+
+
+def cache_sizes(
+    before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], *, is_batch_dynamic: bool
+) -> dict[str, tuple[str | None, ...]]:
+    """Return a label for each dimension of the keys and values; sizes with the same label are equal.
+
+    All layers remember the same tokens, so their lengths are one size, of keys and of values. A dimension
+    without a label is constant. What else a cache has is left out: its sizes may be any.
+
+    Args:
+        before: The tensors of a cache by name, `[batch, heads, length, width]` for keys and values.
+        after: The same after one more token.
+        is_batch_dynamic: Whether the first size varies.
+    """
+    found: dict[str, tuple[str | None, ...]] = {}
+    for name, tensor in before.items():
+        match = _ATTENDED.fullmatch(name)
+        if match is None or tensor.dim() != 4:
+            continue
+        grown = tuple(int(b) - int(a) for a, b in zip(tensor.shape, after[name].shape, strict=True))
+        if grown not in ((0, 0, 0, 0), (0, 0, 1, 0)):
+            continue
+        group = _NUMBERS.sub("", match["layers"])
+        batch = f"{group}, batch" if is_batch_dynamic else None
+        length = f"{group}, {tensor.shape[2]} tokens" if grown[2] else None
+        found[name] = (batch, None, length, None)
+    return found
