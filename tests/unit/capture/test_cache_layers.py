@@ -188,15 +188,14 @@ class Static(cache_utils.StaticLayer):
 
 
 def helper(model):
-    """A part that all blocks have, whose number is the position of one of them."""
-    shared = nn.Module()
-    shared.layer_idx = 2
+    """What all blocks hold has a number of that name, which is the position of the block that is recorded."""
+    shared = Block(1, own)
     for block in model.blocks:
-        block.shared = shared
+        block.held = (shared,)
 
 
 def by_helper(block, x, cache):
-    return x + cache.layers[block.shared.layer_idx].keys.mean()
+    return x + cache.layers[block.held[0].layer_idx].keys.mean()
 
 
 MODELS = {
