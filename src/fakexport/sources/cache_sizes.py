@@ -12,17 +12,23 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def cache_sizes(
-    before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], *, is_batch_dynamic: bool
+    before: Mapping[str, torch.Tensor],
+    after: Mapping[str, torch.Tensor],
+    *,
+    is_batch_dynamic: bool,
+    is_static: bool = False,
 ) -> dict[str, tuple[str | None, ...]]:
     """Return a label for each dimension of the keys and values; sizes with the same label are equal.
 
-    All layers remember the same tokens, so their lengths are one size, of keys and of values. A dimension
-    without a label is constant. What else a cache has is left out: its sizes may be any.
+    Layers that grow by one token remember the same ones, so their lengths are one size, of keys and of
+    values. A dimension without a label is constant. What else a cache has is left out, such as what an encoder
+    computed: its sizes may be any.
 
     Args:
         before: The tensors of a cache by name, `[batch, heads, length, width]` for keys and values.
         after: The same after one more token.
         is_batch_dynamic: Whether the first size varies.
+        is_static: Whether the cache has its whole length from the start.
     """
     found: dict[str, tuple[str | None, ...]] = {}
     for name, tensor in before.items():
@@ -30,10 +36,10 @@ def cache_sizes(
         if match is None or tensor.dim() != 4:
             continue
         grown = tuple(int(b) - int(a) for a, b in zip(tensor.shape, after[name].shape, strict=True))
-        if grown not in ((0, 0, 0, 0), (0, 0, 1, 0)):
+        if grown != ((0, 0, 0, 0) if is_static else (0, 0, 1, 0)):
             continue
         group = _NUMBERS.sub("", match["layers"])
         batch = f"{group}, batch" if is_batch_dynamic else None
-        length = f"{group}, {tensor.shape[2]} tokens" if grown[2] else None
+        length = f"{group}, {tensor.shape[2]} tokens" if not is_static else None
         found[name] = (batch, None, length, None)
     return found

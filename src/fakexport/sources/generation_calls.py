@@ -117,7 +117,12 @@ class GenerationCall:
             assumptions=prompt.assumptions,
             call=replace(record, capacity=self.capacity),
             cache=layout,
-            sizes=cache_sizes(tensors, tensors_after, is_batch_dynamic=self.batch > 1),
+            sizes=cache_sizes(
+                tensors,
+                tensors_after,
+                is_batch_dynamic=self.batch > 1,
+                is_static=self.capacity is not None,
+            ),
         )
 
     def _kept(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:

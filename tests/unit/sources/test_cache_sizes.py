@@ -34,13 +34,20 @@ def test_a_batch_of_one_is_constant() -> None:
     assert labels({"layers_0_keys": KEYS}, {"layers_0_keys": grown(KEYS)})["layers_0_keys"][0] is None
 
 
-def test_the_cache_of_the_encoder_has_a_length_of_its_own() -> None:
-    before = {"self_attention_cache_layers_0_keys": KEYS, "cross_attention_cache_layers_0_keys": KEYS}
-    after = {name: grown(tensor) for name, tensor in before.items()}
+def test_the_length_of_what_an_encoder_computed_is_not_constant() -> None:
+    own, others = "self_attention_cache_layers_0_keys", "cross_attention_cache_layers_0_keys"
 
-    first, second = labels(before, after, is_batch_dynamic=True).values()
+    found = labels({own: KEYS, others: KEYS}, {own: grown(KEYS), others: KEYS}, is_batch_dynamic=True)
 
-    assert not {*first} & {*second} - {None}
+    assert found.keys() == {own}
+
+
+def test_the_length_of_a_static_cache_is_constant() -> None:
+    before = {"layers_0_keys": KEYS}
+
+    found = cache_sizes(before, before, is_batch_dynamic=True, is_static=True)
+
+    assert found["layers_0_keys"][2] is None
 
 
 def test_layers_of_other_lengths_are_other_sizes() -> None:
