@@ -21,8 +21,8 @@ def cache_sizes(
     """Return a label for each dimension of the keys and values; sizes with the same label are equal.
 
     Layers that grow by one token remember the same ones, so their lengths are one size, of keys and of
-    values. A dimension without a label is constant. What else a cache has is left out, such as what an encoder
-    computed: its sizes may be any.
+    values. A dimension without a label is constant. What else a cache has is left out, such as what an
+    encoder computed: its sizes may be any.
 
     Args:
         before: The tensors of a cache by name, `[batch, heads, length, width]` for keys and values.
