@@ -1,7 +1,10 @@
-"""Write the zoo's page and JSON: `zoo_page.py COMMIT sweep.json RUN.jsonl [AGAIN.jsonl] docs/zoo`.
+"""Write the page of a zoo and its JSON.
 
-COMMIT is the source of fakexport that ran, `sweep.json` is that of `fakexport sweep-report --zoo`, RUN.jsonl
-its run, and AGAIN.jsonl the run of checks that were done a second time. The last argument is the folder.
+    python tools/zoo_page.py LIBRARY COMMIT sweep.json RUN.jsonl [AGAIN.jsonl] docs/zoo
+
+LIBRARY is that of `model_zoo.py`, COMMIT the source of fakexport that ran, `sweep.json` is that of
+`fakexport sweep-report --zoo`, RUN.jsonl its run, and AGAIN.jsonl the run of checks that were done a second
+time. The last argument is the folder.
 """
 
 from __future__ import annotations
@@ -18,60 +21,80 @@ _WIDTH = 110
 _MOST_REASONS = 25
 _MOST_CHARACTERS = 160
 
-_HEAD = """\
+_TITLES = {
+    "transformers": """\
 # Model types of transformers
 
 Which model types of transformers export at the full size of their default config: every key of
-`transformers.CONFIG_MAPPING`, with inputs that fakexport derives. A check that was refused, or that did not
-run, counts as not passed.
+`transformers.CONFIG_MAPPING`, with inputs that fakexport derives.""",
+    "diffusers": """\
+# Models of diffusers
 
-**{ran} of {total} types were run; {passed} of these export ({share} %).**{left}
+Which models of diffusers export in the default configuration of their class: every class of models that
+diffusers names, an autoencoder as encoder and decoder, with inputs that fakexport derives. Some classes
+have no default configuration, or one with which the model does not run.""",
+    "timm": """\
+# Families of timm
+
+Which families of timm export: the first architecture of each module of `timm.models`, at the size of its
+images.""",
+}
+_HEAD = """\
+{title}
+A check that was refused, or that did not run, counts as not passed.
+
+**{ran} of {total} models were run; {passed} of these export ({share} %).**{left}
 
 {counts}
-
 {rule}
 
 A check took {seconds} s on average, and {slowest} s at most, two at a time on a machine that was busy with
-other work, and {median} MiB of memory ({most} MiB at most). It was killed at 120 s or 6 GiB.
+other work, and {median} MiB of memory ({most} MiB at most).
 
 {environments}
-- torchvision and timm are not installed: types with a backbone of timm cannot be built.
-- Each check is `fakexport check hf:TYPE {options}`.
+{without}- Each check is `fakexport check {source} {options}`.
 
 ```
-python tools/model_zoo.py transformers H100/static > zoo.yaml
-fakexport sweep zoo.yaml -o transformers.jsonl --jobs 2
-fakexport sweep-report transformers.jsonl --zoo zoo.yaml -o site/
-python tools/zoo_page.py $(git rev-parse --short HEAD) site/sweep.json transformers.jsonl again.jsonl docs/zoo
+python tools/model_zoo.py {library} H100/static > zoo.yaml
+fakexport sweep zoo.yaml -o {library}.jsonl --jobs 2
+fakexport sweep-report {library}.jsonl --zoo zoo.yaml -o site/
+python tools/zoo_page.py {library} $(git rev-parse --short HEAD) site/sweep.json {library}.jsonl docs/zoo
 ```
 
-[transformers.json](transformers.json) is `site/sweep.json`, with a line per type
-([format](../json.md#fakexport-sweep-report)). Added are `kind` of each check, `whole` or `part`, and `kinds`,
-the counts of each.
+[{library}.json]({library}.json) is `site/sweep.json`, with a line per model
+([format](../json.md#fakexport-sweep-report)).{kinds}
 """
-_RULE = """\
+_SOURCES = {"transformers": "hf:TYPE", "diffusers": "diffusers:MODEL", "timm": "timm:NAME"}
+_WITHOUT = "- torchvision and timm are not installed: types with a backbone of timm cannot be built.\n"
+_KINDS = """ Added are `kind` of each check, `whole` or `part`, and `kinds`,
+the counts of each."""
+_RULE = """
 A part is a type whose config class another config class lists in its `sub_configs`: `clip_text_model` is a
 part of `clip`. All other types are whole, also the few that are only ever used inside of another model,
-where that model takes any config (`AutoConfig`)."""
+where that model takes any config (`AutoConfig`).
+"""
 _LEFT = """ \
-For the other {} there was no time. The types that are a part of another one come
-last; the others are in the order of a digest of their names, so those that ran are a sample."""
+For the other {} there was no time. They are in the order of a digest of their names, parts of another
+model last, so those that ran are a sample."""
 
 
 def main() -> None:
     """Write the page and its JSON."""
-    commit, (results, *runs, folder) = sys.argv[1], map(Path, sys.argv[2:])
-    zoo = _with_kinds(json.loads(results.read_text(encoding="utf-8")))
+    library, commit = sys.argv[1:3]
+    results, *runs, folder = map(Path, sys.argv[3:])
+    zoo = json.loads(results.read_text(encoding="utf-8"))
+    if library == "transformers":
+        zoo = _with_kinds(zoo)
     run, *again = (_records(path) for path in runs)
     sections = [
-        _head(zoo, commit),
+        _head(zoo, library, commit),
         *(_again(run, each) for each in again),
         _reasons(zoo),
         _failing(run),
         _passing(run),
     ]
-    (folder / "transformers.md").write_text("\n".join(sections), encoding="utf-8")
-    (folder / "transformers.json").write_text(_with_a_line_per_check(zoo), encoding="utf-8")
+    (folder / f"{library}.md").write_text("\n".join(sections), encoding="utf-8")
+    (folder / f"{library}.json").write_text(_with_a_line_per_check(zoo), encoding="utf-8")
 
 
 def _with_kinds(zoo: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +119,9 @@ def _with_a_line_per_check(zoo: dict[str, Any]) -> str:
 
 
 def _counts(zoo: dict[str, Any]) -> str:
+    if "kinds" not in zoo:
+        rows = [f"| {status} | {count} |" for status, count in zoo["runs"][0]["counts"].items() if count]
+        return "\n".join(["| status | models |", "|---|---|", *rows, f"| all | {zoo['total']} |"])
     whole, part = zoo["kinds"]["whole"], zoo["kinds"]["part"]
     rows = [
         f"| {status} | {whole.get(status, 0)} | {part.get(status, 0)} | {count} |"
@@ -110,7 +136,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _head(zoo: dict[str, Any], commit: str) -> str:
+def _head(zoo: dict[str, Any], library: str, commit: str) -> str:
     counts, total = zoo["runs"][0]["counts"], zoo["total"]
     found = [result for check in zoo["checks"] if (result := check["results"][0]) is not None]
     peaks = sorted(result["peak_bytes"] >> 20 for result in found)
@@ -122,7 +148,12 @@ def _head(zoo: dict[str, Any], commit: str) -> str:
         share=round(100 * counts["exports"] / len(found)),
         left=_LEFT.format(counts["not run"]) if counts["not run"] else "",
         counts=_counts(zoo),
-        rule=_RULE,
+        title=_TITLES[library],
+        rule=_RULE if "kinds" in zoo else "",
+        kinds=_KINDS if "kinds" in zoo else "",
+        library=library,
+        source=_SOURCES[library],
+        without=_WITHOUT if library == "transformers" else "",
         seconds=round(sum(seconds) / len(found)),
         slowest=round(max(seconds)),
         median=peaks[len(peaks) // 2],
@@ -141,7 +172,7 @@ def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
     first = {record["command"]: record for record in run}
     other = [each for each in again if _outcome(each) != _outcome(first[each["command"]])]
     told = "All came out with the same status, reason and findings." if not other else "These differ:"
-    lines = [f"{len(again)} of the types that ran, drawn at random, were run again. {told}", ""]
+    lines = [f"{len(again)} of the models that ran, drawn at random, were run again. {told}", ""]
     for record in other:
         before = first[record["command"]]
         lines.append(f"- {_type(record)}: {_why(before)}; then {_why(record)}")
@@ -159,7 +190,7 @@ def _reasons(zoo: dict[str, Any]) -> str:
         f"| {found['count']} | {found['status']} | {_cell(_clipped(found['reason']))} |"
         for found in zoo["runs"][0]["reasons"][:_MOST_REASONS]
     ]
-    return "\n".join(["## Reasons", "", "| types | status | reason |", "|---|---|---|", *rows, ""])
+    return "\n".join(["## Reasons", "", "| models | status | reason |", "|---|---|---|", *rows, ""])
 
 
 def _failing(run: list[dict[str, Any]]) -> str:
@@ -168,7 +199,7 @@ def _failing(run: list[dict[str, Any]]) -> str:
         for record in sorted(run, key=_type)
         if record["status"] != "exports"
     ]
-    head = ["## Types that do not export", "", "| type | status | reason |", "|---|---|---|"]
+    head = ["## Models that do not export", "", "| model | status | reason |", "|---|---|---|"]
     return "\n".join([*head, *rows, ""])
 
 
@@ -186,7 +217,7 @@ def _clipped(text: str) -> str:
 
 def _passing(run: list[dict[str, Any]]) -> str:
     names = sorted(_type(record) for record in run if record["status"] == "exports")
-    lines, line = ["## Types that export", ""], ""
+    lines, line = ["## Models that export", ""], ""
     for name in names:
         if line and len(line) + len(name) >= _WIDTH:
             lines.append(f"{line},")
@@ -196,7 +227,7 @@ def _passing(run: list[dict[str, Any]]) -> str:
 
 
 def _type(record: dict[str, Any]) -> str:
-    return f"`{record['command'].split()[2].removeprefix('hf:')}`"
+    return f"`{record['command'].split()[2].partition(':')[2]}`"
 
 
 def _cell(text: str) -> str:
