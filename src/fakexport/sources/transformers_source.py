@@ -22,6 +22,7 @@ from fakexport.hub import HubName
 from fakexport.sources.cache_inputs import decode_inputs
 from fakexport.sources.component import component_source
 from fakexport.sources.config_limits import nothing_downloaded, within_limits
+from fakexport.sources.empty_layers import empty_layers
 from fakexport.sources.exporter_patches import exporter_patches, import_exporter
 from fakexport.sources.fbgemm_layers import fbgemm_kernels
 from fakexport.sources.fp8_kernels import fp8_kernels
@@ -233,7 +234,8 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
     Left out are its input preparers (they read values; `derive_inputs` gives only inputs that need none),
     its signature patch (these inputs are all named in the signature), its output flags (they are in the
     config already), and its patch of torch's attention: the mathematical variant that it forces on the
-    CPU has other strides, and a ViT then has 12 `contiguous` that its plain export has not.
+    CPU has other strides, and a ViT then has 12 `contiguous` that its plain export has not. Caches that grow
+    begin with zeros (`empty_layers`), where a plain export has constants.
     """
     from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model, reset_model_state
     from transformers.exporters.utils import patch_attribute
@@ -246,6 +248,7 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         torchs_own,
         reset_model_state(module),
         normalized_heads(module),
+        empty_layers(),
         fp8_kernels(module),
         fbgemm_kernels(module),
         nothing_downloaded(),
