@@ -180,8 +180,13 @@ def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
 
 
 def _outcome(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what must be the same again: not the words of a fix, which the source may have changed."""
-    found = [{**diagnostic, "fix": None} for diagnostic in (record["report"] or {}).get("diagnostics", [])]
+    """Return what must be the same again: not the words of a fix, which the source may have changed, nor the
+    folder of the environment.
+    """
+    found = [
+        (one["code"], one["message"], one["notes"], [label["span"]["line"] for label in one["labels"]])
+        for one in (record["report"] or {}).get("diagnostics", [])
+    ]
     return record["status"], record["reason"], found
 
 
