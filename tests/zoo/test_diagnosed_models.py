@@ -42,14 +42,6 @@ class Case:
 
 
 CASES = (
-    # Branches on whether there is padding: always build the mask.
-    Case(
-        "fsmt",
-        "FE201",
-        "not padding_mask.any()",
-        "make_padding_mask",
-        (("    if not padding_mask.any():\n        padding_mask = None\n", ""),),
-    ),
     # Adds a bucket only if something is padded: the bucket may be empty.
     Case(
         "reformer",

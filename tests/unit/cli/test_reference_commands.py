@@ -73,7 +73,7 @@ def test_inspect_prints_the_tree(monkeypatch, capsys):
         "device_map": "balanced",
         "dtype": "float16",
         "parallel": None,
-        "rank": 0,
+        "rank": None,
     }
     assert capsys.readouterr() == (render_modules(ROOT), "")
 
