@@ -115,24 +115,22 @@ def _quantized(
     output_dtype: torch.dtype | None = None,
     stochastic_rounding: bool = False,
 ) -> list[Tensor]:
-    _check(input, bs, output_dtype, stochastic_rounding)
+    _check(input, bs, scale_ub, output_dtype, stochastic_rounding)
     return list(composed_quantization(input, scale_ub))
 
 
-def _empty_quantized(
-    input: Tensor,
-    bs: Tensor | None = None,
-    scale_ub: Tensor | None = None,
-    output_dtype: torch.dtype | None = None,
-    stochastic_rounding: bool = False,
-) -> list[Tensor]:
-    _check(input, bs, output_dtype, stochastic_rounding)
+def _empty_quantized(input: Tensor, *args: Any, **kwargs: Any) -> list[Tensor]:
+    _check(input, *args, **kwargs)
     scales = input.new_empty(input.shape[:-1], dtype=torch.float32)
     return [input.new_empty(input.shape, dtype=torch.float8_e4m3fn), scales]
 
 
 def _check(
-    given: Tensor, bs: Tensor | None, output_dtype: torch.dtype | None, stochastic_rounding: bool
+    given: Tensor,
+    bs: Tensor | None = None,
+    scale_ub: Tensor | None = None,
+    output_dtype: torch.dtype | None = None,
+    stochastic_rounding: bool = False,
 ) -> None:
     if bs is not None or output_dtype not in (None, torch.float8_e4m3fn) or stochastic_rounding:
         raise NotImplementedError("quantize_fp8_per_row is not emulated with these arguments")
@@ -159,8 +157,8 @@ def _empty_product(
     WQ: Tensor,  # noqa: N803
     x_scale: Tensor,
     w_scale: Tensor,
-    bias: Tensor | None = None,
-    use_fast_accum: bool = True,
+    *args: Any,
+    **kwargs: Any,
 ) -> Tensor:
     if {XQ.dtype, WQ.dtype} != {torch.float8_e4m3fn}:
         raise RuntimeError(f"f8f8bf16_rowwise takes float8_e4m3fn, not {XQ.dtype} and {WQ.dtype}")

@@ -61,7 +61,7 @@ def state_of_symbols(size: torch.SymInt) -> tuple[Any, ...]:
     return environment._version_counter, environment._replacements_version_counter
 
 
-def same_number(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
+def _same_number(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     """Return whether two numbers are written alike. Asking symbols whether they are equal may add a guard."""
     if isinstance(a, int) or isinstance(b, int):
         return isinstance(a, int) and isinstance(b, int) and a == b
@@ -71,7 +71,7 @@ def same_number(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
 def remembered_count(bytes_: int | torch.SymInt, dtype: torch.dtype) -> torch.SymInt | None:
     """Return of how many elements a memory of symbolic size is; None if they do not say how many bytes."""
     count = bytes_ // dtype.itemsize
-    if not isinstance(count, torch.SymInt) or not same_number(count * dtype.itemsize, bytes_):
+    if not isinstance(count, torch.SymInt) or not _same_number(count * dtype.itemsize, bytes_):
         return None
     return RememberedSize.of(count)
 

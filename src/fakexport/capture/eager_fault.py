@@ -33,7 +33,7 @@ def raises_in_eager_mode(
 
     Args:
         module, args, kwargs: As for `capture`.
-        failure: Why there is no program.
+        failure: What ended the capture.
     """
     if failure.is_of_symbols or any("DataDependent" in name for name in failure.error_types):
         return False  # Eager mode has no symbols.

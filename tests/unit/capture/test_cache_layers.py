@@ -198,7 +198,25 @@ def by_helper(block, x, cache):
     return x + cache.layers[block.held[0].layer_idx].keys.mean()
 
 
+class Numbered(nn.Module):
+    def __init__(self, at):
+        super().__init__()
+        self.layer_idx = at
+
+
+def two_numbers(model):
+    """Parts with the number of the block, and with one of their own; in one block both have the latter."""
+    for at, block in enumerate(model.blocks):
+        block.first = Numbered(DEPTH + at if at == FIVE else at)
+        block.second = Numbered(DEPTH + at)
+
+
+def by_first(block, x, cache):
+    return x + cache.layers[block.first.layer_idx].keys.mean()
+
+
 MODELS = {
+    "two numbers": (lambda: Model(by_first, prepare=two_numbers), inputs((3,) * 2 * DEPTH)),
     "reversed": (lambda: Model(own, reversed(range(DEPTH))), inputs()),
     "lengths": (lambda: Model(own), inputs((3, 3, 3, 3, 4, 3, 3, 3))),
     "dtypes": (
@@ -212,7 +230,8 @@ MODELS = {
 
 
 @pytest.mark.parametrize(
-    "model", ["lengths", "helper", *slow("reversed", "dtypes", "one cache in two places", "windows")]
+    "model",
+    ["lengths", "helper", "two numbers", *slow("reversed", "dtypes", "one cache in two places", "windows")],
 )
 def test_layers_that_differ_are_not_missed(model):
     make, args = MODELS[model]

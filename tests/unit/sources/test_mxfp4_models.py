@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
 
 import fakexport as fe
 from fakexport.deploy.opening import open_artifact
+from tests.without_transformers import PROMPTS, logits_without_transformers
 
 pytest.importorskip("accelerate")  # transformers loads no model in MXFP4 without it
 PUBLISHED = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
@@ -230,25 +229,10 @@ def test_compilers_get_operators_that_they_have(form: Any, tmp_path: Path) -> No
     torch.testing.assert_close(found["logits"], expected, atol=2e-6, rtol=0)
 
 
-_WITHOUT = """
-import sys
-sys.modules["transformers"] = None  # Not installed.
-import torch, fakexport as fe
-program = fe.retarget(fe.load(sys.argv[1] + "/program.pt2"), {"cuda:0": "cpu"})
-ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-torch.save(fe.bind(program, sys.argv[1]).module()(**inputs)["logits"], sys.argv[2])
-"""
-
-
 @pytest.mark.slow
 def test_an_archive_runs_without_transformers(
     program: ExportedProgram, dequantized: Any, folder: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out.pt"
-
-    subprocess.run([sys.executable, "-c", _WITHOUT, str(folder), str(out)], check=True)
-
     with torch.no_grad():
-        expected = dequantized(torch.tensor([[1, 2, 3], [4, 5, 6]]), use_cache=False).logits
-    assert torch.equal(torch.load(out), expected)
+        expected = dequantized(PROMPTS, use_cache=False).logits
+    assert torch.equal(logits_without_transformers(folder, tmp_path / "out.pt"), expected)
