@@ -58,7 +58,13 @@ def written(block, x):
     return block.up(x)
 
 
+def unnamed(block, x):
+    with torch._C.DisableTorchFunction():
+        return x + 1
+
+
 FAULTS = {
+    "unnamed": (unnamed, "a function that was called before it"),
     "writes": (written, "writes to memory from outside"),
     "literal": (lambda block, x: x + torch.tensor([1.0] * 4), "get_attr node|no value|placeholder node"),
     "value": (lambda block, x: x * x.nonzero().shape[0], "depends on data"),
@@ -83,14 +89,17 @@ def test_a_guard_changes_the_environment():
     assert fault == "it changed what is known of the symbols"
 
 
-def test_what_of_the_tracer_shows_in_nodes():
+def test_the_calls_inside_of_a_block_show_in_its_nodes():
     states = []
 
     def around(index, tracer, module, forward, args):
-        states.append(entry_state(tracer, module))
-        return forward(*args)
+        inner = [name for name, _ in module.named_modules() if name]
+        states.append(entry_state(tracer, module, inner))
+        result = forward(*args)
+        states.append(entry_state(tracer, module, inner))
+        return result
 
     exported(None, around)
 
-    assert states[1] == states[2] == states[3]
-    assert states[0] != states[1]  # The last function of torch: none before the first block.
+    assert states[0] == states[2] == states[4]
+    assert states[1] != states[0]

@@ -52,8 +52,18 @@ class DataDependent(nn.Module):
         return torch.zeros(2 * n), x.sum().to(torch.int64).item(), torch.ones(n, 3)
 
 
+class Checked(nn.Module):
+    """An assertion of which everything is known is removed, also where there are no symbols."""
+
+    def forward(self, x):
+        torch._check(x.shape[0] > 2)
+        torch.ops.aten._assert_scalar(x.shape[0] > 1, "too small")
+        torch.ops.aten.sym_constrain_range(x.shape[1], min=1, max=9)
+        return x.detach() * 2
+
+
 @pytest.mark.parametrize("shapes", [None, {"x": {0: Dim.AUTO}}], ids=["static", "auto"])
-@pytest.mark.parametrize("module", [Plain(), Unused(), DataDependent()])
+@pytest.mark.parametrize("module", [Plain(), Unused(), DataDependent(), Checked()])
 def test_the_program_is_the_same(module, shapes):
     def exported():
         return torch.export.export(module, (torch.randn(6, 4),), dynamic_shapes=shapes)

@@ -54,15 +54,17 @@ class MadeNode:
     count: int
 
 
-def entry_state(tracer: Any, module: Any) -> tuple[Any, ...]:
-    """Return what of a tracer's state shows in the nodes of a call; compare with `==`."""
-    path = tracer.submodule_paths[module]
-    inner = [(name, tracer.num_calls.get(f"{path}.{name}")) for name, _ in module.named_modules() if name]
+def entry_state(tracer: Any, module: Any, inner: Sequence[str]) -> tuple[Any, ...]:
+    """Return what of a tracer's state shows in the nodes of a call; compare with `==`.
+
+    Args:
+        inner: Names of the modules inside of the module.
+    """
+    path, calls = tracer.submodule_paths[module], tracer.num_calls
     return (
-        tracer.torch_fn_metadata,
         tracer.enable_thunkify,
         tracer.record_stack_traces,
-        tuple((name, count) for name, count in inner if count is not None),
+        tuple((name, calls[f"{path}.{name}"]) for name in inner if f"{path}.{name}" in calls),
         torch.fx.traceback.has_preserved_node_meta(),
     )
 
@@ -136,6 +138,8 @@ class Recording:
             self.faults.append("it writes to memory from outside that requires a gradient")
         if [_environment_state(mode) for mode in self._modes()] != self._environments:
             self.faults.append("it changed what is known of the symbols")
+        if any(not made.count for made in self.made):
+            self.faults.append("it has a node of a function that was called before it")
         nodes = []
         node = self._last._next
         while node is not self.tracer.graph._root:

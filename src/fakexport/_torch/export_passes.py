@@ -17,14 +17,26 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import torch
+from torch._export import utils as export_utils
 from torch.export import _trace
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental import symbolic_shapes
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree
 
 from . import cached_fakes, faked_parameters, no_grad_regions
 from .fake_tensors import FakeTensor
 from .patching import Patches, in_force
+
+# What the pass looks for, and removes or writes in another way, also where there are no symbols.
+_ASSERTS = (
+    torch._check,
+    torch._assert_scalar,
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten.sym_constrain_range.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+)
 
 
 def quick_passes() -> Patches:
@@ -58,9 +70,16 @@ def quick_passes() -> Patches:
         # Only a node without users is removed, so of no other one it is asked what it does.
         return stock_eliminate(graph, lambda node: bool(node.users) or is_impure(node))
 
+    stock_asserts = in_force(export_utils, "insert_deferred_runtime_asserts")
+
+    def insert_asserts(module: GraphModule, environment: ShapeEnv, *args: Any, **kwargs: Any) -> None:
+        if not _has_no_symbols(environment) or any(node.target in _ASSERTS for node in module.graph.nodes):
+            stock_asserts(module, environment, *args, **kwargs)
+
     return Patches(
         {
             (Graph, "eliminate_dead_code"): eliminate,
+            (export_utils, "insert_deferred_runtime_asserts"): insert_asserts,
             (symbolic_shapes, "_free_unbacked_symbols_with_path"): free_symbols,
             (_pytree, "tree_map"): tree_map,
             (_trace, "_fixup_key"): cache(in_force(_trace, "_fixup_key")),
@@ -68,6 +87,15 @@ def quick_passes() -> Patches:
             **faked_parameters.replacements(),
             **cached_fakes.replacements(),
         }
+    )
+
+
+def _has_no_symbols(environment: ShapeEnv) -> bool:
+    """Return whether the trace made no symbol, so that there is nothing to assert."""
+    return not (
+        environment.var_to_range
+        or environment.deferred_runtime_asserts
+        or environment.unbacked_symint_counter
     )
 
 

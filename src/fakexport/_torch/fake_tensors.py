@@ -170,10 +170,13 @@ def own_attributes(fake: FakeTensor) -> dict[str, Any]:
     """Return the attributes that the model's code gave to a fake tensor, without those that
     make it a fake.
     """
+    held, usual = vars(fake), _attributes_of_any_fake()
+    if held.keys() <= usual:
+        return {}
     return {
         name: value
-        for name, value in vars(fake).items()
-        if name not in _attributes_of_any_fake() and not name.startswith("_fakexport_")
+        for name, value in held.items()
+        if name not in usual and not name.startswith("_fakexport_")
     }
 
 

@@ -30,6 +30,8 @@ _FLAGS = (
 
 def global_modes() -> tuple[Any, ...]:
     """Return what must be equal for two calls to be traced alike; compare with `==`."""
+    with torch._C.DisableTorchFunction():  # A trace counts the functions of torch that are called.
+        default_device = str(torch.get_default_device())
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -40,7 +42,7 @@ def global_modes() -> tuple[Any, ...]:
             if torch.amp.is_autocast_available(kind)
         ),
         torch.get_default_dtype(),
-        str(torch.get_default_device()),
+        default_device,
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch._C._get_deterministic_fill_uninitialized_memory(),

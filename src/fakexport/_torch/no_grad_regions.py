@@ -186,8 +186,10 @@ def _inline(part: _Part) -> None:
 
 def _name(node: Node, candidate: str | None = None) -> None:
     names = node.graph._graph_namespace
-    node.name = names.create_name(candidate or node.name, None)
-    names.associate_name_with_obj(node.name, node)
+    name = names.create_name(candidate or node.name, None)
+    if name != node.name:  # Setting an attribute of a node is slow.
+        node.name = name
+    names.associate_name_with_obj(name, node)
 
 
 def _named_outputs(signature: Any, output: Node) -> Any:

@@ -19,6 +19,7 @@ from .fake_tensors import FakeTensor, own_attributes
 
 # `nn.Buffer` gives them to a tensor.
 _OF_BUFFERS = {"_is_buffer", "persistent"}
+_MEMOS = ("_nonzero_memo", "_item_memo", "_unique_memo", "_nested_int_memo")
 _grad_fn: Any = vars(torch._C.TensorBase)["grad_fn"]
 SymbolicNumber = (torch.SymInt, torch.SymFloat, torch.SymBool)
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -49,24 +50,22 @@ def why_not_observable(tensor: torch.Tensor) -> str | None:
 def tensor_facts(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return what is observable of a tensor besides its sizes and its memory; compare with `==`."""
     assert isinstance(tensor, FakeTensor)
+    held = vars(tensor)
     return (
         tensor.dtype,
-        str(tensor.device),
+        tensor.fake_device,
         tensor.requires_grad,
         tensor.is_leaf,
         tensor._is_view(),
         None if tensor.is_inference() else tensor._version,
         tensor.is_conj(),
         tensor.is_neg(),
-        getattr(tensor, "_is_param", False),
-        getattr(tensor, "_is_buffer", False),
-        getattr(tensor, "persistent", None),
+        held.get("_is_param", False),
+        held.get("_is_buffer", False),
+        held.get("persistent"),
         _grad_fn.__get__(tensor) is None,  # See `gradients_need_a_trace`.
         id(tensor.fake_mode),
-        tuple(
-            None if vars(tensor).get(name) is None else id(vars(tensor)[name])
-            for name in ("_nonzero_memo", "_item_memo", "_unique_memo", "_nested_int_memo")
-        ),
+        *[None if (memo := held.get(name)) is None else id(memo) for name in _MEMOS],
     )
 
 

@@ -32,26 +32,26 @@ def remembered_metadata() -> Patches:
     """Return a context in which values of equal layouts are asked once; the trace counts the same."""
     stock = in_force(proxy_tensor, "_extract_tensor_metadata")
     stock_track = in_force(proxy_tensor, "track_tensor")
-    known: dict[Any, _Answer] = {}
+    known: dict[Any, CountedAnswer] = {}
 
     def metadata(result: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        tracers = _tracers()
+        tracers = counting_tracers()
         layout = None if args or kwargs or tracers is None else _layout(result)
         if layout is None or tracers is None:
             return stock(result, *args, **kwargs)
         key = (*layout, len(tracers))
         if key in known:
             return known[key].again(tracers)._replace(qparams={})
-        known[key] = _Answer.of(tracers, lambda: stock(result))
+        known[key] = CountedAnswer.of(tracers, lambda: stock(result))
         return known[key].answer
 
     def track(tensor: torch.Tensor, proxy: Any, *, constant: torch.Tensor | None, tracer: Any) -> None:
-        tracers = _tracers()
+        tracers = counting_tracers()
         # A size that is a number gets no node, so nothing follows from the layout.
         if tracers is None or _layout(tensor) is None:
             stock_track(tensor, proxy, constant=constant, tracer=tracer)
         elif (found := known.get(len(tracers))) is None:
-            known[len(tracers)] = _Answer.of(
+            known[len(tracers)] = CountedAnswer.of(
                 tracers, lambda: stock_track(tensor, proxy, constant=constant, tracer=tracer)
             )
         else:
@@ -66,8 +66,14 @@ def remembered_metadata() -> Patches:
     )
 
 
-class _Answer:
-    """An answer, and what the trace counted for the questions behind it."""
+class CountedAnswer:
+    """An answer, and what the trace counted for the questions behind it.
+
+    Args:
+        answer: What the questions gave.
+        last: The function of torch that was asked last.
+        counts: How often each was asked.
+    """
 
     def __init__(self, answer: Any, last: Any, counts: dict[Any, int]) -> None:
         self.answer = answer
@@ -75,7 +81,7 @@ class _Answer:
         self._counts = counts
 
     @classmethod
-    def of(cls, tracers: list[Any], ask: Callable[[], Any]) -> _Answer:
+    def of(cls, tracers: list[Any], ask: Callable[[], Any]) -> CountedAnswer:
         before = dict(tracers[0].torch_fn_counts) if tracers else {}
         answer = ask()
         last = tracers[0].torch_fn_metadata if tracers else None
@@ -91,7 +97,7 @@ class _Answer:
         return self.answer
 
 
-def _tracers() -> list[Any] | None:
+def counting_tracers() -> list[Any] | None:
     """Return the tracers that count the questions, at most one; None if another mode would hear them."""
     found = []
     for mode in _get_current_function_mode_stack():

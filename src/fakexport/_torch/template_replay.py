@@ -111,7 +111,8 @@ class _Replay:
         template, tracer, made = self._template, self._tracer, self._made
         for function, count in template.functions.items():
             tracer.torch_fn_counts[function] = tracer.torch_fn_counts.get(function, 0) + count
-        tracer.torch_fn_metadata = template.last_function
+        if template.functions:
+            tracer.torch_fn_metadata = template.last_function
         for name, count in template.calls.items():
             path = f"{self._path}.{name}"
             tracer.num_calls[path] = tracer.num_calls.get(path, 0) + count

@@ -78,8 +78,9 @@ def devices(program: ExportedProgram) -> tuple[DeviceLiteral, ...]:
 def named_devices(node: Node) -> Iterator[str]:
     """Yield the devices that the arguments of a node name: the same as `devices`, and nothing else."""
     for value in (*node.args, *node.kwargs.values()):
-        for _, device in _devices_in(value):
-            yield device
+        if not isinstance(value, (Node, int, float)):
+            for _, device in _devices_in(value):
+                yield device
 
 
 def device_of_literal(value: Any) -> str | None:

@@ -208,3 +208,48 @@ def test_a_block_that_asks_for_its_callers_is_traced_every_time(block, reports):
 
     (told,) = (found for name, found in reports[0].report().items() if name == block.__name__)
     assert told[1] == 0, told
+
+
+NOTHING = object()
+
+
+class ReadsByText(Block):
+    held = NOTHING
+
+    def forward(self, x):
+        found = getattr(type(self), "".join(("he", "ld")))
+        return super().forward(x) * (found[0] if isinstance(found, tuple) else 1)
+
+
+class ReplacesWhatIsHeld(Model):
+    """What the class holds is nothing that a walk looks at, but for one block."""
+
+    def forward(self, x):
+        for at, block in enumerate(self.blocks):
+            ReadsByText.held = (7,) if at == DEPTH - 3 else NOTHING
+            x = block(x)
+        return x
+
+
+def test_what_a_class_holds_is_looked_at_again_once_it_is_replaced():
+    check(ReplacesWhatIsHeld([ReadsByText(at) for at in range(DEPTH)]).eval())
+
+
+class NamesTheFunctionBefore(Block):
+    """Its first node has the name of a function of torch that ran before it."""
+
+    def forward(self, x):
+        with torch._C.DisableTorchFunction():
+            x = x + 1
+        return super().forward(x)
+
+
+class EndsDifferently(Model):
+    def forward(self, x):
+        for at, block in enumerate(self.blocks):
+            x = block(x.sin() if at % 2 else x.cos())
+        return x
+
+
+def test_a_node_may_have_the_name_of_what_ran_before_the_block():
+    check(EndsDifferently([NamesTheFunctionBefore(at) for at in range(DEPTH)]).eval())

@@ -59,12 +59,14 @@ class Group:
         differing: Names of plain attributes that are not the same in all of them.
         positions: Those of numbers that are never the same: they say where a block is.
         likes: Those that a block is like, by its `id`.
+        inner: Names of the modules inside of a block, from the block.
     """
 
     shape: Any
     differing: frozenset[str]
     positions: frozenset[str]
     likes: dict[int, Likes]
+    inner: tuple[str, ...]
 
 
 def groups_of(model: nn.Module) -> dict[int, Group]:
@@ -82,7 +84,9 @@ def groups_of(model: nn.Module) -> dict[int, Group]:
         likes = _likes(modules, differing, around)
         if sum(max(0, len(each.members) - _TRACED) for each in _distinct(likes)) >= _FEWEST:
             positions = frozenset(name for name in differing if _is_position(name, [*modules.values()]))
-            group = Group(shape, differing, positions, likes)
+            first = next(iter(modules.values()))
+            inner = tuple(name for name, _ in first.named_modules(remove_duplicate=False) if name)
+            group = Group(shape, differing, positions, likes, inner)
             found.update({member: group for member, like in likes.items() if len(like.members) > _TRACED})
     return found
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dis
+import operator
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -62,6 +64,25 @@ def _modules_by_file() -> dict[str, dict[str, Any] | None]:
     return found
 
 
+@dataclass(frozen=True)
+class _UsedNames:
+    """Which names of a class the code may look at, while the class holds the same and no new code ran.
+
+    Args:
+        of: How much code had run.
+        names, values: What the class held.
+        used: The names.
+    """
+
+    of: int
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    used: list[str]
+
+    def hold_for(self, of: int, names: tuple[str, ...], values: tuple[Any, ...]) -> bool:
+        return of == self.of and names == self.names and all(map(operator.is_, values, self.values))
+
+
 class ExecutedCode:
     """The code of the model and its libraries that ran, with its globals."""
 
@@ -69,6 +90,8 @@ class ExecutedCode:
         self.found: dict[CodeType, dict[str, Any] | None] = {}
         self._usual: set[CodeType] = set()
         self._apart: dict[CodeType, frozenset[str]] = {}
+        self._used: dict[type, _UsedNames] = {}
+        self._names: tuple[int, frozenset[str], frozenset[str]] = (0, frozenset(), frozenset())
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -85,9 +108,7 @@ class ExecutedCode:
     @property
     def names(self) -> frozenset[str]:
         """All names that the code uses, and its texts: `getattr` takes one."""
-        return frozenset(
-            name for code in self.found for name in (*code.co_names, *code.co_consts) if isinstance(name, str)
-        )
+        return self._all_names()[1]
 
     @property
     def names_besides_torchs(self) -> frozenset[str]:
@@ -95,10 +116,32 @@ class ExecutedCode:
 
         So `inspect.signature` next to it is not taken for `inspect.stack`.
         """
-        for code in self.found.keys() - self._apart.keys():
-            texts = (text for text in code.co_consts if isinstance(text, str))
-            self._apart[code] = frozenset((*texts, *_names_besides_torchs(code, self.found[code])))
-        return frozenset().union(*self._apart.values())
+        return self._all_names()[2]
+
+    def _all_names(self) -> tuple[int, frozenset[str], frozenset[str]]:
+        if self._names[0] != len(self.found):  # Code is only added.
+            for code in self.found.keys() - self._apart.keys():
+                texts = (text for text in code.co_consts if isinstance(text, str))
+                self._apart[code] = frozenset((*texts, *_names_besides_torchs(code, self.found[code])))
+            used = (name for code in self.found for name in (*code.co_names, *code.co_consts))
+            names = frozenset(name for name in used if isinstance(name, str))
+            self._names = (len(self.found), names, frozenset().union(*self._apart.values()))
+        return self._names
+
+    def used_names(self, owner: type, uses: Callable[[str, Any], bool]) -> list[str]:
+        """Return the names of a class that the code may look at, in order.
+
+        Args:
+            owner: The class.
+            uses: Tells it of a name and what the class holds under it. Asked again only where the class holds
+                something else, or after new code.
+        """
+        names, values = tuple(vars(owner)), tuple(vars(owner).values())
+        known = self._used.get(owner)
+        if known is None or not known.hold_for(len(self.found), names, values):
+            used = sorted(name for name, value in zip(names, values, strict=True) if uses(name, value))
+            known = self._used[owner] = _UsedNames(len(self.found), names, values, used)
+        return known.used
 
     def suspicion(self) -> str | None:
         """Return what the code asks for that nothing here could tell; None for usual code."""

@@ -369,8 +369,7 @@ class _Walk(TensorTokens):
             _refuse_unknown(owner.__module__, owner.__name__)
             if owner.__module__.partition(".")[0] in _TRUSTED or owner.__module__ == "builtins":
                 continue
-            used = [name for name, value in vars(owner).items() if self._uses(name, value)]
-            for name in sorted(used):
+            for name in self._code.used_names(owner, self._uses):
                 self.tokens.append(("class attribute", name))
                 self.visit(vars(owner)[name])
 

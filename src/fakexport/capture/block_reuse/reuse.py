@@ -194,7 +194,7 @@ class BlockReuse:
                 raise NeverReplayable("it takes a cache and asks for types")
         except Exception as reason:  # Mostly `NotComparable`; or an object that cannot be looked at.
             return self._refused(kind, str(reason), forward, args, kwargs)
-        key = (group.shape, _call_site(), global_modes(), entry_state(tracer, module))
+        key = (group.shape, _call_site(), global_modes(), entry_state(tracer, module, group.inner))
         call = _Call(kind, group, tracer, module, forward, args, kwargs, state, key)
         known = next((known for known in kind.known if known.fits(key, state)), None)
         if known is None:
