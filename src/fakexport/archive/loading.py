@@ -28,6 +28,7 @@ from fakexport.program import (
 from .bundle import Bundle
 from .codec.operator_lookup import refuse_unregistered
 from .codec.program_decoder import program_from_json
+from .computed_weights import read_computed
 from .described_container import MANIFEST, verify_records
 from .linked_files import linked_tensors
 from .loaded_constants import put_constants
@@ -244,7 +245,7 @@ def _read_program(
     _put_weights(container, program, manifest, weights, linked, mode or new_fake_mode())
     with faults_named(container.path, names.constants):
         put_constants(container, program, manifest, constants, trust=asked.is_trusted)
-    keep_facts(program, described_facts(manifest))
+    keep_facts(program, replace(described_facts(manifest), computed=read_computed(container, manifest)))
     made = WeightlessProgram.of(program)
     give_stand_in_inputs(made)
     return made

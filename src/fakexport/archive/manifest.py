@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
 
 from fakexport.archive.extent import extent
@@ -19,6 +20,7 @@ __all__ = [
     "ALONE",
     "DTYPE_BYTES",
     "METHOD_NAME",
+    "MOST_COMPUTED_BYTES",
     "MOST_METHODS",
     "Location",
     "Manifest",
@@ -30,6 +32,8 @@ __all__ = [
 ]
 
 MOST_METHODS = 64
+MOST_COMPUTED_BYTES = 4 * 2**20
+"""Of one computed weight: 1,024 positions of 1,024 numbers, as large Marian models have."""
 METHOD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 Prefix = tuple[str, str]
 'Prefix of names in the checkpoint, and of the same names in the program: `("encoder.", "")`.'
@@ -180,6 +184,8 @@ class MethodManifest:
             for weights that no file has in the program's form, which are inside.
         tensors: The parameters and buffers, sorted by name.
         recipes: How entries of a checkpoint in another layout become these tensors.
+        computed: Weights that a checkpoint may lack, since the code of the model determines them, and the
+            record with their elements, row by row; None for a weight that is too large. Only without weights.
         prefix: Prefix of the weights' names in the checkpoint and in the program; None if the names are
             the same.
         call: The part of its inputs and outputs in generation; None if it is not a call of it.
@@ -202,6 +208,7 @@ class MethodManifest:
     weights: WeightsKind = "none"
     tensors: tuple[TensorEntry, ...] = ()
     recipes: tuple[Recipe, ...] = ()
+    computed: Mapping[str, str | None] = field(default_factory=dict)
     prefix: Prefix | None = None
     call: CallRecord | None = None
     adapter: AdapterRecord | None = None
@@ -225,6 +232,7 @@ class MethodManifest:
                 raise InvalidValue(f"the weight {name!r} does not begin with {own!r}")
         self._check_locations()
         self._check_recipes()
+        self._check_computed()
 
     @property
     def weight_records(self) -> frozenset[str]:
@@ -247,6 +255,14 @@ class MethodManifest:
             if tensor.location and tensor.location.is_link and self.weights != "linked":
                 file = tensor.location.file
                 raise InvalidValue(f"`{file}` is a link, but the archive contains its weights")
+
+    def _check_computed(self) -> None:
+        """Refuse a computed weight that the program does not have, and any in a bound archive."""
+        names = {name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)}
+        if unknown := sorted(self.computed.keys() - names):
+            raise InvalidValue(f"a computed weight {unknown[0]!r}, which is not a weight of the program")
+        if self.computed and self.weights != "none":
+            raise InvalidValue("computed weights in a bound archive")
 
     def _check_recipes(self) -> None:
         """Refuse a recipe that refers to a later step, or has no result."""
@@ -336,6 +352,24 @@ class Manifest:
                 raise InvalidValue(f"`{location.file}` is not a record")
             if location.offset + location.length > size:
                 raise InvalidValue(f"a tensor extends beyond the end of `{location.file}`")
+        for manifest in self.methods.values() if self.records else ():
+            for tensor in manifest.tensors:
+                _check_computed_sizes(tensor, manifest.computed, sizes)
+
+
+def _check_computed_sizes(
+    tensor: TensorEntry, computed: Mapping[str, str | None], sizes: Mapping[str, int]
+) -> None:
+    """Refuse a computed weight without a record, or with one that has neither all of its elements nor one."""
+    one = DTYPE_BYTES[tensor.dtype]
+    size = one * prod(tensor.shape)
+    for name in (tensor.name, *tensor.aliases):
+        if (record := computed.get(name)) is None:
+            continue
+        if size > (most := MOST_COMPUTED_BYTES):
+            raise InvalidValue(f"the computed weight `{name}` has {size} bytes; at most {most}")
+        if sizes.get(record) not in {size, min(one, size)}:
+            raise InvalidValue(f"the value of `{name}` does not fit the record `{record}`")
 
 
 def _refuse_twice(what: str, names: Iterable[str]) -> None:

@@ -61,7 +61,7 @@ _KNOWN = (FORMAT, _WITH_CONFIGS_IN_PLACE, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
 
 _NAME = 4096
 _SENTENCE = 10_000
-_OF_FEW = ("prefix", "library_modules", "call", "adapter", "parallel")
+_OF_FEW = ("prefix", "computed", "library_modules", "call", "adapter", "parallel")
 "Fields that are omitted when empty, as in archives written before these fields existed."
 _DIMENSIONS = 64
 _OPERANDS = 100_000
@@ -84,7 +84,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def _to_json(manifest: MethodManifest) -> dict[str, Any]:
-    maps = ("versions", "device_map", "library_modules")
+    maps = ("versions", "device_map", "library_modules", "computed")
     value = vars(manifest) | {name: dict(getattr(manifest, name)) for name in maps}
     if (adapter := manifest.adapter) is not None:
         value["adapter"] = {"mode": adapter.mode, "name": adapter.name}
@@ -189,6 +189,7 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "weights": one_of(WEIGHTS_KINDS, "kind of weights"),
         "tensors": _many(_tensor, limits),
         "recipes": _many(_recipe, limits),
+        "computed": lambda value: entries(value, lambda record: optional(record, _name)),
         "prefix": _pair,
         "call": call_record,
         "adapter": _adapter,

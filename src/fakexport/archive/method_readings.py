@@ -38,6 +38,7 @@ class MethodWants:
         expected: Its weights.
         prefix: Prefix of their names; see `Bundle`.
         recipes: How entries in another layout become them.
+        computed: Values of weights that the checkpoint may lack, where an archive has them.
         source: The model that knows it, where there is one.
         adapter: How it needs an adapter; None for a program without one.
     """
@@ -45,6 +46,7 @@ class MethodWants:
     expected: ExpectedWeights
     prefix: Prefix | None = None
     recipes: tuple[Recipe, ...] = ()
+    computed: Mapping[str, torch.Tensor | None] | None = None
     source: ModelSource | None = None
     adapter: AdapterRecord | None = None
 
@@ -58,6 +60,7 @@ class MethodWants:
             recipes_of(program)
             if facts_of(program).parallel is not None
             else facts_of(program).recipes or (),
+            facts_of(program).computed,
             model_of(program) if source is None else source,
             facts_of(program).adapter,
         )
@@ -111,6 +114,7 @@ def readings(
             name=method,
             source=want.source,
             recipes=want.recipes,
+            computed=want.computed,
             topology=topology,
             is_converting=is_converting,
         )

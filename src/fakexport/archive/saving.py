@@ -29,6 +29,7 @@ from fakexport.weights import Checkpoint, caller_level, recipes_of
 
 from .bundle import Bundle
 from .codec.program_encoder import program_to_json
+from .computed_weights import ComputedRecords
 from .described_container import write_described
 from .links import Links
 from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind
@@ -98,13 +99,16 @@ def save(
     links = None if link is None else Links(link, path)
     root = Path.cwd() if root is None else root
     records: dict[str, Content] = {}
+    computed_records = ComputedRecords()
     manifests: dict[str, MethodManifest] = {}
     for method, (weights, constants) in _payloads(bundle, links).items():
         own, prefix = bundle[method], bundle.prefixes.get(method)
         records |= _program_records(own, MethodRecords(method), weights, constants, root=root)
-        manifests[method] = _described(own, weights, constants, prefix, root=root)
+        computed = computed_records.add(own) if _kind(weights) == "none" else {}
+        manifests[method] = _described(own, weights, constants, prefix, computed, root=root)
     if link is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
         raise InvalidValue(f"no weight can be linked: none is in a safetensors file of {link.location}")
+    records |= computed_records.records
     manifest = Manifest(methods=manifests, shared=bundle.shared)
     for method, about in manifest.methods.items():
         where = f"{os.fspath(path)}, method {method}," if manifest.is_bundle else os.fspath(path)
@@ -219,6 +223,7 @@ def _described(
     weights: Payload,
     constants: Payload,
     prefix: Prefix | None,
+    computed: Mapping[str, str | None],
     *,
     root: str | Path | None,
 ) -> MethodManifest:
@@ -246,6 +251,7 @@ def _described(
         weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
         recipes=recipes_of(program) if kind == "none" else (),
+        computed=computed,
         prefix=prefix,
         call=facts.call,
         adapter=facts.adapter,

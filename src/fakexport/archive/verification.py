@@ -29,6 +29,7 @@ from fakexport.weights import (
 )
 
 from .bundle import Bundle
+from .computed_weights import empty_values
 from .description import ArchiveDescription, describe
 from .loading import load_archive
 from .manifest import ALONE
@@ -155,4 +156,11 @@ def _wants(found: ArchiveDescription, method: str, source: ModelSource | None) -
     # What torch wrote into one file shares nothing: each program's names are its own.
     made_up = {} if found.has_manifest else made_up_prefixes(found.manifest)
     prefix = made_up.get(method, about.manifest.prefix)
-    return MethodWants(expected, prefix, about.manifest.recipes, source, about.manifest.adapter)
+    return MethodWants(
+        expected,
+        prefix,
+        about.manifest.recipes,
+        empty_values(about.manifest.computed),
+        source,
+        about.manifest.adapter,
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 
@@ -37,6 +38,8 @@ class ProgramFacts:
         left_behind: Real weights that are fakes since the program is on devices that are not here, by name.
         recipes: How entries of a checkpoint in another layout become the weights, as an archive has it; None
             where no archive does, and `model` may know.
+        computed: Weights that a checkpoint may lack, with the values that the code of the model gives them,
+            as an archive has it, and None for one that is too large; None where `model` may know.
         prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
             alike.
         call: The part of its inputs and outputs in generation; None for a program that is not a call of it.
@@ -59,6 +62,7 @@ class ProgramFacts:
     unbound: Sequence[UnboundConstant] = ()
     left_behind: tuple[str, ...] = ()
     recipes: tuple[Recipe, ...] | None = None
+    computed: Mapping[str, torch.Tensor | None] | None = field(default=None, compare=False, repr=False)
     prefix: tuple[str, str] | None = None
     call: CallRecord | None = None
     component: str | None = None
@@ -82,6 +86,7 @@ class ProgramFacts:
         """
         return ProgramFacts(
             recipes=self.recipes,
+            computed=self.computed,
             prefix=self.prefix,
             model=self.model,
             adapter=self.adapter,

@@ -12,11 +12,10 @@ A parameter or a persistent buffer of the model has no entry in the checkpoint, 
 nor under the name of a weight that it is tied to. `load_state_dict(strict=False)` and many loaders keep the
 random initial values: the model runs, and its outputs mean nothing. fakexport binds all weights or none.
 The exceptions are weights that a class of transformers says it does not save, such as Marian's tables of
-positions: they are computed as its constructor does, from the `config.json` next to the checkpoint where
-the program was loaded from an archive. Names are read from the headers of the files, so no data is read. A
-checkpoint in the layout of the Hugging Face hub is first converted as transformers does it: by its own
-tables, with its own operations. When a program is bound, a constant without a value (FE601, FE602, FE603)
-counts as a weight.
+positions: they are computed as its constructor does, and an archive has their values up to 4 MiB. Names
+are read from the headers of the files, so no data is read. A checkpoint in the layout of the Hugging Face
+hub is first converted as transformers does it: by its own tables, with its own operations. When a program
+is bound, a constant without a value (FE601, FE602, FE603) counts as a weight.
 """,
     how_to_repair="""
 Read the likely cause, which is printed next to the names: another prefix (`module.` comes from

@@ -10,6 +10,7 @@ from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight, expected_of_program
 from fakexport.weights.finite import are_equal, is_finite
 from fakexport.weights.hub_recipes import model_of, recipes_of
+from fakexport.weights.initial_values import computed_of
 from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.name_folding import fold_names
 from fakexport.weights.opening import first_file, open_checkpoint, with_values
@@ -43,6 +44,7 @@ __all__ = [
     "bound_program",
     "caller_level",
     "check_dtype",
+    "computed_of",
     "expected_of_program",
     "first_file",
     "fitting_weights",

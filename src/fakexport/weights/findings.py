@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import replace
 
 from fakexport.weights.checkpoint import Checkpoint
@@ -12,11 +12,20 @@ from fakexport.weights.matching import Match
 from fakexport.weights.name_folding import template_of
 from fakexport.weights.weights_report import WeightFinding
 
+_LEFT_OUT = Cause(
+    "the class of the model computes it, but it is too large for the archive: install transformers and put "
+    "the config.json of the model next to the checkpoint"
+)
 _CONSTANT = Cause("a constant without a value (see FE601 to FE603): no checkpoint provides it by itself")
 
 
 def findings_of(
-    match: Match, expected: ExpectedWeights, checkpoint: Checkpoint, *, is_converting: bool = False
+    match: Match,
+    expected: ExpectedWeights,
+    checkpoint: Checkpoint,
+    *,
+    left_out: Collection[str] = (),
+    is_converting: bool = False,
 ) -> tuple[WeightFinding, ...]:
     """Return everything that the headers show, errors first.
 
@@ -24,6 +33,7 @@ def findings_of(
         match: The best reading of the checkpoint.
         expected: What the model expects.
         checkpoint: For the shapes of unexpected keys.
+        left_out: Missing weights that the class of the model computes, too large for the archive.
         is_converting: Floating-point dtypes are converted, so that a dtype mismatch is not an error.
     """
     missing = {name: expected.all[name] for name in match.missing}
@@ -31,7 +41,7 @@ def findings_of(
     unexpected = {name: Weight(entries[name].shape, entries[name].dtype) for name in match.unexpected}
     causes = causes_of_names(missing, unexpected, expected.transient)
     return (
-        *_missing(match, expected, causes),
+        *_missing(match, expected, {**causes, **dict.fromkeys(left_out, _LEFT_OUT)}),
         *_wrong(match, expected, is_converting),
         *_twice(match),
         *_ties(match, expected, checkpoint),

@@ -64,6 +64,7 @@ def verified(
     name: str,
     source: ModelSource | None = None,
     recipes: Collection[Recipe] = (),
+    computed: Mapping[str, torch.Tensor | None] | None = None,
     topology: str = "cpu",
     is_converting: bool = False,
 ) -> Verified:
@@ -75,18 +76,20 @@ def verified(
         name: Name of the model, for the report.
         source: The model that a program was exported from.
         recipes: The conversions recorded in its archive, used instead.
+        computed: Values of weights that the checkpoint may lack, as the archive has them; None for one that
+            is too large for it.
         topology: For the construction of that model.
         is_converting: A different floating-point dtype is not an error.
     """
     model = None if source is None else fake_model(source, topology=topology)
-    found = match(checkpoint, expected, model, recipes)
+    recorded = computed or {}
+    found = _completed(match(checkpoint, expected, model, recipes), recorded)
     model = expected.model if model is None else model
     if model is None and any(found.faults(expected)):
         model = _model_beside(checkpoint, _dtype(expected))
-        found = found if model is None else match(checkpoint, expected, model)
-    computed = initial_values(model, {name: expected.all[name] for name in found.missing})
-    missing = tuple(name for name in found.missing if name not in computed)
-    found = replace(found, missing=missing, computed=computed)
+        found = found if model is None else _completed(match(checkpoint, expected, model), recorded)
+    found = _completed(found, initial_values(model, {name: expected.all[name] for name in found.missing}))
+    left_out = {name for name in found.missing if name in recorded}
     again = sum(len(names) - 1 for names in expected.tied)
     report = WeightsReport(
         source=name,
@@ -95,10 +98,18 @@ def verified(
         entries=len(checkpoint.entries),
         entry_bytes=checkpoint.nbytes,
         converted=len({entry for c in found.conversions.values() if c.operations for entry in c.entries}),
-        computed=tuple(computed),
-        findings=findings_of(found, expected, checkpoint, is_converting=is_converting),
+        computed=tuple(found.computed),
+        findings=findings_of(found, expected, checkpoint, left_out=left_out, is_converting=is_converting),
     )
     return Verified(report, found)
+
+
+def _completed(found: Match, values: Mapping[str, torch.Tensor | None]) -> Match:
+    """Return a match in which missing weights have these values, each a copy of its own."""
+    given = {name: values[name] for name in found.missing if values.get(name) is not None}
+    missing = tuple(name for name in found.missing if name not in given)
+    copies = {name: value.clone() for name, value in given.items() if value is not None}
+    return replace(found, missing=missing, computed={**found.computed, **copies})
 
 
 def _dtype(expected: ExpectedWeights) -> torch.dtype | None:

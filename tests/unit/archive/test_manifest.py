@@ -143,6 +143,8 @@ def test_the_order_of_mappings_does_not_matter():
         ("recipes.0.steps.0.numbers", ["0"], "recipes[0].steps[0].numbers[0]: expected an integer"),
         ("weights", "inside", "has no location in a bound archive"),
         ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is not a valid version"),
+        ("computed", {"lm_head.bias": None}, "a computed weight 'lm_head.bias', which is not a weight"),
+        ("computed", {"lm_head.weight": 1}, "computed['lm_head.weight']: expected a string, got int"),
         ("prefix", ["", "net."], "the weight 'lm_head.weight' does not begin with 'net.'"),
         ("prefix", ["a"], "prefix: expected two names"),
         ("prefix", None, "prefix: expected a list, got null"),
@@ -217,6 +219,44 @@ def test_a_bound_weight_lies_in_a_record(weights, location, message):
 
     with pytest.raises(ValueError, match=message):
         manifest(weights=weights, tensors=(tensor(location=location),), records=records)
+
+
+@pytest.mark.parametrize("size", [24, 2])
+def test_a_computed_weight_has_all_of_its_elements_or_one_in_a_record(size):
+    records = (Digest("extra/fakexport/computed_0", size, SHA),)
+    own = manifest(computed={"model.rotary": "extra/fakexport/computed_0"}, records=records)
+
+    assert decode_manifest(encode_manifest(own)) == own
+    assert b"computed" not in encode_manifest(manifest())
+
+
+@pytest.mark.parametrize("record", ["extra/fakexport/computed_0", "extra/fakexport/computed_1"])
+def test_a_computed_weight_in_no_record_of_its_size_is_refused(record):
+    records = (Digest("extra/fakexport/computed_0", 12, SHA),)
+
+    with pytest.raises(ValueError, match=r"the value of `model\.rotary` does not fit the record"):
+        manifest(computed={"model.rotary": record}, records=records)
+
+
+def test_one_element_stands_for_a_small_weight_alone():
+    large = tensor("model.rotary", source=None, shape=(2**20, 3))
+
+    with pytest.raises(ValueError, match="has 6291456 bytes; at most 4194304"):
+        manifest(
+            tensors=(large,),
+            computed={"model.rotary": "extra/fakexport/computed_0"},
+            records=(Digest("extra/fakexport/computed_0", 2, SHA),),
+        )
+
+
+def test_a_bound_archive_has_no_computed_weights():
+    with pytest.raises(ValueError, match="computed weights in a bound archive"):
+        manifest(
+            weights="inside",
+            tensors=(tensor(location=Location("data/weights/weight_0", 0, 24)),),
+            recipes=(),
+            computed={"lm_head.weight": None},
+        )
 
 
 def test_an_archive_answers_for_every_record(tmp_path):

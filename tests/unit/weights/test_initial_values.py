@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +108,60 @@ def test_the_report_names_them(program: ExportedProgram, folder: Path) -> None:
     assert fe.verify_weights(program, whole).computed == ()
 
 
-def test_an_archive_without_its_model_lacks_them(program: ExportedProgram, folder: Path) -> None:
-    """Nothing says what they are: the tensors alone do not name their class."""
-    with pytest.raises(fe.BindError, match=r"FE701 \(2\)"):
-        fe.bind(fe.load(folder / "program.pt2"), load_file(folder / "model.safetensors"))
+def test_an_archive_has_them_without_its_model(program: ExportedProgram, folder: Path) -> None:
+    """Also one that was loaded, moved and saved again; the tables are equal, and written once."""
+    state, real = load_file(folder / "model.safetensors"), transformers.MarianMTModel.from_pretrained(folder)
+    manifest = fe.save(fe.retarget(fe.load(folder / "program.pt2"), "cpu"), folder / "again.pt2")
+
+    bound = fe.bind(fe.load(folder / "again.pt2"), state)
+
+    found, expected = logits(bound, real)
+    assert torch.equal(found, expected)
+    sizes = {record.name: record.size for record in manifest.records if "computed" in record.name}
+    assert sorted(sizes.values()) == [4, 40 * 32 * 4]
+    assert fe.verify_weights(folder / "again.pt2", state).is_bindable
+    bound.state_dict[TABLES[0]].data.zero_()
+    again = fe.bind(fe.load(folder / "again.pt2"), state)
+    assert torch.equal(again.state_dict[TABLES[0]], real.state_dict()[TABLES[0]])
+
+
+def test_a_table_that_is_too_large_for_the_archive_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fakexport.archive.computed_weights.MOST_COMPUTED_BYTES", 40 * 32 * 4 - 1)
+    fe.save(fe.export(f"hf:{folder}"), tmp_path / "program.pt2")
+
+    with pytest.raises(fe.BindError, match=r"FE701 \(2\)") as caught:
+        fe.bind(tmp_path / "program.pt2", load_file(folder / "model.safetensors"))
+
+    assert "too large for the archive: install transformers" in str(caught.value)
+    assert fe.bind(tmp_path / "program.pt2", folder).state_dict.keys() >= set(TABLES)
+
+
+_TRANSLATED = """
+import sys
+sys.modules["transformers"] = None  # Not installed.
+import fakexport as fe
+print(list(fe.generate(sys.argv[1], [5, 9, 11], max_new_tokens=8, checkpoint=sys.argv[2]).tokens[0]))
+"""
+
+
+@pytest.mark.slow
+def test_both_programs_of_an_archive_translate_without_transformers(folder: Path, tmp_path: Path) -> None:
+    real: Any = transformers.MarianMTModel.from_pretrained(folder)
+    programs = {call: fe.export(f"hf:{folder}", workload=call) for call in ("prefill", "decode")}
+    fe.save_bundle(programs, tmp_path / "model.pt2")
+
+    made = subprocess.run(
+        [sys.executable, "-c", _TRANSLATED, str(tmp_path / "model.pt2"), str(folder / "model.safetensors")],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    ids = torch.tensor([[5, 9, 11]])
+    expected = real.generate(ids, max_new_tokens=8, do_sample=False, num_beams=1)[0, 1:].tolist()
+    assert made.stdout.strip() == str(expected)
 
 
 def test_what_is_drawn_even_after_a_seed_or_not_named_stays_missing(folder: Path) -> None:
