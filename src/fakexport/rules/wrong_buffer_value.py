@@ -24,6 +24,7 @@ loading. If the difference is wanted, pass a reference that has it.
     fails_on="never",
     links=(
         "https://github.com/huggingface/transformers/issues/45902",
+        "https://github.com/huggingface/transformers/issues/48892",
         "https://github.com/pytorch/torchtitan/issues/4783",
     ),
 )
