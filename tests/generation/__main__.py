@@ -16,4 +16,4 @@ for family in FAMILIES:
     with tempfile.TemporaryDirectory() as folder:
         rows.append(tried(family, Path(folder)))
     print(family.name, rows[-1].verdict, rows[-1].variety, file=sys.stderr, flush=True)
-PAGE.write_text(render(rows), encoding="utf-8")
+PAGE.write_text(render(rows, PAGE.read_text(encoding="utf-8")), encoding="utf-8")

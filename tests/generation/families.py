@@ -36,6 +36,14 @@ _SEQ2SEQ = {
     "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64,
 }
+_TRANSLATING = {
+    **_SEQ2SEQ,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+    "forced_eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
 _VISION = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -52,6 +60,12 @@ def _image(generator: torch.Generator) -> dict[str, torch.Tensor]:
 
 def _sound(generator: torch.Generator) -> dict[str, torch.Tensor]:
     return {"input_features": 3 * torch.randn(1, 8, 32, generator=generator)}
+
+
+def _patches(generator: torch.Generator) -> dict[str, torch.Tensor]:
+    places = torch.arange(32.0).reshape(1, 16, 2) % 7 + 1  # Row and column of each patch.
+    pixels = torch.randn(1, 16, 48, generator=generator)
+    return {"flattened_patches": torch.cat([places, pixels], dim=2)}
 
 
 @dataclass(frozen=True)
@@ -93,7 +107,7 @@ class Family:
         model = self.type(config).eval()
         with torch.no_grad():
             for parameter in model.parameters():
-                if parameter.dim() > 1:
+                if parameter.dim() > 1 and parameter.requires_grad:  # Marian does not save its tables.
                     parameter.mul_(self.gain)
         return model
 
@@ -323,6 +337,25 @@ FAMILIES = (
         "encoder and decoder",
     ),
     Family(
+        "marian",
+        "MarianMTModel",
+        {**_TRANSLATING, "decoder_start_token_id": 0},
+        "translation; tables that no checkpoint has",
+        level="slow",
+    ),
+    Family(
+        "m2m_100",
+        "M2M100ForConditionalGeneration",
+        {**_TRANSLATING, "decoder_start_token_id": 2},
+        "translation",
+    ),
+    Family(
+        "mbart",
+        "MBartForConditionalGeneration",
+        {**_TRANSLATING, "decoder_start_token_id": 2},
+        "translation",
+    ),
+    Family(
         "whisper",
         "WhisperForConditionalGeneration",
         {
@@ -351,6 +384,78 @@ FAMILIES = (
         "captioning",
         parts={"vision_config": lambda: _VISION},
         inputs=_image,
+    ),
+    Family(
+        "vision_encoder_decoder",
+        "VisionEncoderDecoderModel",
+        {"decoder_start_token_id": 1, "pad_token_id": 0, "eos_token_id": 2},
+        "captioning, from two models",
+        level="slow",
+        parts={
+            "encoder": lambda: {"model_type": "vit", **_VISION},
+            "decoder": lambda: {
+                "model_type": "gpt2",
+                "vocab_size": VOCABULARY,
+                "n_embd": 32,
+                "n_layer": 2,
+                "n_head": 4,
+                "n_positions": 128,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+                "is_decoder": True,
+                "add_cross_attention": True,
+                "tie_word_embeddings": False,
+            },
+        },
+        inputs=_image,
+        reads_text=False,
+    ),
+    Family(
+        "pix2struct",
+        "Pix2StructForConditionalGeneration",
+        {"tie_word_embeddings": False},
+        "captioning, from patches",
+        parts={
+            "vision_config": lambda: {
+                "hidden_size": 32,
+                "patch_size": 4,
+                "patch_embed_hidden_size": 48,
+                "d_ff": 64,
+                "d_kv": 8,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "seq_len": 16,
+            },
+            "text_config": lambda: {
+                "vocab_size": VOCABULARY,
+                "hidden_size": 32,
+                "d_kv": 8,
+                "d_ff": 64,
+                "num_layers": 2,
+                "num_heads": 4,
+                "decoder_start_token_id": 0,
+                "pad_token_id": 0,
+                "eos_token_id": 1,
+            },
+        },
+        inputs=_patches,
+        reads_text=False,
+    ),
+    Family(
+        "paligemma",
+        "PaliGemmaForConditionalGeneration",
+        {"image_token_id": IMAGE_TOKEN, "projection_dim": 32, "tie_word_embeddings": False},
+        "image in the text, which sees all of itself",
+        parts={
+            "vision_config": lambda: {
+                "model_type": "siglip_vision_model",
+                **_VISION,
+                "vision_use_head": False,
+            },
+            "text_config": lambda: {"model_type": "gemma", **_TEXT, **_NO_SPECIAL, "head_dim": 8},
+        },
+        inputs=_image,
+        image_tokens=4,
     ),
     Family(
         "llava",

@@ -26,6 +26,15 @@ _NOT_APPLIED = {
     "guidance_scale": 1.0,
     "exponential_decay_length_penalty": None,
     "sequence_bias": None,
+    "num_return_sequences": 1,
+    "stop_strings": None,
+    "token_healing": False,
+    "watermarking_config": None,
+    "remove_invalid_values": False,
+    "penalty_alpha": None,
+    "dola_layers": None,
+    "constraints": None,
+    "force_words_ids": None,
 }
 "Settings that change what greedy generation returns, with the value that changes nothing."
 
@@ -45,19 +54,27 @@ def generation_defaults(module: nn.Module) -> GenerationDefaults:
     def setting(name: str) -> Any:
         return getattr(settings, name, None)
 
-    bad, single = _single_words(setting("bad_words_ids"))
+    eos = _tokens(setting("eos_token_id"))
+    bad, single = _single_words(setting("bad_words_ids"), eos)
     others = [
         name for name, neutral in _NOT_APPLIED.items() if setting(name) not in (None, neutral, bool(neutral))
     ]
+    forced, first = _tokens(setting("forced_bos_token_id")), _tokens(setting("begin_suppress_tokens"))
+    if setting("cache_implementation") == "quantized":  # All others hold the same numbers.
+        others.append("cache_implementation")
+    if forced and not config.is_encoder_decoder:  # Of a decoder alone, only prompts of one token have it.
+        others, forced = [*others, "forced_bos_token_id"], ()
+    if forced and first:  # They are those that are not the second token then.
+        others, first = [*others, "begin_suppress_tokens"], ()
     return GenerationDefaults(
-        eos=_tokens(setting("eos_token_id")),
+        eos=eos,
         pad=next(iter(_tokens(setting("pad_token_id"))), None),
         decoder_start=_decoder_start(setting, config),
         longest=_longest(config),
-        forced_first=next(iter(_tokens(setting("forced_bos_token_id"))), None),
-        forced_last=next(iter(_tokens(setting("forced_eos_token_id"))), None),
+        forced_first=next(iter(forced), None),
+        forced_last=min(_tokens(setting("forced_eos_token_id")), default=None),
         suppressed=tuple(dict.fromkeys((*_tokens(setting("suppress_tokens")), *bad))),
-        suppressed_first=_tokens(setting("begin_suppress_tokens")),
+        suppressed_first=first,
         not_applied=(*others, *([] if single else ["bad_words_ids"])),
     )
 
@@ -85,10 +102,14 @@ def _tokens(value: Any) -> tuple[int, ...]:
     return tuple(int(token) for token in value) if isinstance(value, (list, tuple)) else (int(value),)
 
 
-def _single_words(words: Any) -> tuple[tuple[int, ...], bool]:
-    """Return the tokens that are bad by themselves, and whether those are all."""
-    alone = [int(word[0]) for word in words or () if len(word) == 1]
-    return tuple(alone), len(alone) == len(words or ())
+def _single_words(words: Any, eos: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    """Return the tokens that are bad by themselves, and whether those are all.
+
+    transformers never forbids a token that ends.
+    """
+    words = [word for word in words or () if word not in [[token] for token in eos]]
+    alone = [int(word[0]) for word in words if len(word) == 1]
+    return tuple(alone), len(alone) == len(words)
 
 
 def _decoder_start(setting: Any, config: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from fakexport.deploy.generation.sampling import restricted
 from fakexport.documents import CallRecord, GenerationDefaults
 from fakexport.program import facts_of, keep_facts
 from fakexport.sources import Workload, resolve
+from fakexport.sources.generation_defaults import generation_defaults
 from tests.architectures.architecture import Architecture
 from tests.generation.agreement import NEW_TOKENS, eager, exported, prompt
 from tests.generation.families import NAMED
@@ -329,6 +331,74 @@ def test_what_the_generation_config_forces_and_forbids() -> None:
     assert best(generated=1, is_last=True) == 3
     forced = replace(defaults, forced_first=2)
     assert int(restricted(scores, forced, generated=0, is_last=True).argmax()) == 2
+
+
+def _first_of(model: nn.Module, ids: torch.Tensor) -> int:
+    return eager(model, ids)[0][0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bad_words_ids",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+        "forced_eos_token_id",
+        "forced_bos_token_id",
+    ],
+)
+def test_settings_do_what_they_do_in_transformers(
+    name: str, model: Any, bundle: fe.Bundle, records: dict[str, CallRecord]
+) -> None:
+    """The first token of the model, where it is forbidden; one that ends may never be."""
+    ids = prompt(5)
+    first = _first_of(model, ids)
+    end = eager(model, ids)[0][3]
+    values: dict[str, Any] = {
+        "bad_words_ids": [[first], [end]],
+        "suppress_tokens": [first],
+        "begin_suppress_tokens": [first],
+        "forced_eos_token_id": [40, 30],
+        "forced_bos_token_id": 30,
+    }
+    before = copy.deepcopy(model.generation_config)
+    model.generation_config.update(**{name: values[name], "eos_token_id": [end]})
+    try:
+        defaults = generation_defaults(model)
+        made = fe.Generator(recorded(bundle, "prefill", defaults=defaults))(ids, max_new_tokens=NEW_TOKENS)
+        expected = eager(model, ids)
+    finally:
+        model.generation_config = before
+
+    assert [list(row) for row in made.tokens] == expected
+    assert defaults.not_applied == (("forced_bos_token_id",) if name == "forced_bos_token_id" else ())
+
+
+def test_settings_that_are_not_followed_are_named(model: Any) -> None:
+    before = copy.deepcopy(model.generation_config)
+    settings = {"repetition_penalty": 1.1, "stop_strings": ["."], "cache_implementation": "quantized"}
+    model.generation_config.update(**settings, num_beams=1, min_length=0, temperature=0.7)
+    try:
+        assert set(generation_defaults(model).not_applied) == settings.keys()
+    finally:
+        model.generation_config = before
+
+
+@pytest.mark.slow
+def test_a_first_token_is_forced_after_one_alone(tmp_path: Path) -> None:
+    model: Any = NAMED["marian"].build()
+    model.generation_config.update(forced_bos_token_id=30)
+    model.save_pretrained(tmp_path)
+    generator = fe.Generator(fe.bind(exported(tmp_path), tmp_path))
+    ids = prompt(5)
+    start = torch.tensor([[0, 17]])
+
+    alone = generator(ids, max_new_tokens=NEW_TOKENS)
+    more = generator(ids, max_new_tokens=NEW_TOKENS, inputs={"decoder_input_ids": start})
+
+    assert list(alone.tokens[0]) == eager(model, ids)[0]
+    assert list(more.tokens[0]) == eager(model, ids, decoder_input_ids=start)[0][1:]
+    assert alone.tokens[0][0] == 30 != more.tokens[0][0]
 
 
 @pytest.mark.slow

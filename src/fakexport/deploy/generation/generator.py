@@ -119,7 +119,13 @@ class _Choice:
         is_open = [True] * run.batch
         for generated in range(self.max_new_tokens):
             is_last = generated + 1 == self.max_new_tokens
-            scores = restricted(run.scores, self.defaults, generated=generated, is_last=is_last)
+            scores = restricted(
+                run.scores,
+                self.defaults,
+                generated=generated,
+                is_last=is_last,
+                is_after_one=run.is_after_one,
+            )
             chosen = self.sampling.chosen(scores, self.generator).tolist()
             for row, token in enumerate(chosen):
                 if is_open[row]:
@@ -169,6 +175,7 @@ class _Run:
         if record.has_encoder and record.tokens not in given:
             given[record.tokens] = torch.full((self.batch, 1), _decoder_start(record.defaults))
         first = given[record.tokens]
+        self.is_after_one = first.shape[1] == 1
         _check_length(first.shape[1] + new_tokens, prefill, decode)
         # Prefill may read one number of tokens only; decode reads the others like new ones.
         read = first.shape[1] if prefill.length is None else prefill.length

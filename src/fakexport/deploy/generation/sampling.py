@@ -60,7 +60,12 @@ class Sampling:
 
 
 def restricted(
-    scores: torch.Tensor, defaults: GenerationDefaults, *, generated: int, is_last: bool
+    scores: torch.Tensor,
+    defaults: GenerationDefaults,
+    *,
+    generated: int,
+    is_last: bool,
+    is_after_one: bool = True,
 ) -> torch.Tensor:
     """Return the scores with what the model's generation config forces or forbids.
 
@@ -69,11 +74,12 @@ def restricted(
         defaults: The generation config.
         generated: New tokens before this one.
         is_last: Whether there is room for this token only.
+        is_after_one: Whether the new tokens follow a single one; a first token is forced only then.
     """
     scores = _without(scores, defaults.suppressed)
     if not generated:
         scores = _without(scores, defaults.suppressed_first)
-    if not generated and defaults.forced_first is not None:
+    if not generated and is_after_one and defaults.forced_first is not None:
         return _only(scores, defaults.forced_first)
     if is_last and defaults.forced_last is not None:
         return _only(scores, defaults.forced_last)
