@@ -13,7 +13,12 @@ from torch.export import ExportedProgram
 from fakexport.documents import Recipe, Shard
 from fakexport.program import facts_of
 from fakexport.weights.expectation import Weight
-from fakexport.weights.layout import ConversionFailed, hub_layout, is_transformers_model
+from fakexport.weights.layout import (
+    ConversionFailed,
+    conversions_of,
+    hub_layout,
+    is_transformers_model,
+)
 from fakexport.weights.recipe import NotRecordable, cut, recipe_of
 
 
@@ -97,6 +102,22 @@ def _parts(recipes: Iterable[Recipe], shards: Mapping[str, Shard]) -> tuple[Reci
     return tuple(sorted((cut(recipe, shards) for recipe in recipes), key=lambda recipe: recipe.weights))
 
 
+@contextmanager
+def _conversions_of_quantizer(module: Any) -> Iterator[None]:
+    """Let transformers revert what the quantizer of a model adds, as it does for a model that it loaded."""
+    from transformers.core_model_loading import PrefixChange
+
+    if getattr(module, "hf_quantizer", None) is None or hasattr(module, "_weight_conversions"):
+        yield
+        return
+    table = conversions_of(module, add_legacy=False)
+    module._weight_conversions = [step for step in table if not isinstance(step, PrefixChange)] or None
+    try:
+        yield
+    finally:
+        del module._weight_conversions
+
+
 def _hub_entries(module: Any, names: Mapping[str, str], shards: Mapping[str, Shard]) -> dict[str, Weight]:
     """Return the entries that `save_pretrained` writes of the whole model, from shapes alone."""
     from transformers.core_model_loading import revert_weight_conversion
@@ -108,5 +129,6 @@ def _hub_entries(module: Any, names: Mapping[str, str], shards: Mapping[str, Sha
         for name, tensor in module.state_dict().items()
         if isinstance(tensor, torch.Tensor)
     }
-    written = revert_weight_conversion(module, state)
+    with _conversions_of_quantizer(module):
+        written = revert_weight_conversion(module, state)
     return {name: Weight(tuple(tensor.shape), tensor.dtype) for name, tensor in written.items()}

@@ -63,10 +63,9 @@ def hub_layout(names: Collection[str], model: Any, wanted: Mapping[str, object])
         model: The transformers model, fake.
         wanted: Names of the expected weights; those of a program, or of the model.
     """
-    from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key
 
-    mapping = get_model_conversion_mapping(model)
+    mapping = conversions_of(model)
     renamings = [step for step in mapping if isinstance(step, WeightRenaming)]
     converters = [step for step in mapping if isinstance(step, WeightConverter)]
     by_pattern = {pattern: step for step in converters for pattern in step.source_patterns}
@@ -80,6 +79,34 @@ def hub_layout(names: Collection[str], model: Any, wanted: Mapping[str, object])
         else:
             collected.setdefault(target, []).append((name, pattern))
     return [*single, *_converted(collected, by_pattern, model)]
+
+
+def conversions_of(model: Any, **options: bool) -> list[Any]:
+    """Return transformers' table for a model, with what its quantizer adds for parameters next to weights.
+
+    Where experts are stacked, their fp8 scales are too. What a quantizer computes is left out.
+
+    Args:
+        model: The transformers model.
+        options: Of `get_model_conversion_mapping`.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter
+
+    table = list(get_model_conversion_mapping(model, **options))
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is None:
+        return table
+    known = {id(step) for step in table}
+    moves = {type(op) for step in table if isinstance(step, WeightConverter) for op in step.operations}
+    more = [
+        step
+        for step in quantizer.update_weight_conversions(list(table), model)
+        if id(step) not in known
+        and isinstance(step, WeightConverter)
+        and all(type(op) in moves for op in step.operations)
+    ]
+    return [*table, *more]
 
 
 def _target(

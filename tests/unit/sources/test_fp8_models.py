@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,9 @@ from transformers.integrations import finegrained_fp8
 
 import fakexport as fe
 from fakexport._torch import fp8_products
+from fakexport.program import facts_of
 from fakexport.sources import resolve
+from fakexport.weights.recipe import by_recipes
 from tests.subclasses import calls
 
 pytest.importorskip("accelerate")  # transformers loads no fp8 model without it
@@ -107,6 +110,24 @@ def quantized(path: Path) -> nn.Module:
     return model.eval()
 
 
+def published(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The entries with each expert apart, as DeepSeek has them."""
+    found = {}
+    for name, value in state.items():
+        match = re.fullmatch(r"(.*\.experts)\.(gate_up_proj|down_proj)(_scale_inv|)", name)
+        if match is None:
+            found[name] = value
+            continue
+        prefix, projection, suffix = match.groups()
+        for expert, matrix in enumerate(value):
+            parts = {"down_proj": matrix}
+            if projection == "gate_up_proj":
+                parts = dict(zip(("gate_proj", "up_proj"), matrix.chunk(2), strict=True))
+            for part, rows in parts.items():
+                found[f"{prefix}.{expert}.{part}.weight{suffix}"] = rows.clone()
+    return found
+
+
 def test_it_computes_what_the_model_with_weights_in_fp8_does(tmp_path: Path) -> None:
     spec = folder(tmp_path, DENSE)
     real = quantized(tmp_path)
@@ -159,6 +180,15 @@ def test_names_dtypes_and_bytes_are_those_of_the_checkpoint(config: dict[str, An
     nbytes = sum(weight.numel() * weight.element_size() for weight in real.parameters())
     assert summary.parameters.bytes_per_device == {"cuda:0": nbytes}
     assert fe.verify_weights(program, tmp_path / "model.safetensors").is_bindable
+    entries = published(state)
+    fe.save(program, tmp_path / "model.pt2")
+    for subject in (program, fe.load(tmp_path / "model.pt2")):
+        assert not fe.verify_weights(subject, entries).findings
+    made: dict[str, torch.Tensor] = {}
+    for conversion in by_recipes(facts_of(subject).recipes or (), entries):
+        made |= conversion.convert(entries.__getitem__)
+    assert made.keys() == state.keys()
+    assert all(torch.equal(made[name].view(torch.uint8), state[name].view(torch.uint8)) for name in state)
     called = summary.operators
     assert ("finegrained_fp8.w8a8_block_dynamic_fp8_matmul_grouped.default" in called) == (config is EXPERTS)
 
