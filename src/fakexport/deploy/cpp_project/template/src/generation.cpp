@@ -182,6 +182,7 @@ void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsBy
   }
   const at::Tensor first = given.at(call.tokens);
   if (first.dim() != 2 || first.size(0) != 1) throw Fault("one sequence at a time: pass a batch of 1");
+  if (first.size(1) > 1) defaults_.forced_first.reset();  // It is forced after a single token alone.
   const std::int64_t length = first.size(1) + most_new;
   const std::string together = "prompt and new tokens are " + number(length) + " together";
   if (defaults_.longest && length > *defaults_.longest) {
