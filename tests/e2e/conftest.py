@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +42,19 @@ def cpp_runner(cpp_project: Path) -> Path:
 def run(cpp_runner: Path, cpp_project: Path) -> Runner:
     """It with the MLP."""
     return Runner(cpp_runner, cpp_project / "model.aoti.pt2")
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A model of 1024 tokens with its checkpoint, and the project without weights from its bundle."""
+    from fakexport.deploy import compile
+    from tests.generation.agreement import exported
+    from tests.generation.families import NAMED
+
+    folder = tmp_path_factory.mktemp("llama")
+    family = NAMED["llama"]
+    model = dataclasses.replace(family, config={**family.config, "vocab_size": 1024}).saved(folder)
+    exported(folder)
+    made = compile(folder / "model.pt2", folder / "project", to="cpp-project")
+    assert made.notes == ("the programs have no weights: pass them with `generate --weights PATH`",)
+    return model, folder

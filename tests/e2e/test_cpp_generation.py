@@ -49,20 +49,9 @@ def cpp_generate(cpp_runner: Path) -> Path:
     return cpp_runner.with_name("generate")
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """A model with its checkpoint, and the project without weights that was written from its bundle."""
-    folder = tmp_path_factory.mktemp("llama")
-    model = NAMED["llama"].saved(folder)
-    exported(folder)
-    made = compile(folder / "model.pt2", folder / "project", to="cpp-project")
-    assert made.notes == ("the programs have no weights: pass them with `generate --weights PATH`",)
-    assert not (folder / "project" / "model.safetensors").exists()
-    return model, folder
-
-
 def test_a_checkpoint_is_bound_when_it_runs(cpp_generate, llama) -> None:
     model, folder = llama
+    assert not (folder / "project" / "model.safetensors").exists()
     prompts = [prompt(length) for length in (*LENGTHS, 1)]
 
     done = generate(
@@ -110,7 +99,7 @@ def test_a_sequence_ends_with_the_token_that_ends_it(cpp_generate, llama) -> Non
     ("options", "line"),
     [
         ((), "there is no prompt: the program takes 'input_ids'"),
-        (("--prompt-ids", "1,999"), "the token 999 does not exist: the model has 96, from 0 on"),
+        (("--prompt-ids", "1,9999"), "the token 9999 does not exist: the model has 1024, from 0 on"),
         (("--prompt-ids", "1,,2"), "--prompt-ids '' is not a number in range"),
         (("--prompt-ids", "-1"), "-1 is not a token id: ids are 0 or more"),
         (("--prompt-ids", "1", "--top-p", "2"), "--top-p must be above 0 and at most 1"),

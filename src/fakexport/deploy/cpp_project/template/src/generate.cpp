@@ -16,6 +16,8 @@
 #include "fault.hpp"
 #include "generation.hpp"
 #include "sampling.hpp"
+#include "text_printer.hpp"
+#include "tokenizer.hpp"
 #include "weights.hpp"
 
 namespace {
@@ -24,11 +26,14 @@ using namespace runner;
 namespace fs = std::filesystem;
 
 const char* const usage =
-    "generate [--prompt-ids ID,ID,...]... [--max-new-tokens N] [--folder DIR] [--weights PATH]\n"
+    "generate [--prompt-ids ID,ID,... | --prompt TEXT]... [--tokenizer FILE] [--max-new-tokens N]\n"
+    "         [--folder DIR] [--weights PATH]\n"
     "         [--temperature X] [--top-k N] [--top-p X] [--seed N] [--eos ID,ID,...|none]\n"
     "         [--inputs FILE | NAME=FILE.npy...] [--library FILE]...\n"
     "\n"
     "  --prompt-ids      token ids of a prompt; may be given several times\n"
+    "  --prompt          text of a prompt; needs --tokenizer; may be given several times\n"
+    "  --tokenizer       the model's tokenizer.json: print text; needs a build with tokenizers (README.md)\n"
     "  --max-new-tokens  tokens to generate at most (default: 64)\n"
     "  --folder          has generation.json, prefill.aoti.pt2 and decode.aoti.pt2 (default: this folder)\n"
     "  --weights         a .safetensors file, a shard index (.safetensors.index.json), or a folder with either\n"
@@ -38,11 +43,13 @@ const char* const usage =
     "  --inputs          further inputs of prefill, such as pixel_values, for one prompt\n"
     "  --library         a library that registers operators; may be given several times\n"
     "\n"
-    "Prints the new token ids of each prompt on a line. Exit code 0: done. 2: bad usage, file, input or\n"
-    "machine; one line says why.\n";
+    "Prints the new token ids of each prompt on a line, or its text with --tokenizer. Exit code 0: done.\n"
+    "2: bad usage, file, input or machine; one line says why.\n";
 
 struct Options {
   std::vector<Tokens> prompts;
+  std::vector<std::string> texts;
+  std::optional<fs::path> tokenizer;
   std::int64_t most_new = 64;
   fs::path folder = ".";
   std::optional<fs::path> weights;
@@ -93,6 +100,11 @@ Options parse(const std::vector<std::string>& arguments) {
       found.wants_help = true;
     } else if (option == "--prompt-ids") {
       found.prompts.push_back(ids(option, value(option)));
+    } else if (option == "--prompt") {
+      if (at == arguments.size()) throw Fault(option + " needs a value; see --help");
+      found.texts.push_back(arguments[at++]);  // A text may begin with dashes.
+    } else if (option == "--tokenizer") {
+      found.tokenizer = value(option);
     } else if (option == "--max-new-tokens") {
       found.most_new = number<std::int64_t>(option, value(option));
       require(found.most_new > 0, "--max-new-tokens must be 1 or more");
@@ -124,7 +136,11 @@ Options parse(const std::vector<std::string>& arguments) {
       throw Fault("unknown: " + in_quotes(option) + "; see --help");
     }
   }
-  require(found.inputs.empty() || found.prompts.size() < 2, "--inputs are for one prompt, not several");
+  require(found.texts.empty() || found.tokenizer,
+          "--prompt needs --tokenizer, the tokenizer.json of the model");
+  require(found.texts.empty() || found.prompts.empty(), "--prompt and --prompt-ids exclude each other");
+  require(found.inputs.empty() || found.prompts.size() + found.texts.size() < 2,
+          "--inputs are for one prompt, not several");
   return found;
 }
 
@@ -175,22 +191,34 @@ Generator generator_of(const Options& options) {
 
 void write(const Tokens& tokens) {
   for (std::size_t i = 0; i < tokens.size(); ++i) std::cout << (i ? "," : "") << tokens[i];
-  std::cout << std::endl;
 }
 
 void generate(const Options& options) {
   for (const fs::path& library : options.libraries) load_library(library);
   const TensorsByName inputs = read_inputs(options.inputs);
+  std::vector<std::optional<Tokens>> prompts(options.prompts.begin(), options.prompts.end());
+  std::optional<Tokenizer> tokenizer;
+  if (options.tokenizer) tokenizer.emplace(*options.tokenizer, options.texts);
+  for (const std::string& text : options.texts) prompts.emplace_back(tokenizer->tokens(text));
+  if (prompts.empty()) prompts.emplace_back();
   Generator generator = generator_of(options);
   for (const std::string& name : generator.defaults().not_applied) {
     write_line("note", name + " of the model's generation config is not applied");
   }
   const Tokens eos = options.eos.value_or(generator.defaults().eos);
   at::Generator random = at::detail::createCPUGenerator(options.sampling.seed);
-  std::vector<std::optional<Tokens>> prompts(options.prompts.begin(), options.prompts.end());
-  if (prompts.empty()) prompts.emplace_back();
   for (const auto& prompt : prompts) {
-    write(generator(prompt, inputs, options.most_new, options.sampling, random, eos));
+    std::optional<TextPrinter> printer;
+    if (tokenizer) printer.emplace(*tokenizer);
+    const auto report = [&](const Tokens& tokens, bool is_last) {
+      if (printer) {
+        printer->print(tokens, is_last);
+      } else if (is_last) {
+        write(tokens);
+      }
+    };
+    generator(prompt, inputs, options.most_new, options.sampling, random, eos, report);
+    std::cout << std::endl;
   }
 }
 

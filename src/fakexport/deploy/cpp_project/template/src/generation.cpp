@@ -112,9 +112,9 @@ TensorsByName Call::run(const TensorsByName& inputs) {
   return outputs;
 }
 
-Tokens Generator::operator()(const std::optional<Tokens>& prompt, const TensorsByName& others,
-                             std::int64_t most_new, const Sampling& sampling, at::Generator& generator,
-                             const Tokens& eos) {
+void Generator::operator()(const std::optional<Tokens>& prompt, const TensorsByName& others,
+                           std::int64_t most_new, const Sampling& sampling, at::Generator& generator,
+                           const Tokens& eos, const std::function<void(const Tokens&, bool)>& report) {
   read_prompt(prompt, others, most_new);
   Tokens found;
   while (true) {
@@ -123,7 +123,9 @@ Tokens Generator::operator()(const std::optional<Tokens>& prompt, const TensorsB
     const std::int64_t token =
         sampling.chosen(defaults_.restricted(scores_, generated, is_last), generator);
     found.push_back(token);
-    if (is_last || std::count(eos.begin(), eos.end(), token)) return found;
+    const bool is_end = is_last || std::count(eos.begin(), eos.end(), token);
+    report(found, is_end);
+    if (is_end) return;
     step(token);
   }
 }

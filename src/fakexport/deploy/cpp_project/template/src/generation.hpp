@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -74,13 +75,15 @@ class Generator {
 
   const Defaults& defaults() const { return defaults_; }
 
-  // The new tokens of one sequence.
+  // Generates the new tokens of one sequence.
   //
   //   prompt  none for a model that is not given text
   //   others  further inputs of prefill by name
   //   eos     tokens that end the sequence; the one that did is the last of the result
-  Tokens operator()(const std::optional<Tokens>& prompt, const TensorsByName& others, std::int64_t most_new,
-                    const Sampling& sampling, at::Generator& generator, const Tokens& eos);
+  //   report  gets all new tokens after each of them, and whether the sequence ends there
+  void operator()(const std::optional<Tokens>& prompt, const TensorsByName& others, std::int64_t most_new,
+                  const Sampling& sampling, at::Generator& generator, const Tokens& eos,
+                  const std::function<void(const Tokens&, bool)>& report);
 
  private:
   void read_prompt(const std::optional<Tokens>& prompt, const TensorsByName& others, std::int64_t most_new);

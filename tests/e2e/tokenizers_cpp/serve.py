@@ -1,0 +1,34 @@
+"""Answer the requests of `tokenizers_c.cpp` with the tokenizers package."""
+
+from __future__ import annotations
+
+import sys
+
+from tokenizers import Tokenizer
+
+
+def main() -> None:
+    tokenizer: Tokenizer | None = None
+    while header := sys.stdin.buffer.readline().decode():
+        request, flag, length = header.split()
+        body = sys.stdin.buffer.read(int(length)).decode()
+        answer = ""
+        if request == "open":
+            tokenizer = Tokenizer.from_str(body)
+        elif request == "encode":
+            assert tokenizer is not None
+            ids = tokenizer.encode(body, add_special_tokens=flag == "1").ids
+            answer = " ".join(map(str, (len(ids), *ids)))
+        else:
+            assert tokenizer is not None
+            answer = tokenizer.decode([int(word) for word in body.split()], skip_special_tokens=flag == "1")
+        written = answer.encode()
+        sys.stdout.buffer.write(b"%d\n%s" % (len(written), written))
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception as error:  # As Rust says it.
+        sys.exit(f"called `Result::unwrap()` on an `Err` value: {error}")
