@@ -115,6 +115,21 @@ def test_tokens_of_a_prompt_in_ids_are_printed_as_text(built, llama, spelling) -
     assert done.stdout.decode() == SPELLED[1:] + "\n"
 
 
+def test_bytes_that_follow_each_other_are_printed_together(built, llama, spelling, tmp_path) -> None:
+    """`A` is a byte, and none any more when one follows that makes the bytes other than UTF-8."""
+    ids = Tokenizer.from_file(str(spelling[0])).encode(SPELLED).ids[:5]
+    vocabulary = dict(zip(("x", "<0x41>", "<end>", "<0xC3>", "y"), ids, strict=True))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+
+    options = ["--weights", spelling[1], "--prompt-ids", ids[0], "--max-new-tokens", 4]
+    done = generate(built[1], llama[1], *options, "--tokenizer", tmp_path / "tokenizer.json")
+
+    assert done.stdout.decode() == tokenizer.decode(ids[1:]) + "\n" == "\ufffd\ufffdy\n"
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

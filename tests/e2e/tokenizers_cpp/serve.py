@@ -19,6 +19,9 @@ def main() -> None:
             assert tokenizer is not None
             ids = tokenizer.encode(body, add_special_tokens=flag == "1").ids
             answer = " ".join(map(str, (len(ids), *ids)))
+        elif request == "piece":
+            assert tokenizer is not None
+            answer = tokenizer.id_to_token(int(body)) or ""
         else:
             assert tokenizer is not None
             answer = tokenizer.decode([int(word) for word in body.split()], skip_special_tokens=flag == "1")

@@ -15,7 +15,7 @@ namespace {
 struct Server {
   pid_t process;
   std::FILE *requests, *answers;
-  std::string decoded;
+  std::string decoded, piece;
 
   // A header with the length of the body, then the body; the answer has the same form. As in Rust, an error
   // ends the process.
@@ -48,7 +48,7 @@ TokenizerHandle tokenizers_new_from_str(const char* json, std::size_t len) {
   }
   ::close(to[0]);
   ::close(from[1]);
-  auto* server = new Server{process, ::fdopen(to[1], "w"), ::fdopen(from[0], "r"), {}};
+  auto* server = new Server{process, ::fdopen(to[1], "w"), ::fdopen(from[0], "r"), {}, {}};
   server->answer("open 0", {json, len});
   return server;
 }
@@ -78,6 +78,13 @@ void tokenizers_get_decode_str(TokenizerHandle handle, const char** data, std::s
   const auto* server = static_cast<Server*>(handle);
   *data = server->decoded.data();
   *len = server->decoded.size();
+}
+
+void tokenizers_id_to_token(TokenizerHandle handle, std::uint32_t id, const char** data, std::size_t* len) {
+  auto* server = static_cast<Server*>(handle);
+  server->piece = server->answer("piece 0", std::to_string(id));
+  *data = server->piece.data();
+  *len = server->piece.size();
 }
 
 void tokenizers_free(TokenizerHandle handle) {

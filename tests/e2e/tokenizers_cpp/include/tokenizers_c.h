@@ -20,5 +20,6 @@ void tokenizers_free_encode_results(TokenizerEncodeResult* results, std::size_t 
 void tokenizers_decode(TokenizerHandle handle, const std::uint32_t* data, std::size_t len,
                        int skip_special_token);
 void tokenizers_get_decode_str(TokenizerHandle handle, const char** data, std::size_t* len);
+void tokenizers_id_to_token(TokenizerHandle handle, std::uint32_t id, const char** data, std::size_t* len);
 void tokenizers_free(TokenizerHandle handle);
 }

@@ -13,4 +13,6 @@ Tokens Tokenizer::tokens(const std::string&) const { return {}; }
 
 std::string Tokenizer::text(const Tokens&) const { return {}; }
 
+bool Tokenizer::is_open(std::int64_t) const { return false; }
+
 }  // namespace runner

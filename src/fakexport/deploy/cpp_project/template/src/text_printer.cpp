@@ -9,6 +9,7 @@
 namespace runner {
 
 void TextPrinter::print(const Tokens& tokens, bool is_last) {
+  if (!is_last && tokenizer_.is_open(tokens.back())) return;
   constexpr std::string_view incomplete = "\xEF\xBF\xBD";  // U+FFFD, which the next token may complete.
   // All tokens again: what a decoder returns for one depends on those before it.
   std::string text = tokenizer_.text(tokens);

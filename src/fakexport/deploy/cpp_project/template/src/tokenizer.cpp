@@ -108,4 +108,12 @@ std::string Tokenizer::text(const Tokens& tokens) const {
   return {data, length};
 }
 
+bool Tokenizer::is_open(std::int64_t token) const {
+  const char* data = nullptr;
+  std::size_t length = 0;
+  tokenizers_id_to_token(handle_.get(), static_cast<std::uint32_t>(token), &data, &length);
+  const std::string_view piece(data, length);
+  return (length == 6 && piece.substr(0, 3) == "<0x" && piece.back() == '>') || text({token}).empty();
+}
+
 }  // namespace runner

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -21,6 +22,10 @@ class Tokenizer {
 
   // The text of ids, without special tokens. The bytes of a character that is not complete are U+FFFD.
   std::string text(const Tokens& tokens) const;
+
+  // Whether the next token may change the text of one that ends here: a decoder reads tokens of single bytes,
+  // `<0x41>`, that follow each other as one, and special tokens between them have no text.
+  bool is_open(std::int64_t token) const;
 
  private:
   std::shared_ptr<void> handle_;
