@@ -206,3 +206,22 @@ def test_a_family_generates_what_transformers_does(name, cpp_generate, tmp_path)
     done = generate(cpp_generate, project, *words)
 
     assert tokens(done) == eager(model, row, **inputs)
+
+
+@pytest.mark.exhaustive
+def test_a_first_token_is_forced_after_one_alone(cpp_generate, tmp_path) -> None:
+    """Translation: a decoder that starts from one token, then from two. Its tables are in no checkpoint."""
+    model: Any = NAMED["marian"].build()
+    model.generation_config.update(forced_bos_token_id=30)
+    model.save_pretrained(tmp_path)
+    compile(fe.bind(exported(tmp_path), tmp_path), project := tmp_path / "project", to="cpp-project")
+    start = torch.tensor([[0, 17]])
+    safetensors.save_file({"decoder_input_ids": start}, tmp_path / "in.safetensors")
+    row = prompt(21)
+
+    alone = generate(cpp_generate, project, "--prompt-ids", ids(row))
+    more = generate(cpp_generate, project, "--prompt-ids", ids(row), "--inputs", tmp_path / "in.safetensors")
+
+    assert tokens(alone) == eager(model, row)
+    assert tokens(more) == [found[1:] for found in eager(model, row, decoder_input_ids=start)]
+    assert tokens(alone)[0][0] == 30 != tokens(more)[0][0]
