@@ -23,8 +23,8 @@ pytestmark = [
 # evidence of each reason (`tests/retargeting.py`), and for nothing besides; all others are equal.
 DIFFERENT = {
     ATTENTION: """
-        audio-spectrogram-transformer axk1 axk2 bamba beit blip-2 canary cohere_asr conditional_detr
-        data2vec-audio deepseek_v2 deepseek_v3 deepseek_v32 deit depth_anything dinov2
+        audio-spectrogram-transformer audioflamingo3 axk1 axk2 bamba beit blip-2 canary cohere_asr
+        conditional_detr data2vec-audio deepseek_v2 deepseek_v3 deepseek_v32 deit depth_anything dinov2
         dinov2_with_registers dinov3_vit doge fuyu glm glm4 glm46v glm4_moe glm4_moe_lite glm4v
         glm4v_moe glm_image glm_moe_dsa glm_ocr glmasr gpt_neox granite_speech granite_speech_plus
         grounding-dino hubert ijepa inkling_text kimi_k25 laguna lasr_ctc mask2former minicpm3
