@@ -29,13 +29,13 @@ DIFFERENT = {
         glm4v glm4v_moe glm_image glm_moe_dsa glm_ocr glmasr gpt_neox granite_speech
         granite_speech_plus grounding-dino hubert ijepa inkling_text kimi_k25 laguna lasr_ctc
         mask2former minicpm3 minimax_m2 minimax_m3_vl mistral4 mistral_large4 mlcd mlcd_vision_model
-        mm-grounding-dino moonshine moonshine_streaming mt5 musicflamingo musicgen musicgen_melody
-        nemotron nemotron3_5_asr nemotron_asr_streaming oneformer parakeet_ctc parakeet_rnnt
-        parakeet_tdt persimmon phi phi3 phi4_multimodal pix2struct pixio pop2piano
-        prompt_depth_anything sam3 sam3_lite_text sapiens2 seamless_m4t seamless_m4t_v2 sew
-        speech-encoder-decoder stablelm swin t5 tipsv2 tipsv2_dpt umt5 unispeech unispeech-sat
-        vision-encoder-decoder vision-text-dual-encoder vit vit_mae vit_msn vivit vjepa2 voxtral
-        wav2vec2 wav2vec2-bert wav2vec2-conformer whisper xclip youtu zaya zoedepth""",
+        mm-grounding-dino moonshine moonshine_streaming moss_transcribe_diarize mt5 musicflamingo
+        musicgen musicgen_melody nemotron nemotron3_5_asr nemotron_asr_streaming oneformer
+        parakeet_ctc parakeet_rnnt parakeet_tdt persimmon phi phi3 phi4_multimodal pix2struct pixio
+        pop2piano prompt_depth_anything qwen2_audio sam3 sam3_lite_text sapiens2 seamless_m4t
+        seamless_m4t_v2 sew speech-encoder-decoder stablelm swin t5 tipsv2 tipsv2_dpt umt5 unispeech
+        unispeech-sat vision-encoder-decoder vision-text-dual-encoder vit vit_mae vit_msn vivit
+        vjepa2 voxtral wav2vec2 wav2vec2-bert wav2vec2-conformer whisper xclip youtu zaya zoedepth""",
     EXPERTS: """
         afmoe aria axk1 axk2 cohere2_moe deepseek_v2 deepseek_v4 dots1 ernie4_5_moe exaone_moe
         flex_olmo glm4_moe glm4_moe_lite glm4v_moe gpt_oss granitemoe granitemoe_swa

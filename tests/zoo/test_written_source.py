@@ -21,8 +21,9 @@ pytestmark = [
 # A decoder with and one without tied weights, convolutions, two towers.
 IN_CI = frozenset(("mixtral", "t5", "gpt2", "llama", "resnet", "clip"))
 
-# Why there is nothing to compare with: the program itself refuses the inputs with which it was exported.
-WITHOUT_OUTPUT = frozenset(("splinter",))
+# Why there is nothing to compare with: the program itself refuses the inputs with which it was exported. The
+# placeholders of a video are more than the positions of the small text model: eager refuses them too.
+WITHOUT_OUTPUT = frozenset(("splinter", "instructblipvideo"))
 
 
 @pytest.mark.parametrize(
