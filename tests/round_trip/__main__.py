@@ -1,6 +1,7 @@
 """The round trip of every architecture, into one folder; what is there already is not done again.
 
 `python -m tests.round_trip --work FOLDER [--only llama,timm:resnet18] [--steps write,open,stock,page]`
+`python -m tests.round_trip --work FOLDER --only llama --steps write,open,page-update` keeps the other rows
 `python -m tests.round_trip --work FOLDER [--only llama] --steps sizes,sizes-page`
 `python -m tests.round_trip --work FOLDER --only llama --steps sizes,sizes-update` keeps the other rows
 `python -m tests.round_trip --work FOLDER [--only llama] --steps ranks,ranks-page`, of types with a plan
@@ -23,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 STEPS = ("write", "open", "stock", "page")
-PAGES = ("page", "sizes-page", "sizes-update", "ranks-page")
+PAGES = ("page", "page-update", "sizes-page", "sizes-update", "ranks-page")
 MOST_BYTES = 12 << 30
 LIMIT_S = 300
 AT_ONCE = 25
@@ -50,6 +51,8 @@ def main() -> None:
             _in_processes(step, options.work, names)
     if "page" in steps:
         _write_page(options.work, options.timm_versions)
+    if "page-update" in steps:
+        _update_page(options.work)
     if "sizes-page" in steps:
         _write_sizes_page(options.work)
     if "sizes-update" in steps:
@@ -65,6 +68,14 @@ def _write_page(work: Path, timm_versions: str) -> None:
 
     of = {"transformers": _versions(), "timm": f"{timm_versions}, no GPU"}
     PAGE.write_text(render(rows_in(work), of), encoding="utf-8")
+
+
+def _update_page(work: Path) -> None:
+    from .page import PAGE, published, published_versions, render, rows_in
+
+    rows = {**published(), **{row.name: row for row in rows_in(work)}}
+    of = {**published_versions(), "transformers": _versions()}
+    PAGE.write_text(render([rows[name] for name in sorted(rows)], of), encoding="utf-8")
 
 
 def _write_sizes_page(work: Path, *, is_update: bool = False) -> None:

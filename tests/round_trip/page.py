@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from tests.architectures import ARCHITECTURES
 
 from .row import EQUAL, Row, is_difference, read_row
 
-__all__ = ["PAGE", "published", "render", "rows_in"]
+__all__ = ["PAGE", "published", "published_versions", "render", "rows_in"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "round_trip.md"
 
@@ -27,8 +28,8 @@ Each architecture of transformers is a small model made from its default config;
 family. All weights are different. It is exported twice with `dynamic_shapes="auto"`: for `cpu`, and for an
 `H100`, which is then bound with `devices={"cuda:0": "cpu"}`. It runs with two sets of sizes that the
 export did not see: every dimension that both programs leave open has another size, where the model takes one;
-in the second set the last row of the `attention_mask` ends in padding. *fixed*: no dimension is open, or the
-model takes no other size, and the example's sizes are run.
+in the second set the last row of the `attention_mask` ends in padding. *fixed*: no dimension is open, the
+model takes no other size, or no program with sizes that vary exports; then the example's sizes are run.
 
 Architectures with experts are exported in bfloat16, the dtype for which torch traces its own grouped product.
 
@@ -90,6 +91,12 @@ def published() -> dict[str, Row]:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     rows = (Row.parse(line) for line in lines if line.startswith("| `"))
     return {row.name: row for row in rows if row.class_name or row.cpu}
+
+
+def published_versions() -> dict[str, str]:
+    """Library -> with what its rows of the page as it is were measured."""
+    text = PAGE.read_text(encoding="utf-8")
+    return dict(re.findall(r"^## (\S+)\n\nMeasured with (.*?)\. [A\d]", text, re.MULTILINE))
 
 
 def _section(library: str, rows: Sequence[Row], versions: str) -> Iterable[str]:

@@ -51,9 +51,10 @@ def write_case(spec: str, folder: Path) -> None:
         _write_checkpoint(module, folder / "checkpoint")
         example = as_shapes(template)
         case["example"] = example
-        sets = _sizes(module, template, example, list(programs.values()))
+        fixed = _fixed_values(source, module)
+        sets = _sizes(module, template, fixed, example, list(programs.values()))
         for number, shapes in enumerate(sets or [example], start=1):
-            inputs, outputs, is_padded = _called(module, template, shapes, number)
+            inputs, outputs, is_padded = _called(module, template, fixed, shapes, number)
             save_file(inputs, folder / f"inputs-{number}.safetensors")
             save_file(_numbered(outputs), folder / f"outputs-{number}.safetensors")
             case["sizes"].append(shapes)
@@ -62,13 +63,13 @@ def write_case(spec: str, folder: Path) -> None:
 
 
 def _programs(spec: str, dtype: str) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
-    """Target -> why there is no program, and target -> program."""
+    """Target -> why there is no program, and target -> program; of one size, where none has others."""
     failures, programs = {}, {}
     for target in TARGETS:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                report = fe.check(spec, target=[target], dtype=dtype, dynamic_shapes="auto")
+            report = _checked(spec, target, dtype, "auto")
+            if report.verdicts[0].program is None:
+                report = _checked(spec, target, dtype, None)
         except SourceError as error:
             failures[target] = f"SourceError: {error}"
             continue
@@ -78,6 +79,12 @@ def _programs(spec: str, dtype: str) -> tuple[dict[str, str], dict[str, Exported
         else:
             programs[target] = program
     return failures, programs
+
+
+def _checked(spec: str, target: str, dtype: str, dynamic_shapes: str | None) -> Report:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fe.check(spec, target=[target], dtype=dtype, dynamic_shapes=dynamic_shapes)
 
 
 def _needs_library(program: ExportedProgram) -> bool:
@@ -109,7 +116,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def eager(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def eager(module: nn.Module, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors of the module's output, in order."""
     torch.manual_seed(_SEED)
     with torch.no_grad():
@@ -118,9 +125,7 @@ def eager(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.T
     return [leaf.detach() for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
 
 
-def _arguments(
-    module: nn.Module, inputs: Mapping[str, torch.Tensor]
-) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+def _arguments(module: nn.Module, inputs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     is_named = hasattr(module, "config")  # timm's models take one image, whatever they call it
     return ((), dict(inputs)) if is_named else (tuple(inputs.values()), {})
 
@@ -140,6 +145,12 @@ def template_of(source: Source, module: nn.Module, program: ExportedProgram) -> 
     return dict(zip(names, values, strict=True))
 
 
+def _fixed_values(source: Source, module: nn.Module) -> dict[str, Any]:
+    """The inputs that are no tensors, such as a grid of images: the program has them inside."""
+    given = source.example_inputs(module, "cpu", None).kwargs
+    return {name: value for name, value in given.items() if not isinstance(value, torch.Tensor)}
+
+
 def _write_checkpoint(module: nn.Module, folder: Path) -> None:
     if hasattr(module, "save_pretrained"):
         module.save_pretrained(folder)
@@ -151,6 +162,7 @@ def _write_checkpoint(module: nn.Module, folder: Path) -> None:
 def _sizes(
     module: nn.Module,
     template: Mapping[str, torch.Tensor],
+    fixed: Mapping[str, Any],
     example: Shapes,
     programs: list[ExportedProgram],
 ) -> list[Shapes]:
@@ -159,7 +171,7 @@ def _sizes(
         if not all(accepts(program, inputs) for program in programs):
             return False
         try:
-            eager(module, inputs)
+            eager(module, {**inputs, **fixed})
         except Exception:  # whatever the model raises for a size that it does not take
             return False
         return True
@@ -168,18 +180,22 @@ def _sizes(
 
 
 def _called(
-    module: nn.Module, template: Mapping[str, torch.Tensor], shapes: Shapes, number: int
+    module: nn.Module,
+    template: Mapping[str, torch.Tensor],
+    fixed: Mapping[str, Any],
+    shapes: Shapes,
+    number: int,
 ) -> tuple[dict[str, torch.Tensor], list[torch.Tensor], bool]:
     """Inputs, outputs, and whether a row is padded: in the second set, if the model takes it."""
     config = _config(module)
     if number > 1 and "attention_mask" in template:
         inputs = real_inputs(template, shapes, config, seed=number, is_padded=True)
         try:
-            return inputs, eager(module, inputs), True
+            return inputs, eager(module, {**inputs, **fixed}), True
         except Exception:
             pass
     inputs = real_inputs(template, shapes, config, seed=number, is_padded=False)
-    return inputs, eager(module, inputs), False
+    return inputs, eager(module, {**inputs, **fixed}), False
 
 
 def _config(module: nn.Module) -> Any:

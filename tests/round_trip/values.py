@@ -20,8 +20,8 @@ def real_inputs(
     """Tensors of these shapes with values as a model sees them.
 
     Args:
-        template: What the source derives for a real module; zeros stand for values that mean nothing, other
-            numbers (placeholder tokens, masks) stay.
+        template: What the source derives for a real module; zeros, and one float everywhere, stand for values
+            that mean nothing. Other numbers (placeholder tokens, masks) stay.
         shapes: The wanted ones. A size that grows repeats what stands last.
         config: Of the model, with its vocabulary and its special tokens; None where no input is text.
         seed: Of the values.
@@ -57,7 +57,8 @@ def _numbers(name: str, value: torch.Tensor, generator: torch.Generator) -> torc
     if name == "flattened_patches":  # The first two columns say where a patch lies.
         drawn[..., 0] = torch.arange(1, value.shape[1] + 1) // 4
         drawn[..., 1] = torch.arange(1, value.shape[1] + 1) % 4
-    return torch.where(value == 0, drawn, value)
+    is_filled = bool((value == value.flatten()[:1]).all())
+    return drawn if is_filled else torch.where(value == 0, drawn, value)
 
 
 def _plain_tokens(config: Any) -> list[int]:

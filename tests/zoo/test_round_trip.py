@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.architectures import ARCHITECTURES, sampled
 from tests.round_trip.page import published
 from tests.round_trip.row import EQUAL, Row, is_difference, read_row
+from tests.round_trip.values import real_inputs
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.zoo
@@ -73,6 +75,17 @@ def test_a_row_comes_back_from_the_page_as_it_went():
     row = Row("a-b", "Class", "float32", "x 2×3 → 4×5, 6×7", "equal", "a | b: c")
 
     assert Row.parse(row.text) == row
+
+
+def test_floats_that_are_one_number_everywhere_get_values():
+    sizes = {"pixel_values": (3, 4), "weights": (2, 3)}
+    template = {"pixel_values": torch.full((2, 4), 0.5), "weights": torch.tensor([[0.0, 1.0, 2.0]] * 2)}
+
+    inputs = real_inputs(template, sizes, None, seed=1, is_padded=False)
+
+    assert inputs["pixel_values"].unique().numel() == 12
+    assert inputs["weights"][:, 1:].tolist() == [[1.0, 2.0]] * 2
+    assert (inputs["weights"][:, 0] != 0).all()
 
 
 def test_every_row_is_of_an_architecture():
