@@ -47,7 +47,6 @@ A check that was refused, or that did not run, counts as not passed.
 
 {counts}
 {rule}
-
 A check took {seconds} s on average, and {slowest} s at most, on a machine that was busy with other work, and
 {median} MiB of memory ({most} MiB at most).
 

@@ -31,7 +31,7 @@ def timm_source(spec: str, name: str) -> Source:
         )
 
     def construct() -> nn.Module:
-        model: nn.Module = timm.create_model(name, pretrained=False)
+        model: nn.Module = timm.create_model(name, pretrained=False, dtype=torch.get_default_dtype())
         return model.eval()
 
     return Source(spec=spec, kind="timm", factory=construct, example_inputs=_image_inputs)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fakexport.sources.source_error import SourceError, did_you_mean
 
-__all__ = ["has_class", "is_inner", "model_class_for", "part_class_of", "text_part"]
+__all__ = ["is_inner", "model_class_for", "part_class_of", "text_part"]
 
 # From the most telling to the most general: a type that is in several is taken by the first.
 # Types with a masked and a causal head are encoders; the others of the causal ones are decoders.
@@ -85,11 +85,6 @@ def _assumed_class(config: Any) -> Any:
     # Of a composite type a class may be registered that takes but a part of it, or one of a related type.
     found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
     return found or next(iter(autos), None)
-
-
-def has_class(config: Any) -> bool:
-    """Return whether transformers has a model class for a default config."""
-    return _assumed_class(config) is not None
 
 
 def is_inner(config: Any) -> bool:

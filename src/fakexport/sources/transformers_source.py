@@ -34,7 +34,6 @@ from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library, note_default_config
 from fakexport.sources.training_labels import labelled_inputs
 from fakexport.sources.transformers_class import (
-    has_class,
     is_inner,
     model_class_for,
     part_class_of,
@@ -85,11 +84,14 @@ def transformers_source(
     with warnings.catch_warnings():
         # Model files use what torch deprecates (torch.jit.script), which says nothing about the user's model.
         warnings.simplefilter("ignore", DeprecationWarning)
-        if is_default and workload == FORWARD and not has_class(config):
-            of_whole = _in_whole(spec, config, part_class_of(config))
-            if of_whole is not None:
-                return replace(of_whole(False), in_whole=of_whole)
-        model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
+        try:
+            model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
+        except SourceError:
+            is_part = is_default and workload == FORWARD
+            of_whole = _in_whole(spec, config, part_class_of(config)) if is_part else None
+            if of_whole is None:
+                raise
+            return replace(of_whole(False), in_whole=of_whole)
         import_exporter()
         if quantization is not None:
             quantization.import_packages()

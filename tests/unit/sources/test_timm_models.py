@@ -43,7 +43,7 @@ def test_a_model_is_built_untrained_and_in_eval_mode(timm, name):
     module = source.factory()
 
     assert source.kind == "timm"
-    assert timm.calls == [(name, {"pretrained": False})]
+    assert timm.calls == [(name, {"pretrained": False, "dtype": torch.float32})]
     assert not module.training
 
 
