@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fakexport._torch.fake_tensors import (
     NEEDS_VALUES,
@@ -21,6 +22,7 @@ from fakexport._torch.fake_tensors import (
     quiet_fake_mode,
     real_to_fake,
     storage_identity,
+    unknown_values,
 )
 
 
@@ -197,3 +199,18 @@ def test_a_fake_of_a_sparse_tensor_keeps_its_layout(layout: str) -> None:
     assert (fake.layout, fake.shape, fake.dtype) == (real.layout, real.shape, real.dtype)
     assert (fake.sparse_dim(), fake.dense_dim()) == (real.sparse_dim(), real.dense_dim())
     assert meta_of(fake).layout == real.layout
+
+
+def test_unknown_values_are_as_unknown_as_in_an_export() -> None:
+    lengths = torch.tensor([2, 3])
+
+    with unknown_values({"lengths": lengths, "x": torch.zeros(5)}) as unknown:
+        first, second = unknown["lengths"].tolist()
+        padded = torch.nn.functional.pad(torch.repeat_interleave(unknown["lengths"]), (1, 0))
+        with pytest.raises(GuardOnDataDependentSymNode):
+            bool(first > second)
+        is_exporting = torch.compiler.is_exporting()
+
+    assert is_exporting
+    assert not torch.compiler.is_exporting()
+    assert not isinstance(padded.shape[0], int)

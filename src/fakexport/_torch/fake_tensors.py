@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
+from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -25,7 +27,9 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.meta_utils import MetaConverter
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import _disable_current_modes
 
+from .python_kernels import python_kernels
 from .real_execution import real_execution
 from .wrapper_subclasses import inner_tensors, is_wrapper
 
@@ -45,6 +49,7 @@ __all__ = [
     "quiet_fake_mode",
     "real_to_fake",
     "storage_identity",
+    "unknown_values",
 ]
 
 # Of which torch makes no alias.
@@ -73,6 +78,29 @@ def new_fake_mode() -> FakeTensorMode:
     # On the instance and not on the class: `copy.deepcopy` asks the object, so nothing of torch is patched.
     mode.__dict__["__deepcopy__"] = _SameMode(mode)
     return mode
+
+
+@contextmanager
+def unknown_values(tensors: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+    """Enter a fake mode of its own, in which values are as unknown as in a trace, and no other mode acts.
+
+    What needs a number raises, as in a trace; what `torch.export` can do with an unknown one works.
+
+    Yields:
+        Tensors of the same shapes, strides, dtypes and devices.
+    """
+    with (
+        _disable_current_modes(),
+        new_fake_mode(),
+        quiet_fake_mode(),
+        python_kernels(),
+        _compiling_state_context(),
+        _NonStrictTorchFunctionHandler(),
+    ):
+        yield {
+            name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+            for name, t in tensors.items()
+        }
 
 
 def is_fake_tensor(value: object) -> bool:

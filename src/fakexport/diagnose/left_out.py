@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 
@@ -51,7 +52,7 @@ def _omitted_inputs(
         if is_of_config
         else "write a factory that returns the model and all of its inputs"
     )
-    if unused is not None:
+    if unused is not None and all(isinstance(value, torch.Tensor) for value in inputs.kwargs.values()):
         fix += f"; to check the model without {names}, pass {_options(inputs)}"
     found = rule("FE104").diagnostic(
         notes=(*notes, lacks), fix=Fix(fix), module_path=unused.modules[0] if unused else None

@@ -39,7 +39,9 @@ def waveform(request: InputRequest) -> torch.Tensor:
     frames = request.setting("max_length")
     if bins is not None and request.setting("conv_stride") is None:
         return request.floats(request.batch, frames or 2 * FRAMES, bins)
-    channels = 1 if request.config.model_type in _CHANNELLED_TYPES else request.setting("audio_channels")
+    configs = (request.config, getattr(request.config, "audio_config", request.config))
+    has_channel = any(config.model_type in _CHANNELLED_TYPES for config in configs)
+    channels = 1 if has_channel else request.setting("audio_channels")
     return request.floats(request.batch, *([] if channels is None else [channels]), _samples(request))
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from fakexport.sources.component_places import FORWARD, Place, places
 from fakexport.sources.input_request import InputRequest, Underivable
 from fakexport.sources.listed_tensors import ListedTensors
 from fakexport.sources.source_error import first_line
+
+_OWN_STATE: Mapping[str, torch.Tensor] = MappingProxyType({})
+
+# The method with which most models look for the tokens that features are put in the place of.
+_COMPARING = "get_placeholder_mask"
+_FEATURES = {"image_features": "vision", "audio_features": "audio"}
 
 
 class _LanguageReached(BaseException):
@@ -26,6 +35,7 @@ class EncoderRun:
     """What happened before the language model.
 
     Args:
+        placed: How many features the model compared with its placeholder tokens, by role.
         features: What the model's own functions returned for an image or a sound, by role.
         connected: What the modules returned that project features, by path.
         encoded: What the encoders returned, by role.
@@ -34,6 +44,7 @@ class EncoderRun:
         is_complete: Whether the language model was reached, or the whole model ran.
     """
 
+    placed: dict[str, int] = field(default_factory=dict)
     features: dict[str, Any] = field(default_factory=dict)
     connected: dict[str, Any] = field(default_factory=dict)
     encoded: dict[str, Any] = field(default_factory=dict)
@@ -47,12 +58,15 @@ class EncoderRun:
         return "" if self.error is None else first_line(self.error)
 
 
-def run_encoders(request: InputRequest, inputs: Mapping[str, Any]) -> EncoderRun:
+def run_encoders(
+    request: InputRequest, inputs: Mapping[str, Any], *, state: Mapping[str, torch.Tensor] = _OWN_STATE
+) -> EncoderRun:
     """Run the model on inputs until it calls its language model.
 
     Args:
         request: Request of a model with placeholder tokens.
         inputs: Keyword inputs. Fake ones are made in the caller's recording: a model reads their values.
+        state: Parameters and buffers to run with. Default: the model's.
     """
     module, run = request.module, EncoderRun()
     found = places(module)
@@ -64,13 +78,16 @@ def run_encoders(request: InputRequest, inputs: Mapping[str, Any]) -> EncoderRun
                 stack.enter_context(_recorded(module, place, run.connected, place.path))
             elif place.role in ("vision", "audio"):
                 stack.enter_context(_recorded(module, place, run.encoded, place.role))
+        for part in module.modules():
+            if callable(getattr(type(part), _COMPARING, None)):
+                stack.enter_context(_counted(part, run.placed))
         for language in _language_models(module, found):
             stack.callback(language.register_forward_pre_hook(_stop, with_kwargs=True).remove)
         stack.enter_context(torch.no_grad())
         stack.enter_context(ListedTensors())
         stack.enter_context(_Written(run.written))
         try:
-            module(**inputs)
+            functional_call(module, dict(state), (), dict(inputs))
             run.is_complete = True
         except _LanguageReached:
             run.is_complete = True
@@ -89,6 +106,8 @@ def features_per_row(request: InputRequest, run: EncoderRun, role: str) -> int:
     Raises:
         Underivable: The model made no features, or another number for some rows.
     """
+    if role in run.placed:
+        return _of_rows(run.placed[role], request)
     features = run.features.get(role)
     if features is None and run.written:
         return _of_rows(run.written[-1], request)
@@ -153,6 +172,25 @@ def _language_models(module: Any, found: tuple[Place, ...]) -> list[nn.Module]:
         if id(part) not in inside
         and not any(encoder is inner for encoder in encoders for inner in part.modules())
     ]
+
+
+@contextmanager
+def _counted(part: Any, counts: dict[str, int]) -> Iterator[None]:
+    """Note how many features the part compares with its placeholder tokens."""
+    original: Callable[..., Any] = getattr(part, _COMPARING)
+    parameters = inspect.signature(original)
+
+    def compared(*args: Any, **kwargs: Any) -> Any:
+        for name, value in parameters.bind(*args, **kwargs).arguments.items():
+            if name in _FEATURES and isinstance(value, torch.Tensor):
+                counts[_FEATURES[name]] = value.numel() // value.shape[-1]
+        return original(*args, **kwargs)
+
+    object.__setattr__(part, _COMPARING, compared)
+    try:
+        yield
+    finally:
+        object.__delattr__(part, _COMPARING)
 
 
 @contextmanager

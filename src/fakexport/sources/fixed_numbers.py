@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["as_numbers"]
+__all__ = ["as_numbers", "fixed_note"]
 
 
 def as_numbers(module: nn.Module, name: str, tensor: torch.Tensor, numbers: list[Any]) -> list[Any]:
@@ -33,3 +34,8 @@ def as_numbers(module: nn.Module, name: str, tensor: torch.Tensor, numbers: list
     if is_new:
         module.register_forward_pre_hook(passed, with_kwargs=True)
     return numbers
+
+
+def fixed_note(names: Iterable[str]) -> str:
+    """Return a clause that tells of such inputs."""
+    return f"{', '.join(names)}: numbers that are fixed in the program"

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport._torch.fake_tensors import unknown_values
 from fakexport._torch.real_execution import real_execution
+from fakexport.sources.exporter_patches import exporter_patches
 from fakexport.sources.feature_counts import run_encoders
-from fakexport.sources.fixed_numbers import as_numbers
+from fakexport.sources.fixed_numbers import as_numbers, fixed_note
 from fakexport.sources.image_inputs import height_and_width
 from fakexport.sources.input_request import InputRequest, Underivable
 from fakexport.sources.source import ExampleInputs
@@ -21,16 +23,8 @@ GRID = "image_grid_thw"
 _MERGE_SIZES = "image_merge_sizes"
 TOWER_GRID = "grid_thw"
 
-# Types that read the grid in the middle of `forward`, where nothing can be computed before.
-_READERS = frozenset(
-    {
-        "ernie4_5_vl_moe",
-        "kimi_k25",
-        "muse_glimmer",
-        "muse_spark",
-        "video_llama_3",
-    }
-)
+# What of a grid is fixed in a program that reads it: also the lengths, whose number depends on its values.
+_FIXED = ("grid_thw", "merge_sizes", "cu_seqlens")
 
 
 def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> tuple[dict[str, Any], str]:
@@ -47,7 +41,6 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
     Raises:
         Underivable: The tower does not say how it cuts images into patches, or takes more than a grid.
     """
-    is_read = request.config.model_type in _READERS
     tower = _tower(request.module)
     patch = _number(tower, request, "patch_size")
     merge = _merge(tower, request)
@@ -59,8 +52,7 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
         is_image = (torch.arange(ids.shape[1]) < tokens_per_row).repeat(request.batch, 1)
         try:
             prepared = _of_text(request.module, is_image, token, grid)
-            of_tower = {} if is_read else _of_tower(tower, {TOWER_GRID: grid})
-            prepared |= {f"image_{name}": value for name, value in of_tower.items()}
+            of_tower = {f"image_{n}": value for n, value in _of_tower(tower, {TOWER_GRID: grid}).items()}
         except Exception as error:  # whatever a model raises that needs more than a grid
             raise Underivable(f"{GRID} is not enough: {first_line(error)}") from error
     inputs: dict[str, Any] = {
@@ -68,20 +60,22 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
         "attention_mask": torch.ones_like(ids),
         "pixel_values": _patches(request, rows * columns, _patch_shape(tower, patch)),
         **_merge_sizes(request, merge),
-        **{name: request.values(value) for name, value in {GRID: grid, **prepared}.items()},
+        **{name: request.values(value) for name, value in {GRID: grid, **prepared, **of_tower}.items()},
     }
-    _check(request, inputs)
-    for name in (GRID, _MERGE_SIZES) if is_read else ():
-        if name in inputs:
-            inputs[name] = as_numbers(request.module, name, inputs[name], inputs[name].tolist())
+    if _is_complete(request, inputs):
+        inputs = _as_traceable(request, inputs, of_tower)
+    prepared |= {
+        name: value for name, value in of_tower.items() if isinstance(inputs.get(name), torch.Tensor)
+    }
     note = f"one image of {columns * patch} x {rows * patch} pixels per row"
     if prepared:
         note += f"; {_computed(prepared, GRID)}"
     return inputs, note
 
 
-def _check(request: InputRequest, inputs: Mapping[str, Any]) -> None:
-    """Refuse an image whose features do not fit the text: a trace would leave that to the program's run.
+def _is_complete(request: InputRequest, inputs: Mapping[str, Any]) -> bool:
+    """Return whether the model gets to its language model. An image whose features do not fit the text is
+    refused: a trace would leave that to the program's run.
 
     Raises:
         Underivable: The model raises it of its own on these inputs. What needs values that fakes do not have
@@ -90,6 +84,30 @@ def _check(request: InputRequest, inputs: Mapping[str, Any]) -> None:
     run = run_encoders(request, inputs)
     if type(run.error) in (ValueError, RuntimeError):
         raise Underivable(f"eager mode fails on an image too: {run.reason}")
+    return run.is_complete
+
+
+def _as_traceable(
+    request: InputRequest, inputs: Mapping[str, Any], of_tower: Iterable[str]
+) -> dict[str, Any]:
+    """Return the inputs with which a trace gets to the language model: the same, unless the model asks for
+    values of the grid where `transformers.exporters` computes nothing. The grid is then numbers.
+
+    Args:
+        request: Request of the model.
+        inputs: With the grid and all that is computed of it.
+        of_tower: Names of what is computed for the tower.
+    """
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    state = {**dict(request.module.named_parameters()), **dict(request.module.named_buffers())}
+    with exporter_patches(), unknown_values({f".{n}": t for n, t in tensors.items()} | state) as unknown:
+        traced = {name: unknown.pop(f".{name}") for name in tensors}
+        run = run_encoders(request, {**inputs, **traced}, state=unknown)
+    if run.is_complete:
+        return dict(inputs)
+    fixed = [name for name in inputs if name.endswith(_FIXED)]
+    numbers = {name: as_numbers(request.module, name, inputs[name], inputs[name].tolist()) for name in fixed}
+    return {name: value for name, value in inputs.items() if name not in of_tower} | numbers
 
 
 def positions_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -142,18 +160,18 @@ def grid_tower_inputs(request: InputRequest) -> ExampleInputs:
             prepared = _of_tower(tower, known)
         patches = request.floats(request.batch * rows * columns, *_patch_shape(tower, patch))
         values = {name: request.values(value) for name, value in {**known, **prepared}.items()}
-        _check(request, {pixels: patches, **{name: values[name] for name in known}})
+        inputs = {pixels: patches, **values}
+        if _is_complete(request, {pixels: patches, **{name: values[name] for name in known}}):
+            inputs = _as_traceable(request, inputs, prepared)
     except Exception as error:  # whatever a model raises that needs more than a grid
         raise SourceError(
             f"{type(tower).__name__}: {TOWER_GRID} is not enough: {first_line(error)}"
         ) from error
-    return ExampleInputs(
-        kwargs={pixels: patches, **values},
-        assumptions=(
-            f"{request.batch} images of {columns * patch} x {rows * patch} pixels; "
-            f"{_computed(prepared, TOWER_GRID)}",
-        ),
-    )
+    note = f"{request.batch} images of {columns * patch} x {rows * patch} pixels"
+    computed = [name for name in prepared if isinstance(inputs.get(name), torch.Tensor)]
+    fixed = [name for name, value in inputs.items() if isinstance(value, list)]
+    more = fixed_note(fixed) if fixed else _computed(computed, TOWER_GRID)
+    return ExampleInputs(kwargs=inputs, assumptions=(f"{note}; {more}",))
 
 
 def _computed(prepared: Iterable[str], grid: str) -> str:

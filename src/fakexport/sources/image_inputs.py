@@ -99,10 +99,17 @@ def _size(request: InputRequest) -> tuple[int, int]:
         side = request.config.num_patches * 2 ** (len(request.config.channel_multiplier) - 1)
         return side, side
     size: Any = request.setting(
-        "image_size", "input_size", "img_size", "max_img_size", "crop_size", "resolution", default=USUAL_SIZE
-    )
+        "image_size", "input_size", "img_size", "max_img_size", "crop_size", "resolution"
+    ) or _size_of_timm(request)
     if isinstance(size, dict):
         size = (size.get("height", USUAL_SIZE), size.get("width", USUAL_SIZE))
     if isinstance(size, (list, tuple)):
         return (int(size[0]), int(size[-1]))
     return (int(size), int(size))
+
+
+def _size_of_timm(request: InputRequest) -> Any:
+    """Return the size of the images of a timm model that is a part of the model: no config has it."""
+    found = (getattr(part, "pretrained_cfg", None) for part in request.module.modules())
+    size = next((known["input_size"] for known in found if isinstance(known, dict)), (USUAL_SIZE,))
+    return size[-2:]

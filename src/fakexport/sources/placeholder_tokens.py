@@ -11,8 +11,9 @@ import torch
 
 from fakexport.sources.config_conflicts import conflict_of
 from fakexport.sources.feature_counts import features_per_row, run_encoders
+from fakexport.sources.fixed_numbers import fixed_note
 from fakexport.sources.image_grids import GRID, image_grid_inputs, positions_of
-from fakexport.sources.image_inputs import flattened_patches
+from fakexport.sources.image_inputs import flattened_patches, video
 from fakexport.sources.image_layouts import image_layouts
 from fakexport.sources.input_request import InputRequest, Underivable
 from fakexport.sources.sound_layouts import sound_layouts
@@ -75,6 +76,8 @@ _GUESS = 2
 # Characters of an error that a model raises.
 _LONGEST = 160
 
+_VIDEOS = "pixel_values_videos"
+
 # What a model is given to look at or to listen to. Other optional inputs leave no part of it out.
 _IMAGES = re.compile(r"\w*pixel_values\w*|flattened_patches")
 _SOUNDS = re.compile(r"(input|audio|speech)_(features|values)|audio_codes")
@@ -119,7 +122,11 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
     for is_content in (_IMAGES.fullmatch, _SOUNDS.fullmatch):
         names = [name for name in request.parameters if is_content(name)]
         # One input of a kind is enough: images and videos go through one tower.
-        if names and not {*names, "inputs"} & {*found, *omitted}:
+        if {*names, "inputs"} & {*found, *omitted}:
+            continue
+        if names == [_VIDEOS] and request.setting("video_token_id", "video_token_index") is None:
+            found[_VIDEOS] = video(request)
+        elif names:
             omitted[names[0]] = "no rule determines its shape"
     notes += _notes(found)
     return ExampleInputs(kwargs=found, assumptions=tuple(notes), omitted=omitted)
@@ -184,7 +191,7 @@ def _with_tokens(
 def _notes(found: Mapping[str, Any]) -> Iterator[str]:
     numbers = [name for name, value in found.items() if isinstance(value, list)]
     if numbers:
-        yield f"{', '.join(numbers)}: numbers that are fixed in the program"
+        yield fixed_note(numbers)
 
 
 def _token(request: InputRequest, modality: _Modality) -> int:

@@ -12,6 +12,9 @@ from fakexport.sources.input_request import InputRequest
 
 _MASKS = ("input_features_mask", "feature_attention_mask")
 
+# Samples of a sound that more strides divide than a second of it has (Muse Spark).
+_DIVISIBLE = 19_200
+
 # Settings that say how many bins a spectrogram has, and how many it has where none does (Gemma 4).
 _BINS = (
     "num_mel_bins",
@@ -34,6 +37,8 @@ def sound_layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
         sound = waveform(request)
         yield {name: sound, **_mask(request, ("padding_mask",), sound.shape[-1])}
         yield {name: sound.unsqueeze(1), **_mask(request, ("padding_mask",), sound.shape[-1])}
+        longer = request.floats(request.batch, *sound.shape[1:-1], _DIVISIBLE)
+        yield {name: longer, **_mask(request, ("padding_mask",), _DIVISIBLE)}
         return
     sound = features(request)
     spectrograms = [sound, sound.transpose(-1, -2).contiguous()]

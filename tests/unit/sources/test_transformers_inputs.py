@@ -9,6 +9,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 import fakexport as fe
 from fakexport.fake import fake_mode
 from fakexport.sources import SourceError, resolve
+from fakexport.sources.image_inputs import image
+from fakexport.sources.input_request import InputRequest
 from fakexport.sources.transformers_inputs import derive_inputs
 from tests.architectures.architecture import Architecture
 from tests.unit.sources.tiny_configs import TINY
@@ -17,6 +19,9 @@ from tests.unit.sources.tiny_configs import TINY
 GRIDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 # Vision towers alone: with windows; with a resampled table of positions.
 TOWERS = (pytest.param("qwen2_5_vl_vision", marks=pytest.mark.slow), "qwen3_vl_vision")
+
+# Towers that read the grid: they cut the image by it; they resample positions to it.
+READERS = ("glm_image_vision", pytest.param("cosmos3_edge_vision", marks=pytest.mark.slow))
 
 # Types with inputs whose names do not tell what they are.
 NAMED_OTHERWISE = (
@@ -77,6 +82,16 @@ def test_inputs_take_the_device_and_dtype_that_are_asked_for(tiny, model_type):
     assert {tensor.dtype for tensor in inputs.kwargs.values()} <= {torch.bfloat16, torch.int64}
 
 
+def test_an_image_has_the_size_of_the_timm_model_inside():
+    module = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    module.config = PretrainedConfig()
+    module[0].pretrained_cfg = {"input_size": (3, 48, 40)}
+
+    pixels = image(InputRequest(module, "cpu", torch.float32))
+
+    assert pixels.shape == (2, 3, 48, 40)
+
+
 def test_without_a_dtype_inputs_take_the_modules(tiny):
     source = tiny("vit")
     module = source.factory().to(torch.float64)
@@ -129,6 +144,23 @@ def test_a_vision_tower_alone_is_computed_as_transformers_computes_it(tmp_path, 
         expected = module(**of_grid).last_hidden_state
         found = bound.module()(**inputs)["last_hidden_state"]
 
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", READERS)
+def test_a_grid_is_numbers_where_a_trace_would_have_to_know_them(tmp_path, model_type):
+    source = resolve(Architecture(model_type, "", True).source(tmp_path).rstrip(":"))
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None).kwargs
+    pixels, grid = (name for name in inputs if not name.endswith("cu_seqlens"))
+    inputs[pixels].normal_()
+    bound = fe.bind(fe.export(source), module.state_dict())
+
+    with torch.no_grad():
+        expected = module(inputs[pixels], torch.tensor(inputs[grid])).last_hidden_state
+        found = bound.module()(**inputs)["last_hidden_state"]
+
+    assert isinstance(inputs[grid], list)
     assert torch.allclose(found, expected, atol=1e-5)
 
 
