@@ -18,7 +18,8 @@ from .failure import CaptureFailure
 __all__ = ["raises_in_eager_mode"]
 
 _OF_FAKES = re.compile(
-    r"DispatchKey|NotImplementedError|not allocated|FakeTensor|fake tensor|DynamicOutputShape|Unreplayable",
+    r"DispatchKey|NotImplementedError|not allocated|FakeTensor|fake tensor|DynamicOutputShape|DataDependent"
+    r"|Unreplayable",
     re.IGNORECASE,
 )
 
@@ -26,19 +27,18 @@ _OF_FAKES = re.compile(
 def raises_in_eager_mode(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], failure: CaptureFailure
 ) -> bool:
-    """Return whether `forward` raises the error of a capture without a trace too, at the same line.
+    """Return whether `forward` raises without a trace too, at the line that ended a capture.
 
-    It runs on fake tensors, under none of the patches of a trace: what it raises there is a fault of the
-    model, of its config or of the inputs.
+    The types may differ: where a trace runs a decomposition that raises ValueError, a kernel raises
+    RuntimeError. It runs on fake tensors, under none of the patches of a trace: what it raises there is a
+    fault of the model, of its config or of the inputs.
 
     Args:
         module, args, kwargs: As for `capture`.
         failure: What ended the capture.
     """
-    if failure.is_of_symbols or any("DataDependent" in name for name in failure.error_types):
-        return False  # Eager mode has no symbols.
-    if any(map(_OF_FAKES.search, (*failure.error_types, *failure.messages))):
-        return False  # Real tensors have data, and their devices kernels.
+    if failure.is_of_symbols or _is_of_fakes(failure):
+        return False  # Eager mode has no symbols; real tensors have data, and their devices kernels.
     mode = mode_of(module.parameters())
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -48,12 +48,17 @@ def raises_in_eager_mode(
         try:
             module(*args, **kwargs)
         except Exception as error:  # whatever a model raises
-            return _place(CaptureFailure.of(error)) == _place(failure)
+            found = CaptureFailure.of(error)
+            return _place(found) == _place(failure) and not _is_of_fakes(found)
     return False
 
 
-def _place(failure: CaptureFailure) -> tuple[Any, ...] | None:
-    """Return what is raised, and by which line."""
+def _is_of_fakes(failure: CaptureFailure) -> bool:
+    return any(map(_OF_FAKES.search, (*failure.error_types, *failure.messages)))
+
+
+def _place(failure: CaptureFailure) -> tuple[str, int] | None:
+    """Return which line raises; of an error without one, its type."""
     if not failure.spans:
-        return None
-    return failure.error_types[-1], failure.spans[-1].path, failure.spans[-1].line
+        return failure.error_types[-1], 0
+    return failure.spans[-1].path, failure.spans[-1].line

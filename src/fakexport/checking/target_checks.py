@@ -143,7 +143,8 @@ class TargetChecks:
                     verdict, found = self._judged(verdict, target, trace)
             return replace(verdict, timings=self._timings(clock)), _of_target(target, found)
         except ModelNotBuilt as error:
-            return failed(diagnose_build(error.__cause__ or error, topology=target.topology))
+            cause, published = error.__cause__ or error, self._request.source.published
+            return failed(diagnose_build(cause, topology=target.topology, published=published))
         except SubclassNotKept as error:
             return failed(diagnose_build(error))
         except (ValueError, TypeError) as error:
@@ -225,7 +226,9 @@ class TargetChecks:
         if captured.program is None or captured.recovered is None:
             assert captured.failure is not None
             assert explored is not None
-            found = diagnose_failure(captured.failure, explored, topology=target.topology)
+            found = diagnose_failure(
+                captured.failure, explored, topology=target.topology, published=request.source.published
+            )
             if request.degrees is not None:
                 found = tuple(in_rank(found, request.degrees.ranks))
             omitted = diagnose_left_out(request.source, None, built.module, inputs)

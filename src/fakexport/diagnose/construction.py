@@ -13,15 +13,18 @@ from fakexport.diagnostics import Diagnostic, Fix, Span
 from fakexport.fake import SubclassNotKept
 from fakexport.history import UnreplayableRead
 from fakexport.rules import rule
-from fakexport.sources import how_to_configure, how_to_install
+from fakexport.sources import how_to_install, is_of_default_config
 
 
-def diagnose_build(error: BaseException, *, topology: Topology | None = None) -> Diagnostic:
+def diagnose_build(
+    error: BaseException, *, topology: Topology | None = None, published: str | None = None
+) -> Diagnostic:
     """Return the diagnostic of a constructor that raised.
 
     Args:
         error: What the factory raised, with its traceback.
         topology: The target, if there is one.
+        published: What to pass in place of a library's default config.
     Reports:
         FE101 where a value was read that cannot be computed without data, FE103 where a tensor subclass
         cannot be kept, FE505 where a device does not exist, else FE102.
@@ -40,7 +43,7 @@ def diagnose_build(error: BaseException, *, topology: Topology | None = None) ->
     absent = absent_device_in_constructor(error, _last(spans), topology)
     if absent is not None:
         return absent
-    other = how_to_install(error) or how_to_configure(error)
+    other = how_to_install(error) or (published if is_of_default_config(error) else None)
     return rule("FE102").diagnostic(
         labels=labels_at(_last(spans), type(error).__name__),
         notes=(f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())),

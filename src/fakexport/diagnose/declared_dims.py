@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from torch.export import ExportedProgram
@@ -11,7 +12,7 @@ from fakexport._torch.guard_locations import Guard, guards_of_program
 from fakexport.capture import DynamicDim, DynamicDims, guard_span
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program import ProgramSummary
+from fakexport.program import ProgramSummary, facts_of
 from fakexport.rules import rule
 
 # Sizes of a declared range that are tried: all small ones, powers of two, and the ends.
@@ -68,17 +69,44 @@ def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
 def diagnose_numbers(program: ExportedProgram) -> Iterator[Diagnostic]:
     """Return the numbers among the inputs, whose values the program holds.
 
+    Those of a library's model are in one finding for an input: fakexport derived them, and a model that got
+    numbers reads them.
+
     Reports:
         FE207.
     """
+    numbers = _numbers(program)
+    if facts_of(program).source.startswith(_LIBRARIES):
+        inputs: dict[str, list[str]] = {}
+        for name, value in numbers:
+            inputs.setdefault(_OF_LIST.sub("", name), []).append(repr(value))
+        for name, values in inputs.items():
+            yield rule("FE207").diagnostic(
+                notes=(f"{name} is {', '.join(values)} in the program, which accepts no other",),
+                fix=Fix(
+                    f"export one program for each value of {name} that is used: the model reads it in "
+                    "Python, and no program takes it as an input"
+                ),
+            )
+        return
+    for name, value in numbers:
+        yield rule("FE207").diagnostic(
+            notes=(f"{name} is {value!r} in the program, which accepts no other",),
+            fix=Fix(f"pass {name} as a 0-d (scalar) tensor, or remove it from the inputs"),
+        )
+
+
+_LIBRARIES = ("hf:", "diffusers:", "timm:")
+_OF_LIST = re.compile(r"(_[0-9]+)+$")
+
+
+def _numbers(program: ExportedProgram) -> Iterator[tuple[str, int | float]]:
     for spec in program.graph_signature.input_specs:
         if spec.kind is not InputKind.USER_INPUT or not isinstance(spec.arg, ConstantArgument):
             continue
-        if type(spec.arg.value) in (int, float):
-            yield rule("FE207").diagnostic(
-                notes=(f"{spec.arg.name} is {spec.arg.value!r} in the program, which accepts no other",),
-                fix=Fix(f"pass {spec.arg.name} as a 0-d (scalar) tensor, or remove it from the inputs"),
-            )
+        value = spec.arg.value
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield spec.arg.name, value
 
 
 def _narrowed(

@@ -18,8 +18,9 @@ from torch.fx import Node
 from fakexport._torch.operator_schema import argument_names, argument_values
 from fakexport.diagnose.kernel_dtypes import kind_of, refused_kinds
 from fakexport.diagnose.labels import labels_at
+from fakexport.diagnose.repairs import IN_FLOAT32
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program import Visit, operator_name, walk
+from fakexport.program import Visit, facts_of, operator_name, walk
 from fakexport.rules import rule
 
 _LAYER = ("input", "weight")
@@ -71,6 +72,7 @@ _NORMS_ON_CPU = {
     "aten.instance_norm.default": (*_LAYER, "bias", "running_mean", "running_var"),
 }
 _OPERANDS: Mapping[str, tuple[str, ...]] = {**_ONE_DTYPE, **_NORMS, **_NORMS_ON_CPU}
+_LOWER = ("bfloat16", "float16")
 _INTEGERS = (torch.int64, torch.int32)
 # An argument that chooses elements, and what it may be.
 _CHOOSING: Mapping[str, tuple[str, tuple[torch.dtype, ...]]] = {
@@ -142,7 +144,7 @@ def diagnose_dtypes(program: ExportedProgram) -> Iterator[Diagnostic]:
     for visit in walk(program):
         refusal = _refusal(visit.node)
         if refusal is not None and not _is_autocast(visit):
-            yield _diagnostic(visit, refusal)
+            yield _diagnostic(visit, refusal, is_lowered=facts_of(program).dtype in _LOWER)
 
 
 def _refusal(node: Node) -> _Refusal | None:
@@ -301,13 +303,15 @@ def _is_autocast(visit: Visit) -> bool:
     return any(is_on.values())
 
 
-def _diagnostic(visit: Visit, refusal: _Refusal) -> Diagnostic:
+def _diagnostic(visit: Visit, refusal: _Refusal, *, is_lowered: bool) -> Diagnostic:
+    """Return FE209. Where a lower dtype was asked for, float32 is what the model's code computes in."""
     name = operator_name(visit.node)
     found = ", ".join(f"{argument} {_short(dtype)}" for argument, dtype in refusal.operands.items())
+    before = f"{IN_FLOAT32}, or " if is_lowered and torch.float32 in refusal.operands.values() else ""
     return rule("FE209").diagnostic(
         labels=labels_at(visit.span, f"`{name}` gets {found}"),
         notes=(f"{visit.module_path or 'the model'}: dtype mismatch in `{name}`: {found}",),
-        fix=Fix(f"convert before the call: {refusal.fix}"),
+        fix=Fix(f"{before}convert before the call: {refusal.fix}"),
         node=visit.node.name,
         module_path=visit.module_path or None,
     )

@@ -32,7 +32,7 @@ from fakexport.diagnose.operators import (
     transform_lost,
     unsupported_python,
 )
-from fakexport.diagnose.repairs import NO_REPAIR, forward_repair
+from fakexport.diagnose.repairs import GENERAL, NO_REPAIR, OF_CALL, forward_repair
 from fakexport.diagnostics import Diagnostic, Fix, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.rules import rule
@@ -43,7 +43,11 @@ Detector = Callable[[CaptureFailure], Diagnostic | tuple[Diagnostic, ...] | None
 
 
 def diagnose_failure(
-    failure: CaptureFailure, exploration: Exploration | None = None, *, topology: Topology | None = None
+    failure: CaptureFailure,
+    exploration: Exploration | None = None,
+    *,
+    topology: Topology | None = None,
+    published: str | None = None,
 ) -> tuple[Diagnostic, ...]:
     """Return the diagnostics of a capture that failed: what stopped it, then what else is in its way.
 
@@ -52,6 +56,7 @@ def diagnose_failure(
         exploration: What was found by going on after it. A problem that was found after assumptions names
             them, since it may follow from them.
         topology: The target, if there is one.
+        published: What to pass in place of a library's default config.
     Reports:
         FE103, FE201, FE203 to FE206, FE208, FE210, FE301 to FE304, FE401, FE404, FE405, FE502, FE505 where
         their marks are found, else FE202.
@@ -60,7 +65,7 @@ def diagnose_failure(
         return (subclass_not_kept(failure.error, failure.spans),)
     found = list(_diagnosed(failure, topology))
     if exploration is not None and exploration.is_eager_fault and found[0].code == "FE202":
-        found[0] = _with_eager_fault(found[0])
+        found[0] = _with_eager_fault(found[0], published)
     for problem in exploration.problems if exploration else ():
         if _follows_from_assumptions(problem) and absent_device(problem.failure, topology) is None:
             continue
@@ -72,7 +77,30 @@ def diagnose_failure(
                 known = found[same]
                 fix = diagnostic.fix if problem.failure.call is not None else known.fix
                 found[same] = replace(known, count=max(known.count, diagnostic.count), fix=fix)
-    return tuple(found)
+    return tuple(_with_constant(each, exploration) for each in found)
+
+
+def _with_constant(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
+    """Return FE201 with the answer that lets the model export, where a trace with it came to its end.
+
+    That is known where nothing was made up, and every condition had one answer.
+    """
+    if found.code != "FE201" or exploration is None or not exploration.is_complete or found.primary is None:
+        return found
+    assumed = exploration.assumptions
+    if not all(each.is_branch for each in assumed) or len({each.span for each in assumed}) < len(assumed):
+        return found
+    text = source_text(found.primary.span)
+    answer = next((each.text for each in assumed if each.span == found.primary.span), None)
+    if answer is None or text is None or found.fix is None or GENERAL not in found.fix.message:
+        return found
+    value = answer.rpartition(" ")[2]
+    put = (
+        f"set `{text} = {value}` before this line" if text.isidentifier() else f"write `{value}` in its place"
+    )
+    return replace(
+        found, fix=Fix(f"if {answer} for every input, {put}: the trace then ends; if not, {GENERAL}")
+    )
 
 
 def diagnose_assumptions(exploration: Exploration) -> Iterator[str]:
@@ -182,15 +210,19 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     )
 
 
-def _with_eager_fault(diagnostic: Diagnostic) -> Diagnostic:
-    """Return FE202 with the word that the fault is not of the trace."""
+def _with_eager_fault(diagnostic: Diagnostic, published: str | None) -> Diagnostic:
+    """Return FE202 with the word that the fault is not of the trace.
+
+    Where nobody chose the config, the sizes and types at the line are of no model: what would make the line
+    work by itself is not the repair. Dtypes and missing inputs are the call's.
+    """
     first, *others = diagnostic.notes or ("the error has no message",)
-    is_unknown = diagnostic.fix is None or diagnostic.fix.message == NO_REPAIR
-    return replace(
-        diagnostic,
-        notes=(f"eager mode raises it too: {first}", *others),
-        fix=_NOT_OF_THE_TRACE if is_unknown else diagnostic.fix,
-    )
+    fix = diagnostic.fix
+    if published is not None and not (fix and OF_CALL.match(fix.message)):
+        fix = Fix(published)
+    elif fix is None or fix.message == NO_REPAIR:
+        fix = _NOT_OF_THE_TRACE
+    return replace(diagnostic, notes=(f"eager mode raises it too: {first}", *others), fix=fix)
 
 
 _NOT_OF_THE_TRACE = Fix(

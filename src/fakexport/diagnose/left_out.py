@@ -27,11 +27,11 @@ def diagnose_left_out(
     Reports:
         FE104 and FE105, each at most once.
     """
-    return (*_quantization(source, module), *_omitted_inputs(program, module, inputs))
+    return (*_quantization(source, module), *_omitted_inputs(source, program, module, inputs))
 
 
 def _omitted_inputs(
-    program: ExportedProgram | None, module: nn.Module, inputs: ExampleInputs
+    source: Source, program: ExportedProgram | None, module: nn.Module, inputs: ExampleInputs
 ) -> tuple[Diagnostic, ...]:
     """Return FE104 where the program lacks a part of the model, as an input of it was not derived.
 
@@ -48,7 +48,7 @@ def _omitted_inputs(
     lacks = f"the model may fail because it lacks {names}" if unused is None else _sentence(unused)
     is_of_config = any("eager mode fails" in reason for reason in inputs.omitted.values())
     fix = (
-        "take the config of a published model, `hf:ORG/NAME`, or correct this one"
+        (source.published or "correct the config")
         if is_of_config
         else "write a factory that returns the model and all of its inputs"
     )

@@ -36,40 +36,63 @@ def branch_repair(span: Span | None) -> str:
             listed = re.sub(r"^\((.*?),?\)$", r"[\1]", _text(items))
             isin = f"torch.isin({_text(value)}, torch.tensor({listed}, device={_text(value)}.device))"
             return f"ask with `{isin}`, and choose with `torch.where`"
+        case ast.Call(func=function) if "distributions." in _text(function):
+            assert isinstance(expression, ast.Call)
+            unchecked = ast.keyword("validate_args", ast.Constant(False))
+            call = ast.Call(function, expression.args, [*expression.keywords, unchecked])
+            return f"leave the check of its arguments out: `{_text(call)}`"
     if condition is not None and expression is not None:
-        return _statement_repair(condition, expression)
-    return "compute both sides and choose with `torch.where`, or branch with `torch.cond`"
+        return _statement_repair(condition, expression, span)
+    return _general(GENERAL, span)
 
 
-def _statement_repair(condition: ast.If | ast.IfExp | ast.While | ast.Assert, asked: ast.expr) -> str:
+def _statement_repair(
+    condition: ast.If | ast.IfExp | ast.While | ast.Assert, asked: ast.expr, span: Span | None
+) -> str:
     test = _text(condition.test)
+    mask = _mask(asked)
     match condition:
         case ast.Assert():
             return f"skip the check while exporting: `assert torch.compiler.is_exporting() or {_text(asked)}`"
-        case ast.If(body=[ast.Raise()], orelse=[]):
+        case ast.If(body=[ast.Raise() | ast.Break() as left], orelse=[]):
             wrapped = f"({test})" if isinstance(condition.test, ast.BoolOp) else test
-            return f"skip the check while exporting: `if not torch.compiler.is_exporting() and {wrapped}:`"
+            skipped = "check" if isinstance(left, ast.Raise) else "early end of the loop"
+            return (
+                f"skip the {skipped} while exporting: `if not torch.compiler.is_exporting() and {wrapped}:`"
+            )
         case ast.IfExp():
             chosen = f"torch.where({test}, {_text(condition.body)}, {_text(condition.orelse)})"
             return (
                 f"compute both sides: `{chosen}`"
                 if condition.test is asked or test == _text(asked)
-                else _GENERAL
+                else _general(GENERAL, span)
             )
         case ast.If(
             body=[ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None))], orelse=[]
         ):
             return f"remove these lines: `{name}` is then always applied, even where it masks nothing"
-    mask = _mask(asked)
+        case ast.If(body=[ast.Assign(targets=[ast.Subscript(slice=ast.Name(id=name))])], orelse=[]):
+            if name == mask and test == _text(asked):
+                return f"remove the condition: where nothing is set in `{mask}`, its line changes nothing"
     if mask is not None and isinstance(condition, ast.If) and not condition.orelse and test != _text(asked):
         return (
             f"leave `{_text(asked)}` out of the condition: `{mask}` is then always applied, which changes "
             "nothing where it masks nothing"
         )
-    return _GENERAL
+    return _general(GENERAL, span)
 
 
-_GENERAL = "compute both sides and choose with `torch.where`, or branch with `torch.cond`"
+def _general(repair: str, span: Span | None) -> str:
+    """Return what is said of every line of a kind; in a library's code, that no setting is known."""
+    is_library = span is not None and "site-packages" in span.path
+    return (
+        f"no fix is known that leaves the library's code as it is; in the code: {repair}"
+        if is_library
+        else repair
+    )
+
+
+GENERAL = "compute both sides and choose with `torch.where`, or branch with `torch.cond`"
 
 
 def number_repair(span: Span | None) -> str:
@@ -88,7 +111,7 @@ def number_repair(span: Span | None) -> str:
             return f"use `{_text(value)}.{name}().item()` in place of Python's `{name}`"
     if span is not None and is_formatted(span):
         return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
-    return "use a number that is known without the data: a configuration value or a shape"
+    return _general("use a number that is known without the data: a configuration value or a shape", span)
 
 
 def size_repair(span: Span | None) -> str:
@@ -118,7 +141,9 @@ def size_repair(span: Span | None) -> str:
         # Only these have another implementation; the setting changes nothing for others (LongCat-Flash).
         has_others = span is not None and "@use_experts_implementation" in "".join(getlines(span.path))
         return f"{loop}, {_EXPERTS}" if has_others else loop
-    return "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`"
+    return _general(
+        "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`", span
+    )
 
 
 def _opposite(expression: ast.expr) -> str:
@@ -141,6 +166,19 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
     (
         re.compile(r"forward\(\) missing \d+ required positional arguments?: (.+)"),
         lambda m: f"pass the missing input with --input: {m[1]}",
+    ),
+    (
+        re.compile(r"[Mm]ake sure that `(\w+)` (?:is|are) passed"),
+        lambda m: f"pass the missing input with --input: {m[1]}",
+    ),
+    (
+        re.compile(
+            r"expected scalar type \S*(?:float32|Float|bfloat16|BFloat16|float16|Half) but found"
+            r"|Unsupported dtype (?:BFloat16|Half)",
+        ),
+        lambda m: (
+            f"{IN_FLOAT32}, or convert at this line, so that its operands have one dtype that it accepts"
+        ),
     ),
     (
         re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'"),
@@ -225,6 +263,9 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
         ),
     ),
 )
+IN_FLOAT32 = "check the model in float32, `--dtype float32`"
+# What starts so is about the call, and not about the model.
+OF_CALL = re.compile("pass the missing input|name the library|install the package|check the model in float32")
 NO_REPAIR = (
     "no fix is known for this error: if eager mode raises it too, compare the shapes and dtypes at this line "
     "with what the operator expects; if not, move the line out of `forward`"

@@ -14,7 +14,8 @@ without fakexport. Sometimes the constructor does something that a fake tensor c
 pointer, load a state dict into itself, call into a C library. The original error is passed on as a note.
 """,
     how_to_repair="""
-Call the factory in plain Python. If it fails there too, fix the arguments at the marked line. If it fails
+Where a library's own default config cannot build the model, pass that of a published model. Else call the
+factory in plain Python. If it fails there too, fix the arguments at the marked line. If it fails
 only under fakexport, move the work that needs data out of the constructor, into a method that is called
 once the weights are loaded.
 """,

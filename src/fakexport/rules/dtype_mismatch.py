@@ -17,7 +17,8 @@ program raises when it runs.
 """,
     how_to_repair="""
 Convert the operands to one dtype before the call: `x.to(self.linear.weight.dtype)`. If the example inputs
-have a dtype that the deployed model never gets, correct them in the factory. If the model is meant to run
+have a dtype that the deployed model never gets, correct them in the factory. A model that creates float32
+tensors whatever dtype it is asked for can be checked in it: `--dtype float32`. If the model is meant to run
 in mixed precision, put the call under `torch.autocast`: the program keeps that region, whose operators
 convert.
 """,

@@ -16,7 +16,8 @@ read from a tensor with `.item()` before it was passed. The export itself succee
     how_to_repair="""
 If the number varies, pass a 0-d (scalar) tensor: it stays an input of the program. If it is part of the
 configuration, remove it from the inputs and make it a default of `forward` or an attribute of the module:
-then no one expects that it can be changed.
+then no one expects that it can be changed. A library's model that reads its numbers, such as the sizes of
+images of `hf:llava_next`, needs one program for each value.
 """,
     failing_model="""
 import torch

@@ -13,7 +13,7 @@ from fakexport.sources.known_masks import known_masks
 from fakexport.sources.operator_library import load_operator_library
 from fakexport.sources.resolve import resolve
 from fakexport.sources.source import ExampleInputs, Source
-from fakexport.sources.source_error import SourceError, how_to_configure, how_to_install
+from fakexport.sources.source_error import SourceError, how_to_install, is_of_default_config
 from fakexport.sources.workload import CacheForm, ExportedWorkload, Workload, WorkloadName, exported_workload
 
 __all__ = [
@@ -35,10 +35,10 @@ __all__ = [
     "constructed",
     "dtype_text",
     "exported_workload",
-    "how_to_configure",
     "how_to_install",
     "input_name",
     "inputs_from_specs",
+    "is_of_default_config",
     "known_masks",
     "load_operator_library",
     "lora_layers",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from fakexport.error import type_and_line
 from fakexport.sources.config_limits import within_limits
 from fakexport.sources.diffusers_config import VAE_HALVES, DiffusersModel, Pipeline, described, model_of
 from fakexport.sources.diffusers_halves import HALVES, half_class, half_inputs, has_halves
@@ -15,9 +16,9 @@ from fakexport.sources.diffusers_inputs import derive_inputs
 from fakexport.sources.python_factory import no_inputs
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.source import ExampleInputs, Source
-from fakexport.sources.source_error import SourceError, import_library
+from fakexport.sources.source_error import SourceError, import_library, note_default_config
 from fakexport.sources.transformers_config import read_settings
-from fakexport.sources.transformers_source import transformers_source
+from fakexport.sources.transformers_source import raised_anyway, transformers_source
 
 
 def diffusers_source(spec: str, name: str) -> Source:
@@ -47,8 +48,18 @@ def _model(spec: str, found: DiffusersModel, half: str | None = None) -> Source:
     quantization = _quantization(settings.get("quantization_config"))
 
     def construct() -> nn.Module:
+        def build() -> nn.Module:
+            built: nn.Module = model_class.from_config(dict(settings))
+            return built
+
         with within_limits(spec):
-            module: nn.Module = model_class.from_config(dict(settings))
+            try:
+                module = build()
+            except Exception as error:
+                is_default = not settings and hasattr(model_class, "from_config")
+                if is_default and raised_anyway(build) == type_and_line(error):
+                    note_default_config(error, "diffusers", model_class.__name__)
+                raise
         _keep_in_float32(module)
         if quantization is not None:
             quantization.leave_out(module, "fakexport does not run the quantizers of diffusers")
@@ -69,7 +80,13 @@ def _model(spec: str, found: DiffusersModel, half: str | None = None) -> Source:
         component=half,
         parts=parts if has_both and half is None else None,
         quantization=quantization,
+        published=None if settings else _PUBLISHED,
     )
+
+
+_PUBLISHED = (
+    "pass the config of a published model: `diffusers:ORG/NAME`, or `diffusers:FOLDER` with its config.json"
+)
 
 
 def _quantization(settings: object) -> Quantization | None:

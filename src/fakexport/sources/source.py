@@ -80,6 +80,8 @@ class Source:
         in_whole: Returns the source of the same as a component of another model, which determines its example
             inputs; takes whether a size of them may vary. None: its config determines them.
         adapter: The adapter that is on the model, and the names of its weights; None where there is none.
+        published: What to pass where the model is a library's default, and its config is at fault, as an
+            imperative clause; None for a model that the user described.
         parallel: The rank whose part of the model this is; None for all of it.
     """
 
@@ -96,4 +98,5 @@ class Source:
     parts: Callable[[str, str], Source] | None = None
     in_whole: Callable[[bool], Source] | None = None
     adapter: Any = None
+    published: str | None = None
     parallel: Any = None

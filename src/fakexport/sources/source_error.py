@@ -18,9 +18,9 @@ __all__ = [
     "SourceError",
     "did_you_mean",
     "first_line",
-    "how_to_configure",
     "how_to_install",
     "import_library",
+    "is_of_default_config",
     "note_default_config",
 ]
 
@@ -46,10 +46,7 @@ _OF_ONE_TORCH = frozenset(
 )
 # transformers' `requires_backends` for a package that is not installed.
 _ASKED_BY_TRANSFORMERS = re.compile(r"requires the (\w+) library but it was not found in your environment")
-_DEFAULT_CONFIG = "transformers' own default config cannot build"
-_PUBLISHED_CONFIG = (
-    "pass the config of a published model: `hf:ORG/NAME`, or `hf:FOLDER` with its config.json in the folder"
-)
+_DEFAULT_CONFIG = "own default config cannot build"
 _BUILD = re.compile(r"cpu|xpu|cu[0-9]+|rocm[0-9.]+")
 
 
@@ -114,25 +111,21 @@ def import_library(package: str, spec: str) -> Any:
         raise SourceError(f"{spec}: {package} cannot be imported: {first_line(error)}") from error
 
 
-def note_default_config(error: Exception, class_name: str) -> None:
-    """Add to an error of a constructor that the default config of transformers is its cause.
+def note_default_config(error: Exception, library: str, class_name: str) -> None:
+    """Add to an error of a constructor that the default config of a library is its cause.
 
     Args:
-        error: What transformers raises, with and without fakexport. A missing package is another cause.
+        error: What the library raises, with and without fakexport. A missing package is another cause.
+        library: Its name.
         class_name: The class.
     """
     if not isinstance(error, ImportError):
-        error.add_note(f"{_DEFAULT_CONFIG} {class_name}: it raises the same without fakexport")
+        error.add_note(f"{library}' {_DEFAULT_CONFIG} {class_name}: it raises the same without fakexport")
 
 
-def how_to_configure(error: BaseException) -> str | None:
-    """Return which config to pass instead, or None if the config is not known as the cause.
-
-    Args:
-        error: What a constructor raised.
-    """
-    notes = getattr(error, "__notes__", ())
-    return _PUBLISHED_CONFIG if any(note.startswith(_DEFAULT_CONFIG) for note in notes) else None
+def is_of_default_config(error: BaseException) -> bool:
+    """Return whether the default config of a library is known as the cause of an error."""
+    return any(_DEFAULT_CONFIG in note for note in getattr(error, "__notes__", ()))
 
 
 def how_to_install(error: BaseException) -> str | None:

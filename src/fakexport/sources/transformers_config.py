@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 from fakexport.files import read_file
 from fakexport.sources.config_limits import check_settings, nothing_downloaded
 from fakexport.sources.quantization import Quantization
-from fakexport.sources.source_error import SourceError, did_you_mean, first_line
+from fakexport.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
 
 _MOST_BYTES = 16 << 20
 _PLACEHOLDERS = (
@@ -32,7 +34,29 @@ def default_config(model_type: str) -> Any:
         SourceError: No such type (with the nearest), or it has no default config.
     """
     place = f"hf:{model_type}"
-    return _config(_config_class(model_type, place), {}, place)
+    config_class = _config_class(model_type, place)
+    try:
+        return _config(config_class, {}, place)
+    except SourceError as error:
+        cause = error.__cause__
+        how = None if cause is None else how_to_install(cause) or published_config(config_class)
+        raise (error if how is None else SourceError(f"{error}: {how}")) from cause
+
+
+def published_config(config_class: Any) -> str:
+    """Return what to pass in place of a default config, as an imperative clause.
+
+    It names the model that transformers documents for the type, or for another one of the same file.
+    """
+    texts = (inspect.getsource(each) for each in (config_class, sys.modules[config_class.__module__]))
+    named = next((found[1] for text in texts if (found := _DOCUMENTED.search(text))), None)
+    how = "`hf:ORG/NAME`" if named is None else f"`hf:{named}`, which transformers documents"
+    return f"pass the config of a published model: {how}, or `hf:FOLDER` with its config.json in the folder"
+
+
+_LONGEST_REASON = 200  # Some list all model types that there are.
+# The argument of transformers' `auto_docstring`.
+_DOCUMENTED = re.compile(r"\bcheckpoint=[\"']([\w.-]+/[\w.-]+)[\"']")
 
 
 def whole_type(config: Any) -> str | None:
@@ -206,4 +230,6 @@ def _config(config_class: Any, settings: dict[str, Any], place: str) -> Any:
         with nothing_downloaded():
             return config_class.from_dict(settings)
     except Exception as error:  # each config validates in its own way
-        raise SourceError(f"{place}: {config_class.__name__} refuses it: {first_line(error)}") from error
+        said = first_line(error)
+        said = said if len(said) <= _LONGEST_REASON else f"{said[:_LONGEST_REASON]} ..."
+        raise SourceError(f"{place}: {config_class.__name__} refuses it: {said}") from error

@@ -50,7 +50,10 @@ def derive_inputs(
         SourceError: The module requires an input that cannot be derived from its config, or has no `forward`.
     """
     if type(module).forward is nn.Module.forward:
-        raise SourceError(f"{type(module).__name__} has no forward: name one of its parts as the class")
+        raise SourceError(
+            f"{type(module).__name__} has no forward: write a factory of a module whose forward calls the "
+            f"method that you use{_parts_of(module)}"
+        )
     own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
     request = InputRequest(module, device, dtype or own, batch, sequence)
     mode = mode_of(module.parameters())
@@ -67,6 +70,16 @@ def derive_inputs(
     return replace(found, kwargs={name: found.kwargs[name] for name in in_order})
 
 
+def _parts_of(module: nn.Module) -> str:
+    """Return the model types of parts that are models of their own, for a message."""
+    from transformers import CONFIG_MAPPING
+
+    configs = [getattr(part, "config", None) for part in module.children()]
+    types = [str(getattr(config, "model_type", "")) for config in configs]
+    known = [f"hf:{name}" for name in dict.fromkeys(types) if name in CONFIG_MAPPING]
+    return f", or check its parts: {', '.join(known)}" if known else ""
+
+
 def required_and_unknown(model_class: Any, *, is_inner: bool) -> str | None:
     """Return the first input that a class requires and that no config determines, or None.
 
@@ -74,7 +87,10 @@ def required_and_unknown(model_class: Any, *, is_inner: bool) -> str | None:
         model_class: A model class of transformers.
         is_inner: Whether other models make it. A decoder among these always gets what its encoder returns.
     """
-    parameters = inspect.signature(model_class.forward).parameters
+    try:
+        parameters = inspect.signature(model_class.forward).parameters
+    except ImportError:  # A stand-in for a class whose package is missing: to build it says which.
+        return None
     if is_grid_tower(parameters):
         return None
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -106,9 +122,11 @@ def _derived(name: str, request: InputRequest) -> Any:
     builder = INPUTS_BY_TYPE.get(request.config.model_type, {}).get(name) or _BUILDERS.get(name)
     if builder is None:
         model = type(request.module).__name__
-        raise SourceError(
-            f"{model} requires {name!r}, which its config does not determine: use --input {name}=DTYPE[DIMS]"
-        )
+        kind = getattr(request.parameters[name].annotation, "__name__", "Tensor")
+        how = f"use --input {name}=DTYPE[DIMS]"
+        if "Tensor" not in kind and isinstance(request.parameters[name].annotation, type):
+            how = f"it is a {kind}, no tensor: write a factory that returns the model and its inputs"
+        raise SourceError(f"{model} requires {name!r}, which its config does not determine: {how}")
     return builder(request)
 
 

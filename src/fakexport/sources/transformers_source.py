@@ -43,6 +43,7 @@ from fakexport.sources.transformers_config import (
     config_from_file,
     default_config,
     name_placeholders,
+    published_config,
     set_use_cache,
     take_quantization,
     whole_type,
@@ -116,8 +117,10 @@ def transformers_source(
         try:
             built: nn.Module = model_class._from_config(own, dtype=torch.get_default_dtype())
         except Exception as error:
-            if is_default and _raised_anyway(model_class, config) == type_and_line(error):
-                note_default_config(error, model_class.__name__)
+            if is_default and raised_anyway(lambda: model_class._from_config(copy.deepcopy(config))) == (
+                type_and_line(error)
+            ):
+                note_default_config(error, "transformers", model_class.__name__)
             raise
         return built.eval()
 
@@ -144,14 +147,15 @@ def transformers_source(
         left_out=() if use_cache else ("the model is exported without its KV cache (see --use-cache)",),
         quantization=quantization,
         in_whole=in_whole,
+        published=published_config(type(found.config)) if is_default else None,
     )
 
 
-def _raised_anyway(model_class: Any, config: Any) -> str | None:
-    """Return what transformers raises where fakexport has no part in it, or None."""
+def raised_anyway(build: Callable[[], Any]) -> str | None:
+    """Return what a library raises where fakexport has no part in it, or None."""
     try:
         with meta_execution():
-            model_class._from_config(copy.deepcopy(config))
+            build()
     except Exception as error:  # whatever a constructor raises
         return type_and_line(error)
     return None

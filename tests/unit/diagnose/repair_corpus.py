@@ -379,6 +379,44 @@ CORPUS = {
         init_after="import copy\n\ntorch.manual_seed(0)\nself.linear = nn.Linear(6, 6)\n"
         "self.copied = copy.deepcopy(self.linear)",
     ),
+    "loop that ends early": Failing(
+        "FE201",
+        "`if not torch.compiler.is_exporting() and (x > 9000).all():`",
+        "for _ in range(3):\n    x = x * 2\n    if (x > 9000).all():\n        break\nreturn x",
+        "for _ in range(3):\n    x = x * 2\n"
+        "    if not torch.compiler.is_exporting() and (x > 9000).all():\n        break\nreturn x",
+    ),
+    "rows that a mask may set": Failing(
+        "FE201",
+        "remove the condition: where nothing is set in `mask`",
+        "x = x.clone()\nif mask.any():\n    x[mask] = 0.0\nreturn x",
+        "x = x.clone()\nx[mask] = 0.0\nreturn x",
+        "torch.randn(4), torch.zeros(4, dtype=torch.bool)",
+        "x, mask",
+    ),
+    "distribution that checks its arguments": Failing(
+        "FE201",
+        "`torch.distributions.Categorical(logits=x, validate_args=False)`",
+        "return torch.distributions.Categorical(logits=x).entropy()",
+        "return torch.distributions.Categorical(logits=x, validate_args=False).entropy()",
+    ),
+    "branch that no input takes": Failing(
+        "FE201",
+        "if `mask.any()` is False for every input, write `False` in its place",
+        "if mask.any():\n    return x.masked_select(mask).sum()\nreturn x + 1",
+        "if False:\n    return x.masked_select(mask).sum()\nreturn x + 1",
+        "torch.randn(4), torch.zeros(4, dtype=torch.bool)",
+        "x, mask",
+    ),
+    "flag that no input sets": Failing(
+        "FE201",
+        "set `flag = False` before this line",
+        "flag = mask.any().item()\nif flag:\n    x = x * 2\nif flag:\n    x = x - 1\nreturn x + 1",
+        "flag = mask.any().item()\nflag = False\nif flag:\n    x = x * 2\nif flag:\n    x = x - 1\n"
+        "return x + 1",
+        "torch.randn(4), torch.zeros(4, dtype=torch.bool)",
+        "x, mask",
+    ),
     # The fix names a general remedy, and which one applies is left to the reader.
     "rows that are kept one by one": Failing(
         "FE201",

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import fakexport as fe
+from fakexport.diagnose.declared_dims import diagnose_numbers
+from fakexport.program import ProgramFacts, keep_facts
 
 
 @torch.library.custom_op("findings::top", mutates_args=())
@@ -205,3 +207,19 @@ def test_an_operator_gets_the_skeleton_of_its_schema():
         '"return what findings::mix returns: at::empty(...)"); }',
         'TORCH_LIBRARY_IMPL(findings, Meta, m) { m.impl("mix", &mix_meta); }',
     ]
+
+
+def test_numbers_that_fakexport_derived_are_one_finding_that_asks_for_no_tensor():
+    class Cropped(nn.Module):
+        def forward(self, x, sizes):
+            return x[: sizes[0][0], : sizes[0][1]] * sizes[1][0]
+
+    program = torch.export.export(Cropped(), (torch.randn(4, 4), [[2, 3], [4, 5]]))
+    own = list(diagnose_numbers(program))
+    keep_facts(program, ProgramFacts(source="hf:llava_next"))
+
+    (found,) = diagnose_numbers(program)
+
+    assert len(own) == 4
+    assert found.notes == ("sizes is 2, 3, 4, 5 in the program, which accepts no other",)
+    assert "one program for each value of sizes" in found.fix.message

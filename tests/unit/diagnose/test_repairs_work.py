@@ -83,6 +83,58 @@ def test_the_share_of_fixes_that_work():
     assert f"{working} of {len(CORPUS)} printed fixes work" in PAGE.read_text()
 
 
+def test_an_answer_is_named_only_where_a_trace_with_it_ended(tmp_path):
+    body = "if x.sum() > 0:\n    x = x + 1\nfor _ in range(int(x.sum())):\n    x = x * 2\nreturn x"
+    path = tmp_path / "model.py"
+    path.write_text(Failing("FE201", "", body, body).source(repaired=False))
+
+    found = fe.check(f"{path}:factory").diagnostics
+
+    assert found[0].code == "FE201"
+    assert "for every input" not in found[0].fix.message
+
+
+LOWERED = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear({operand})
+
+
+def factory():
+    return Model(), (torch.randn(2, 4),)
+"""
+
+
+@pytest.mark.parametrize(("operand", "code"), [("x.float()", "FE209"), ("torch.fft.fft(x).real", "FE202")])
+def test_a_model_that_computes_in_float32_is_told_to_be_checked_in_it(operand, code, tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(LOWERED.format(operand=operand))
+
+    (found,) = fe.check(f"{path}:factory", dtype="bfloat16").diagnostics
+    after = fe.check(f"{path}:factory", dtype="float32")
+
+    assert found.code == code
+    assert found.fix.message.startswith("check the model in float32, `--dtype float32`, or convert")
+    assert after.is_clean
+
+
+def test_a_model_of_mixed_weights_is_not_told_to_be_checked_in_another_dtype(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(LOWERED.replace("nn.Linear(4, 4)", "nn.Linear(4, 4).bfloat16()").format(operand="x"))
+
+    (found,) = fe.check(f"{path}:factory").diagnostics
+
+    assert found.code == "FE209"
+    assert found.fix.message == "convert before the call: `input.to(torch.bfloat16)`"
+
+
 def test_every_error_has_a_fix_or_says_that_none_is_known(tmp_path):
     path = tmp_path / "model.py"
     failing = Failing("FE202", "no fix is known", "raise OSError('of its own')", "return x")

@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import re
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -408,5 +410,39 @@ def test_a_default_config_that_transformers_cannot_build_is_told_as_such(write):
     assert found.notes[1] == (
         "transformers' own default config cannot build EsmForMaskedLM: it raises the same without fakexport"
     )
-    assert "hf:ORG/NAME" in str(found.fix)
+    assert "`hf:facebook/esm-1b`, which transformers documents" in found.fix.message
     assert len(own.notes) == 1
+
+
+@pytest.mark.slow
+def test_an_error_of_eager_mode_with_a_default_config_is_repaired_by_a_published_one():
+    (found,) = fe.check("hf:deepseek_v2").diagnostics
+
+    assert found.code == "FE202"
+    assert found.notes[0].startswith("eager mode raises it too: TypeError: topk()")
+    assert "config of a published model: `hf:deepseek-ai/DeepSeek-V2-Lite`, which" in found.fix.message
+
+
+@pytest.mark.skipif(find_spec("torchaudio") is not None, reason="the package is installed")
+def test_a_class_whose_package_is_missing_is_a_diagnostic():
+    (found,) = fe.check("hf:higgs_audio_v2_tokenizer").diagnostics
+
+    assert found.code == "FE102"
+    assert "pip install" in found.fix.message
+    assert " torchaudio" in found.fix.message
+
+
+@pytest.mark.parametrize(
+    ("model_type", "message"),
+    [
+        ("sam2_video", "it is a Sam2VideoInferenceSession, no tensor: write a factory"),
+        (
+            "emu3_vqgan",
+            "has no forward: write a factory of a module whose forward calls the method that you use",
+        ),
+        ("nougat", "pass the config of a published model: `hf:facebook/nougat-base`"),
+    ],
+)
+def test_a_model_that_cannot_be_checked_as_it_is_is_told_what_to_write(model_type, message):
+    with pytest.raises(SourceError, match=re.escape(message)):
+        fe.check(f"hf:{model_type}")

@@ -1,0 +1,176 @@
+"""Follow the fixes that failing checks print: `python tools/followed_fixes.py RUN.jsonl -o fixes.jsonl`.
+
+Each model of a sweep that does not export is checked again. What its first finding prints is then done as far
+as a program can do it: an option is passed, a line of the library is changed in memory, and in place of a
+published config, which a machine without the hub does not get, the small one of `tests/architectures` is
+taken. A fix works if the model then exports without a finding, or if what stops it then is another line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import re
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+_TIMEOUT_S = 150
+
+
+def main() -> None:
+    """Follow what is printed, write a line for each model, and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="JSON lines of `fakexport sweep`")
+    parser.add_argument("-o", dest="output", type=Path, required=True, help="goes on where it ends")
+    asked = parser.parse_args()
+    rows = [json.loads(line) for line in asked.run.read_text().splitlines()]
+    failing = [row["command"].split()[2] for row in rows if row["status"] != "exports"]
+    known = asked.output.read_text().splitlines() if asked.output.exists() else []
+    done = {json.loads(line)["source"] for line in known}
+    import fakexport.checking  # noqa: F401  # loaded once, before the processes fork
+
+    for source in failing:
+        if source not in done:
+            with asked.output.open("a") as file:
+                file.write(json.dumps(_followed(source)) + "\n")
+    found = [json.loads(line) for line in asked.output.read_text().splitlines()]
+    for (kind, outcome), count in sorted(Counter((row["kind"], row["outcome"]) for row in found).items()):
+        sys.stdout.write(f"{kind:12} {outcome:20} {count}\n")
+
+
+def _followed(source: str) -> dict[str, Any]:
+    before = _apart(_check, source)
+    fix = before.get("fix", "")
+    kind, change = _way(source, fix, before)
+    row = {"source": source, "kind": kind, "fix": fix, "code": before.get("code")}
+    if before.get("is_clean"):
+        return {**row, "kind": "exports", "outcome": "nothing to fix"}
+    if change is None:
+        return {**row, "outcome": "not followed"}
+    after = _apart(_check, *change)
+    is_other = (after.get("code"), after.get("place")) != (before.get("code"), before.get("place"))
+    outcome = "exports" if after.get("is_clean") else "another problem" if is_other else "the same problem"
+    return {**row, "outcome": outcome, "after": after}
+
+
+def _way(source: str, fix: str, before: dict[str, Any]) -> tuple[str, tuple[Any, ...] | None]:
+    """Return the kind of a fix, and the arguments of the check that follows it; None where none can."""
+    if fix.startswith("no fix is known"):
+        return "none known", None
+    if "`--dtype float32`" in fix:
+        return "dtype", (source, "float32")
+    if "published model" in fix:
+        small = _small(source)
+        return "config", None if small is None else (small,)
+    if specs := re.findall(r"--input '([^']+)'", fix):
+        return "inputs", (source, "bfloat16", specs)
+    if (edit := _edit(fix, before)) is not None:
+        return "code", (source, "bfloat16", (), (before["path"], edit))
+    return ("install" if "pip install" in fix else "other"), None
+
+
+def _small(source: str) -> str | None:
+    """Return the source of a small config of a model type, in which no setting contradicts another."""
+    from tests.architectures import ARCHITECTURES
+
+    for architecture in ARCHITECTURES:
+        if str(architecture) == source.removeprefix("hf:") and architecture.is_available:
+            return str(architecture.source(Path(tempfile.mkdtemp(prefix="fakexport-fixes-"))))
+    return None
+
+
+def _edit(fix: str, before: dict[str, Any]) -> str | None:
+    """Return the text of the file with the marked place changed as the fix says."""
+    if "path" not in before or before.get("column") is None:
+        return None
+    lines = Path(before["path"]).read_text().splitlines(keepends=True)
+    line = lines[before["line"] - 1]
+    indent = re.match(r"\s*", line)[0]  # type: ignore[index]
+    if found := re.search(r"set `(\w+ = (?:True|False))` before", fix):
+        line = f"{indent}{found[1]}\n{line}"
+    elif (found := re.search(r"write `(True|False)` in its place", fix)) or (
+        found := re.search(r"leave the check of its arguments out: `(.+)`$", fix)
+    ):
+        line = line[: before["column"] - 1] + found[1] + line[before["end_column"] - 1 :]
+    elif found := re.search(r"while exporting: `(if .*:)`", fix):
+        line = f"{indent}{found[1]}\n"
+    elif fix.startswith("remove the condition"):
+        line = f"{indent}if True:\n"
+    else:
+        return None
+    return "".join([*lines[: before["line"] - 1], line, *lines[before["line"] :]])
+
+
+def _check(
+    source: str, dtype: str = "bfloat16", inputs: Any = (), edit: tuple[str, str] | None = None
+) -> dict[str, Any]:
+    import fakexport as fe
+
+    if edit is not None:
+        _exchange(*edit)
+    try:
+        report = fe.check(source, inputs=inputs, target="H100", dtype=dtype)
+    except Exception as error:  # an error line has its fix behind the last colon
+        return {"code": "refused", "place": str(error)[:200], "fix": str(error).rpartition(": ")[2]}
+    findings = sorted(report.diagnostics, key=lambda each: (each.severity != "error", each.code != "FE104"))
+    is_clean = all(verdict.is_exportable for verdict in report.verdicts) and report.is_clean
+    if is_clean or not findings:
+        return {"is_clean": is_clean}
+    first = findings[0]
+    found = {"code": first.code, "fix": first.fix.message if first.fix else "", "place": str(first.notes[:1])}
+    if first.primary is not None:
+        span = first.primary.span
+        found |= {"path": span.path, "line": span.line, "column": span.column, "end_column": span.end_column}
+        found["place"] = f"{span.path}:{span.line}"
+    return found
+
+
+def _exchange(path: str, text: str) -> None:
+    """Give the functions of a file, which is imported, the code of another text of it."""
+    import importlib
+
+    module = Path(path).resolve().relative_to(_site()).with_suffix("")
+    importlib.import_module(".".join(module.parts))
+    codes: dict[str, CodeType] = {}
+    pending = [compile(text, path, "exec")]
+    while pending:
+        code = pending.pop()
+        codes[code.co_qualname] = code
+        pending += [each for each in code.co_consts if isinstance(each, CodeType)]
+    for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
+        code = function.__code__
+        if code.co_filename == path and code.co_qualname in codes:
+            function.__code__ = codes[code.co_qualname]
+
+
+def _site() -> Path:
+    import torch
+
+    return Path(torch.__file__).resolve().parents[1]
+
+
+def _apart(function: Any, *args: Any) -> dict[str, Any]:
+    """Return what a function returns in a forked process, or that it ended without a result."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(function(*args)))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv() if receiver.poll(_TIMEOUT_S) else {"code": "out of time"}
+    except EOFError:
+        return {"code": "killed"}
+    finally:
+        process.kill()
+        process.join()
+
+
+if __name__ == "__main__":
+    main()
