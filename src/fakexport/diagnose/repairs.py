@@ -38,8 +38,9 @@ def branch_repair(span: Span | None) -> str:
             return f"ask with `{isin}`, and choose with `torch.where`"
         case ast.Call(func=function) if "distributions." in _text(function):
             assert isinstance(expression, ast.Call)
+            others = [each for each in expression.keywords if each.arg != "validate_args"]
             unchecked = ast.keyword("validate_args", ast.Constant(False))
-            call = ast.Call(function, expression.args, [*expression.keywords, unchecked])
+            call = ast.Call(function, expression.args, [*others, unchecked])
             return f"leave the check of its arguments out: `{_text(call)}`"
     if condition is not None and expression is not None:
         return _statement_repair(condition, expression, span)

@@ -16,12 +16,12 @@ not to torch. The model is run once more without a trace: where eager mode raise
 the note says so, and the fault is in the model, its config or the inputs.
 """,
     how_to_repair="""
-Where eager mode raises the error too and the model is a library's default (`hf:MODEL_TYPE`), pass the config
-of a published model: some defaults contradict themselves. A model that computes in float32 whatever it is
-asked for needs `--dtype float32`. Else read torch's message in the note, then compare the shapes at the marked line with what the operator
-expects. If the example input is wrong, pass another one with `--input`. If the error occurs only with
-fake tensors, the code does something that needs data: move it out of `forward`, or wrap it in a custom
-operator with a fake kernel.
+Where eager mode raises the error too and the model is a library's default (`hf:MODEL_TYPE`), pass the
+config of a published model: some defaults contradict themselves. A model that computes in float32
+whatever it is asked for needs `--dtype float32`. Else read torch's message in the note, then compare the
+shapes at the marked line with what the operator expects. If the example input is wrong, pass another one
+with `--input`. If the error occurs only with fake tensors, the code does something that needs data: move
+it out of `forward`, or wrap it in a custom operator with a fake kernel.
 """,
     failing_model="""
 import torch

@@ -15,10 +15,11 @@ Nodes, devices, transfers and diagnostics describe the rest. A program without a
 the model, so this warning counts: the report is not clean, and the exit code is 1.
 """,
     how_to_repair="""
-Where the note says that eager mode fails on such an input too, the config contradicts itself: pass that of a
-published model. Else write a factory that returns the model and all of its inputs, `(module, (), {"input_ids": ..., ...})`, and
-check `file.py:factory`. If you want to measure only the part that was exported, name its inputs with
-`--input`. The inputs are then yours, and the report only notes which parameters the program does not use.
+Where the note says that eager mode fails on such an input too, the config contradicts itself: pass that
+of a published model. Else write a factory that returns the model and all of its inputs, `(module, (),
+{"input_ids": ..., ...})`, and check `file.py:factory`. If you want to measure only the part that was
+exported, name its inputs with `--input`. The inputs are then yours, and the report only notes which
+parameters the program does not use.
 """,
     failing_model=None,
     repair=None,

@@ -397,7 +397,7 @@ CORPUS = {
     "distribution that checks its arguments": Failing(
         "FE201",
         "`torch.distributions.Categorical(logits=x, validate_args=False)`",
-        "return torch.distributions.Categorical(logits=x).entropy()",
+        "return torch.distributions.Categorical(logits=x, validate_args=True).entropy()",
         "return torch.distributions.Categorical(logits=x, validate_args=False).entropy()",
     ),
     "branch that no input takes": Failing(
