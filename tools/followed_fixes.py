@@ -39,13 +39,14 @@ def main() -> None:
     for source in failing:
         if source not in done:
             with asked.output.open("a") as file:
-                file.write(json.dumps(_followed(source)) + "\n")
+                file.write(json.dumps(followed(source)) + "\n")
     found = [json.loads(line) for line in asked.output.read_text().splitlines()]
     for (kind, outcome), count in sorted(Counter((row["kind"], row["outcome"]) for row in found).items()):
         sys.stdout.write(f"{kind:12} {outcome:20} {count}\n")
 
 
-def _followed(source: str) -> dict[str, Any]:
+def followed(source: str) -> dict[str, Any]:
+    """Return what a model's check prints first, the kind of that fix, and what became of following it."""
     before = _apart(_check, source)
     fix = before.get("fix", "")
     kind, change = _way(source, fix, before)
@@ -56,6 +57,8 @@ def _followed(source: str) -> dict[str, Any]:
         return {**row, "outcome": "not followed"}
     after = _apart(_check, *change)
     is_other = (after.get("code"), after.get("place")) != (before.get("code"), before.get("place"))
+    if after.get("code") in ("out of time", "killed"):
+        return {**row, "outcome": after["code"]}
     outcome = "exports" if after.get("is_clean") else "another problem" if is_other else "the same problem"
     return {**row, "outcome": outcome, "after": after}
 

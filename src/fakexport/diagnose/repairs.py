@@ -229,6 +229,10 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
         ),
     ),
     (
+        re.compile(r"'(\w+Config)' object has no attribute '(\w+)'"),
+        lambda m: f"set `{m[2]}` in the config: {m[1]} has no default of it",
+    ),
+    (
         re.compile(r"'(\w+)' object has no attribute '(\w+)'"),
         lambda m: f"assign `self.{m[2]}` in the constructor of {m[1]}, or correct the name",
     ),

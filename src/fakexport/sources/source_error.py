@@ -148,6 +148,8 @@ def how_to_install(error: BaseException) -> str | None:
     if module in _PACKAGES:
         package = _PACKAGES[module] or module.replace("_", "-")
         return f"run `{shlex.quote(sys.executable)} -m pip install {_requirement(module, package)}`"
+    if not isinstance(error, ModuleNotFoundError):
+        return f"install {name} for {sys.executable}, as transformers says in the note"
     return (
         f"install the package that has the module {module!r} for {sys.executable}, or, if it is a file of "
         "your own, put its folder on PYTHONPATH"

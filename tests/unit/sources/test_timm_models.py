@@ -104,13 +104,13 @@ def test_a_package_of_one_torch_is_installed_without_another_torch(monkeypatch):
     assert said == f"run `{sys.executable} -m pip install torch==2.13.0+cpu torchvision {index}`"
 
 
-def test_what_transformers_misses_is_named_as_its_module():
+def test_what_transformers_misses_is_named():
     from transformers.utils import requires_backends
 
     with pytest.raises(ImportError) as caught:
         requires_backends("DinatModel", ["natten"])
 
-    assert "has the module 'natten'" in (how_to_install(caught.value) or "")
+    assert (how_to_install(caught.value) or "").startswith("install natten for ")
 
 
 @pytest.mark.parametrize(

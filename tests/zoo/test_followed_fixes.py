@@ -1,0 +1,37 @@
+"""What a failing check of a model of transformers prints leads to its export when it is followed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.followed_fixes import followed
+
+pytest.importorskip("transformers")
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.zoo,
+    *map(pytest.mark.filterwarnings, ("ignore::UserWarning", "ignore::FutureWarning")),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "kind"),
+    [
+        ("hf:xlnet", "FE202", "dtype"),
+        ("hf:clvp_encoder", "FE209", "dtype"),
+        ("hf:esm", "FE102", "config"),
+        ("hf:deepseek_v2", "FE202", "config"),
+        ("hf:led", "FE201", "code"),
+    ],
+)
+def test_a_fix_of_each_kind_works(source, code, kind):
+    found = followed(source)
+
+    assert (found["code"], found["kind"], found["outcome"]) == (code, kind, "exports")
+
+
+def test_a_fix_that_is_not_known_is_not_followed():
+    found = followed("hf:udop")
+
+    assert (found["kind"], found["outcome"]) == ("none known", "not followed")
