@@ -21,7 +21,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-_TIMEOUT_S = 150
+_TIMEOUT_S = 300
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ pytestmark = [
         ("hf:clvp_encoder", "FE209", "dtype"),
         ("hf:esm", "FE102", "config"),
         ("hf:deepseek_v2", "FE202", "config"),
-        ("hf:led", "FE201", "code"),
+        ("hf:blt_patcher", "FE201", "code"),
     ],
 )
 def test_a_fix_of_each_kind_works(source, code, kind):
