@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch import nn
 
@@ -118,3 +120,20 @@ def test_a_module_with_attributes_of_its_own_making_is_not_noted():
     assert can_be_noted(Scaled(1), "by")
     assert not can_be_noted(Asks(1), "by")
     assert not can_be_noted(Shadows(1), "by")
+
+
+def test_another_thread_gets_the_value_itself_and_is_noted_for_the_noted_module_alone():
+    module, other = Scaled(3), Scaled(4)
+
+    with ThreadPoolExecutor(1) as worker, noted_reads([(module, "by")], {"by": lambda *_: "stands"}) as read:
+
+        def write():
+            other.by += 1
+
+        worker.submit(write).result()
+        assert worker.submit(lambda: other.by).result() == 5
+        assert not read
+
+        assert other.by == "stands", "of the same class, in the same thread: it may be a copy"
+        assert worker.submit(lambda: module.by).result() == 3
+        assert read == {"by"}

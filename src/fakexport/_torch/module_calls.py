@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, TypeAlias
 
 from torch import nn
@@ -54,7 +55,8 @@ def noted_reads(slots: list[tuple[nn.Module, str]], stand_ins: Mapping[str, Stan
     """Enter a context in which uses of some attributes of modules are noted, reads and writes.
 
     A property of the module's class answers. It finds the value where it is, in `__dict__`, so that
-    copies of the module have it too.
+    copies of the module have it too. Another thread, which may run modules of the same class, gets the value
+    itself, and is noted only if it asks one of these modules.
 
     Args:
         slots: Modules and names; see `can_be_noted`.
@@ -63,32 +65,49 @@ def noted_reads(slots: list[tuple[nn.Module, str]], stand_ins: Mapping[str, Stan
     Yields:
         The names that were used so far, whatever the module.
     """
-    read: set[str] = set()
+    noted = _NotedNames(frozenset(id(module) for module, _ in slots))
     places = {(type(module), name) for module, name in slots}
     for kind, name in places:
-        setattr(kind, name, _property(name, read, stand_ins.get(name)))
+        setattr(kind, name, _property(name, noted, stand_ins.get(name)))
     try:
-        yield read
+        yield noted.read
     finally:
         for kind, name in places:
             delattr(kind, name)
 
 
-def _property(name: str, read: set[str], stand_in: StandIn | None) -> property:
+class _NotedNames:
+    """Which names were used, in the thread that made this or of the modules themselves."""
+
+    def __init__(self, modules: frozenset[int]) -> None:
+        self.read: set[str] = set()
+        self._modules = modules
+        self._thread = get_ident()
+
+    @property
+    def is_own_thread(self) -> bool:
+        return get_ident() == self._thread
+
+    def add(self, module: nn.Module, name: str) -> None:
+        if self.is_own_thread or id(module) in self._modules:
+            self.read.add(name)
+
+
+def _property(name: str, noted: _NotedNames, stand_in: StandIn | None) -> property:
     def get(module: nn.Module) -> Any:
-        if stand_in is not None and type(value := vars(module).get(name)) is int:
-            return stand_in(name, value, lambda: read.add(name))
-        read.add(name)
+        if stand_in is not None and noted.is_own_thread and type(value := vars(module).get(name)) is int:
+            return stand_in(name, value, lambda: noted.read.add(name))
+        noted.add(module, name)
         if name not in vars(module):
             return module.__getattr__(name)
         return vars(module)[name]
 
     def put(module: nn.Module, value: Any) -> None:
-        read.add(name)
+        noted.add(module, name)
         vars(module)[name] = value
 
     def remove(module: nn.Module) -> None:
-        read.add(name)
+        noted.add(module, name)
         if name not in vars(module):
             raise AttributeError(name)
         del vars(module)[name]
