@@ -122,3 +122,18 @@ def test_memory_of_an_entry_is_found_out_again_when_a_symbol_becomes_known():
         return [facts(result) for result in results]
 
     assert run(replacements()) == run({})
+
+
+def test_results_of_one_entry_share_a_number_of_bytes_from_the_first_on() -> None:
+    """A later operator is remembered by which sizes of its arguments are the same object."""
+    FakeTensorMode.cache_clear()
+    environment = ShapeEnv()
+    mode = FakeTensorMode(shape_env=environment)
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    x = mode.from_tensor(torch.randn(6, 4), symbolic_context=context, source=ConstantSource("x"))
+
+    with Patches(replacements()), mode:
+        made = [torch.cat([x, x[:1]]) for _ in range(4)]
+
+    nodes = [tensor.untyped_storage().nbytes().node for tensor in made[1:]]
+    assert len({id(node) for node in nodes}) == 1

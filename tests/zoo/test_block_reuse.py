@@ -13,7 +13,7 @@ from fakexport.capture import DynamicDims, capture, parse_dynamic, verify_reuse
 from fakexport.capture.block_reuse import BlockReuse
 from fakexport.devices import emulate
 from fakexport.fake import Built, build, install_transfers
-from fakexport.sources import ExampleInputs, resolve
+from fakexport.sources import ExampleInputs, Source, SourceError, exported_workload, resolve
 from tests.architectures import ARCHITECTURES, Architecture
 from tests.architectures.deepened import deepened
 
@@ -23,6 +23,20 @@ pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
 # What people deploy. Calls of blocks of these must be reused, in both ways.
 IN_CI = ("vit", "llama", "bert", "qwen3", "gpt2", "whisper", "clip", "bart", "deepseek_v3")
 DEPTH = 10
+
+
+GENERATING = tuple(
+    f"AutoModelFor{kind}" for kind in ("CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "ImageTextToText")
+)
+# A cache that grows, one with windows, one with an encoder's keys and values.
+CACHED_IN_CI = ("llama", "t5")
+
+
+def cache_marks(
+    architecture: Architecture, workload: str, capacity: int | None
+) -> tuple[pytest.MarkDecorator, ...]:
+    is_common = str(architecture) in CACHED_IN_CI and workload == "decode" and capacity is None
+    return (pytest.mark.slow,) if is_common else (pytest.mark.exhaustive,)
 
 
 def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -63,6 +77,24 @@ def modes() -> Iterator[tuple[str, DynamicDims | None, torch.dtype | None]]:
     yield "H100", parse_dynamic("auto"), torch.bfloat16
 
 
+def verify(source: Source, target: str, dynamic: DynamicDims | None, dtype: torch.dtype | None) -> None:
+    with emulate(target) as devices:
+        device = devices.default_device
+
+        def made(device: str = device, dtype: torch.dtype | None = dtype) -> tuple[Built, ExampleInputs]:
+            built = build(source.factory, device_map=device, dtype=dtype)
+            with built.mode:
+                return built, source.example_inputs(built.module, device, dtype)
+
+        built, inputs = made()
+        with install_transfers(built.module, built.placement):
+            tracing = source.tracing(built.module, inputs)
+            captured = capture(
+                built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing, reuse=True
+            )
+        verify_reuse(captured, source, made, dynamic=dynamic)
+
+
 @pytest.mark.parametrize(
     "architecture", [pytest.param(each, id=str(each), marks=marks(str(each))) for each in ARCHITECTURES]
 )
@@ -73,20 +105,42 @@ def test_reuse_gives_the_same_program(
         pytest.skip(f"this transformers has no {architecture}")
     source = resolve(source_of(architecture, tmp_path))
     for target, dynamic, dtype in modes():
-        with emulate(target) as devices:
-            device = devices.default_device
-
-            def made(device: str = device, dtype: torch.dtype | None = dtype) -> tuple[Built, ExampleInputs]:
-                built = build(source.factory, device_map=device, dtype=dtype)
-                with built.mode:
-                    return built, source.example_inputs(built.module, device, dtype)
-
-            built, inputs = made()
-            with install_transfers(built.module, built.placement):
-                tracing = source.tracing(built.module, inputs)
-                captured = capture(
-                    built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing, reuse=True
-                )
-            verify_reuse(captured, source, made, dynamic=dynamic)
+        verify(source, target, dynamic, dtype)
     if str(architecture) in IN_CI:
+        assert all(blocks.replayed for blocks in traces), [blocks.report() for blocks in traces]
+
+
+def with_caches() -> Iterator[tuple[Architecture, str, int | None]]:
+    """Types that may generate, the calls of generation, and how many tokens a static cache holds."""
+    for architecture in ARCHITECTURES:
+        if architecture.auto_class in GENERATING:
+            for workload in ("prefill", "decode"):
+                yield architecture, workload, None
+                yield architecture, workload, 64
+
+
+@pytest.mark.parametrize(
+    ("architecture", "workload", "capacity"),
+    [
+        pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2] or 'grows'}", marks=cache_marks(*case))
+        for case in with_caches()
+    ],
+)
+def test_reuse_with_a_cache_gives_the_same_program(
+    architecture: Architecture,
+    workload: str,
+    capacity: int | None,
+    traces: list[BlockReuse],
+    tmp_path: Path,
+) -> None:
+    if not architecture.is_available:
+        pytest.skip(f"this transformers has no {architecture}")
+    spec = source_of(architecture, tmp_path)
+    for target, named, dtype in (("cpu", None, None), ("H100", "auto", torch.bfloat16)):
+        call, dynamic = exported_workload(workload, named, capacity)
+        try:
+            verify(resolve(spec, workload=call), target, parse_dynamic(dynamic), dtype)
+        except SourceError as reason:
+            pytest.skip(f"it does not generate with this cache: {reason}")
+    if str(architecture) in CACHED_IN_CI and workload == "decode":
         assert all(blocks.replayed for blocks in traces), [blocks.report() for blocks in traces]

@@ -126,14 +126,17 @@ class _Entry:
             if self.is_view:
                 meta = _reserved((0,), (1,), metadata)
                 return meta.set_(args[self.entry.view_idx].untyped_storage(), offset, shape, stride)
-            if self.count is not None and self.state == state_of_symbols(self.count):
-                base = _reserved((self.count,), (1,), metadata)
-                with torch.no_grad():
-                    return torch.as_strided(base, shape, stride, 0)
-            meta = _reserved(shape, stride, metadata)
-            if self.is_symbolic and not metadata.requires_grad:
+            if self.count is None or self.state != state_of_symbols(self.count):
+                meta = _reserved(shape, stride, metadata)
+                if not self.is_symbolic or metadata.requires_grad:
+                    return meta
                 self._remember(meta)
-            return meta
+            # The first one too: two results share a number of bytes either in each of many blocks or in none.
+            if self.count is None:
+                return meta
+            base = _reserved((self.count,), (1,), metadata)
+            with torch.no_grad():
+                return torch.as_strided(base, shape, stride, 0)
 
     def _remember(self, meta: torch.Tensor) -> None:
         self.count = remembered_count(meta.untyped_storage().nbytes(), meta.dtype)

@@ -149,13 +149,20 @@ class GenerationCall:
         )
 
     def _empty_cache(self, module: nn.Module) -> dict[str, Any]:
-        """Return a static cache as the argument of prefill; nothing where the cache grows."""
+        """Return a static cache as the argument of prefill; nothing where the cache grows.
+
+        What an encoder computed is kept as it is: in a static cache, it would count as tokens of the decoder.
+        """
         if self.capacity is None:
             return {}
-        from transformers import StaticCache
+        from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
+        config: Any = module.config
         # Masks of all lengths but that of the cache are one program, so there is one place more.
-        return {_CACHES[0]: StaticCache(config=module.config, max_cache_len=self.capacity + 1)}
+        cache = StaticCache(config=config, max_cache_len=self.capacity + 1)
+        if config.is_encoder_decoder:
+            return {_CACHES[0]: EncoderDecoderCache(cache, DynamicCache(config=config))}
+        return {_CACHES[0]: cache}
 
     def _next(self, read: Mapping[str, torch.Tensor], record: CallRecord, returned: Any) -> dict[str, Any]:
         """Return the inputs of the call after the prompt, but for the cache."""

@@ -24,7 +24,7 @@ from fakexport._torch.global_modes import hooks_of_all_modules
 from fakexport._torch.observed_tensors import SymbolicNumber, known_sizes, tracing_paused
 from fakexport.fake import MovedTensors
 
-from .cache_layers import CacheLayers, cache_layers
+from .cache_parts import CachePart, cache_part
 from .cached_functions import keeps_only_values
 from .executed_code import ExecutedCode
 from .known_libraries import is_trusted_file, why_module_is_unknown, why_name_is_unknown
@@ -54,7 +54,7 @@ class ObservedState:
         own: How many of the tokens are not of the trace itself.
         moved: How many tensors were moved between devices so far.
         positions: The different numbers that say where the module is.
-        caches: What was met of caches: of each, only the layers at these positions.
+        caches: What was met of caches: of each, only what is at these positions.
     """
 
     tokens: tuple[Any, ...]
@@ -66,7 +66,7 @@ class ObservedState:
     own: int
     moved: int
     positions: tuple[int, ...]
-    caches: tuple[CacheLayers, ...] = field(repr=False)
+    caches: tuple[CachePart, ...] = field(repr=False)
 
 
 def observed_state(
@@ -109,7 +109,7 @@ def observed_state(
 class _Walk(TensorTokens):
     def __init__(self, tracer: Any, code: ExecutedCode, positions: tuple[int, ...]) -> None:
         super().__init__(tracer)
-        self.caches: list[CacheLayers] = []
+        self.caches: list[CachePart] = []
         self._positions = positions
         self.slots: list[tuple[nn.Module, str, Any]] = []
         self._code = code
@@ -169,8 +169,8 @@ class _Walk(TensorTokens):
         """Note an object that was met before; else give it a number."""
         at = self.memo.get(id(value))
         if at is not None:
-            if any(value is cache.layers for cache in self.caches):
-                raise NotComparable("layers of a cache that are reachable in two ways")
+            if any(value is cache.held for cache in self.caches):
+                raise NotComparable("a cache that is reachable in two ways")
             self.tokens.append(("again", at))
             return True
         if len(self.memo) > _MOST_OBJECTS:
@@ -275,13 +275,13 @@ class _Walk(TensorTokens):
             own = object.__getattribute__(value, "__dict__")
         except AttributeError:
             return
-        cache = cache_layers(value, own, self._positions)
-        if cache is None or self._is_known(cache.layers):
+        cache = cache_part(value, own, self._positions)
+        if cache is None or self._is_known(cache.held):
             self._visit_mapping(dict, own)
         else:
             self.caches.append(cache)
-            self.tokens.append((CacheLayers, len(cache.layers)))
-            self._visit_mapping(dict, {**own, "layers": cache.own})
+            self.tokens.append((CachePart, cache.name, len(cache.held)))
+            self._visit_mapping(dict, {**own, cache.name: cache.own})
 
     def _visit_mapping(self, kind: type, value: Mapping[Any, Any]) -> None:
         self.tokens.append((kind, len(value)))

@@ -23,7 +23,8 @@ from fakexport._torch.template_replay import replay
 from fakexport.program import is_user_code
 
 from .block_groups import Group, groups_of
-from .cache_layers import LayerStates, watching
+from .cache_parts import watching
+from .cache_states import CacheStates
 from .executed_code import ExecutedCode
 from .new_containers import refuse_known_containers
 from .noted_code import can_note
@@ -48,7 +49,7 @@ class _Known:
         unread: Which of the slots it does not use.
         learned: What it found out about those that say where it is.
         template: The template; of the result, and of what it wrote.
-        written: Which attributes of layers of a cache it wrote.
+        written: What of its caches it wrote.
         unproven: How many calls it answered since one was traced and compared with it.
     """
 
@@ -58,7 +59,7 @@ class _Known:
     unread: frozenset[int]
     learned: frozenset[Comparison | Choice]
     template: Template
-    written: tuple[tuple[int, str], ...]
+    written: tuple[tuple[int, Any], ...]
     unproven: int = 0
 
     def fits(self, key: Any, state: ObservedState) -> bool:
@@ -206,7 +207,7 @@ class BlockReuse:
         kind.replayed += 1
         known.unproven += 1
         result, written = replay(known.template, tracer, module, state.tensors, state.numbers)
-        LayerStates.of(state.caches).write(dict(zip(known.written, written, strict=True)))
+        CacheStates.of(state.caches).write(dict(zip(known.written, written, strict=True)))
         return result
 
     def _refused(
@@ -298,7 +299,7 @@ def _traced(call: _Call, *, is_proof: bool = False) -> tuple[Any, _Known | Excep
     with real_execution():
         random_before = random_states()
     recording = Recording(call.tracer, call.module, state.tensors, state.numbers)
-    uses, layers = PositionUses(state.positions), LayerStates.of(state.caches)
+    uses, caches = PositionUses(state.positions), CacheStates.of(state.caches)
     stand_ins = {} if is_proof or not state.caches else dict.fromkeys(call.group.positions, uses.stand_in)
     with (
         noted_reads([(owner, name) for _, owner, name in watched], stand_ins) as read,
@@ -318,11 +319,11 @@ def _traced(call: _Call, *, is_proof: bool = False) -> tuple[Any, _Known | Excep
                 raise NotReplayable("it draws random numbers in Python")
         if uses.faults:
             raise NotReplayable(uses.faults[0])
-        written = layers.written()
+        written = caches.written()
         made = result, [*written.values()]
         refuse_known_containers(made, state.identities)
         template = template_of(recording, made)
-        with layers.restored(), recording.as_before_writes():
+        with caches.restored(), recording.as_before_writes():
             _check_unchanged(call)
     except Exception as reason:  # Mostly `NotReplayable` and `NotComparable`; the call itself is traced.
         return result, reason
