@@ -54,6 +54,16 @@ def test_a_family_generates_with_its_cache_in_buffers(family: Family, tmp_path: 
     assert found.variety > 2
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["t5", "bart", "whisper"])
+def test_an_encoder_decoder_generates_with_a_static_cache(name: str, tmp_path: Path) -> None:
+    """What the encoder computed is next to the static cache, and does not count as tokens of the decoder."""
+    found = agreement(next(family for family in FAMILIES if family.name == name), tmp_path, cache_length=64)
+
+    assert found.is_equal
+    assert found.variety > 2
+
+
 def test_the_page_has_every_family() -> None:
     text = PAGE.read_text(encoding="utf-8")
 

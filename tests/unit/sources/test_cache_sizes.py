@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fakexport.sources.cache_sizes import cache_sizes
@@ -34,12 +35,26 @@ def test_a_batch_of_one_is_constant() -> None:
     assert labels({"layers_0_keys": KEYS}, {"layers_0_keys": grown(KEYS)})["layers_0_keys"][0] is None
 
 
-def test_the_length_of_what_an_encoder_computed_is_not_constant() -> None:
-    own, others = "self_attention_cache_layers_0_keys", "cross_attention_cache_layers_0_keys"
+@pytest.mark.parametrize("is_static", [False, True])
+def test_the_length_of_what_an_encoder_computed_is_one_size_and_not_constant(is_static: bool) -> None:
+    own, others = "self_attention_cache_layers_0_keys", "cross_attention_cache_layers_{}_keys"
+    before = {own: KEYS, others.format(0): KEYS, others.format(1): KEYS}
+    after = {**before, own: KEYS if is_static else grown(KEYS)}
 
-    found = labels({own: KEYS, others: KEYS}, {own: grown(KEYS), others: KEYS}, is_batch_dynamic=True)
+    found = cache_sizes(before, after, is_batch_dynamic=True, is_static=is_static)
 
-    assert found.keys() == {own}
+    lengths = [found[name][2] for name in before]
+    assert lengths[1] == lengths[2]
+    assert lengths[1] is not None
+    assert lengths[0] != lengths[1], "the decoder has read as many tokens by chance"
+    assert (lengths[0] is None) == is_static
+
+
+def test_layers_whose_encoders_read_other_lengths_are_left_out() -> None:
+    name = "cross_attention_cache_layers_{}_keys"
+    before = {name.format(0): KEYS, name.format(1): KEYS[:, :, :3]}
+
+    assert labels(before, before) == {}
 
 
 def test_the_length_of_a_static_cache_is_constant() -> None:
