@@ -20,6 +20,9 @@ the program is incomplete until you put one into `program.constants`.
 Compute the value with operators that run on a CPU, or write into the memory before the constructor
 returns. A table too large to be computed here is too large to ship in a program: build it in `forward`
 from its formula. Store what only the target device can compute in the checkpoint, as a persistent buffer.
+Where the constant is what `forward` computes itself, such as `torch.arange`, look for another thread that
+reads the stack frames of the one that traces (`sys._current_frames`, as profilers inside of the process
+do): torch loses results then, and its own export refuses the program. End that thread before the check.
 """,
     failing_model="""
 import torch

@@ -121,7 +121,7 @@ void Generator::operator()(const std::optional<Tokens>& prompt, const TensorsByN
     const auto generated = static_cast<std::int64_t>(found.size());
     const bool is_last = generated + 1 == most_new;
     const std::int64_t token =
-        sampling.chosen(defaults_.restricted(scores_, generated, is_last), generator);
+        sampling.chosen(defaults_.restricted(scores_, generated, is_last, is_after_one_), generator);
     found.push_back(token);
     const bool is_end = is_last || std::count(eos.begin(), eos.end(), token);
     report(found, is_end);
@@ -184,7 +184,7 @@ void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsBy
   }
   const at::Tensor first = given.at(call.tokens);
   if (first.dim() != 2 || first.size(0) != 1) throw Fault("one sequence at a time: pass a batch of 1");
-  if (first.size(1) > 1) defaults_.forced_first.reset();  // It is forced after a single token alone.
+  is_after_one_ = first.size(1) == 1;
   const std::int64_t length = first.size(1) + most_new;
   const std::string together = "prompt and new tokens are " + number(length) + " together";
   if (defaults_.longest && length > *defaults_.longest) {

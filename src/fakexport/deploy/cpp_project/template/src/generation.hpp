@@ -96,6 +96,7 @@ class Generator {
   TensorsByName state_;  // By the names of the state.
   at::Tensor scores_, mask_, positions_;
   std::int64_t place_ = 0;  // Of the next token.
+  bool is_after_one_ = false;
 };
 
 }  // namespace runner

@@ -76,10 +76,11 @@ Defaults Defaults::of(const json::Value& value) {
   return found;
 }
 
-at::Tensor Defaults::restricted(at::Tensor scores, std::int64_t generated, bool is_last) const {
+at::Tensor Defaults::restricted(at::Tensor scores, std::int64_t generated, bool is_last,
+                                bool is_after_one) const {
   scores = without(scores, suppressed);
   if (generated == 0) scores = without(scores, suppressed_first);
-  if (generated == 0 && forced_first) return only(scores, *forced_first);
+  if (generated == 0 && is_after_one && forced_first) return only(scores, *forced_first);
   if (is_last && forced_last) return only(scores, *forced_last);
   return scores;
 }

@@ -35,7 +35,9 @@ struct Defaults {
   static Defaults of(const json::Value& value);
 
   // The scores with what is forced or forbidden after `generated` new tokens.
-  at::Tensor restricted(at::Tensor scores, std::int64_t generated, bool is_last) const;
+  //
+  //   is_after_one  whether the new tokens begin after a single one: only then is the first one forced
+  at::Tensor restricted(at::Tensor scores, std::int64_t generated, bool is_last, bool is_after_one) const;
 };
 
 // A member that is a number or null.
