@@ -37,6 +37,7 @@ _CACHES = ("past_key_values", _STATES)
 _ENCODED = "encoder_last_hidden_state"
 _ENCODER_OUTPUTS = "encoder_outputs"
 _MASK = "attention_mask"
+_DECODER_MASK = "decoder_attention_mask"
 _POSITIONS = "position_ids"
 # These go through the prompt in a loop of Python, which a program has for one length. So their prefill reads
 # as many tokens as the convolution does, and decode the others. The program of zamba was seen to return other
@@ -109,7 +110,9 @@ class GenerationCall:
             if name == _STATES:
                 record = replace(record, mask=None)
             kwargs = self._next(read, record, returned)
-            after = module(**kwargs, **{name: layout.filled(tensors)})
+            after = module(
+                **kwargs, **self._decoder_mask(module, read, record), **{name: layout.filled(tensors)}
+            )
             _, layout_after, tensors_after = _cache_of(module, after)
             layout.refuse_counting(layout_after, type(module).__name__)
         return ExampleInputs(
@@ -124,6 +127,20 @@ class GenerationCall:
                 is_static=self.capacity is not None,
             ),
         )
+
+    def _decoder_mask(
+        self, module: nn.Module, read: Mapping[str, torch.Tensor], record: CallRecord
+    ) -> dict[str, torch.Tensor]:
+        """Return the mask that a decoder with a static cache would make, but not in a trace.
+
+        It would read how many tokens the cache has, which fake tensors of a GPU do not tell.
+        """
+        if self.capacity is None or not record.has_encoder:
+            return {}
+        if _DECODER_MASK not in inspect.signature(module.forward).parameters:
+            return {}
+        tokens = read[record.tokens]
+        return {_DECODER_MASK: tokens.new_ones(self.batch, tokens.shape[1] + 1)}
 
     def _kept(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
         """Return the inputs of a call that finds its cache in the program, and the buffers with the cache."""
