@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,14 +29,21 @@ DEPTH = 10
 GENERATING = tuple(
     f"AutoModelFor{kind}" for kind in ("CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "ImageTextToText")
 )
-# A cache that grows, one with windows, one with an encoder's keys and values.
+# A cache that grows, and one with an encoder's keys and values.
 CACHED_IN_CI = ("llama", "t5")
+# A decoder that makes its own mask, unless it is traced.
+STATIC_IN_CI = ("bart",)
+# Why a type does not generate with a cache; any other refusal is a fault.
+REFUSALS = (
+    "as a Python number|does not generate|does not run on text alone|a loop of Python|cannot be an input"
+)
 
 
 def cache_marks(
     architecture: Architecture, workload: str, capacity: int | None
 ) -> tuple[pytest.MarkDecorator, ...]:
-    is_common = str(architecture) in CACHED_IN_CI and workload == "decode" and capacity is None
+    names = CACHED_IN_CI if capacity is None else STATIC_IN_CI
+    is_common = str(architecture) in names and workload == "decode"
     return (pytest.mark.slow,) if is_common else (pytest.mark.exhaustive,)
 
 
@@ -141,6 +149,8 @@ def test_reuse_with_a_cache_gives_the_same_program(
         try:
             verify(resolve(spec, workload=call), target, parse_dynamic(dynamic), dtype)
         except SourceError as reason:
+            if str(architecture) in (*CACHED_IN_CI, *STATIC_IN_CI) or not re.search(REFUSALS, str(reason)):
+                raise
             pytest.skip(f"it does not generate with this cache: {reason}")
     if str(architecture) in CACHED_IN_CI and workload == "decode":
         assert all(blocks.replayed for blocks in traces), [blocks.report() for blocks in traces]
