@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -56,10 +55,14 @@ def quick_passes() -> Patches:
     def tree_map(function: Callable[[Any], Any], tree: Any, *rests: Any, **kwargs: Any) -> Any:
         if function is _trace._strip_root and not rests and not kwargs and type(tree) is OrderedDict:
             pairs = tuple(tree.values())
-            if _is_of_strings(pairs):
-                if pairs not in shortened:  # The nodes of a call have equal stacks.
-                    shortened[pairs] = tuple(tuple(map(function, pair)) for pair in pairs)
-                return OrderedDict(zip(tree, shortened[pairs], strict=True))
+            try:
+                short = shortened.get(pairs)  # The nodes of a call have equal stacks.
+            except TypeError:  # Something in it has no hash, so it is not a stack.
+                short = None
+            if short is None and _is_of_strings(pairs):
+                short = shortened[pairs] = tuple(tuple(map(function, pair)) for pair in pairs)
+            if short is not None:
+                return OrderedDict(zip(tree, short, strict=True))
         return stock_map(function, tree, *rests, **kwargs)
 
     stock_eliminate: Callable[..., bool] = in_force(Graph, "eliminate_dead_code")
@@ -69,6 +72,15 @@ def quick_passes() -> Patches:
             return stock_eliminate(graph)
         # Only a node without users is removed, so of no other one it is asked what it does.
         return stock_eliminate(graph, lambda node: bool(node.users) or is_impure(node))
+
+    stock_fixup: Callable[[str], str] = in_force(_trace, "_fixup_key")
+    fixed: dict[str, str] = {}
+
+    def fixup(key: str) -> str:
+        found = fixed.get(key)
+        if found is None:
+            found = fixed[key] = stock_fixup(key)
+        return found
 
     stock_asserts = in_force(export_utils, "insert_deferred_runtime_asserts")
 
@@ -82,7 +94,7 @@ def quick_passes() -> Patches:
             (export_utils, "insert_deferred_runtime_asserts"): insert_asserts,
             (symbolic_shapes, "_free_unbacked_symbols_with_path"): free_symbols,
             (_pytree, "tree_map"): tree_map,
-            (_trace, "_fixup_key"): cache(in_force(_trace, "_fixup_key")),
+            (_trace, "_fixup_key"): fixup,
             **no_grad_regions.replacements(),
             **faked_parameters.replacements(),
             **cached_fakes.replacements(),
