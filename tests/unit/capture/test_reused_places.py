@@ -253,3 +253,32 @@ class EndsDifferently(Model):
 
 def test_a_node_may_have_the_name_of_what_ran_before_the_block():
     check(EndsDifferently([NamesTheFunctionBefore(at) for at in range(DEPTH)]).eval())
+
+
+class Resolutions(Model):
+    """The second half of the blocks gets more rows, so that no late call is like the early ones."""
+
+    def forward(self, x):
+        for at, block in enumerate(self.blocks):
+            x = block(torch.cat([x, x]) if at == DEPTH else x)
+        return x
+
+
+def test_a_trace_ends_early_where_nothing_will_prove_what_was_reused(reports):
+    check(Resolutions([Block(at) for at in range(2 * DEPTH)]).eval())
+
+    ((calls, replayed, _),) = reports[0].report().values()
+    assert replayed > 0
+    assert calls == DEPTH + 1, reports[0].report()
+
+
+def test_blocks_of_other_sizes_are_reused_too_where_a_late_call_proves_them(reports):
+    class LargerOnce(Model):
+        def forward(self, x):
+            for at, block in enumerate(self.blocks):
+                x = block(torch.cat([x, x])).narrow(0, 0, 3) if at == 1 else block(x)
+            return x
+
+    check(LargerOnce([Block(at) for at in range(2 * DEPTH)]).eval())
+
+    assert reports[0].replayed >= 3, reports[0].report()

@@ -24,10 +24,14 @@ class Likes:
     Args:
         members: The `id` of each.
         waiting: Those that were not called yet.
+        answered: Sizes of the inputs of the last call that was not traced, until one is compared. Blocks of
+            another resolution come last then, and nothing proves the earlier ones: the sooner that is
+            known, the less is traced in vain.
     """
 
     members: frozenset[int]
     waiting: set[int] = field(default_factory=set)
+    answered: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         self.waiting |= self.members

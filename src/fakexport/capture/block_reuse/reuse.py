@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 
 from fakexport._torch.block_recordings import NeverReplayable, NotReplayable, Recording, entry_state
@@ -17,6 +18,7 @@ from fakexport._torch.block_templates import Template, template_of
 from fakexport._torch.copied_values import TraceNeeded, gradients_need_a_trace
 from fakexport._torch.global_modes import foreign_mode, global_modes, random_states
 from fakexport._torch.module_calls import ModuleCall, around_module_calls, can_be_noted, noted_reads
+from fakexport._torch.observed_tensors import tracing_paused
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.template_differences import first_template_difference
 from fakexport._torch.template_replay import replay
@@ -198,14 +200,18 @@ class BlockReuse:
         key = (group.shape, _call_site(), global_modes(), entry_state(tracer, module, group.inner))
         call = _Call(kind, group, tracer, module, forward, args, kwargs, state, key)
         known = next((known for known in kind.known if known.fits(key, state)), None)
+        likes = group.likes[id(module)]
         if known is None:
+            if likes.answered not in (None, call.sizes):
+                raise TraceNeeded(f"{kind.name} gets inputs of other sizes, and no late call was compared")
             return self._recorded(call)
         # The trace knows a symbol by the size of the last input that has it, which is that of the last layer.
-        is_late = bool(state.caches and state.numbers) and group.likes[id(module)].is_one_left
+        is_late = bool(state.caches and state.numbers) and likes.is_one_left
         if needs_proof or is_late:
             return self._proven(call, known)
         kind.replayed += 1
         known.unproven += 1
+        likes.answered = call.sizes
         result, written = replay(known.template, tracer, module, state.tensors, state.numbers)
         CacheStates.of(state.caches).write(dict(zip(known.written, written, strict=True)))
         return result
@@ -253,6 +259,7 @@ class BlockReuse:
         if difference is not None:
             raise TraceNeeded(f"a late call of {call.kind.name} differs from an earlier one: {difference}")
         known.unproven = 0
+        call.group.likes[id(call.module)].answered = None
         return result
 
 
@@ -269,6 +276,13 @@ class _Call:
     kwargs: Any
     state: ObservedState
     key: Any
+
+    @property
+    def sizes(self) -> tuple[tuple[str, ...], ...]:
+        """Those of the tensors that it is given."""
+        with tracing_paused():
+            values = (*self.args, *self.kwargs.values())
+            return tuple(tuple(map(str, each.shape)) for each in values if isinstance(each, torch.Tensor))
 
     def positions(self) -> Iterator[int]:
         """Yield which slots say where the block is."""
