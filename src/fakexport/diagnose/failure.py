@@ -99,7 +99,7 @@ def _with_constant(found: Diagnostic, exploration: Exploration | None) -> Diagno
         f"set `{text} = {value}` before this line" if text.isidentifier() else f"write `{value}` in its place"
     )
     return replace(
-        found, fix=Fix(f"if {answer} for every input, {put}: the trace then ends; if not, {GENERAL}")
+        found, fix=Fix.under(f"{answer} for every input", f"{put}: the trace then ends", otherwise=GENERAL)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Severity = Literal["error", "warning", "note"]
@@ -79,6 +79,19 @@ class Fix:
     message: str
     is_safe: bool = False
     command: str | None = None
+
+    @classmethod
+    def under(cls, condition: str, change: str, *, otherwise: str) -> Fix:
+        """Return a fix that holds under a condition, which may be known of one target alone."""
+        return cls(f"if {condition}, {change}{_OTHERWISE}{otherwise}")
+
+    @property
+    def without_condition(self) -> Fix:
+        """What holds for other targets too."""
+        return replace(self, message=self.message.rpartition(_OTHERWISE)[2])
+
+
+_OTHERWISE = "; if not, "
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     within a target, findings of one code at one primary place merge and their counts add up, where
     labels and module paths differ at most in numbers (`model.layers.3`, `model.layers.7`); the first
     one's notes, node and module path stay. Then findings that are equal but for target, node and count
-    merge into one with all targets and the greatest count, so that `count` always speaks of one program.
-    Findings without a place merge only if their notes are equal too. Folding twice changes nothing.
+    merge into one with all targets and the greatest count, so that `count` always speaks of one program;
+    of a fix under a condition that only one target has, what holds for all stays. Findings without a place merge only if their notes are equal too. Folding twice changes nothing.
 
     Args:
         diagnostics: Any number, of any targets.
@@ -34,7 +34,8 @@ def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
     over_targets: dict[Hashable, Diagnostic] = {}
     for diagnostic in per_target.values():
-        finding = (replace(diagnostic, targets=(), node=None, count=1), bool(diagnostic.targets))
+        fix = diagnostic.fix and diagnostic.fix.without_condition
+        finding = (replace(diagnostic, targets=(), node=None, count=1, fix=fix), bool(diagnostic.targets))
         known = over_targets.get(finding)
         over_targets[finding] = _with_targets_of(known, diagnostic) if known else diagnostic
     return tuple(over_targets.values())
@@ -64,4 +65,5 @@ def _numberless(text: str | None) -> str | None:
 
 def _with_targets_of(known: Diagnostic, other: Diagnostic) -> Diagnostic:
     targets = tuple(dict.fromkeys(known.targets + other.targets))
-    return replace(known, targets=targets, count=max(known.count, other.count))
+    fix = known.fix if known.fix == other.fix else known.fix and known.fix.without_condition
+    return replace(known, targets=targets, count=max(known.count, other.count), fix=fix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fakexport.diagnostics import Diagnostic, Label, Span, fold
+from fakexport.diagnostics import Diagnostic, Fix, Label, Span, fold
 
 
 def found(line: int | None = 7, message: str = "", **fields: Any) -> Diagnostic:
@@ -71,6 +71,21 @@ def test_targets_that_show_something_else_stay_apart() -> None:
     on_t4 = found(targets=("T4",), notes=("T4 is sm_75",))
 
     assert fold([on_h100, on_t4]) == (on_h100, on_t4)
+
+
+def test_a_condition_of_one_target_is_left_out_of_the_fix_for_several() -> None:
+    general = Fix("use `torch.where`")
+    special = Fix.under("`x > 0` is False", "write `False`", otherwise=general.message)
+    one, other = found(fix=special, targets=("cpu",)), found(fix=general, targets=("H100",))
+
+    assert fold([one])[0].fix == special
+    for findings in ([one, other], [other, one]):
+        (folded,) = fold(findings)
+        assert folded.fix == general
+        assert set(folded.targets) == {"cpu", "H100"}
+        assert fold([folded]) == (folded,)
+    assert fold([one, found(fix=special, targets=("H100",))])[0].fix == special
+    assert len(fold([one, found(fix=Fix("use `torch.cond`"), targets=("H100",))])) == 2
 
 
 def test_a_finding_of_no_target_does_not_become_one_of_a_target() -> None:
