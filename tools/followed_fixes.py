@@ -3,7 +3,7 @@
 Each model of a sweep that does not export is checked again. What its first finding prints is then done as far
 as a program can do it: an option is passed, a line of the library is changed in memory, and in place of a
 published config, which a machine without the hub does not get, the small one of `tests/architectures` is
-taken. A fix works if the model then exports without a finding, or if what stops it then is another line.
+taken. Counted apart: the model then exports, or the same line or another one stops it.
 """
 
 from __future__ import annotations

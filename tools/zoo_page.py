@@ -66,7 +66,7 @@ python tools/zoo_page.py {library} $(git rev-parse --short HEAD) site/sweep.json
 _SOURCES = {"transformers": "hf:TYPE", "diffusers": "diffusers:MODEL", "timm": "timm:NAME"}
 _WITHOUT = """\
 - torchvision and timm are installed next to torch 2.14.1 alone, where types with a backbone of timm ran:
-  there is no torchvision for the other torch.
+  the other torch has no torchvision.
 """
 _KINDS = """ Added are `kind` of each check, `whole` or `part`, and `kinds`,
 the counts of each."""

@@ -63,7 +63,7 @@ def write_case(spec: str, folder: Path) -> None:
 
 
 def _programs(spec: str, dtype: str) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
-    """Target -> why there is no program, and target -> program; of one size, where none has others."""
+    """Target -> why it has no program, and target -> program; exported at one size if it allows no other."""
     failures, programs = {}, {}
     for target in TARGETS:
         try:
@@ -146,7 +146,7 @@ def template_of(source: Source, module: nn.Module, program: ExportedProgram) -> 
 
 
 def _fixed_values(source: Source, module: nn.Module) -> dict[str, Any]:
-    """The inputs that are no tensors, such as a grid of images: the program has them inside."""
+    """The inputs other than tensors, such as a grid of images: they are constants of the program."""
     given = source.example_inputs(module, "cpu", None).kwargs
     return {name: value for name, value in given.items() if not isinstance(value, torch.Tensor)}
 

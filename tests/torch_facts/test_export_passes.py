@@ -53,7 +53,7 @@ class DataDependent(nn.Module):
 
 
 class Checked(nn.Module):
-    """An assertion of which everything is known is removed, also where there are no symbols."""
+    """An assertion that is known to hold is removed, even if the trace has no symbols."""
 
     def forward(self, x):
         torch._check(x.shape[0] > 2)

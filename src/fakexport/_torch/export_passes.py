@@ -28,7 +28,7 @@ from . import cached_fakes, faked_parameters, no_grad_regions
 from .fake_tensors import FakeTensor
 from .patching import Patches, in_force
 
-# What the pass looks for, and removes or writes in another way, also where there are no symbols.
+# Targets that the pass removes or rewrites even if the trace made no symbols.
 _ASSERTS = (
     torch._check,
     torch._assert_scalar,

@@ -213,8 +213,8 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
 def _with_eager_fault(diagnostic: Diagnostic, published: str | None) -> Diagnostic:
     """Return FE202 with the word that the fault is not of the trace.
 
-    Where nobody chose the config, the sizes and types at the line are of no model: what would make the line
-    work by itself is not the repair. Dtypes and missing inputs are the call's.
+    The sizes and types that a default config gives belong to no published model, so changing the line is not
+    the repair: another config is. Dtypes and missing inputs belong to the call, and keep their own fix.
     """
     first, *others = diagnostic.notes or ("the error has no message",)
     fix = diagnostic.fix

@@ -14,12 +14,13 @@ _NUMBER = re.compile(r"[0-9]+")
 def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Return the diagnostics with repeats merged, in the order of first appearance.
 
-    A model with 126 equal layers shows one fault 126 times; it is one fault. Two rounds:
-    within a target, findings of one code at one primary place merge and their counts add up, where
-    labels and module paths differ at most in numbers (`model.layers.3`, `model.layers.7`); the first
-    one's notes, node and module path stay. Then findings that are equal but for target, node and count
-    merge into one with all targets and the greatest count, so that `count` always speaks of one program;
-    of a fix under a condition that only one target has, what holds for all stays. Findings without a place merge only if their notes are equal too. Folding twice changes nothing.
+    A model with 126 equal layers shows one fault 126 times; it is one fault. Two rounds: within a
+    target, findings of one code at one primary place merge and their counts add up, where labels and
+    module paths differ at most in numbers (`model.layers.3`, `model.layers.7`); the first one's notes,
+    node and module path stay. Then findings that are equal but for target, node and count merge into
+    one with all targets and the greatest count, so that `count` always speaks of one program; of a fix
+    under a condition that only one target has, what holds for all stays. Findings without a place merge
+    only if their notes are equal too. Folding twice changes nothing.
 
     Args:
         diagnostics: Any number, of any targets.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fakexport.capture.block_reuse import noted_parts
-from tests.unit.capture.reused_blocks import DEPTH, check, check_outcome, slow
+from tests.unit.capture.reused_blocks import DEPTH, StepBlock, check, check_outcome, slow
 
 cache_utils = pytest.importorskip("transformers.cache_utils")
 
@@ -17,14 +17,8 @@ FIVE, FLIPPED = 5, 1
 ALL_SET = dict.fromkeys(range(DEPTH), True)
 
 
-class Block(nn.Module):
+class Block(StepBlock):
     """Takes what an encoder computed from the cache, or computes it, and goes on."""
-
-    def __init__(self, at, step):
-        super().__init__()
-        self.layer_idx = at
-        self.up = nn.Linear(8, 8)
-        self.step = step
 
     def forward(self, x, cache):
         crossed = cache.cross_attention_cache

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.capture.reused_blocks import DEPTH, check, check_outcome, slow
+from tests.unit.capture.reused_blocks import DEPTH, StepBlock, check, check_outcome, slow
 
 cache_utils = pytest.importorskip("transformers.cache_utils")
 
@@ -14,14 +14,8 @@ FIVE = 5
 TABLE = {at: 1.0 + at for at in range(DEPTH)}
 
 
-class Block(nn.Module):
+class Block(StepBlock):
     """Attention without queries: what the cache returns is summed."""
-
-    def __init__(self, at, step):
-        super().__init__()
-        self.layer_idx = at
-        self.up = nn.Linear(8, 8)
-        self.step = step
 
     def forward(self, x, cache):
         made = self.up(x)
