@@ -7,6 +7,7 @@ from collections import OrderedDict
 import pytest
 import torch
 from torch import nn
+from torch._export.passes import replace_set_grad_with_hop_pass
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, _trace
 from torch.fx.experimental import symbolic_shapes
@@ -121,3 +122,19 @@ def test_the_keys_of_module_stacks_are_those_of_stock():
     with quick_passes():
         assert [_trace._fixup_key(key) for key in keys] == stock
         assert _trace._fixup_key("".join(["a", "b"])) is _trace._fixup_key("".join(["a", "b"]))
+
+
+def test_what_a_pass_leaves_is_checked_with_the_program(monkeypatch):
+    """The passes themselves do not check; torch does so once more when it makes the program."""
+    stock = replace_set_grad_with_hop_pass._replace_with_hop_pass_helper
+
+    def broken(*args, **kwargs):
+        module, signature = stock(*args, **kwargs)
+        first, *_, output = (node for node in module.graph.nodes if node.op in ("call_function", "output"))
+        output.prepend(first)  # After its users.
+        return module, signature
+
+    monkeypatch.setattr(replace_set_grad_with_hop_pass, "_replace_with_hop_pass_helper", broken)
+
+    with quick_passes(), pytest.raises(RuntimeError, match="used before it has been defined"):
+        torch.export.export(Inner(), (torch.randn(6, 4),))

@@ -3,8 +3,9 @@
 Two of them look at each node of the graph: one for unbacked symbols, also where the trace made none; one
 for strings to shorten, in module stacks that are nothing but strings. A third takes the whole graph apart for
 a few regions under `no_grad` (`no_grad_regions.py`), a fourth describes each parameter to make a fake of a
-fake (`faked_parameters.py`), a fifth computes sizes that fake mode's cache has (`cached_fakes.py`). What they
-return is what stock torch returns. Seen on torch 2.13.
+fake (`faked_parameters.py`), a fifth computes sizes that fake mode's cache has (`cached_fakes.py`). Four check
+the order of a graph that is checked once more at the end. What they return is what stock torch returns. Seen on
+torch 2.13.
 
 Source: `torch/export/_trace.py:_replace_unbacked_bindings, _aot_export_non_strict`,
 `torch/fx/experimental/symbolic_shapes.py:_free_unbacked_symbols_with_path`.
@@ -13,11 +14,13 @@ Source: `torch/export/_trace.py:_replace_unbacked_bindings, _aot_export_non_stri
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._export import utils as export_utils
+from torch._export.passes import replace_autocast_with_hop_pass, replace_set_grad_with_hop_pass
 from torch.export import _trace
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental import symbolic_shapes
@@ -35,6 +38,11 @@ _ASSERTS = (
     torch.ops.aten._assert_scalar.default,
     torch.ops.aten.sym_constrain_range.default,
     torch.ops.aten.sym_constrain_range_for_size.default,
+)
+
+_CHECKED_LATER = (
+    (replace_autocast_with_hop_pass, "_replace_with_hop_pass_helper"),
+    (replace_set_grad_with_hop_pass, "_replace_with_hop_pass_helper"),
 )
 
 
@@ -65,13 +73,36 @@ def quick_passes() -> Patches:
                 return OrderedDict(zip(tree, short, strict=True))
         return stock_map(function, tree, *rests, **kwargs)
 
+    stock_lint: Callable[[Graph], None] = in_force(Graph, "lint")
+    passes = [0]  # Under way, whose graphs the verifier of `ExportedProgram` checks afterwards in any case.
+
+    def lint(graph: Graph) -> None:
+        if not passes[0]:
+            stock_lint(graph)
+
+    @contextmanager
+    def checked_later() -> Iterator[None]:
+        passes[0] += 1
+        try:
+            yield
+        finally:
+            passes[0] -= 1
+
+    def around(stock: Callable[..., Any]) -> Callable[..., Any]:
+        def replace(*args: Any) -> Any:
+            with checked_later():
+                return stock(*args)
+
+        return replace
+
     stock_eliminate: Callable[..., bool] = in_force(Graph, "eliminate_dead_code")
 
     def eliminate(graph: Graph, is_impure: Callable[[Node], bool] | None = None) -> bool:
         if is_impure is None:
             return stock_eliminate(graph)
-        # Only a node without users is removed, so of no other one it is asked what it does.
-        return stock_eliminate(graph, lambda node: bool(node.users) or is_impure(node))
+        with checked_later():
+            # Only a node without users is removed, so of no other one it is asked what it does.
+            return stock_eliminate(graph, lambda node: bool(node.users) or is_impure(node))
 
     stock_fixup: Callable[[str], str] = in_force(_trace, "_fixup_key")
     fixed: dict[str, str] = {}
@@ -91,6 +122,8 @@ def quick_passes() -> Patches:
     return Patches(
         {
             (Graph, "eliminate_dead_code"): eliminate,
+            (Graph, "lint"): lint,
+            **{(module, name): around(in_force(module, name)) for module, name in _CHECKED_LATER},
             (export_utils, "insert_deferred_runtime_asserts"): insert_asserts,
             (symbolic_shapes, "_free_unbacked_symbols_with_path"): free_symbols,
             (_pytree, "tree_map"): tree_map,

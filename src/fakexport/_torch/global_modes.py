@@ -6,6 +6,7 @@ Seen on torch 2.13.
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import sys
 from typing import Any
@@ -92,7 +93,7 @@ def hooks_of_all_modules() -> list[dict[Any, Any]]:
 def random_states() -> tuple[Any, ...]:
     """Return the states of the generators that Python code may draw from."""
     numpy_random = sys.modules.get("numpy.random")
-    numpy_state = None if numpy_random is None else repr(numpy_random.get_state(legacy=False))
+    numpy_state = None if numpy_random is None else pickle.dumps(numpy_random.get_state(legacy=False))
     return random.getstate(), numpy_state, bytes(torch.default_generator.get_state().numpy())
 
 

@@ -92,6 +92,7 @@ class ExecutedCode:
         self._apart: dict[CodeType, frozenset[str]] = {}
         self._used: dict[type, _UsedNames] = {}
         self._names: tuple[int, frozenset[str], frozenset[str]] = (0, frozenset(), frozenset())
+        self._named: tuple[int, list[tuple[dict[str, Any], str]], list[CodeType]] = (0, [], [])
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -127,6 +128,29 @@ class ExecutedCode:
             names = frozenset(name for name in used if isinstance(name, str))
             self._names = (len(self.found), names, frozenset().union(*self._apart.values()))
         return self._names
+
+    @property
+    def globals(self) -> list[tuple[dict[str, Any], str]]:
+        """The names of modules that the code may look up, each once, with the names of the module."""
+        return self._all_named()[1]
+
+    @property
+    def closures(self) -> list[CodeType]:
+        """The code with free variables that no other code here makes."""
+        return self._all_named()[2]
+
+    def _all_named(self) -> tuple[int, list[tuple[dict[str, Any], str]], list[CodeType]]:
+        if self._named[0] != len(self.found):
+            named = {
+                (id(names), name): (names, name)
+                for code, names in self.found.items()
+                if names is not None
+                for name in code.co_names
+            }
+            inner = {c for code in self.found for c in code.co_consts if isinstance(c, CodeType)}
+            free = [code for code in self.found if code.co_freevars and code not in inner]
+            self._named = (len(self.found), list(named.values()), free)
+        return self._named
 
     def used_names(self, owner: type, uses: Callable[[str, Any], bool]) -> list[str]:
         """Return the names of a class that the code may look at, in order.

@@ -124,20 +124,18 @@ class _Walk(TensorTokens):
 
     def visit_names(self) -> None:
         """Visit what the executed code finds by name, and the closures of its functions."""
-        for code, names in self._code.found.items():
-            for name in code.co_names:
-                if names is not None and name in names:
-                    self.tokens.append(("global", name))
-                    self.visit(names[name])
+        for names, name in self._code.globals:
+            if name in names:
+                self.tokens.append(("global", name))
+                self.visit(names[name])
         seen: set[type] = set()
         while self._pending:
             kind = self._pending.pop()
             if kind not in seen:
                 seen.add(kind)
                 self._visit_class(kind)
-        inner = {c for code in self._code.found for c in code.co_consts if isinstance(c, types.CodeType)}
-        for code in self._code.found:
-            if code.co_freevars and code not in self._codes and code not in inner:
+        for code in self._code.closures:
+            if code not in self._codes:
                 raise NotComparable(f"the closure of {code.co_qualname}")
 
     def visit_moved(self) -> None:
