@@ -19,7 +19,7 @@ from fakexport.program.source_span import source_span
 from fakexport.program.walk import Visit, walk
 
 _DEVICE_NAME = re.compile(r"(cpu|cuda|xpu|mps|hpu|xla|mtia|npu|hip|vulkan|meta)(:\d+)?")
-
+_NAMING = (torch.device, str, list, tuple, dict)  # What of the arguments of a node may name a device.
 
 LiteralKind = Literal["creation", "move", "assertion", "autocast", "constant", "argument"]
 
@@ -78,7 +78,7 @@ def devices(program: ExportedProgram) -> tuple[DeviceLiteral, ...]:
 def named_devices(node: Node) -> Iterator[str]:
     """Yield the devices that the arguments of a node name: the same as `devices`, and nothing else."""
     for value in (*node.args, *node.kwargs.values()):
-        if not isinstance(value, (Node, int, float)):
+        if isinstance(value, _NAMING):
             for _, device in _devices_in(value):
                 yield device
 
@@ -166,7 +166,8 @@ def _devices_in(value: Any) -> Iterator[tuple[str, str]]:
         yield "", device
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from ((f"[{index}]{place}", found) for place, found in _devices_in(item))
+            if isinstance(item, _NAMING):
+                yield from ((f"[{index}]{place}", found) for place, found in _devices_in(item))
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from ((f"[{key!r}]{place}", found) for place, found in _devices_in(item))
