@@ -4,8 +4,8 @@ Two of them look at each node of the graph: one for unbacked symbols, also where
 for strings to shorten, in module stacks that are nothing but strings. A third takes the whole graph apart for
 a few regions under `no_grad` (`no_grad_regions.py`), a fourth describes each parameter to make a fake of a
 fake (`faked_parameters.py`), a fifth computes sizes that fake mode's cache has (`cached_fakes.py`). Four
-check the order of a graph that is checked once more at the end. What they return is what stock torch returns. Seen
-on torch 2.13.
+check the order of a graph that is checked once more at the end. What they return is what stock torch returns.
+Seen on torch 2.13.
 
 Source: `torch/export/_trace.py:_replace_unbacked_bindings, _aot_export_non_strict`,
 `torch/fx/experimental/symbolic_shapes.py:_free_unbacked_symbols_with_path`.
