@@ -3,8 +3,8 @@
     python tools/version_pairs.py 5.17.0 hf:gpt2 hf:t5 --with 'huggingface_hub<2'
 
 locks the programs of the older version, which pip puts into a folder of its own, checks them with the
-version that is installed, and prints a table in Markdown; docs/ci.md has one. `--with` names what else the
-older version needs.
+version that is installed, or with that of `--new`, and prints a table in Markdown; docs/ci.md has some.
+`--with` names what else the two versions need.
 """
 
 from __future__ import annotations
@@ -28,28 +28,34 @@ def main() -> None:
     parser.add_argument("old", help="version of transformers")
     parser.add_argument("sources", nargs="+")
     parser.add_argument("--with", dest="packages", action="append", default=[], metavar="REQUIREMENT")
+    parser.add_argument("--new", help="version of transformers; without it, the installed one")
     asked = parser.parse_args()
-    folder = (_FOLDER / asked.old).resolve()
-    project = folder / "project"
+    project = (_FOLDER / f"{asked.old}-{asked.new or 'installed'}").resolve()
     project.mkdir(parents=True, exist_ok=True)
     (project / "fakexport.lock").unlink(missing_ok=True)
     sources = json.dumps(asked.sources)
     (project / "pyproject.toml").write_text(f'[tool.fakexport]\nsources = {sources}\ntarget = "cpu"\n')
-    paths = [folder / "transformers", folder / "others"]
-    install(paths[0], f"transformers=={asked.old}", "--no-deps")
-    if asked.packages:
-        install(paths[1], *asked.packages)
 
-    older = os.pathsep.join(map(str, paths))
-    run(project, "lock", "--no-progress", environment={**os.environ, "PYTHONPATH": older})
+    run(project, "lock", "--no-progress", environment=with_version(asked.old, asked.packages))
     if f'"{asked.old}"' not in (project / "fakexport.lock").read_text():
         sys.exit(f"the lock is not that of transformers {asked.old}")
-    report = json.loads(run(project, "check", "--locked", "--format", "json", "--no-progress"))
+    newer = with_version(asked.new, asked.packages) if asked.new else None
+    checked = run(project, "check", "--locked", "--format", "json", "--no-progress", environment=newer)
+    report = json.loads(checked)
 
     lines = ["| model | line in the new version | what changed |", "|---|---|---|"]
     lines += [row(one) for one in report["reports"]]
     lines += [f"| `{one['source']}` | | not checked: {one['reason']} |" for one in report["refused"]]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def with_version(version: str, packages: list[str]) -> dict[str, str]:
+    """Return an environment in which that version of transformers is imported."""
+    folder = (_FOLDER / version).resolve()
+    install(folder / "transformers", f"transformers=={version}", "--no-deps")
+    if packages:
+        install(folder / "others", *packages)
+    return {**os.environ, "PYTHONPATH": f"{folder / 'transformers'}{os.pathsep}{folder / 'others'}"}
 
 
 def install(folder: Path, *requirements: str) -> None:
