@@ -77,11 +77,12 @@ def run(project: Path, *arguments: str, environment: dict[str, str] | None = Non
 def row(report: dict[str, Any]) -> str:
     found = [diagnostic for diagnostic in report["diagnostics"] if diagnostic["code"] == _CHANGED]
     if not found:
-        return f"| `{report['source']}` | | nothing |"
-    span = found[0]["labels"][0]["span"]
-    path = span["path"].partition("site-packages/")[2].removeprefix("transformers/models/")
+        other = sorted({diagnostic["code"] for diagnostic in report["diagnostics"]})
+        return f"| `{report['source']}` | | {', '.join(other) or 'nothing'} |"
+    spans = [label["span"] for label in found[0]["labels"]]
+    places = [f"`{Path(span['path']).name}:{span['line']}`" for span in spans]
     notes = [note for note in found[0]["notes"] if not note.startswith("locked with")]
-    return f"| `{report['source']}` | `{path}:{span['line']}` | {'<br>'.join(notes)} |"
+    return f"| `{report['source']}` | {', '.join(places) or 'no line'} | {'<br>'.join(notes)} |"
 
 
 if __name__ == "__main__":

@@ -114,6 +114,23 @@ def test_a_known_change_is_found_and_named_at_its_line(edit, locked):
         assert line in [label["span"]["line"] for label in found["labels"]], found["labels"]
 
 
+def test_equal_operators_in_another_order_are_named_at_their_line(repository):
+    model = MODEL.replace("return (x * 2).to(self.dtype)", "a, b = x.sin(), x.cos()\n        return a + b")
+    assert model != MODEL
+    (repository / "model.py").write_text(model)
+    fakexport("lock", "--no-progress")
+    (repository / "model.py").write_text(model.replace("a, b = x.sin(), x.cos()", "b, a = x.cos(), x.sin()"))
+
+    said = fakexport("check", "--locked", "--no-progress", "--format", "json", code=1).stdout
+
+    (found,) = json.loads(said)["reports"][0]["diagnostics"]
+    assert found["code"] == "FE003"
+    assert found["notes"] == ["equal nodes are in another order"]
+    (label,) = found["labels"]
+    assert label["span"]["line"] == 14
+    assert label["message"] == "in another order, from here: 1 x aten.cos.default"
+
+
 def test_the_printed_command_accepts_the_change(locked, the_lock):
     edited(locked, "torch.relu", "torch.tanh")
     text = fakexport("check", "--locked", "--no-progress", code=1).stdout

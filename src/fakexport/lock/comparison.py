@@ -39,11 +39,18 @@ def locked_report(
             found.append(_missing(entry, accept))
             continue
         difference = _difference(known, entry)
-        notes = [*_notes(known, entry), *_words(difference)]
+        words = list(_words(difference))
+        moved = None if difference is None or words else _first_in_another_order(known, entry)
+        if difference is not None and not words:
+            how = "in another order" + " or connected differently" * (moved is None)
+            words = [f"equal nodes are {how}"]
+        notes = [*_notes(known, entry), *words]
         if notes and difference is not None:
             differences.append(TargetDifference(LOCK, entry.target, difference))
         if notes:
-            found.append(_moved(known, entry, notes, difference, accept))
+            groups = [] if difference is None else _changed_nodes(difference)
+            groups += [] if moved is None else [("in another order, from here", moved)]
+            found.append(_moved(known, entry, notes, groups, accept))
     if not found:
         return report
     return replace(
@@ -74,9 +81,8 @@ def _options(entry: LockEntry) -> str:
 
 
 def _moved(
-    known: LockEntry, entry: LockEntry, notes: list[str], difference: ProgramDifference | None, accept: str
+    known: LockEntry, entry: LockEntry, notes: list[str], groups: list[tuple[str, NodeGroup]], accept: str
 ) -> Diagnostic:
-    groups = [] if difference is None else _changed_nodes(difference)
     labels = tuple(_labels(groups))
     if versions := "; ".join(_version_changes(known, entry)):
         notes = [*notes, f"locked with other versions: {versions}"]
@@ -143,8 +149,17 @@ def _words(difference: ProgramDifference | None) -> Iterator[str]:
     for title, items in paragraphs:
         more = f"; and {len(items) - _MOST_ITEMS:,} more" if len(items) > _MOST_ITEMS else ""
         yield f"{title}: {'; '.join(items[:_MOST_ITEMS])}{more}"
-    if not paragraphs:
-        yield "equal nodes are in another order, or connected differently"
+
+
+def _first_in_another_order(known: LockEntry, entry: LockEntry) -> NodeGroup | None:
+    """Return the first nodes in the place of others, of programs with equal ones.
+
+    None if none are: a lock has equal nodes once, where the first of them is.
+    """
+    if known.program is None or entry.program is None:
+        return None
+    pairs = zip(known.program.nodes, entry.program.nodes, strict=False)
+    return next((entry.program.places[now] for old, now in pairs if old != now), None)
 
 
 def _changed_nodes(difference: ProgramDifference) -> list[tuple[str, NodeGroup]]:
