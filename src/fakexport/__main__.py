@@ -1,7 +1,37 @@
-"""`python -m fakexport`, where the script is not on the path."""
+"""`python -m fakexport`, and the script `fakexport`."""
 
+from __future__ import annotations
+
+import os
 import sys
+from contextlib import suppress
 
-from fakexport.cli import main
+_ASK_NOTHING = {"--help", "--version"}
 
-sys.exit(main())
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    if len(sys.argv) > 1 and _ASK_NOTHING.isdisjoint(sys.argv):
+        _fix_order_of_sets()
+
+    from fakexport.cli import main as run
+
+    sys.exit(run())
+
+
+def _fix_order_of_sets() -> None:
+    """Start this process again with one seed for the hashes of texts, unless it has that one.
+
+    Models go through sets of names: those of transformers do so for the kinds of their layers. Python hashes
+    texts differently in each process, so that their operators would come in another order, and a lock or an
+    archive would change where nothing did. Windows has no such start, and keeps the order of the process.
+    """
+    is_fixed = os.environ.get("PYTHONHASHSEED") == "0"
+    if not is_fixed and os.name == "posix" and sys.executable and not sys.flags.ignore_environment:
+        os.environ["PYTHONHASHSEED"] = "0"
+        with suppress(OSError):
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

@@ -131,6 +131,16 @@ def test_equal_operators_in_another_order_are_named_at_their_line(repository):
     assert label["message"] == "in another order, from here: 1 x aten.cos.default"
 
 
+def test_operators_that_are_gone_are_named_where_their_module_is_now(locked):
+    edited(locked, "torch.relu(layer(x))", "layer(x)")
+
+    said = fakexport("check", "--locked", "--no-progress", "--format", "json", code=1).stdout
+
+    (found,) = [one for one in json.loads(said)["reports"][0]["diagnostics"] if one["code"] == "FE003"]
+    assert any("aten.relu.default 3 -> 0" in note for note in found["notes"])
+    assert found["labels"][0]["message"] == "removed: 3 x aten.relu.default"
+
+
 def test_the_printed_command_accepts_the_change(locked, the_lock):
     edited(locked, "torch.relu", "torch.tanh")
     text = fakexport("check", "--locked", "--no-progress", code=1).stdout

@@ -50,6 +50,8 @@ def locked_report(
         if notes:
             groups = [] if difference is None else _changed_nodes(difference)
             groups += [] if moved is None else [("in another order, from here", moved)]
+            if difference is not None and not any(group.span for _, group in groups):
+                groups = [*_removed(difference, entry)]
             found.append(_moved(known, entry, notes, groups, accept))
     if not found:
         return report
@@ -168,6 +170,16 @@ def _changed_nodes(difference: ProgramDifference) -> list[tuple[str, NodeGroup]]
         *(("added", group) for group in difference.nodes_added),
         *(("rewired", group) for group in difference.nodes_rewired),
     ]
+
+
+def _removed(difference: ProgramDifference, entry: LockEntry) -> Iterator[tuple[str, NodeGroup]]:
+    """Yield the nodes that are gone, at the first line of their module that has nodes now."""
+    spans: dict[str, Span] = {}
+    for line, place in entry.program.places.items() if entry.program is not None else ():
+        if place.span is not None:
+            spans.setdefault(line.module_path, place.span)
+    for group in difference.nodes_removed:
+        yield "removed", replace(group, span=spans.get(group.module_path))
 
 
 def _labels(groups: list[tuple[str, NodeGroup]]) -> Iterator[Label]:
