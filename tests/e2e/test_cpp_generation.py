@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ import torch
 
 import fakexport as fe
 from fakexport.deploy import DeployError, compile
+from fakexport.sources.generation_defaults import generation_defaults
 from tests.generation.agreement import LENGTHS, NEW_TOKENS, eager, exported, prompt
 from tests.generation.families import IMAGE_TOKEN, NAMED
 
@@ -95,6 +98,54 @@ def test_a_sequence_ends_with_the_token_that_ends_it(cpp_generate, llama) -> Non
     assert tokens(done) == [row[: last + 1]]
 
 
+SETTINGS: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.7, "no_repeat_ngram_size": 2},
+    {"no_repeat_ngram_size": 1, "suppress_tokens": [7, 8]},
+    {"bad_words_ids": [[9]], "min_length": 14},
+    {"min_new_tokens": 9},
+    {"do_sample": True, "temperature": 0.7, "top_k": 30, "repetition_penalty": 1.3},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "_".join(settings))
+def test_settings_of_the_generation_config_are_followed(settings, cpp_generate, llama, tmp_path) -> None:
+    """Prompts of one token are padded, and what pads them is no token of theirs."""
+    model, folder = llama
+    shutil.copytree(folder / "project", tmp_path / "project")
+    prompts = [prompt(length) for length in (*LENGTHS, 1)]
+    rows = [row for ids in prompts for row in eager(model, ids)]
+    plain, ends = rows[0], [] if "no_repeat_ngram_size" in settings else [rows[0][3]]
+    before = copy.deepcopy(model.generation_config)
+    values = {**settings, "eos_token_id": ends, "pad_token_id": 30}
+    if "bad_words_ids" in values:
+        values["bad_words_ids"] = [*values["bad_words_ids"], plain[:2], [int(prompts[0][0, -1]), plain[0]]]
+    model.generation_config.update(**values)
+    try:
+        described = json.loads((tmp_path / "project" / "generation.json").read_text())
+        described["defaults"] = dataclasses.asdict(generation_defaults(model))
+        (tmp_path / "project" / "generation.json").write_text(json.dumps(described))
+        expected = [row for ids in prompts for row in eager(model, ids)]
+        torch.manual_seed(4)
+        options = {"max_new_tokens": NEW_TOKENS, "top_p": 0.9, "do_sample": True}
+        drawn = [model.generate(ids, attention_mask=torch.ones_like(ids), **options) for ids in prompts]
+    finally:
+        model.generation_config = before
+    words = [word for row in prompts for word in ("--prompt-ids", ids(row))]
+
+    done = generate(cpp_generate, tmp_path / "project", "--weights", folder, *words)
+
+    assert tokens(done) == expected
+    assert expected != rows
+    if "do_sample" in settings:
+        assert "note: do_sample of the model's generation config is not applied: pass --temp" in done.stderr
+        options_ = ("--top-p", 0.9, "--seed", 4)
+        made = generate(cpp_generate, tmp_path / "project", "--weights", folder, *words, *options_)
+        assert tokens(made) == [
+            row[0, ids.shape[1] :].tolist() for ids, row in zip(prompts, drawn, strict=True)
+        ]
+        assert made.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -104,6 +155,7 @@ def test_a_sequence_ends_with_the_token_that_ends_it(cpp_generate, llama) -> Non
         (("--prompt-ids", "-1"), "-1 is not a token id: ids are 0 or more"),
         (("--prompt-ids", "1", "--top-p", "2"), "--top-p must be above 0 and at most 1"),
         (("--prompt-ids", "1", "--temperature", "0"), "--temperature must be above 0"),
+        (("--prompt-ids", "1", "--temperature", "inf"), "--temperature must be above 0"),
         (("--prompt-ids", "1", "--beams", "2"), "unknown: '--beams'; see --help"),
         (
             ("--prompt-ids", "1", "--max-new-tokens", "127"),
@@ -158,7 +210,7 @@ def _without_vocabulary(record: Any) -> None:
             "generation.json does not say what the input 'past_key_values_layers_0_keys' of decode is",
         ),
         (_without_vocabulary, "{path}: the field 'vocabulary' is missing"),
-        (lambda record: record.update(format="fakexport.generation/2"), "{path}: its format is "),
+        (lambda record: record.update(format="fakexport.generation/1"), "{path}: its format is "),
     ],
 )
 def test_a_record_that_does_not_fit_is_one_line(change, line, cpp_generate, llama, tmp_path) -> None:

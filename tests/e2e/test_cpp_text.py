@@ -130,6 +130,28 @@ def test_bytes_that_follow_each_other_are_printed_together(built, llama, spellin
     assert done.stdout.decode() == tokenizer.decode(ids[1:]) + "\n" == "\ufffd\ufffdy\n"
 
 
+def test_a_print_decodes_the_newest_tokens_alone(built, llama, spelling, tmp_path) -> None:
+    """All of them once more at the end. The server of the stand-in writes down how many each request has."""
+    if "TOKENIZERS_CPP" in os.environ:
+        pytest.skip("needs the stand-in")
+    tokenizer, weights = spelling
+    first = Tokenizer.from_file(str(tokenizer)).encode(SPELLED).ids[0]
+    options = ["--weights", weights, "--tokenizer", tokenizer, "--max-new-tokens", 40, "--prompt-ids", first]
+    command = [built[1], "--folder", llama[1] / "project", *options]
+    written = tmp_path / "counts"
+
+    subprocess.run(
+        list(map(str, command)),
+        check=True,
+        env={**os.environ, "DECODED": str(written)},
+        stdout=subprocess.DEVNULL,
+    )
+
+    counts = [int(line) for line in written.read_text().split()]
+    assert counts[-1] == 40
+    assert max(counts[:-1]) <= 9  # Two characters of four bytes, and the next one.
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

@@ -62,6 +62,11 @@ def _sound(generator: torch.Generator) -> dict[str, torch.Tensor]:
     return {"input_features": 3 * torch.randn(1, 8, 32, generator=generator)}
 
 
+def _masked_sound(generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """A sound of 24 of 32 frames, which the encoder makes 6 features of."""
+    return {**_sound(generator), "feature_attention_mask": (torch.arange(32)[None] < 24).long()}
+
+
 def _patches(generator: torch.Generator) -> dict[str, torch.Tensor]:
     places = torch.arange(32.0).reshape(1, 16, 2) % 7 + 1  # Row and column of each patch.
     pixels = torch.randn(1, 16, 48, generator=generator)
@@ -488,6 +493,25 @@ FAMILIES = (
         },
         inputs=_image,
         image_tokens=4,
+    ),
+    Family(
+        "qwen2_audio",
+        "Qwen2AudioForConditionalGeneration",
+        {"audio_token_index": IMAGE_TOKEN, "tie_word_embeddings": False},
+        "sound in the text, with a mask",
+        parts={
+            "audio_config": lambda: {
+                "num_mel_bins": 8,
+                "d_model": 32,
+                "encoder_layers": 2,
+                "encoder_attention_heads": 4,
+                "encoder_ffn_dim": 64,
+                "max_source_positions": 16,
+            },
+            "text_config": lambda: {"model_type": "qwen2", **_TEXT, **_NO_SPECIAL},
+        },
+        inputs=_masked_sound,
+        image_tokens=6,
     ),
     Family(
         "blip",

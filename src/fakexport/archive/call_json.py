@@ -10,6 +10,8 @@ from fakexport.documents import (
     DocumentError,
     GenerationDefaults,
     StateTensor,
+    boolean,
+    decimal,
     integer,
     items,
     mapping,
@@ -42,7 +44,7 @@ def call_record(value: Any) -> CallRecord:
         "capacity": _optional_count,
         "defaults": _defaults,
     }
-    # Archives of 0.1 had no cache in a program.
+    # Earlier archives had no cache in a program.
     fields = record({"start": None, **mapping(value)}, readers)
     try:
         return CallRecord(**fields)
@@ -66,7 +68,25 @@ def _defaults(value: Any) -> GenerationDefaults:
         "suppressed_first": _tokens,
         "not_applied": lambda found: tuple(items(found, _name, 100)),
     }
-    return GenerationDefaults(**record(value, readers))
+    # Earlier archives have none of these, and name what they did not follow in `not_applied`.
+    later = {
+        "bad_words": lambda found: tuple(items(found, _tokens, _MOST_TOKENS)),
+        "repetition_penalty": decimal,
+        "no_repeat_ngram_size": _count,
+        "least": _count,
+        "least_new": _count,
+        "is_drawn": boolean,
+        "temperature": _optional_number,
+        "top_k": _optional_count,
+        "top_p": _optional_number,
+        "own_generate": _name,
+    }
+    given = mapping(value)
+    fields = record(given, readers | {name: read for name, read in later.items() if name in given})
+    try:
+        return GenerationDefaults(**fields)
+    except ValueError as error:
+        raise DocumentError(str(error)) from None
 
 
 def _name(value: Any) -> str:
@@ -83,6 +103,10 @@ def _count(value: Any) -> int:
 
 def _optional_count(value: Any) -> int | None:
     return optional(value, _count)
+
+
+def _optional_number(value: Any) -> float | None:
+    return optional(value, decimal)
 
 
 def _tokens(value: Any) -> tuple[int, ...]:

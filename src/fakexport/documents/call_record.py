@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -37,7 +38,16 @@ class GenerationDefaults:
         longest: Most tokens of a sequence, those of the prompt included, for which the model has positions.
         forced_first, forced_last: The first new token, and the last one at the greatest length.
         suppressed, suppressed_first: Tokens that are never generated, and those that are not the first one.
+        bad_words: Sequences of several tokens, whose last one is not generated after the others.
+        repetition_penalty: Divides scores above 0 of tokens that occurred, and multiplies the others.
+        no_repeat_ngram_size: So many tokens do not occur twice in this order; 0 for no such limit.
+        least, least_new: No sequence ends with fewer tokens, those of the prompt included or not.
+        is_drawn: Whether transformers draws tokens by default.
+        temperature, top_k, top_p: How tokens are drawn, as for `Sampling`.
         not_applied: Settings that change what transformers generates, and that fakexport does not follow.
+        own_generate: The class whose own `generate` fakexport does not follow; "" if it has none.
+    Raises:
+        ValueError: a number that is out of its range.
     """
 
     eos: tuple[int, ...] = ()
@@ -48,7 +58,23 @@ class GenerationDefaults:
     forced_last: int | None = None
     suppressed: tuple[int, ...] = ()
     suppressed_first: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    least: int = 0
+    least_new: int = 0
+    is_drawn: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
     not_applied: tuple[str, ...] = ()
+    own_generate: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("repetition_penalty", "temperature", "top_k", "top_p"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InvalidValue(f"{name} of the generation config is {value}, but must be above 0")
 
 
 @dataclass(frozen=True, kw_only=True)

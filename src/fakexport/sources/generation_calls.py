@@ -25,7 +25,7 @@ from fakexport.sources.cache_sizes import cache_sizes
 from fakexport.sources.cache_slots import CacheLayout
 from fakexport.sources.generation_defaults import generation_defaults
 from fakexport.sources.input_request import InputRequest
-from fakexport.sources.kept_cache import START, empty_buffers, kept_cache, static_cache
+from fakexport.sources.kept_cache import START, empty_buffers, kept_cache, keys_and_values, static_cache
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
 from fakexport.sources.transformers_inputs import derive_inputs
@@ -87,6 +87,7 @@ class GenerationCall:
         length = self.tokens if kernel is None else max(2, getattr(config, kernel))
         sequence = length if self.workload == "prefill" else self.tokens
         derived = derive_inputs(module, device, dtype, batch=self.batch, sequence=sequence)
+        self._refuse_other_loops(module, derived.kwargs)
         prompt = replace(derived, kwargs=_prompt(module, derived.kwargs, self.workload))
         record = _record(module, prompt.kwargs, self.workload)
         if self.workload == "prefill" and not self.is_kept:
@@ -100,6 +101,18 @@ class GenerationCall:
                 f"the {self.workload} inputs of {type(module).__name__} cannot be made, since the model does "
                 f"not run on text alone: {type_and_line(error)}"
             ) from error
+
+    def _refuse_other_loops(self, module: nn.Module, derived: Mapping[str, Any]) -> None:
+        """Refuse a model that does not write one token after another, but several codes at a time."""
+        from transformers.generation import GenerationMixin
+
+        tokens = derived.get("decoder_input_ids", derived.get("input_ids"))
+        is_row = tokens is None or (tokens.dim() == 2 and len(tokens) == self.batch)
+        if not is_row or getattr(type(module), "_sample", None) not in (None, GenerationMixin._sample):
+            raise SourceError(
+                f"{type(module).__name__} does not write one token after another, but several codes at a "
+                "time, in an order of its own: --workload forward exports it"
+            )
 
     def _decoded(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
         """Return the inputs of decode, once the model has read the prompt."""
@@ -150,7 +163,7 @@ class GenerationCall:
                 f"{type(module).__name__} has an encoder, whose keys and values a program cannot keep in "
                 "buffers: leave out --cache-form buffers"
             )
-        cache, left_out = static_cache(module, self.capacity), {record.mask, record.positions}
+        cache, left_out = keys_and_values(module, self.capacity), {record.mask, record.positions}
         with torch.no_grad(), self.patches(module, prompt):
             text = _text_of(prompt.kwargs, record)
             module(**{name: text[name] for name in text.keys() - left_out}, **{_CACHES[0]: cache})
@@ -172,11 +185,10 @@ class GenerationCall:
         """
         if self.capacity is None:
             return {}
-        from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+        from transformers import DynamicCache, EncoderDecoderCache
 
         config: Any = module.config
-        # Masks of all lengths but that of the cache are one program, so there is one place more.
-        cache = StaticCache(config=config, max_cache_len=self.capacity + 1)
+        cache = static_cache(module, self.capacity)
         if config.is_encoder_decoder:
             return {_CACHES[0]: EncoderDecoderCache(cache, DynamicCache(config=config))}
         return {_CACHES[0]: cache}

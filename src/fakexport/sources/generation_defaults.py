@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,8 @@ _MOST_BYTES = 1 << 20
 _NOT_APPLIED = {
     "num_beams": 1,
     "num_beam_groups": 1,
-    "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
     "encoder_no_repeat_ngram_size": 0,
-    "min_length": 0,
-    "min_new_tokens": 0,
     "guidance_scale": 1.0,
     "exponential_decay_length_penalty": None,
     "sequence_bias": None,
@@ -35,8 +32,13 @@ _NOT_APPLIED = {
     "dola_layers": None,
     "constraints": None,
     "force_words_ids": None,
+    "min_p": None,
+    "top_h": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
 }
-"Settings that change what greedy generation returns, with the value that changes nothing."
+"Settings that change what is generated, with the value that changes nothing."
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_sequence_length")
 
@@ -47,7 +49,18 @@ def generation_defaults(module: nn.Module) -> GenerationDefaults:
     Args:
         module: A model of transformers. Its generation config is that of its config, or of the
             `generation_config.json` next to it.
+    Raises:
+        SourceError: a setting has another type or range than transformers accepts.
     """
+    try:
+        return _defaults(module)
+    except (TypeError, ValueError) as error:
+        raise SourceError(
+            f"the generation config of {type(module).__name__} cannot be read: {first_line(error)}"
+        ) from error
+
+
+def _defaults(module: nn.Module) -> GenerationDefaults:
     config: Any = module.config
     settings: Any = getattr(module, "generation_config", None)
 
@@ -55,7 +68,8 @@ def generation_defaults(module: nn.Module) -> GenerationDefaults:
         return getattr(settings, name, None)
 
     eos = _tokens(setting("eos_token_id"))
-    bad, single = _single_words(setting("bad_words_ids"), eos)
+    bad = _bad_words(setting("bad_words_ids"), eos)
+    least_new = setting("min_new_tokens") or 0
     others = [
         name for name, neutral in _NOT_APPLIED.items() if setting(name) not in (None, neutral, bool(neutral))
     ]
@@ -73,9 +87,19 @@ def generation_defaults(module: nn.Module) -> GenerationDefaults:
         longest=_longest(config),
         forced_first=next(iter(forced), None),
         forced_last=min(_tokens(setting("forced_eos_token_id")), default=None),
-        suppressed=tuple(dict.fromkeys((*_tokens(setting("suppress_tokens")), *bad))),
+        suppressed=tuple(
+            dict.fromkeys((*_tokens(setting("suppress_tokens")), *(w[0] for w in bad if len(w) == 1)))
+        ),
         suppressed_first=first,
-        not_applied=(*others, *([] if single else ["bad_words_ids"])),
+        bad_words=tuple(word for word in bad if len(word) > 1),
+        repetition_penalty=float(setting("repetition_penalty") or 1.0),
+        no_repeat_ngram_size=int(setting("no_repeat_ngram_size") or 0),
+        least=0 if least_new else int(setting("min_length") or 0),
+        least_new=int(least_new),
+        is_drawn=bool(setting("do_sample")),
+        **_drawing(setting),
+        not_applied=tuple(others),
+        own_generate=type(module).__name__ if _has_own_generate(module) else "",
     )
 
 
@@ -102,14 +126,30 @@ def _tokens(value: Any) -> tuple[int, ...]:
     return tuple(int(token) for token in value) if isinstance(value, (list, tuple)) else (int(value),)
 
 
-def _single_words(words: Any, eos: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-    """Return the tokens that are bad by themselves, and whether those are all.
+def _bad_words(words: Any, eos: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the sequences that are not generated. transformers never forbids a token that ends."""
+    found = [_tokens(list(word)) for word in words or ()]
+    return [word for word in found if word not in [(token,) for token in eos]]
 
-    transformers never forbids a token that ends.
-    """
-    words = [word for word in words or () if word not in [[token] for token in eos]]
-    alone = [int(word[0]) for word in words if len(word) == 1]
-    return tuple(alone), len(alone) == len(words)
+
+def _has_own_generate(module: nn.Module) -> bool:
+    """Return whether more than scores decides about tokens: Whisper writes a language first."""
+    from transformers.generation import GenerationMixin
+
+    names = ("generate", "_sample", "_get_logits_processor")
+    return any(
+        getattr(type(module), name, None) not in (None, getattr(GenerationMixin, name)) for name in names
+    )
+
+
+def _drawing(setting: Callable[[str], Any]) -> dict[str, Any]:
+    """Return how tokens are drawn, without what changes nothing."""
+    temperature, top_k, top_p = setting("temperature"), setting("top_k"), setting("top_p")
+    return {
+        "temperature": None if temperature in (None, 0, 1) else float(temperature),
+        "top_k": int(top_k) if top_k else None,
+        "top_p": None if top_p is None or top_p >= 1 else float(top_p),
+    }
 
 
 def _decoder_start(setting: Any, config: Any) -> int | None:

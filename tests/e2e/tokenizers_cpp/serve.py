@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -24,6 +26,9 @@ def main() -> None:
             answer = tokenizer.id_to_token(int(body)) or ""
         else:
             assert tokenizer is not None
+            if counts := os.environ.get("DECODED"):
+                with Path(counts).open("a", encoding="utf-8") as file:
+                    print(len(body.split()), file=file)
             answer = tokenizer.decode([int(word) for word in body.split()], skip_special_tokens=flag == "1")
         written = answer.encode()
         sys.stdout.buffer.write(b"%d\n%s" % (len(written), written))

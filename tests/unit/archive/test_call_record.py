@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -23,7 +24,22 @@ DECODE = CallRecord(
         StateTensor("cache.values", "cache_values", "cache.values"),
     ),
     capacity=64,
-    defaults=GenerationDefaults(eos=(2, 3), pad=0, longest=128, suppressed=(7,), not_applied=("num_beams",)),
+    defaults=GenerationDefaults(
+        eos=(2, 3),
+        pad=0,
+        longest=128,
+        suppressed=(7,),
+        bad_words=((5, 6), (7, 8, 9)),
+        repetition_penalty=1.25,
+        no_repeat_ngram_size=3,
+        least=4,
+        least_new=2,
+        is_drawn=True,
+        temperature=0.5,
+        top_k=40,
+        top_p=0.75,
+        not_applied=("num_beams",),
+    ),
 )
 
 
@@ -37,6 +53,23 @@ def changed(**values: Any) -> bytes:
 
 def test_it_comes_back_as_it_was() -> None:
     assert decode_manifest(encode_manifest(manifest(call=DECODE))).only.call == DECODE
+
+
+def test_earlier_archives_name_what_they_do_not_follow() -> None:
+    """They have none of the fields of penalties and lengths."""
+    text = json.loads(encode_manifest(manifest(call=DECODE)))
+    written = text["methods"][0]["call"]["defaults"]
+    later = ("bad_words", "repetition_penalty", "no_repeat_ngram_size", "least", "least_new")
+    for name in (*later, "is_drawn", "temperature", "top_k", "top_p"):
+        del written[name]
+    written["not_applied"] = ["repetition_penalty"]
+
+    found = decode_manifest(json.dumps(text).encode()).only.call
+
+    assert found is not None
+    assert found.defaults == GenerationDefaults(
+        eos=(2, 3), pad=0, longest=128, suppressed=(7,), not_applied=("repetition_penalty",)
+    )
 
 
 def test_a_program_that_does_not_generate_has_none() -> None:
@@ -53,6 +86,11 @@ def test_a_program_that_does_not_generate_has_none() -> None:
         ({"tokens": 3}, "tokens"),
         ({"capacity": -1}, "capacity"),
         ({"defaults": {}}, "defaults"),
+        (
+            {"defaults": {**dataclasses.asdict(DECODE.defaults), "repetition_penalty": 0.0}},
+            "repetition_penalty of the generation config is 0.0, but must be above 0",
+        ),
+        ({"defaults": {**dataclasses.asdict(DECODE.defaults), "least": -1}}, "least"),
         (
             {"state": [{"name": "a", "input": "b", "output": "c"}] * 2},
             "the state of a decode call contain `a` twice",

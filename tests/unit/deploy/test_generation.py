@@ -18,14 +18,16 @@ from torch.export import ExportedProgram
 from transformers.generation import TopKLogitsWarper, TopPLogitsWarper
 
 import fakexport as fe
-from fakexport.deploy.generation.sampling import restricted
+from fakexport.deploy.generation.restrictions import Place, restricted
 from fakexport.documents import CallRecord, GenerationDefaults
 from fakexport.program import facts_of, keep_facts
 from fakexport.sources import Workload, resolve
+from fakexport.sources.cache_slots import CacheLayout
 from fakexport.sources.generation_defaults import generation_defaults
 from tests.architectures.architecture import Architecture
-from tests.generation.agreement import NEW_TOKENS, eager, exported, prompt
+from tests.generation.agreement import NEW_TOKENS, agreement, eager, exported, prompt
 from tests.generation.families import NAMED
+from tests.unit.sources.tiny_configs import TINY
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +156,36 @@ def test_a_static_cache_writes_the_same_up_to_its_last_place(
         static(ids, max_new_tokens=most + 1)
 
 
-def test_a_static_cache_that_counts_in_python_is_refused(tmp_path: Path) -> None:
-    NAMED["gemma3"].saved(tmp_path)
+@pytest.mark.slow
+def test_a_static_cache_of_a_model_with_windows_keeps_every_token(tmp_path: Path) -> None:
+    """transformers' own is cut to the window, and counts in Python. The longer prompt exceeds the window."""
+    found = agreement(NAMED["gemma3"], tmp_path, cache_length=60)
 
-    with pytest.raises(fe.SourceError, match=r"cumulative_length_int as a Python number \(16, then 17\)"):
-        fe.export(f"hf:{tmp_path}", workload="decode", cache_length=40)
+    assert found.is_equal
+    assert found.variety > 3
+
+
+def test_a_static_cache_that_counts_in_python_is_refused() -> None:
+    layout = CacheLayout(None, (), {"layers.0.max_cache_len": 40, "layers.0.count": 16})
+    after = CacheLayout(None, (), {"layers.0.max_cache_len": 40, "layers.0.count": 17})
+
+    layout.refuse_counting(layout, "Model")
+    with pytest.raises(
+        fe.SourceError,
+        match=r"layers.0.count as a Python number \(16, then 17\).*: leave out --cache-length$",
+    ):
+        layout.refuse_counting(after, "Model")
+
+
+@pytest.mark.parametrize("workload", ["prefill", "decode"])
+def test_a_model_that_writes_several_codes_at_a_time_is_refused(workload: Any, tmp_path: Path) -> None:
+    config = {"model_type": "dia", "architectures": ["DiaForConditionalGeneration"], **TINY["dia"][0]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(
+        fe.SourceError, match="several codes at a time, in an order of its own: --workload forw"
+    ):
+        fe.export(f"hf:{tmp_path}", workload=workload)
 
 
 @pytest.mark.parametrize(
@@ -324,13 +351,23 @@ def test_what_the_generation_config_forces_and_forbids() -> None:
     defaults = GenerationDefaults(suppressed=(0, 99), suppressed_first=(1,), forced_last=3)
 
     def best(**place: Any) -> int:
-        return int(restricted(scores, defaults, **place).argmax())
+        return int(restricted(scores, defaults, Place([[1]], **place)).argmax())
 
     assert best(generated=0, is_last=False) == 2
     assert best(generated=1, is_last=False) == 1
     assert best(generated=1, is_last=True) == 3
-    forced = replace(defaults, forced_first=2)
-    assert int(restricted(scores, forced, generated=0, is_last=True).argmax()) == 2
+    defaults = replace(defaults, forced_first=2)
+    assert best(generated=0, is_last=True) == 2
+
+
+def test_a_config_that_forbids_every_token_is_refused() -> None:
+    """The greatest of equal scores would be token 0."""
+    scores = torch.zeros(2, 3)
+    defaults = GenerationDefaults(no_repeat_ngram_size=1)
+
+    restricted(scores, defaults, Place([[0, 1], [1, 2]], generated=0, is_last=False))
+    with pytest.raises(fe.DeployError, match="forbids every token"):
+        restricted(scores, defaults, Place([[0, 1], [1, 2, 0]], generated=0, is_last=False))
 
 
 def _first_of(model: nn.Module, ids: torch.Tensor) -> int:
@@ -345,6 +382,10 @@ def _first_of(model: nn.Module, ids: torch.Tensor) -> int:
         "begin_suppress_tokens",
         "forced_eos_token_id",
         "forced_bos_token_id",
+        "repetition_penalty",
+        "no_repeat_ngram_size",
+        "min_length",
+        "min_new_tokens",
     ],
 )
 def test_settings_do_what_they_do_in_transformers(
@@ -353,9 +394,14 @@ def test_settings_do_what_they_do_in_transformers(
     """The first token of the model, where it is forbidden; one that ends may never be."""
     ids = prompt(5)
     first = _first_of(model, ids)
-    end = eager(model, ids)[0][3]
+    plain = eager(model, ids)[0]
+    end = plain[-1 if name == "no_repeat_ngram_size" else 3]
     values: dict[str, Any] = {
-        "bad_words_ids": [[first], [end]],
+        "bad_words_ids": [[first], [end], plain[4:7], [int(ids[0, -1]), first], [17, *plain[:3]]],
+        "repetition_penalty": 1.7,
+        "no_repeat_ngram_size": 2,
+        "min_length": 12,
+        "min_new_tokens": 9,
         "suppress_tokens": [first],
         "begin_suppress_tokens": [first],
         "forced_eos_token_id": [40, 30],
@@ -363,6 +409,7 @@ def test_settings_do_what_they_do_in_transformers(
     }
     before = copy.deepcopy(model.generation_config)
     model.generation_config.update(**{name: values[name], "eos_token_id": [end]})
+    without = [plain[: plain.index(end) + 1]]
     try:
         defaults = generation_defaults(model)
         made = fe.Generator(recorded(bundle, "prefill", defaults=defaults))(ids, max_new_tokens=NEW_TOKENS)
@@ -371,15 +418,105 @@ def test_settings_do_what_they_do_in_transformers(
         model.generation_config = before
 
     assert [list(row) for row in made.tokens] == expected
+    assert name.startswith("forced") or expected != without
     assert defaults.not_applied == (("forced_bos_token_id",) if name == "forced_bos_token_id" else ())
+
+
+def test_a_generate_of_the_model_itself_is_named(bundle: fe.Bundle, records: dict[str, CallRecord]) -> None:
+    """Whisper's writes a language and a task before the text."""
+    defaults = generation_defaults(NAMED["whisper"].build())
+
+    made = fe.generate(recorded(bundle, "prefill", defaults=defaults), prompt(5), max_new_tokens=2)
+
+    assert made.notes == (
+        "WhisperForConditionalGeneration has a generate of its own, which is not followed: tokens are those "
+        "of its forward",
+    )
+    assert generation_defaults(NAMED["mistral"].build()).own_generate == ""
 
 
 def test_settings_that_are_not_followed_are_named(model: Any) -> None:
     before = copy.deepcopy(model.generation_config)
-    settings = {"repetition_penalty": 1.1, "stop_strings": ["."], "cache_implementation": "quantized"}
+    settings = {"min_p": 0.1, "stop_strings": ["."], "cache_implementation": "quantized"}
     model.generation_config.update(**settings, num_beams=1, min_length=0, temperature=0.7)
     try:
         assert set(generation_defaults(model).not_applied) == settings.keys()
+    finally:
+        model.generation_config = before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.7, "top_k": 7},
+        {"temperature": 1.5, "top_p": 0.6},
+        {"top_k": 3, "repetition_penalty": 1.3},
+    ],
+    ids=str,
+)
+def test_what_is_drawn_is_what_transformers_draws(
+    settings: dict[str, Any], model: Any, bundle: fe.Bundle, records: dict[str, CallRecord]
+) -> None:
+    """With the same random numbers; the generation config completes what the caller leaves open."""
+    ids = prompt(5)
+    before = copy.deepcopy(model.generation_config)
+    model.generation_config.update(**settings, do_sample=True)
+    try:
+        defaults = generation_defaults(model)
+        generator = fe.Generator(recorded(bundle, "prefill", defaults=defaults))
+        made = generator(ids, max_new_tokens=NEW_TOKENS, sampling=fe.Sampling(top_p=0.9, seed=4))
+        greedy = generator(ids, max_new_tokens=NEW_TOKENS)
+        torch.manual_seed(4)
+        options = {"max_new_tokens": NEW_TOKENS, "top_p": 0.9, "top_k": settings.get("top_k", 0)}
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    finally:
+        model.generation_config = before
+
+    assert list(made.tokens[0]) == expected[0, 5:].tolist() != list(greedy.tokens[0])
+    assert made.notes == ()
+    assert greedy.notes == (
+        "do_sample of the model's generation config is not applied: pass temperature, top_k or top_p to draw",
+    )
+
+
+def test_a_penalty_leaves_out_the_padding_of_a_batch(
+    model: Any, bundle: fe.Bundle, records: dict[str, CallRecord]
+) -> None:
+    prompts = [prompt(length, seed=length)[0].tolist() for length in (1, 4, 19)]
+    defaults = GenerationDefaults(repetition_penalty=1.7, no_repeat_ngram_size=2, pad=30)
+    generator = fe.Generator(recorded(bundle, "prefill", defaults=defaults))
+
+    found = generator(prompts, max_new_tokens=NEW_TOKENS)
+
+    options = {"repetition_penalty": 1.7, "no_repeat_ngram_size": 2}
+    expected = [eager(model, torch.tensor([row]), **options)[0] for row in prompts]
+    assert [list(row) for row in found.tokens] == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"repetition_penalty": -1.0},
+            "repetition_penalty of the generation config is -1.0, but must be above 0",
+        ),
+        (
+            {"repetition_penalty": "much"},
+            "the generation config of LlamaForCausalLM cannot be read: ValueError: could not",
+        ),
+        (
+            {"bad_words_ids": [["a"]]},
+            "the generation config of LlamaForCausalLM cannot be read: ValueError: invalid literal",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str, model: Any) -> None:
+    before = copy.deepcopy(model.generation_config)
+    try:
+        for name, value in settings.items():
+            setattr(model.generation_config, name, value)
+        with pytest.raises(fe.SourceError, match=message):
+            generation_defaults(model)
     finally:
         model.generation_config = before
 

@@ -22,7 +22,7 @@ from ..artifact import Report
 from ..generation.calls import Call, calls_of
 from ..weights_file import FileLayout
 
-FORMAT = "fakexport.generation/1"
+FORMAT = "fakexport.generation/2"
 WEIGHTS = "model.safetensors"
 
 

@@ -43,7 +43,8 @@ def generate(
         prompts: The token ids of a prompt, or of several; None for a model that is not given text.
         max_new_tokens: Tokens after the prompt at most.
         checkpoint: The weights, as for `bind`. Default: those of the bundle.
-        temperature, top_k, top_p, seed: As for `Sampling`. With one of the first three, tokens are drawn.
+        temperature, top_k, top_p, seed: As for `Sampling`. With one of the first three, tokens are drawn, and
+            the model's generation config says what the others are.
         eos: Tokens that end a sequence. Default: those of the model's generation config; `()` for none.
         inputs: Other inputs of prefill by name, such as `pixel_values`.
         devices: Device to device, as for `bind`.
@@ -55,7 +56,8 @@ def generate(
             without a checkpoint.
         UnsuitableInputs: more tokens than the model has positions or its cache has places for; prompts that
             the program does not take.
-        DeployError: it is not a bundle of prefill and decode that fit together.
+        DeployError: it is not a bundle of prefill and decode that fit together, or the model's generation
+            config forbids every token.
         ArchiveError, BindError, CheckpointError: as for `load_bundle` and `bind`.
         UnboundProgram: there are no weights.
 

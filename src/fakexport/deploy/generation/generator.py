@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,8 @@ from fakexport.error import InvalidValue
 from ..signature import UnsuitableInputs
 from .calls import Call, calls_of, check_same_cache
 from .prompts import prompt_inputs, token_lists
-from .sampling import Sampling, restricted
+from .restrictions import Place, restricted
+from .sampling import Sampling
 
 _GREEDY = Sampling()
 Stop = Literal["eos", "length"]
@@ -75,6 +76,7 @@ class Generator:
             raise InvalidValue(f"max_new_tokens is {max_new_tokens}, but must be 1 or more")
         lists, others = self._prompts(prompts), dict(inputs or {})
         stops = frozenset(self.defaults.eos if eos is None else eos)
+        sampling = sampling.completed(self.defaults)
         choice = _Choice(max_new_tokens, sampling, stops, self.defaults, sampling.generator())
         # A program of one sequence takes several prompts one after the other.
         is_one_by_one = self._prefill.batch == 1 and len(lists) > 1 and not others
@@ -87,11 +89,19 @@ class Generator:
         return Generated(
             tokens=tuple(map(tuple, rows)),
             stops=tuple("eos" if row[-1] in stops else "length" for row in rows),
-            notes=tuple(
-                f"{name} of the model's generation config is not applied"
-                for name in self.defaults.not_applied
-            ),
+            notes=tuple(self._notes(sampling)),
         )
+
+    def _notes(self, sampling: Sampling) -> Iterator[str]:
+        for name in self.defaults.not_applied:
+            yield f"{name} of the model's generation config is not applied"
+        if own := self.defaults.own_generate:
+            yield f"{own} has a generate of its own, which is not followed: tokens are those of its forward"
+        if self.defaults.is_drawn and sampling.is_greedy:
+            yield (
+                "do_sample of the model's generation config is not applied: pass temperature, top_k or top_p "
+                "to draw"
+            )
 
     def _prompts(self, prompts: Any) -> list[list[int]]:
         name = self._prefill.record.prompt
@@ -119,13 +129,9 @@ class _Choice:
         is_open = [True] * run.batch
         for generated in range(self.max_new_tokens):
             is_last = generated + 1 == self.max_new_tokens
-            scores = restricted(
-                run.scores,
-                self.defaults,
-                generated=generated,
-                is_last=is_last,
-                is_after_one=run.is_after_one,
-            )
+            texts = [[*start, *row] for start, row in zip(run.texts, rows, strict=True)]
+            place = Place(texts, generated, is_last, run.is_after_one, self.eos)
+            scores = restricted(run.scores, self.defaults, place)
             chosen = self.sampling.chosen(scores, self.generator).tolist()
             for row, token in enumerate(chosen):
                 if is_open[row]:
@@ -176,6 +182,7 @@ class _Run:
             given[record.tokens] = torch.full((self.batch, 1), _decoder_start(record.defaults))
         first = given[record.tokens]
         self.is_after_one = first.shape[1] == 1
+        self.texts = _texts(first, None if record.has_encoder else given.get(record.mask or ""))
         _check_length(first.shape[1] + new_tokens, prefill, decode)
         # Prefill may read one number of tokens only; decode reads the others like new ones.
         read = first.shape[1] if prefill.length is None else prefill.length
@@ -212,6 +219,14 @@ class _Run:
     def _keep(self, call: Call, outputs: Mapping[str, torch.Tensor]) -> None:
         self._state = call.state(outputs)
         self.scores = outputs[call.record.logits][:, -1].to("cpu", torch.float32)
+
+
+def _texts(tokens: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]]:
+    """Return the tokens of each sequence without the padding before them."""
+    if mask is None:
+        return tokens.tolist()
+    starts = (mask != 0).int().argmax(dim=1).tolist()
+    return [row[start:] for row, start in zip(tokens.tolist(), starts, strict=True)]
 
 
 def _check_tokens(prompts: list[list[int]], prefill: Call) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,6 +13,8 @@ from fakexport.error import InvalidValue
 @dataclass(frozen=True)
 class Sampling:
     """How to draw tokens; without any of the first three, the most likely one is taken.
+
+    Where tokens are drawn, a number that is None is that of the model's generation config, if it has one.
 
     Args:
         temperature: Divides the scores; above 0.
@@ -42,6 +43,17 @@ class Sampling:
         """Whether nothing is drawn."""
         return (self.temperature, self.top_k, self.top_p) == (None, None, None)
 
+    def completed(self, defaults: GenerationDefaults) -> Sampling:
+        """Return the sampling with what the generation config says, if tokens are drawn."""
+        if self.is_greedy:
+            return self
+        return replace(
+            self,
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_k=defaults.top_k if self.top_k is None else self.top_k,
+            top_p=defaults.top_p if self.top_p is None else self.top_p,
+        )
+
     def generator(self) -> torch.Generator:
         """Return the source of the random numbers."""
         return torch.Generator().manual_seed(self.seed)
@@ -57,44 +69,6 @@ class Sampling:
         if self.top_p is not None:
             scores = _of_probability(scores, self.top_p)
         return torch.multinomial(scores.softmax(dim=-1), 1, generator=generator)[:, 0]
-
-
-def restricted(
-    scores: torch.Tensor,
-    defaults: GenerationDefaults,
-    *,
-    generated: int,
-    is_last: bool,
-    is_after_one: bool = True,
-) -> torch.Tensor:
-    """Return the scores with what the model's generation config forces or forbids.
-
-    Args:
-        scores: `[batch, vocabulary]`.
-        defaults: The generation config.
-        generated: New tokens before this one.
-        is_last: Whether there is room for this token only.
-        is_after_one: Whether the new tokens follow a single one; a first token is forced only then.
-    """
-    scores = _without(scores, defaults.suppressed)
-    if not generated:
-        scores = _without(scores, defaults.suppressed_first)
-    if not generated and is_after_one and defaults.forced_first is not None:
-        return _only(scores, defaults.forced_first)
-    if is_last and defaults.forced_last is not None:
-        return _only(scores, defaults.forced_last)
-    return scores
-
-
-def _without(scores: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-    known = [token for token in tokens if token < scores.shape[-1]]
-    return scores.index_fill(-1, torch.tensor(known, dtype=torch.long), -torch.inf) if known else scores
-
-
-def _only(scores: torch.Tensor, token: int) -> torch.Tensor:
-    forced = torch.full_like(scores, -torch.inf)
-    forced[:, token] = 0
-    return forced
 
 
 def _of_probability(scores: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -119,7 +120,8 @@ Options parse(const std::vector<std::string>& arguments) {
       while (is_value(at));
     } else if (option == "--temperature") {
       found.sampling.temperature = number<double>(option, value(option));
-      require(*found.sampling.temperature > 0, "--temperature must be above 0");
+      require(*found.sampling.temperature > 0 && std::isfinite(*found.sampling.temperature),
+              "--temperature must be above 0");
     } else if (option == "--top-k") {
       found.sampling.top_k = number<std::int64_t>(option, value(option));
       require(*found.sampling.top_k > 0, "--top-k must be 1 or more");
@@ -204,6 +206,13 @@ void generate(const Options& options) {
   Generator generator = generator_of(options);
   for (const std::string& name : generator.defaults().not_applied) {
     write_line("note", name + " of the model's generation config is not applied");
+  }
+  if (const std::string& own = generator.defaults().own_generate; !own.empty()) {
+    write_line("note", own + " has a generate of its own, which is not followed: tokens are those of its forward");
+  }
+  if (generator.defaults().is_drawn && options.sampling.is_greedy()) {
+    write_line("note", "do_sample of the model's generation config is not applied: pass --temperature, --top-k or "
+                       "--top-p to draw");
   }
   const Tokens eos = options.eos.value_or(generator.defaults().eos);
   at::Generator random = at::detail::createCPUGenerator(options.sampling.seed);

@@ -13,7 +13,7 @@
 namespace runner {
 namespace {
 
-constexpr const char* format = "fakexport.generation/1";
+constexpr const char* format = "fakexport.generation/2";
 constexpr std::int64_t most_bytes = 64 << 20;
 
 std::optional<std::string> optional_text(const json::Value& value) {
@@ -31,6 +31,16 @@ const InputTensor* input_of(const Signature& signature, const std::string& name)
 
 void refuse_absent(const std::string& name, bool is_there) {
   if (!is_there) throw Fault("generation.json names " + in_quotes(name) + ", which the program does not have");
+}
+
+// The tokens of a sequence without the padding before them.
+Tokens text_of(const at::Tensor& tokens, const at::Tensor& mask) {
+  Tokens found;
+  for (std::int64_t i = 0; i < tokens.size(1); ++i) {
+    const bool is_padding = mask.defined() && found.empty() && mask[0][i].item<std::int64_t>() == 0;
+    if (!is_padding) found.push_back(tokens[0][i].item<std::int64_t>());
+  }
+  return found;
 }
 
 std::string number(std::int64_t value) { return std::to_string(value); }
@@ -116,13 +126,15 @@ void Generator::operator()(const std::optional<Tokens>& prompt, const TensorsByN
                            std::int64_t most_new, const Sampling& sampling, at::Generator& generator,
                            const Tokens& eos, const std::function<void(const Tokens&, bool)>& report) {
   read_prompt(prompt, others, most_new);
+  const Sampling drawing = sampling.completed(defaults_);
   Tokens found;
   while (true) {
     const auto generated = static_cast<std::int64_t>(found.size());
     const bool is_last = generated + 1 == most_new;
-    const std::int64_t token =
-        sampling.chosen(defaults_.restricted(scores_, generated, is_last, is_after_one_), generator);
+    const Place place{text_, generated, is_last, is_after_one_, eos};
+    const std::int64_t token = drawing.chosen(defaults_.restricted(scores_, place), generator);
     found.push_back(token);
+    text_.push_back(token);
     const bool is_end = is_last || std::count(eos.begin(), eos.end(), token);
     report(found, is_end);
     if (is_end) return;
@@ -185,6 +197,7 @@ void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsBy
   const at::Tensor first = given.at(call.tokens);
   if (first.dim() != 2 || first.size(0) != 1) throw Fault("one sequence at a time: pass a batch of 1");
   is_after_one_ = first.size(1) == 1;
+  text_ = text_of(first, call.has_encoder() || !call.mask ? at::Tensor() : given[*call.mask]);
   const std::int64_t length = first.size(1) + most_new;
   const std::string together = "prompt and new tokens are " + number(length) + " together";
   if (defaults_.longest && length > *defaults_.longest) {

@@ -95,6 +95,7 @@ class Generator {
   Defaults defaults_;
   TensorsByName state_;  // By the names of the state.
   at::Tensor scores_, mask_, positions_;
+  Tokens text_;             // All tokens so far, without padding.
   std::int64_t place_ = 0;  // Of the next token.
   bool is_after_one_ = false;
 };

@@ -19,12 +19,21 @@ Tokens integers(const json::Value& value) {
   return found;
 }
 
-at::Tensor without(const at::Tensor& scores, const Tokens& tokens) {
+// Where the tokens are. Placeholders of images may be outside of the vocabulary.
+at::Tensor marked(const at::Tensor& scores, const Tokens& tokens) {
   Tokens known;
   for (const std::int64_t token : tokens) {
     if (token >= 0 && token < scores.size(-1)) known.push_back(token);
   }
-  return known.empty() ? scores : scores.index_fill(-1, at::tensor(known, at::kLong), never);
+  return at::zeros_like(scores, at::kBool).index_fill(-1, at::tensor(known, at::kLong), true);
+}
+
+double number(const json::Value& value) {
+  return value.is_integer() ? static_cast<double>(value.integer()) : value.real();
+}
+
+std::optional<double> optional_number(const json::Value& value) {
+  return value.is_null() ? std::nullopt : std::optional(number(value));
 }
 
 at::Tensor only(const at::Tensor& scores, std::int64_t token) {
@@ -51,6 +60,15 @@ std::optional<std::int64_t> optional_integer(const json::Value& value) {
   return value.is_null() ? std::nullopt : std::optional(value.integer());
 }
 
+Sampling Sampling::completed(const Defaults& defaults) const {
+  if (is_greedy()) return *this;
+  Sampling found = *this;
+  if (!temperature) found.temperature = defaults.drawing.temperature;
+  if (!top_k) found.top_k = defaults.drawing.top_k;
+  if (!top_p) found.top_p = defaults.drawing.top_p;
+  return found;
+}
+
 std::int64_t Sampling::chosen(at::Tensor scores, at::Generator& generator) const {
   if (is_greedy()) return scores.argmax(-1).item<std::int64_t>();
   scores = scores / temperature.value_or(1.0);
@@ -72,17 +90,55 @@ Defaults Defaults::of(const json::Value& value) {
   found.longest = optional_integer(value.at("longest"));
   found.forced_first = optional_integer(value.at("forced_first"));
   found.forced_last = optional_integer(value.at("forced_last"));
+  for (const json::Value& word : value.at("bad_words").array()) found.bad_words.push_back(integers(word));
+  found.repetition_penalty = number(value.at("repetition_penalty"));
+  found.no_repeat_ngram_size = value.at("no_repeat_ngram_size").integer();
+  found.least = value.at("least").integer();
+  found.least_new = value.at("least_new").integer();
+  found.is_drawn = value.at("is_drawn").boolean();
+  found.drawing.temperature = optional_number(value.at("temperature"));
+  found.drawing.top_k = optional_integer(value.at("top_k"));
+  found.drawing.top_p = optional_number(value.at("top_p"));
   for (const json::Value& name : value.at("not_applied").array()) found.not_applied.push_back(name.text());
+  found.own_generate = value.at("own_generate").text();
   return found;
 }
 
-at::Tensor Defaults::restricted(at::Tensor scores, std::int64_t generated, bool is_last,
-                                bool is_after_one) const {
-  scores = without(scores, suppressed);
-  if (generated == 0) scores = without(scores, suppressed_first);
-  if (generated == 0 && is_after_one && forced_first) return only(scores, *forced_first);
-  if (is_last && forced_last) return only(scores, *forced_last);
+at::Tensor Defaults::restricted(at::Tensor scores, const Place& place) const {
+  if (place.generated == 0 && place.is_after_one && forced_first) return only(scores, *forced_first);
+  if (place.is_last && forced_last) return only(scores, *forced_last);
+  if (repetition_penalty != 1) {
+    const at::Tensor less = at::where(scores < 0, scores * repetition_penalty, scores / repetition_penalty);
+    scores = at::where(marked(scores, place.text), less, scores);
+  }
+  scores = scores.masked_fill(marked(scores, forbidden(place)), never);
+  if ((scores == never).all().item<bool>()) {
+    throw Fault("the generation config of the model forbids every token");
+  }
   return scores;
+}
+
+Tokens Defaults::forbidden(const Place& place) const {
+  const Tokens& text = place.text;
+  const auto length = static_cast<std::int64_t>(text.size());
+  Tokens found = suppressed;
+  const auto add = [&](const Tokens& tokens) { found.insert(found.end(), tokens.begin(), tokens.end()); };
+  if (place.generated == 0) add(suppressed_first);
+  if (place.generated < least_new || length < least) add(place.eos);
+  for (const Tokens& word : bad_words) {
+    // Whether the text ends with all tokens of the word but the last.
+    if (word.size() <= text.size() + 1 && std::equal(word.rbegin() + 1, word.rend(), text.rbegin())) {
+      found.push_back(word.back());
+    }
+  }
+  const std::int64_t size = no_repeat_ngram_size;
+  for (std::int64_t i = 0; size > 0 && i + size <= length; ++i) {
+    // Whether the text ended here before with the tokens that it ends with.
+    if (std::equal(text.begin() + i, text.begin() + i + size - 1, text.end() - (size - 1))) {
+      found.push_back(text[i + size - 1]);
+    }
+  }
+  return found;
 }
 
 }  // namespace runner

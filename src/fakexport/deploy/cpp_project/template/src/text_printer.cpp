@@ -2,27 +2,44 @@
 
 #include <iostream>
 #include <string_view>
-#include <utility>
 
 #include "fault.hpp"
 
 namespace runner {
+namespace {
+
+// What follows `start` in a text; nothing if the text does not start with it.
+std::string_view after(const std::string& start, const std::string& text) {
+  return text.compare(0, start.size(), start) == 0 ? std::string_view(text).substr(start.size())
+                                                   : std::string_view();
+}
+
+bool is_complete(const std::string& text) {
+  constexpr std::string_view incomplete = "\xEF\xBF\xBD";  // U+FFFD, which the next token may complete.
+  return text.size() < incomplete.size() ||
+         text.compare(text.size() - incomplete.size(), incomplete.size(), incomplete) != 0;
+}
+
+}  // namespace
 
 void TextPrinter::print(const Tokens& tokens, bool is_last) {
-  if (!is_last && tokenizer_.is_open(tokens.back())) return;
-  constexpr std::string_view incomplete = "\xEF\xBF\xBD";  // U+FFFD, which the next token may complete.
-  // All tokens again: what a decoder returns for one depends on those before it.
-  std::string text = tokenizer_.text(tokens);
-  const auto ends_incomplete = [&] {
-    return text.size() >= incomplete.size() &&
-           text.compare(text.size() - incomplete.size(), incomplete.size(), incomplete) == 0;
-  };
-  while (!is_last && ends_incomplete()) text.resize(text.size() - incomplete.size());
-  const bool is_longer = text.compare(0, printed_.size(), printed_) == 0;
-  if (!is_longer && is_last) throw Fault("the decoder of the tokenizer changes text that it returned before");
-  if (!is_longer) return;
-  std::cout << std::string_view(text).substr(printed_.size()) << std::flush;
-  printed_ = std::move(text);
+  if (is_last) {
+    const std::string text = tokenizer_.text(tokens);
+    if (text.compare(0, printed_.size(), printed_) != 0) {
+      throw Fault("the decoder of the tokenizer changes text that it returned before");
+    }
+    std::cout << after(printed_, text) << std::flush;
+    return;
+  }
+  if (tokenizer_.is_open(tokens.back())) return;
+  const std::string text = tokenizer_.text({tokens.begin() + start_, tokens.end()});
+  const std::string_view added = after(text_, text);
+  if (added.empty() || !is_complete(text)) return;
+  std::cout << added << std::flush;
+  printed_ += added;
+  start_ = end_;
+  end_ = tokens.size();
+  text_ = tokenizer_.text({tokens.begin() + start_, tokens.end()});
 }
 
 }  // namespace runner
