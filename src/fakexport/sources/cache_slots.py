@@ -91,6 +91,7 @@ class CacheLayout:
                 raise SourceError(
                     f"the cache of {model} keeps {path} as a Python number ({value}, then "
                     f"{after.numbers.get(path)}), which an exported program cannot change"
+                    + (": leave out --cache-length" if self.is_static else "")
                 )
 
 

@@ -1,8 +1,7 @@
-"""A static cache that the program itself keeps: its keys and values are buffers, which each call writes into.
+"""A static cache, and one that the program itself keeps, as buffers that each call writes into.
 
 The places in the cache come from an input, so nothing has to be reset before another prompt: what a call has
-not written yet is behind its mask. A layer with a window keeps every token, and its mask applies the window:
-one that is cut to the window counts its tokens in Python.
+not written yet is behind its mask.
 """
 
 from __future__ import annotations
@@ -24,27 +23,45 @@ _KEYS, _VALUES = "key_cache_{}", "value_cache_{}"
 
 
 def static_cache(module: nn.Module, capacity: int) -> Any:
-    """Return an empty static cache of transformers, all of whose layers keep every token.
+    """Return an empty static cache of transformers.
+
+    A layer with a window keeps every token, and its mask applies the window: one that is cut to the window
+    counts its tokens in Python.
 
     Args:
         module: A model of transformers.
         capacity: Tokens that it holds.
     Raises:
-        SourceError: a layer keeps something else than keys and values.
+        SourceError: transformers has no static cache for a layer of the model.
     """
-    from transformers.cache_utils import DummyLayer, StaticCache, StaticLayer, StaticSlidingWindowLayer
+    from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
 
     # Masks of all lengths but that of the cache are one program, so there is one place more.
     places = capacity + 1
     try:
         cache = StaticCache(config=module.config, max_cache_len=places)
     except KeyError as error:
-        raise _not_kept(module, f"layers of {error}") from error
-    for index, layer in enumerate(cache.layers):
-        if type(layer) is StaticSlidingWindowLayer:
-            cache.layers[index] = StaticLayer(places)
-        elif type(layer) not in (StaticLayer, DummyLayer):
-            raise _not_kept(module, type(layer).__name__)
+        raise SourceError(
+            f"{type(module).__name__} has layers of {error}, for which there is no static cache: leave out "
+            "--cache-length"
+        ) from error
+    cache.layers = [
+        StaticLayer(places) if type(layer) is StaticSlidingWindowLayer else layer for layer in cache.layers
+    ]
+    return cache
+
+
+def keys_and_values(module: nn.Module, capacity: int) -> Any:
+    """Return an empty static cache that holds nothing else.
+
+    Raises:
+        SourceError: a layer keeps something else.
+    """
+    from transformers.cache_utils import DummyLayer, StaticLayer
+
+    cache = static_cache(module, capacity)
+    if others := [layer for layer in cache.layers if type(layer) not in (StaticLayer, DummyLayer)]:
+        raise _not_kept(module, type(others[0]).__name__)
     return cache
 
 
@@ -53,7 +70,7 @@ def empty_buffers(module: nn.Module, cache: Any) -> dict[str, torch.Tensor]:
 
     Args:
         module: Its tensors are fakes.
-        cache: As `static_cache` returns it; not changed.
+        cache: As `keys_and_values` returns it; not changed.
     Raises:
         SourceError: the model left it empty.
     """
@@ -85,7 +102,7 @@ def kept_cache(
         buffers: By name, as `empty_buffers` returns them.
         start: The place of the first token, int64 `[1]`.
     """
-    cache = static_cache(module, capacity)
+    cache = keys_and_values(module, capacity)
     for index, layer in enumerate(cache.layers):
         if _KEYS.format(index) in buffers:
             layer.keys = getattr(module, _KEYS.format(index))
