@@ -128,6 +128,22 @@ def published(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return found
 
 
+def counted_in_float32(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with the tokens of each expert counted as transformers does on a CPU, where torch has no
+    histogram of integers.
+    """
+    graph = program.graph
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.histc.default):
+        with graph.inserting_before(node):
+            tokens = graph.call_function(
+                torch.ops.aten._to_copy.default, node.args[:1], {"dtype": torch.float32}
+            )
+        tokens.meta["val"] = node.args[0].meta["val"].to(torch.float32)
+        node.update_arg(0, tokens)
+    program.graph_module.recompile()
+    return program
+
+
 def test_it_computes_what_the_model_with_weights_in_fp8_does(tmp_path: Path) -> None:
     spec = folder(tmp_path, DENSE)
     real = quantized(tmp_path)
@@ -191,6 +207,36 @@ def test_names_dtypes_and_bytes_are_those_of_the_checkpoint(config: dict[str, An
     assert all(torch.equal(made[name].view(torch.uint8), state[name].view(torch.uint8)) for name in state)
     called = summary.operators
     assert ("finegrained_fp8.w8a8_block_dynamic_fp8_matmul_grouped.default" in called) == (config is EXPERTS)
+
+
+def test_a_published_mixture_of_experts_computes_what_the_model_does(tmp_path: Path) -> None:
+    """Each expert apart in two shards, as DeepSeek publishes them, bound to an archive."""
+    spec = folder(tmp_path, EXPERTS)
+    real = quantized(tmp_path)
+    with kernels(), torch.no_grad():
+        eager = real(input_ids=IDS, use_cache=False).logits
+    (tmp_path / "published").mkdir()
+    entries = published(real.state_dict())
+    names = sorted(entries)
+    shards = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
+    for shard, inside in shards.items():
+        save_file({name: entries[name].contiguous() for name in inside}, tmp_path / "published" / shard)
+    index = {name: shard for shard, inside in shards.items() for name in inside}
+    (tmp_path / "published" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+    fe.save(fe.export(spec, kwargs={"input_ids": IDS}, target="H100"), tmp_path / "model.pt2")
+    on_a_cpu = fe.retarget(counted_in_float32(fe.load(tmp_path / "model.pt2")), {"cuda:0": "cpu"})
+    found = fe.bind(on_a_cpu, tmp_path / "published").module()(input_ids=IDS)["logits"]
+
+    assert (found - eager).norm() < 0.01 * eager.norm()
+    # Expert 0 is 1 and the reverse.
+    exchanged = {
+        re.sub(r"(?<=experts\.)[01]\.", lambda one: f"{1 - int(one[0][0])}.", name): value
+        for name, value in entries.items()
+    }
+    assert exchanged.keys() == entries.keys()
+    other = fe.bind(on_a_cpu, exchanged).module()(input_ids=IDS)["logits"]
+    assert (found - eager).norm() < 0.1 * (other - eager).norm()
 
 
 @pytest.mark.parametrize(
