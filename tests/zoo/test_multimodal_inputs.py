@@ -26,7 +26,7 @@ pytestmark = [
 # sound, or placeholder tokens.
 NAMES = """
     aria audioflamingo3 aya_vision blip-2 colmodernvbert colpali colqwen2 deepseek_vl deepseek_vl_hybrid
-    embedding_gemma2 exaone4_5 fuyu gemma3 gemma4 glm46v glm4v glm_ocr glmasr got_ocr2 granite_docling
+    embedding_gemma2 exaone4_5 flava fuyu gemma3 gemma4 glm46v glm4v glm_ocr glmasr got_ocr2 granite_docling
     granite_speech hyperclovax_vision_v2 idefics idefics2 idefics3 instructblip internvl janus kimi_k25
     kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl lighton_ocr llama4 llava llava_next llava_next_video llava_onevision
     minicpm_ocr minicpmv4_6 minicpmv4_7 mistral3 mllama moss_transcribe_diarize muse_glimmer musicflamingo

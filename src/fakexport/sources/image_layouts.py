@@ -30,6 +30,8 @@ def image_layouts(request: InputRequest) -> Iterator[dict[str, Any]]:
         yield _patches_in_one_row(request)
     elif "image_position_ids" in parameters:
         yield placed_patches(request)
+    elif "codebook_pixel_values" in parameters:
+        yield _with_codebook(request)
     elif "aspect_ratio_ids" in parameters:
         yield _tiles_of_an_aspect_ratio(request)
     elif getattr(request.config, "image_grid_pinpoints", None):
@@ -75,6 +77,20 @@ def _sizes(request: InputRequest) -> dict[str, Any]:
     if "image_sizes" not in request.parameters or not required.get("image_sizes"):
         return {}
     return {"image_sizes": [height_and_width(request)] * request.batch}
+
+
+def _with_codebook(request: InputRequest) -> dict[str, torch.Tensor]:
+    """Return an image with all patches masked, and that of which a codebook makes their codes (FLAVA)."""
+    _, rows, columns = _patch_grid(request, 1)
+    codebook = request.config.image_codebook_config
+    smaller = 2 ** (codebook.num_groups - 1)  # Each group but the last halves the image.
+    return {
+        PIXELS: image(request),
+        "codebook_pixel_values": request.floats(
+            request.batch, codebook.input_channels, rows * smaller, columns * smaller
+        ),
+        "bool_masked_pos": _of_ones(request, request.batch, rows, columns),
+    }
 
 
 def _other_resolution(request: InputRequest) -> dict[str, torch.Tensor]:

@@ -45,6 +45,7 @@ def companions_of_tokens(
     if "cross_attention_mask" in parameters and "aspect_ratio_mask" in inputs:
         tiles = inputs["aspect_ratio_mask"].shape[-1]
         found["cross_attention_mask"] = request.ids(batch, length, 1, tiles, value=1)
-    if "image_attention_mask" in parameters:
+    # That of FLAVA is of the patches of an image, and not of the images that a token sees.
+    if "image_attention_mask" in parameters and request.config.model_type != "flava":
         found["image_attention_mask"] = request.ids(batch, length, 1, value=1)
     return found
