@@ -9,6 +9,7 @@ from typing import Any
 
 from fakexport.documents import DocumentError, mapping, parse_json
 from fakexport.files import read_file
+from fakexport.hub import HUB_ID
 from fakexport.sources.source_error import SourceError
 
 __all__ = ["BASE_PREFIX", "CONFIG", "WEIGHTS", "AdapterFolder"]
@@ -57,7 +58,7 @@ class AdapterFolder:
         try:
             content = read_file(folder / CONFIG, most_bytes=_MOST_BYTES)
         except OSError as error:
-            raise SourceError(f"{folder} is not a PEFT adapter: no {CONFIG}") from error
+            raise SourceError(f"{folder} is not a PEFT adapter: no {CONFIG}{_of_the_hub(folder)}") from error
         try:
             found = mapping(parse_json(content, most_bytes=_MOST_BYTES))
         except DocumentError as error:
@@ -79,3 +80,11 @@ class AdapterFolder:
     def weights(self) -> Path:
         """The file of its tensors, which need not be there."""
         return self.path / WEIGHTS
+
+
+def _of_the_hub(folder: Path) -> str:
+    """Return how to get an adapter of the hub, if a path that does not exist is a name of it."""
+    name = folder.as_posix().removeprefix("hf:")
+    if folder.exists() or HUB_ID.fullmatch(name) is None:
+        return ""
+    return f"; for one of the hub, run `hf download {name} --local-dir FOLDER` and pass the folder"

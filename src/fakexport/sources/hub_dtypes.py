@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
-from fakexport.documents import DocumentError, integer, mapping, parse_json, sequence, text
+from fakexport.documents import DocumentError, integer, mapping, matching, parse_json, sequence, text
 from fakexport.files import read_file
 from fakexport.hub import HubError, RemoteHeader, Repository, weight_files
 
 _MOST_BYTES = 100_000_000
 _SAMPLED = 4
+_shard = matching(re.compile(r"\w[\w.-]*\.safetensors"), "shard in the folder of the index")
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -55,7 +57,7 @@ def _files(repository: Repository) -> list[str]:
     if found.index is None:
         return [found.file]
     fields = mapping(parse_json(read_file(found.index, most_bytes=_MOST_BYTES)))
-    shards = sorted({text(shard) for shard in mapping(fields.get("weight_map")).values()})
+    shards = sorted({_shard(name) for name in mapping(fields.get("weight_map")).values()})
     step = max(1, (len(shards) - 1) // (_SAMPLED - 1))
     return shards[::step][:_SAMPLED]
 

@@ -298,7 +298,11 @@ def test_options_that_do_not_go_together_are_one_line(saved: Saved, tmp_path: Pa
     for arguments, reason in (
         ({"adapter_mode": "merged"}, "--adapter-mode needs --adapter"),
         ({"adapter": adapter, "adapter_mode": "both"}, "no such adapter mode"),
-        ({"adapter": tmp_path}, "is not a PEFT adapter"),
+        ({"adapter": tmp_path}, "no adapter_config.json$"),
+        (
+            {"adapter": "org/lora"},
+            "no adapter_config.json; for one of the hub, run `hf download org/lora --local-dir",
+        ),
         ({"adapter": f"a={adapter}", "adapter_mode": "merged"}, "applies to --adapter-mode apart"),
         ({"adapter": adapter, "component": "language"}, "do not go together"),
         (

@@ -98,6 +98,17 @@ def test_what_a_repository_leaves_open_is_said(name, note, hub):
     assert any(said.startswith(note) for said in resolve(spec_of(name)).assumptions)
 
 
+def test_a_shard_outside_of_the_repository_is_not_asked_for(hub):
+    index = {"weight_map": {"model.norm.weight": "../../other/model.safetensors"}}
+    files = {"model.safetensors.index.json": json.dumps(index).encode()}
+    hub.add("org/outside", LAYOUTS["single"].config, files=files)
+
+    source = resolve("hf:org/outside")
+
+    assert "is not a valid shard in the folder of the index" in str(source.assumptions)
+    assert not any("other/model" in request for request in hub.requests)
+
+
 def test_a_class_that_the_user_names_replaces_one_that_is_not_in_transformers(hub):
     source = resolve(f"{spec_of('a class of its own')}:LlamaForCausalLM")
 
