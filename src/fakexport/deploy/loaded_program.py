@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -12,10 +14,12 @@ from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgu
 
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
 from fakexport.error import type_and_line
-from fakexport.program import checked_module
+from fakexport.program import checked_module, walk
 
 from .artifact import DeployError
 from .signature import Signature
+
+_CHECKED = re.compile(r"^Runtime assertion failed .* on node '(\w+)'")
 
 
 def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -54,6 +58,7 @@ class LoadedProgram:
 
     def __init__(self, program: ExportedProgram, *, is_compiled: bool = False) -> None:
         self._is_compiled = is_compiled
+        self._program = program
         module = checked_module(program)  # Refuses first, before anything is moved to a device.
         self._module: Any = torch.compile(module) if is_compiled else module
         self._layout = _Layout.of(program)
@@ -68,17 +73,29 @@ class LoadedProgram:
 
         Raises:
             UnsuitableInputs: before anything runs.
-            DeployError: `torch.compile` failed.
+            DeployError: `torch.compile` failed; an operator refuses the values of the inputs, such as a token
+                that does not exist, or a check of the model does.
         """
         args, kwargs = self._layout.arguments(inputs)
         try:
             with torch.no_grad():
                 result = self._module(*args, **kwargs)
         except Exception as error:
-            if not self._is_compiled:
+            if self._is_compiled:
+                raise DeployError(f"torch.compile failed: {type_and_line(error)}") from error
+            if not isinstance(error, (RuntimeError, IndexError)):
                 raise
-            raise DeployError(f"torch.compile failed: {type_and_line(error)}") from error
+            raise DeployError(
+                f"the program fails on these inputs: {type_and_line(error)}{self._place_of(error)}"
+            ) from error
         return named_outputs(self.signature, tree_leaves(result))
+
+    def _place_of(self, error: Exception) -> str:
+        """Return the user's line of a check that failed; torch names its node alone."""
+        if (named := _CHECKED.search(str(error))) is None:
+            return ""
+        spans = (visit.span for visit in walk(self._program) if visit.name == named[1])
+        return next((f" ({PurePath(span.path).name}:{span.line})" for span in spans if span is not None), "")
 
 
 def named_outputs(signature: Signature, leaves: Sequence[object]) -> dict[str, torch.Tensor]:

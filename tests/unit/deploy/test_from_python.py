@@ -70,3 +70,27 @@ def test_devices_without_a_checkpoint_are_refused(archive, tmp_path):
 def test_a_program_without_weights_is_not_opened(archive):
     with pytest.raises(fe.UnboundProgram):
         fe.open_program(archive)
+
+
+class Looked(nn.Module):
+    """Looks numbers up, and checks how many of them are 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 2)
+
+    def forward(self, ids: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
+        torch._check((ids == 1).sum().item() == ones.sum().item())
+        return self.table(ids)
+
+
+def test_values_that_the_model_refuses_are_one_line_and_no_fault_of_fakexport() -> None:
+    ids, ones = torch.tensor([0, 1]), torch.tensor([1])
+    program = fe.export(Looked, (ids, ones))
+    bound = fe.bind(program, Looked().state_dict())
+
+    assert fe.run(bound, {"ids": ids, "ones": ones})["output"].shape == (2, 2)
+    with pytest.raises(fe.DeployError, match="fails on these inputs: IndexError: index out of range"):
+        fe.run(bound, {"ids": torch.tensor([1, 4]), "ones": ones})
+    with pytest.raises(fe.DeployError, match=r"Runtime assertion failed .*\(test_from_python.py:\d+\)$"):
+        fe.run(bound, {"ids": torch.tensor([1, 1]), "ones": ones})

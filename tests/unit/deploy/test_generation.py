@@ -304,7 +304,15 @@ def test_a_prompt_that_is_none_is_refused(prompts: Any, message: str, generator:
 
 @pytest.mark.parametrize(
     "options",
-    [{"temperature": 0}, {"temperature": float("nan")}, {"top_k": 0}, {"top_p": 0}, {"top_p": 1.5}],
+    [
+        {"temperature": 0},
+        {"temperature": float("nan")},
+        {"top_k": 0},
+        {"top_p": 0},
+        {"top_p": 1.5},
+        {"seed": -1},
+        {"seed": 2**64},
+    ],
 )
 def test_a_number_out_of_its_range_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(options))} is .*, but must be"):
@@ -358,6 +366,14 @@ def test_what_the_generation_config_forces_and_forbids() -> None:
     assert best(generated=1, is_last=True) == 3
     defaults = replace(defaults, forced_first=2)
     assert best(generated=0, is_last=True) == 2
+
+
+def test_scores_that_are_no_numbers_are_refused() -> None:
+    """The greatest of them would be the first NaN."""
+    scores = torch.tensor([[0.0, 1.0], [0.0, float("nan")]])
+
+    with pytest.raises(fe.DeployError, match="the scores of the tokens are NaN"):
+        restricted(scores, GenerationDefaults(), Place([[0], [1]], generated=1, is_last=False))
 
 
 def test_a_config_that_forbids_every_token_is_refused() -> None:

@@ -35,8 +35,10 @@ def restricted(scores: torch.Tensor, defaults: GenerationDefaults, place: Place)
     """Return the scores `[batch, vocabulary]`, float32 on the CPU, as transformers changes them.
 
     Raises:
-        DeployError: every token is forbidden.
+        DeployError: every token is forbidden, or the model's scores are no numbers.
     """
+    if scores.isnan().any():
+        raise DeployError("the scores of the tokens are NaN: compare the weights with those of the model")
     if not place.generated and place.is_after_one and defaults.forced_first is not None:
         return _only(scores, defaults.forced_first)
     if place.is_last and defaults.forced_last is not None:

@@ -37,6 +37,8 @@ class Sampling:
             raise InvalidValue(f"top_k is {self.top_k}, but must be 1 or more")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InvalidValue(f"top_p is {self.top_p}, but must be above 0 and at most 1")
+        if not 0 <= self.seed < 2**64:
+            raise InvalidValue(f"seed is {self.seed}, but must be from 0 to 2**64 - 1")
 
     @property
     def is_greedy(self) -> bool:

@@ -105,6 +105,9 @@ Defaults Defaults::of(const json::Value& value) {
 }
 
 at::Tensor Defaults::restricted(at::Tensor scores, const Place& place) const {
+  if (scores.isnan().any().item<bool>()) {
+    throw Fault("the scores of the tokens are NaN: compare the weights with those of the model");
+  }
   if (place.generated == 0 && place.is_after_one && forced_first) return only(scores, *forced_first);
   if (place.is_last && forced_last) return only(scores, *forced_last);
   if (repetition_penalty != 1) {

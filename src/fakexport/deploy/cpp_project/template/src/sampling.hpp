@@ -54,7 +54,7 @@ struct Defaults {
 
   static Defaults of(const json::Value& value);
 
-  // The scores with what is forced or forbidden. Throws Fault where every token is forbidden.
+  // The scores with what is forced or forbidden. Throws Fault where every token is, and for NaN.
   at::Tensor restricted(at::Tensor scores, const Place& place) const;
 
  private:
