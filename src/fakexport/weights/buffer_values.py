@@ -102,6 +102,8 @@ def _values(factory: Callable[[], Any], dtype: torch.dtype, origin: str) -> dict
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_UNCHOSEN_SEED)
             module = build(factory, dtype=dtype, default_device="cpu").module
+    except InvalidValue:
+        raise
     except Exception as error:
         raise InvalidValue(f"{origin}: the model cannot be built again: {type_and_line(error)}") from error
     parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -137,9 +139,25 @@ def _own_factory(model: Any) -> tuple[Callable[[], Any], str]:
         )
     names = ", ".join(kept)
     return (
-        lambda: cls(**{name: copy.deepcopy(value) for name, value in kept.items()}),
+        lambda: _of_arguments(cls, kept),
         f"{cls.__name__}({names}) with what it keeps under these names" if names else f"{cls.__name__}()",
     )
+
+
+def _of_arguments(cls: type[nn.Module], kept: Mapping[str, Any]) -> nn.Module:
+    """Return the model of these arguments.
+
+    Raises:
+        ValueError: the model keeps something else under the name of an argument than the argument.
+    """
+    model = cls(**{name: copy.deepcopy(value) for name, value in kept.items()})
+    for name, value in kept.items():
+        if isinstance(value, int | float | str) and getattr(model, name, _MISSING) != value:
+            raise InvalidValue(
+                f"{cls.__name__} keeps another value as {name} than the argument of its constructor: pass "
+                "what builds it, `verify_buffers(model, factory)` or `fakexport verify-buffers FACTORY REFERENCE`"
+            )
+    return model
 
 
 def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:

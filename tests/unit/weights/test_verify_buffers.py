@@ -232,6 +232,25 @@ def test_what_a_constructor_draws_from_a_seed_of_its_own_is_checked():
     assert [found.name for found in verify_buffers(model).wrong] == ["signs"]
 
 
+class Doubled(nn.Module):
+    """Keeps something else than the argument under its name."""
+
+    def __init__(self, base: float) -> None:
+        super().__init__()
+        self.base = 2 * base
+        self.register_buffer("scale", torch.full((2,), base), persistent=False)
+
+
+def test_an_argument_that_is_kept_as_another_value_builds_another_model() -> None:
+    model = Doubled(3.0)
+
+    with pytest.raises(InvalidValue, match="keeps another value as base than the argument"):
+        verify_buffers(model, repair=True)
+
+    assert model.scale.tolist() == [3.0, 3.0]
+    assert not verify_buffers(model, lambda: Doubled(3.0)).wrong
+
+
 class Sized(nn.Module):
     def __init__(self, theta: float = 10.0, *, shared: object = None) -> None:
         super().__init__()
