@@ -133,10 +133,7 @@ def _own_factory(model: Any) -> tuple[Callable[[], Any], str]:
         )
     kept = _kept_arguments(model)
     if kept is None:
-        raise InvalidValue(
-            f"{cls.__name__} does not keep the arguments of its constructor: pass what builds it, "
-            "`verify_buffers(model, factory)` or `fakexport verify-buffers FACTORY REFERENCE`"
-        )
+        raise InvalidValue(f"{cls.__name__} does not keep the arguments of its constructor: {_PASS}")
     names = ", ".join(kept)
     return (
         lambda: _of_arguments(cls, kept),
@@ -154,8 +151,7 @@ def _of_arguments(cls: type[nn.Module], kept: Mapping[str, Any]) -> nn.Module:
     for name, value in kept.items():
         if isinstance(value, int | float | str) and getattr(model, name, _MISSING) != value:
             raise InvalidValue(
-                f"{cls.__name__} keeps another value as {name} than the argument of its constructor: pass "
-                "what builds it, `verify_buffers(model, factory)` or `fakexport verify-buffers FACTORY REFERENCE`"
+                f"{cls.__name__} keeps another value as {name} than the argument of its constructor: {_PASS}"
             )
     return model
 
@@ -172,6 +168,9 @@ def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:
     return kept if is_usable else None
 
 
+_PASS = (
+    "pass what builds it, `verify_buffers(model, factory)` or `fakexport verify-buffers FACTORY REFERENCE`"
+)
 _MISSING = object()
 _UNCHOSEN_SEED = 2**62 + 1
 
