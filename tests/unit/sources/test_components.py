@@ -196,6 +196,36 @@ def test_parts_of_a_family_compute_what_the_whole_model_does(name, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_mask_of_qwen2_audio_is_that_of_the_documentation(tmp_path):
+    """Its encoder takes one that the model computes; two sounds here, of 32 and of 24 frames."""
+    family = NAMED["qwen2_audio"]
+    model = family.saved(tmp_path)
+    programs = {name: fe.export(f"hf:{tmp_path}", component=name) for name in fe.components(f"hf:{tmp_path}")}
+    bound = fe.bind(fe.Bundle(programs), tmp_path)
+    length = next(iter(programs["language"].example_inputs[1].values())).shape[1]
+    ids = torch.randint(5, 90, (2, length), generator=torch.Generator().manual_seed(1))
+    ids[0, :8] = ids[1, :6] = model.config.audio_token_id
+    given = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "input_features": torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(2)),
+        "feature_attention_mask": (torch.arange(32) < torch.tensor([[32], [24]])).long(),
+    }
+
+    steps = (given["feature_attention_mask"].sum(-1) - 1) // 2 + 1
+    mask = (torch.arange(16) < steps[:, None])[:, None, None, :].expand(-1, 1, 16, 16)
+    features = fe.run(bound["audio"], {"input_features": given["input_features"], "attention_mask": mask})
+    found = fe.run(
+        bound["language"], {**given, **{f"audio_{name}": value for name, value in features.items()}}
+    )["logits"]
+
+    torch.testing.assert_close(found, eager(model, given).logits, rtol=1e-4, atol=1e-4)
+    given["feature_attention_mask"][1, 20:] = 0
+    with pytest.raises(fe.DeployError, match="Runtime assertion failed"):
+        fe.run(bound["language"], {**given, "audio_last_hidden_state": features["last_hidden_state"]})
+
+
+@pytest.mark.slow
 def test_a_tied_weight_is_one_in_each_part(tmp_path):
     from transformers import AutoConfig
 
