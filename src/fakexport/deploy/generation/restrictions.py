@@ -35,7 +35,7 @@ def restricted(scores: torch.Tensor, defaults: GenerationDefaults, place: Place)
     """Return the scores `[batch, vocabulary]`, float32 on the CPU, as transformers changes them.
 
     Raises:
-        DeployError: every token is forbidden, or the model's scores are no numbers.
+        DeployError: every token is forbidden, or a score is NaN.
     """
     if scores.isnan().any():
         raise DeployError("the scores of the tokens are NaN: compare the weights with those of the model")
