@@ -86,7 +86,7 @@ class LoadedProgram:
             if not isinstance(error, (RuntimeError, IndexError)):
                 raise
             raise DeployError(
-                f"the program fails on these inputs: {type_and_line(error)}{self._place_of(error)}"
+                f"running the program failed: {type_and_line(error)}{self._place_of(error)}"
             ) from error
         return named_outputs(self.signature, tree_leaves(result))
 

@@ -90,7 +90,7 @@ def test_values_that_the_model_refuses_are_one_line_and_no_fault_of_fakexport() 
     bound = fe.bind(program, Looked().state_dict())
 
     assert fe.run(bound, {"ids": ids, "ones": ones})["output"].shape == (2, 2)
-    with pytest.raises(fe.DeployError, match="fails on these inputs: IndexError: index out of range"):
+    with pytest.raises(fe.DeployError, match="running the program failed: IndexError: index out of range"):
         fe.run(bound, {"ids": torch.tensor([1, 4]), "ones": ones})
     with pytest.raises(fe.DeployError, match=r"Runtime assertion failed .*\(test_from_python.py:\d+\)$"):
         fe.run(bound, {"ids": torch.tensor([1, 1]), "ones": ones})
