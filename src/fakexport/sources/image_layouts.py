@@ -32,6 +32,10 @@ def image_layouts(request: InputRequest) -> Iterator[dict[str, Any]]:
         yield placed_patches(request)
     elif "codebook_pixel_values" in parameters:
         yield _with_codebook(request)
+    elif "image_grid_hw" in parameters:
+        yield _patches_of_all_images(request)
+    elif "image_token_pooling" in parameters:
+        yield _pooled_views(request)
     elif "aspect_ratio_ids" in parameters:
         yield _tiles_of_an_aspect_ratio(request)
     elif getattr(request.config, "image_grid_pinpoints", None):
@@ -153,11 +157,47 @@ def _patches_in_one_row(request: InputRequest) -> dict[str, Any]:
     """Return the patches of all images next to each other (MiniCPM-V)."""
     patch, rows, columns = _patch_grid(request, 4)
     channels = request.setting("num_channels", default=3)
-    shape = request.values(torch.tensor([[rows, columns]])).expand(request.batch, 2).clone()
     return {
         PIXELS: request.floats(1, channels, patch, request.batch * rows * columns * patch),
-        "target_sizes": as_numbers(request.module, "target_sizes", shape, [[rows, columns]] * request.batch),
+        **_fixed(request, "target_sizes", [rows, columns]),
     }
+
+
+def _patches_of_all_images(request: InputRequest) -> dict[str, Any]:
+    """Return flat patches of all images, one after the other, with the rows and columns of each (RADIO)."""
+    patch, rows, columns = _patch_grid(request, round(1 / request.setting("downsample_ratio", default=1)))
+    channels = request.setting("num_channels", default=3)
+    return {
+        PIXELS: request.floats(request.batch * rows * columns, channels * patch * patch),
+        **_fixed(request, "image_grid_hw", [rows, columns]),
+    }
+
+
+def _pooled_views(request: InputRequest) -> dict[str, Any]:
+    """Return each image as a whole and as one crop, and which patches each token is pooled of (Molmo 2).
+
+    An image of the size of a crop has one. The processor pools squares of 2 x 2 patches; -1 is for none.
+    """
+    patch, rows, columns = _patch_grid(request, 1)
+    channels = request.setting("num_channels", default=3)
+    places = torch.nn.functional.pad(
+        torch.arange(rows * columns).reshape(rows, columns), (0, columns % 2, 0, rows % 2), value=-1
+    )
+    grid = [size // 2 for size in places.shape]
+    squares = places.reshape(grid[0], 2, grid[1], 2).transpose(1, 2).reshape(-1, 4)
+    firsts = torch.arange(2 * request.batch) * rows * columns
+    pooled = torch.where(squares < 0, -1, squares + firsts[:, None, None]).flatten(0, 1)
+    return {
+        PIXELS: request.floats(2 * request.batch, rows * columns, channels * patch * patch),
+        "image_token_pooling": request.values(pooled),
+        **_fixed(request, "image_grids", [*grid, *grid]),
+    }
+
+
+def _fixed(request: InputRequest, name: str, row: list[int]) -> dict[str, Any]:
+    """Return an input that has the same row for each image, as numbers."""
+    tensor = request.values(torch.tensor([row])).repeat(request.batch, 1)
+    return {name: as_numbers(request.module, name, tensor, [row] * request.batch)}
 
 
 def placed_patches(request: InputRequest) -> dict[str, torch.Tensor]:

@@ -69,6 +69,11 @@ def _point(request: InputRequest) -> torch.Tensor:
     return request.floats(request.batch, 1, 1, 2)
 
 
+def _last_token(request: InputRequest) -> torch.Tensor:
+    """Return the place of the one question of a prompt, counted from 1: after all of its text."""
+    return request.ids(1, 1, value=request.sequence)
+
+
 # Without a prompt, a model that segments what it is pointed at leaves out its prompt encoder.
 _PROMPT = MappingProxyType(
     {"input_points": _point, "input_labels": lambda request: request.ids(request.batch, 1, 1, value=1)}
@@ -98,6 +103,12 @@ INPUTS_BY_TYPE: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
         },
         "granite_speech_encoder": _SPEECH,
         "granite_speech_plus_encoder": _SPEECH,
+        "jev": {  # A batch of one prompt, with a question of the first type, which has two options.
+            "input_ids": lambda request: request.ids(1, request.sequence),
+            "marks": _last_token,
+            "num_options": lambda request: request.ids(1, 1, value=2),
+            "question_type_ids": lambda request: request.ids(1, 1),
+        },
         "muse_glimmer_assistant": {
             "noise_embeds": _noisy_block,
             "context_hidden_states": _layers_of_target,

@@ -103,6 +103,8 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
     for modality in _MODALITIES:
         if "input_ids" not in found or modality.name not in request.parameters:
             continue
+        if _is_built_without(request, modality.role):
+            continue
         if not _has_placeholders(request, modality) and not _needs_geometry(request, modality):
             if modality.name not in found:
                 found[modality.name] = next(modality.layouts(request))[modality.name]
@@ -119,7 +121,9 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
         except Underivable as reason:
             if modality.name not in found:
                 omitted[modality.name] = str(reason)
-    for is_content in (_IMAGES.fullmatch, _SOUNDS.fullmatch):
+    for role, is_content in (("vision", _IMAGES.fullmatch), ("audio", _SOUNDS.fullmatch)):
+        if _is_built_without(request, role):
+            continue
         names = [name for name in request.parameters if is_content(name)]
         # One input of a kind is enough: images and videos go through one tower.
         if {*names, "inputs"} & {*found, *omitted}:
@@ -130,6 +134,11 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
             omitted[names[0]] = "no rule determines its shape"
     notes += _notes(found)
     return ExampleInputs(kwargs=found, assumptions=tuple(notes), omitted=omitted)
+
+
+def _is_built_without(request: InputRequest, role: str) -> bool:
+    """Return whether the config has a part for what sees or listens, and it is empty (Gemma 4)."""
+    return getattr(request.config, f"{role}_config", "") is None
 
 
 def _with_modality(request: InputRequest, modality: _Modality, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fakexport.sources.audio_inputs import features, waveform
+from fakexport.sources.fixed_numbers import as_numbers
 from fakexport.sources.input_request import InputRequest
 
 _MASKS = ("input_features_mask", "feature_attention_mask")
@@ -41,6 +42,9 @@ def sound_layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
         yield {name: longer, **_mask(request, ("padding_mask",), _DIVISIBLE)}
         return
     sound = features(request)
+    if "chunk_sample_lengths" in request.parameters:
+        yield {name: sound, **_sample_lengths(request, sound.shape[-1])}
+        return
     spectrograms = [sound, sound.transpose(-1, -2).contiguous()]
     if request.setting(*_BINS) is None:
         spectrograms.append(request.floats(request.batch, sound.shape[-2], _USUAL_BINS))
@@ -50,6 +54,13 @@ def sound_layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
             yield {name: spectrogram, **mask}
             # A model that inverts its mask takes no numbers: it would drop the sound (Gemma 4).
             yield {name: spectrogram, **{each: value.bool() for each, value in mask.items()}}
+
+
+def _sample_lengths(request: InputRequest, frames: int) -> dict[str, Any]:
+    """Return of how many samples each spectrogram is, as numbers: the number of features depends on them."""
+    name, samples = "chunk_sample_lengths", frames * request.setting("hop_length")
+    lengths = request.ids(request.batch, value=samples)
+    return {name: as_numbers(request.module, name, lengths, [samples] * request.batch)}
 
 
 def _mask(request: InputRequest, names: tuple[str, ...], length: int) -> dict[str, torch.Tensor]:

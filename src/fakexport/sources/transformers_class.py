@@ -81,6 +81,7 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
 
 def _assumed_class(config: Any) -> Any:
     names = [name for name in AUTO_CLASSES if name != "AutoModelForCTC" or _has_vocabulary(config)]
+    names = names if _has_head(config) else ["AutoModel"]
     autos = [auto for name in names if (auto := _from_auto(name, config)) is not None]
     # Of a composite type a class may be registered that takes but a part of it, or one of a related type.
     found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
@@ -107,6 +108,11 @@ def part_class_of(config: Any) -> str | None:
 def _has_vocabulary(config: Any) -> bool:
     """Return False where `vocab_size` is None: speech encoders that are not trained to write yet."""
     return getattr(config, "vocab_size", 0) is not None
+
+
+def _has_head(config: Any) -> bool:
+    """Return False where the config of a head is empty: Sapiens 2 before it is trained for a task."""
+    return getattr(getattr(config, "head_config", None), "upsample_out_channels", ()) is not None
 
 
 def takes_class(name: str, config: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fakexport.files import read_file
 from fakexport.sources.config_limits import check_settings, nothing_downloaded
+from fakexport.sources.default_settings import constructor_settings, set_what_is_determined
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
 
@@ -25,8 +26,8 @@ _PLACEHOLDERS = (
 )
 
 
-def default_config(model_type: str) -> Any:
-    """Return the default config of a model type.
+def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
+    """Return the default config of a model type, and a sentence for each setting that it leaves to fakexport.
 
     Args:
         model_type: A key of `transformers.CONFIG_MAPPING`, such as `llama`.
@@ -35,8 +36,10 @@ def default_config(model_type: str) -> Any:
     """
     place = f"hf:{model_type}"
     config_class = _config_class(model_type, place)
+    settings, sentences = constructor_settings(model_type)
     try:
-        return _config(config_class, {}, place)
+        config = _config(config_class, settings, place)
+        return config, (*sentences, *_name_placeholders(config), *set_what_is_determined(config))
     except SourceError as error:
         cause = error.__cause__
         how = None if cause is None else how_to_install(cause) or published_config(config_class)
@@ -64,6 +67,7 @@ def whole_type(config: Any) -> str | None:
 
     Args:
         config: A default config, such as that of `sam_mask_decoder`: `sam`. The other is in the same file.
+            What is set in that one because it leaves no choice is not compared; its source says so.
     """
     from transformers import CONFIG_MAPPING
 
@@ -72,7 +76,7 @@ def whole_type(config: Any) -> str | None:
         name = getattr(whole, "model_type", "")
         for part, config_class in getattr(whole, "sub_configs", {}).items():
             is_made_of_it = config_class is type(config) and name in CONFIG_MAPPING
-            if is_made_of_it and _settings_in(default_config(name), part) == settings:
+            if is_made_of_it and _settings_in(_config_class(name, name)(), part) == settings:
                 return str(name)
     return None
 
@@ -146,7 +150,7 @@ def read_settings(path: Path, place: str) -> dict[str, Any]:
     return settings
 
 
-def name_placeholders(config: Any) -> tuple[str, ...]:
+def _name_placeholders(config: Any) -> tuple[str, ...]:
     """Give placeholder tokens to a config that has settings for them and leaves these empty.
 
     Some types have no default: which token it is depends on a tokenizer. The model is the same with any.

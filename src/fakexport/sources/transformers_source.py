@@ -42,7 +42,6 @@ from fakexport.sources.transformers_class import (
 from fakexport.sources.transformers_config import (
     config_from_file,
     default_config,
-    name_placeholders,
     published_config,
     set_use_cache,
     take_quantization,
@@ -207,8 +206,8 @@ _INPUTS: Mapping[str, Callable[..., ExampleInputs]] = MappingProxyType(
 def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubModel:
     """Return the model of a spec; a folder or file that is there goes before a repository of that name."""
     if not _is_path(model):
-        config = default_config(model)
-        return HubModel(config, (_library_default(model), *name_placeholders(config)))
+        config, assumed = default_config(model)
+        return HubModel(config, (_library_default(model), *assumed))
     if model.endswith(".json") or Path(model).exists():
         path = Path(model)
         return HubModel(config_from_file(path), (), folder=path if path.is_dir() else path.parent)

@@ -285,3 +285,19 @@ def test_the_first_input_that_cannot_be_derived_is_named():
 
     with pytest.raises(SourceError, match="requires 'theta'"):
         derive_inputs(Demanding(PretrainedConfig()), "cpu", torch.float32)
+
+
+def test_a_prompt_asks_one_question_and_gets_a_score_for_each_of_its_options(tmp_path):
+    source = resolve(Architecture("jev", "AutoModelForDecision", True).source(tmp_path))
+    model = source.factory()
+
+    inputs = source.example_inputs(model, "cpu", None)
+
+    assert shapes(inputs) == {
+        "input_ids": (1, 16),
+        "marks": (1, 1),
+        "num_options": (1, 1),
+        "question_type_ids": (1, 1),
+    }
+    with torch.no_grad():
+        assert model(**inputs.kwargs).shape == (2,)

@@ -1,0 +1,213 @@
+"""Default configs of transformers with which the type's own model cannot be built or does not run.
+
+Only what leaves no choice is set: what transformers documents for a setting that is empty, what another
+setting of the same config determines, and which tokens of a vocabulary stand for what, where the model is the
+same with any.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["constructor_settings", "set_what_is_determined"]
+
+
+@dataclass(frozen=True)
+class _Determined:
+    """A setting whose default does not work, and which value does.
+
+    Args:
+        path: Name of the setting, with dots for configs inside of configs.
+        value: Returns the value, given the whole config.
+        reason: Why it is this value, as a clause.
+    """
+
+    path: str
+    value: Callable[[Any], Any]
+    reason: str
+
+
+def set_what_is_determined(config: Any) -> tuple[str, ...]:
+    """Set what a default config leaves open or contradicts, where only one value is possible.
+
+    Args:
+        config: A default config, with placeholder tokens; changed in place.
+    Returns:
+        A sentence for each setting that was changed.
+    """
+    sentences = []
+    for rule in _RULES.get(config.model_type, ()):
+        *parts, name = rule.path.split(".")
+        owner = config
+        for part in parts:
+            owner = getattr(owner, part)
+        before, value = getattr(owner, name, None), rule.value(config)
+        if before == value and type(before) is type(value):
+            continue  # Another version of transformers has a default that works.
+        setattr(owner, name, value)
+        state = f"leaves {rule.path} empty" if before is None else f"sets {rule.path}={_short(before)}"
+        sentences.append(
+            f"{config.model_type}'s default configuration {state}: {_short(value)} assumed, {rule.reason}"
+        )
+    return tuple(sentences)
+
+
+def constructor_settings(model_type: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the settings without which a type has no default config, and a sentence for each.
+
+    Args:
+        model_type: A key of `transformers.CONFIG_MAPPING`.
+    """
+    settings = _REQUIRED.get(model_type, {})
+    return dict(settings), tuple(
+        f"{model_type} has no default {name}, which the data decide: {value} assumed"
+        for name, value in settings.items()
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]} ..."
+
+
+def _at(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name)
+    return config
+
+
+def _as_wide_as(path: str, other: str, what: str) -> _Determined:
+    """Return that a part makes features of the width that the part which takes them has."""
+    return _Determined(path, lambda config: _at(config, other), f"the width of {what} ({other})")
+
+
+def _head_dim(part: str = "") -> _Determined:
+    def value(config: Any) -> int:
+        owner = _at(config, part.rstrip(".")) if part else config
+        return int(owner.hidden_size // owner.num_attention_heads)
+
+    return _Determined(
+        f"{part}head_dim", value, "hidden_size / num_attention_heads, what transformers documents for it"
+    )
+
+
+def _from_vocabulary(name: str, value: Callable[[tuple[str, ...]], int]) -> _Determined:
+    """Return a setting that the vocabulary determines which transformers has for ESM."""
+
+    def of(config: Any) -> int:
+        module = importlib.import_module(type(config).__module__)
+        return value(tuple(module.get_default_vocab_list()))
+
+    return _Determined(name, of, "of transformers' get_default_vocab_list")
+
+
+def _in_whole(path: str, whole: str, part: str) -> _Determined:
+    """Return a setting that a part does not declare, and that the type which is made of it sets in it."""
+    name = path.rpartition(".")[2]
+    return _Determined(
+        path, lambda config: _at(_default(whole), f"{part}.{name}"), f"what hf:{whole} sets in its {part}"
+    )
+
+
+@cache
+def _default(model_type: str) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[model_type]()
+
+
+def _image_vocabulary(names: Callable[[Any], list[str]]) -> _Determined:
+    """Return a map of the tokens that stand for images, which only a tokenizer has: the last ones of all.
+
+    The model is the same with any: it looks up there which token a code of the image tokenizer is.
+
+    Args:
+        names: Returns the names of the tokens, given the config; `<image>` is another one.
+    """
+
+    def value(config: Any) -> dict[str, int]:
+        found = names(config)
+        first = config.image_token_id - len(found)
+        return {"<image>": config.image_token_id} | {name: first + i for i, name in enumerate(found)}
+
+    return _Determined("vocabulary_map", value, "which only a tokenizer tells; any gives the same model")
+
+
+def _chameleon_tokens(config: Any) -> list[str]:
+    letters = str.maketrans("0123456789", "ABCDEFGHIJ")
+    codes = (str(code).translate(letters) for code in range(config.vq_config.num_embeddings))
+    return [f"IMGIMG{code}Z" for code in codes]
+
+
+def _emu3_tokens(config: Any) -> list[str]:
+    codes = range(config.vq_config.codebook_size)
+    return ["<|extra_200|>", *(f"<|visual token {code:06}|>" for code in codes)]
+
+
+def _listed(name: str) -> _Determined:
+    return _Determined(name, lambda config: list(getattr(config, name)), "a list, to which the model adds")
+
+
+_TEXT = "text_config.hidden_size"
+_TOWER = (_as_wide_as("vision_config.out_hidden_size", _TEXT, "the language model"),)
+_SPEECH = (
+    _as_wide_as("projector_config.encoder_hidden_size", "encoder_config.hidden_dim", "the speech encoder"),
+)
+_KEY_VALUE_HEADS = _Determined(
+    "num_key_value_heads",
+    lambda config: config.num_attention_heads,
+    "num_attention_heads, what transformers documents for it",
+)
+
+# model type -> what its default config leaves no choice in
+_RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
+    {
+        "chameleon": (_image_vocabulary(_chameleon_tokens),),
+        "cosmos3_omni": _TOWER,
+        "emu3": (_image_vocabulary(_emu3_tokens),),
+        "esm": (
+            _from_vocabulary("vocab_size", len),
+            _from_vocabulary("pad_token_id", lambda tokens: tokens.index("<pad>")),
+            _from_vocabulary("mask_token_id", lambda tokens: tokens.index("<mask>")),
+        ),
+        "exaone4_5": _TOWER,
+        "glm_ocr": _TOWER,
+        "granite_speech": _SPEECH,
+        "granite_speech_plus": _SPEECH,
+        "hunyuan_v1_dense": (_head_dim(),),
+        "hunyuan_v1_moe": (_head_dim(),),
+        "hunyuan_vl": (_head_dim("text_config."),),
+        "hunyuan_vl_text": (_head_dim(),),
+        "ministral": (_head_dim(),),
+        "molmo2": (_as_wide_as("adapter_config.text_hidden_size", _TEXT, "the language model"),),
+        "moonshine_streaming": (_KEY_VALUE_HEADS,),
+        "nemotron": (_KEY_VALUE_HEADS,),
+        "pix2struct_text_model": (_in_whole("initializer_range", "pix2struct", "text_config"),),
+        "qwen2_5_vl": _TOWER,
+        "qwen2_vl": (_as_wide_as("vision_config.hidden_size", _TEXT, "the language model"),),
+        "qwen3_5": _TOWER,
+        "qwen3_5_moe": _TOWER,
+        "qwen3_asr": (_as_wide_as("audio_config.output_dim", _TEXT, "the language model"),),
+        "qwen3_vl": _TOWER,
+        "qwen3_vl_moe": _TOWER,
+        "t5gemma2_decoder": (_in_whole("dropout_rate", "t5gemma2", "decoder"),),
+        "t5gemma2_encoder": (_in_whole("text_config.dropout_rate", "t5gemma2", "encoder.text_config"),),
+        "t5gemma2_text": (_in_whole("dropout_rate", "t5gemma2", "encoder.text_config"),),
+        "vitmatte": (
+            _listed("fusion_hidden_sizes"),
+            _listed("convstream_hidden_sizes"),
+            _as_wide_as("hidden_size", "backbone_config.hidden_size", "the backbone"),
+        ),
+    }
+)
+
+# Time series are forecast as far as the data need; transformers has no default for it.
+_HORIZON = MappingProxyType({"prediction_length": 12})
+_REQUIRED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    dict.fromkeys(("autoformer", "informer", "time_series_transformer"), _HORIZON)
+)
