@@ -1,16 +1,20 @@
-"""Write the page of a zoo and its JSON.
+"""Write the page of a zoo and its JSON, or bring some of its rows up to date.
 
     python tools/zoo_page.py LIBRARY COMMIT sweep.json RUN.jsonl [AGAIN.jsonl] docs/zoo
+    python tools/zoo_page.py LIBRARY COMMIT --rows sweep.json RUN.jsonl docs/zoo
 
 LIBRARY is that of `model_zoo.py`, COMMIT the source of fakexport that ran, `sweep.json` is that of
 `fakexport sweep-report --zoo`, RUN.jsonl its run, and AGAIN.jsonl the run of checks that were done a second
-time. The last argument is the folder.
+time. With `--rows`, these are of some of the checks of the page, which replace what it says of them. The last
+argument is the folder.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from model_zoo import part_types
 _WIDTH = 110
 _MOST_REASONS = 25
 _MOST_CHARACTERS = 160
+_LONGEST_NOTE = 300
 
 _TITLES = {
     "transformers": """\
@@ -69,7 +74,8 @@ _WITHOUT = """\
   the other torch has no torchvision.
 """
 _KINDS = """ Added are `kind` of each check, `whole` or `part`, and `kinds`,
-the counts of each."""
+the counts of each; what its first finding says (`note`); why eager mode does not run it (`eager`); and the
+commit of a row that ran once more."""
 _RULE = """
 A part is a type whose config class another config class lists in its `sub_configs`: `clip_text_model` is a
 part of `clip`. All other types are whole, also the few that are only ever used inside of another model,
@@ -82,21 +88,69 @@ model last, so those that ran are a sample."""
 
 def main() -> None:
     """Write the page and its JSON."""
-    library, commit = sys.argv[1:3]
-    results, *runs, folder = map(Path, sys.argv[3:])
-    zoo = json.loads(results.read_text(encoding="utf-8"))
+    library, commit, *arguments = sys.argv[1:]
+    is_rows = arguments[0] == "--rows"
+    results, *runs, folder = map(Path, arguments[is_rows:])
+    run, *again = (_records(path) for path in runs)
+    zoo = _with_notes(json.loads(results.read_text(encoding="utf-8")), run)
+    if is_rows:
+        zoo = _replaced(json.loads((folder / f"{library}.json").read_text(encoding="utf-8")), zoo, commit)
+    else:
+        zoo |= {"source": commit, "again": "\n".join(_again(run, each) for each in again)}
     if library == "transformers":
         zoo = _with_kinds(zoo)
-    run, *again = (_records(path) for path in runs)
     sections = [
-        _head(zoo, library, commit),
-        *(_again(run, each) for each in again),
+        _head(zoo, library),
+        zoo["again"],
         _reasons(zoo),
-        _failing(run),
-        _passing(run),
+        _not_in_eager(zoo),
+        _failing(zoo),
+        _passing(zoo),
     ]
-    (folder / f"{library}.md").write_text("\n".join(sections), encoding="utf-8")
+    text = "\n".join(section for section in sections if section)
+    (folder / f"{library}.md").write_text(text, encoding="utf-8")
     (folder / f"{library}.json").write_text(_with_a_line_per_check(zoo), encoding="utf-8")
+
+
+def _with_notes(zoo: dict[str, Any], run: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the results with the note of the first finding of each check, and why eager mode fails too."""
+    records = {record["command"]: record for record in run}
+    checks = []
+    for check in zoo["checks"]:
+        record = records.get(check["command"])
+        is_failed = record is not None and record["status"] != "exports"
+        more = {"note": _note(record), "eager": _eager(record)} if is_failed else {}
+        checks.append({**check, **{name: text for name, text in more.items() if text}})
+    return {**zoo, "checks": checks}
+
+
+def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[str, Any]:
+    """Return the results of a page with other ones of some of its checks."""
+    environments = list(zoo["environments"])
+    changed = {}
+    for check in rows["checks"]:
+        environment = rows["environments"][check["results"][0]["environment"]]
+        if environment not in environments:
+            environments.append(environment)
+        result = {**check["results"][0], "environment": environments.index(environment)}
+        changed[check["command"]] = {**check, "results": [result], "commit": commit}
+    checks = [changed.pop(check["command"], check) for check in zoo["checks"]]
+    if changed:
+        sys.exit(f"not on the page: {', '.join(changed)}")
+    results = [check["results"][0] for check in checks]
+    found = Counter(
+        (result["status"], result["reason"]) for result in results if result["status"] != "exports"
+    )
+    counts = Counter(result["status"] for result in results)
+    order = list(zoo["runs"][0]["counts"])
+    reasons = [
+        {"status": status, "reason": reason, "count": count}
+        for (status, reason), count in sorted(
+            found.items(), key=lambda item: (order.index(item[0][0]), -item[1], item[0][1])
+        )
+    ]
+    merged = {**zoo["runs"][0], "counts": {status: counts[status] for status in order}, "reasons": reasons}
+    return {**zoo, "runs": [merged], "environments": environments, "checks": checks}
 
 
 def _with_kinds(zoo: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +192,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _head(zoo: dict[str, Any], library: str, commit: str) -> str:
+def _head(zoo: dict[str, Any], library: str) -> str:
     counts, total = zoo["runs"][0]["counts"], zoo["total"]
     found = [result for check in zoo["checks"] if (result := check["results"][0]) is not None]
     peaks = sorted(result["peak_bytes"] >> 20 for result in found)
@@ -160,9 +214,16 @@ def _head(zoo: dict[str, Any], library: str, commit: str) -> str:
         slowest=round(max(seconds)),
         median=peaks[len(peaks) // 2],
         most=peaks[-1],
-        environments="\n".join(_environment(found, commit) for found in zoo["environments"]),
+        environments="\n".join(_environment(found, _source(zoo)) for found in zoo["environments"]),
         options=zoo["checks"][0]["options"],
     )
+
+
+def _source(zoo: dict[str, Any]) -> str:
+    """Return of which commits the source was that ran."""
+    again = Counter(check["commit"] for check in zoo["checks"] if "commit" in check)
+    rows = ", ".join(f"{count} with {commit}" for commit, count in again.items())
+    return zoo["source"] + (f"; of all these, rows that ran once more: {rows}" if rows else "")
 
 
 def _environment(found: dict[str, Any], commit: str) -> str:
@@ -177,8 +238,13 @@ def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
     lines = [f"{len(again)} of the models that ran, drawn at random, were run again. {told}", ""]
     for record in other:
         before = first[record["command"]]
-        lines.append(f"- {_type(record)}: {_why(before)}; then {_why(record)}")
+        lines.append(f"- {_type(record)}: {_told(before)}; then {_told(record)}")
     return "\n".join([*lines, ""] if other else lines)
+
+
+def _told(record: dict[str, Any]) -> str:
+    note = _note(record)
+    return _clipped(f"{record['reason']} ({note})" if note else record["reason"] or record["status"])
 
 
 def _outcome(record: dict[str, Any]) -> tuple[Any, ...]:
@@ -200,30 +266,85 @@ def _reasons(zoo: dict[str, Any]) -> str:
     return "\n".join(["## Reasons", "", "| models | status | reason |", "|---|---|---|", *rows, ""])
 
 
-def _failing(run: list[dict[str, Any]]) -> str:
+def _failing(zoo: dict[str, Any]) -> str:
     rows = [
-        f"| {_type(record)} | {record['status']} | {_cell(_why(record))} |"
-        for record in sorted(run, key=_type)
-        if record["status"] != "exports"
+        f"| {_type(check)} | {_status(check)} | {_cell(_why(check))} |"
+        for check in sorted(zoo["checks"], key=_type)
+        if _status(check) not in ("exports", None)
     ]
     head = ["## Models that do not export", "", "| model | status | reason |", "|---|---|---|"]
     return "\n".join([*head, *rows, ""])
 
 
-def _why(record: dict[str, Any]) -> str:
-    """Return the reason, with what the first note of the first error says."""
+def _status(check: dict[str, Any]) -> str | None:
+    result = check["results"][0]
+    return result["status"] if result else None
+
+
+def _why(check: dict[str, Any]) -> str:
+    """Return the reason, with the note of the first finding."""
+    reason = check["results"][0]["reason"] or check["results"][0]["status"]
+    return _clipped(f"{reason} ({check['note']})" if "note" in check else reason)
+
+
+def _note(record: dict[str, Any]) -> str:
+    """Return what the first note of the first error says."""
+    error = _first_error(record)
+    return " ".join(error["notes"][0].split())[:_LONGEST_NOTE] if error and error["notes"] else ""
+
+
+def _first_error(record: dict[str, Any]) -> dict[str, Any] | None:
     found = (record["report"] or {}).get("diagnostics", [])
-    error = next((each for each in found if each["severity"] == "error"), found[0] if found else None)
-    note = " ".join(error["notes"][0].split()) if error and error["notes"] else ""
-    return _clipped(f"{record['reason']} ({note})" if note else record["reason"] or record["status"])
+    return next((each for each in found if each["severity"] == "error"), found[0] if found else None)
+
+
+# What a check says, and why eager mode does not run the model then either. The first that fits counts.
+_EAGER = (
+    (r"requires the \w+ library|No module named", "a package is not installed that it needs"),
+    (r"it raises the same without fakexport", "transformers cannot build its default config"),
+    (r"Config refuses it", "it has no default config"),
+    (r"has no forward", "it has no `forward`: one calls methods of it, or its parts"),
+    (r"no class of transformers accepts", "transformers has no class for it"),
+    (
+        r"eager mode fails",
+        "eager mode fails on an image or a sound: parts of the default config contradict each other",
+    ),
+    (r"eager mode raises it too", "eager mode raises the same error"),
+    (r"it does not run on its example inputs", "a part of a type that does not run"),
+)
+
+
+def _eager(record: dict[str, Any]) -> str:
+    """Return why eager mode does not run a model that does not export, as its check found; "" if it may."""
+    error = _first_error(record)
+    said = " ".join([record["reason"], *(error["notes"] if error else [])])
+    return next((reason for pattern, reason in _EAGER if re.search(pattern, said)), "")
+
+
+def _not_in_eager(zoo: dict[str, Any]) -> str:
+    """Return a table of the models that do not export and that eager mode does not run."""
+    failed = [check for check in zoo["checks"] if _status(check) not in ("exports", None)]
+    found = Counter(check["eager"] for check in failed if "eager" in check)
+    if not found:
+        return ""
+    whole = sum("eager" in check and check.get("kind") == "whole" for check in failed)
+    kinds = f", {whole} of them whole types" if "kinds" in zoo else ""
+    text = (
+        f"{sum(found.values())} of the {len(failed)} models that do not export do not run in eager mode "
+        f"either{kinds}. Each check finds this out by itself: it builds the default config without "
+        "fakexport, and runs `forward` on the same inputs without a trace."
+    )
+    rows = [f"| {count} | {_cell(reason)} |" for reason, count in found.most_common()]
+    lines = textwrap.wrap(text, _WIDTH)
+    return "\n".join([*lines, "", "| models | why eager mode does not run it |", "|---|---|", *rows, ""])
 
 
 def _clipped(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
-def _passing(run: list[dict[str, Any]]) -> str:
-    names = sorted(_type(record) for record in run if record["status"] == "exports")
+def _passing(zoo: dict[str, Any]) -> str:
+    names = sorted(_type(check) for check in zoo["checks"] if _status(check) == "exports")
     lines, line = ["## Models that export", ""], ""
     for name in names:
         if line and len(line) + len(name) >= _WIDTH:

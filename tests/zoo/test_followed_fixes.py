@@ -20,7 +20,7 @@ pytestmark = [
     [
         ("hf:xlnet", "FE202", "dtype"),
         ("hf:clvp_encoder", "FE209", "dtype"),
-        ("hf:esm", "FE102", "config"),
+        ("hf:lfm2_moe", "FE102", "config"),
         ("hf:deepseek_v2", "FE202", "config"),
         ("hf:blt_patcher", "FE201", "code"),
     ],

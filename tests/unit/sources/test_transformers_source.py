@@ -403,14 +403,14 @@ def test_a_seq2seq_cache_needs_no_registration_of_the_callers(write):
 
 
 def test_a_default_config_that_transformers_cannot_build_is_told_as_such(write):
-    (found,) = fe.check("hf:esm").diagnostics
-    own = fe.check(write({"model_type": "esm"})).diagnostics[0]
+    (found,) = fe.check("hf:lfm2_moe").diagnostics
+    own = fe.check(write({"model_type": "lfm2_moe"})).diagnostics[0]
 
     assert found.code == own.code == "FE102"
     assert found.notes[1] == (
-        "transformers' own default config cannot build EsmForMaskedLM: it raises the same without fakexport"
+        "transformers' own default config cannot build Lfm2MoeForCausalLM: it raises the same without fakexport"
     )
-    assert "`hf:facebook/esm-1b`, which transformers documents" in found.fix.message
+    assert "`hf:LiquidAI/LFM2-8B-A1B`, which transformers documents" in found.fix.message
     assert len(own.notes) == 1
 
 
