@@ -8,7 +8,6 @@ modules is in one of them.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from fakexport.sources.component_places import (
     ENCODERS,
     RESTS,
     Place,
+    callable_modules,
     module_names,
     named_places,
     places,
@@ -203,10 +203,10 @@ class Parts:
         Raises:
             SourceError: The model does not run, or its own example inputs cannot be derived.
         """
-        known = (*places(module), *_modules(module))
+        known = (*places(module), *callable_modules(module))
         mode = mode_of(module.parameters())
         with nullcontext() if mode is None else recording(mode):  # Values of grids are read.
-            whole = source.example_inputs(module, device, dtype)
+            whole = (source.run_inputs or source.example_inputs)(module, device, dtype)
             run = _run(source, module, whole, known)
         roles: dict[str, Call] = {}
         for place in known:
@@ -218,7 +218,13 @@ class Parts:
     def names(self) -> tuple[str, ...]:
         """Names of the parts that make up the whole model, in the order in which they run."""
         encoders = self._encoders()
-        return (*encoders, self._rest_name()) if encoders else ()
+        return (*encoders, self._rest_name()) if encoders and self._has_rest else ()
+
+    @property
+    def _has_rest(self) -> bool:
+        """Whether the rest of the model can be a program: a session of a video cannot be an input."""
+        known = (torch.Tensor, int, float, type(None))
+        return all(isinstance(leaf, known) for leaf in tree_leaves(dict(self.whole.kwargs)))
 
     def inputs(self, name: str, *, is_dynamic: bool) -> ExampleInputs:
         """Return the example inputs of a part, with how it is computed.
@@ -229,7 +235,7 @@ class Parts:
         """
         encoders = self._encoders()
         is_rest = name == self._rest_name() or (name in RESTS and self._rest_name() != "head")
-        if encoders and is_rest and name not in self.roles:
+        if encoders and is_rest and self._has_rest and name not in self.roles:
             return self._of_rest(encoders)
         call = encoders.get(name) or self.roles.get(name) or self._alias(name, encoders) or self._named(name)
         return self._of_call(name, call, is_dynamic=is_dynamic)
@@ -280,7 +286,7 @@ class Parts:
         return self.run.calls[found[0]]
 
     def _listing(self) -> str:
-        roles = [*self.names, *(role for role in ("connector",) if role in self.roles)]
+        roles = [*(self.names or self._encoders()), *(role for role in ("connector",) if role in self.roles)]
         modules = ", ".join(module_names(self.module))
         omitted = "".join(f"; {name} was not derived: {why}" for name, why in self.whole.omitted.items())
         return (
@@ -366,23 +372,6 @@ def _run(source: Source, module: nn.Module, whole: ExampleInputs, known: Sequenc
             f"the parts of {type(module).__name__} cannot be found, since it does not run on its example "
             f"inputs: {type_and_line(error)}"
         ) from error
-
-
-def _modules(module: nn.Module) -> Sequence[Place]:
-    """Return every module that can be called."""
-    return [
-        Place("", path)
-        for path, part in module.named_modules()
-        if path and type(part).forward is not nn.Module.forward and _is_function(part)
-    ]
-
-
-def _is_function(part: nn.Module) -> bool:
-    try:
-        inspect.signature(part.forward)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _without(value: Any, passed: set[int]) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -143,3 +144,20 @@ def _named(module: nn.Module) -> Iterator[Place]:
         role = _NAMES.get(path.rpartition(".")[2])
         if role is not None:
             yield Place(role, path)
+
+
+def callable_modules(module: nn.Module) -> Sequence[Place]:
+    """Return every module that can be called."""
+    return [
+        Place("", path)
+        for path, part in module.named_modules()
+        if path and type(part).forward is not nn.Module.forward and _is_function(part)
+    ]
+
+
+def _is_function(part: nn.Module) -> bool:
+    try:
+        inspect.signature(part.forward)
+    except (TypeError, ValueError):
+        return False
+    return True

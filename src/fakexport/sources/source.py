@@ -67,6 +67,8 @@ class Source:
         example_inputs: Takes the module, the device of the inputs and the dtype of the floating-point
             ones (None: the module's own). Called in the fake mode of the module. Raises `SourceError` if
             it cannot tell them, as a Python factory that returns a module alone.
+        run_inputs: As `example_inputs`, for a run that finds the parts of a model that itself takes something
+            else than tensors; None: `example_inputs` does.
         tracing: Gives what must be patched while `torch.export` traces the module with the inputs.
         dtype: The dtype that the source itself names (`"dtype"` of a config file), to be taken as the
             default dtype when no other is asked for. None: it names none.
@@ -89,6 +91,7 @@ class Source:
     kind: str
     factory: Callable[[], Any]
     example_inputs: Callable[[nn.Module, str, torch.dtype | None], ExampleInputs]
+    run_inputs: Callable[[nn.Module, str, torch.dtype | None], ExampleInputs] | None = None
     tracing: Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]] = no_patches
     dtype: torch.dtype | None = None
     assumptions: tuple[str, ...] = ()

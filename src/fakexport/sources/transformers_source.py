@@ -48,6 +48,7 @@ from fakexport.sources.transformers_config import (
     whole_type,
 )
 from fakexport.sources.transformers_inputs import derive_inputs, required_and_unknown
+from fakexport.sources.video_sessions import session_inputs, takes_session
 from fakexport.sources.vision_heads import normalized_heads
 from fakexport.sources.workload import FORWARD, Workload
 
@@ -140,6 +141,7 @@ def transformers_source(
         example_inputs=call.inputs
         if workload.is_generated
         else partial(_INPUTS[workload.name], **_sizes(workload)),
+        run_inputs=session_inputs if takes_session(model_class) else None,
         tracing=call.tracing if workload.is_generated else _patched,
         dtype=dtype,
         assumptions=tuple(sentence for sentence in (*found.notes, assumed) if sentence),

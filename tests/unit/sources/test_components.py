@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from transformers import SamConfig, SamModel
 
 import fakexport as fe
@@ -329,3 +329,21 @@ def test_a_type_that_only_another_one_uses_computes_what_it_does_in_that_one():
 
     assert torch.allclose(found[0], masks, rtol=1e-4, atol=1e-4)
     assert torch.allclose(found[1], scores, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_part_of_a_model_that_tracks_through_a_video_gives_what_eager_gives():
+    """The model is called with a session, which no program takes; its parts take tensors."""
+    whole = resolve("hf:sam2_video")
+    model = loud(whole.factory())
+
+    program = fe.export(component_source(whole, "mask_decoder"))
+
+    noise = torch.Generator().manual_seed(1)
+    given = tree_map(lambda value: torch.randn(value.shape, generator=noise), dict(program.example_inputs[1]))
+    found = fe.bind(program, dict(model.state_dict())).module()(**given)
+    with torch.no_grad():
+        expected = model.mask_decoder(**given, multimask_output=True)
+    torch.testing.assert_close(tree_leaves(found), tree_leaves(expected), rtol=1e-4, atol=1e-4)
+    with pytest.raises(SourceError, match="no component 'head'; it has vision, and its modules"):
+        fe.export(component_source(whole, "head"))
