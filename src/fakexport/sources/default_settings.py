@@ -135,9 +135,7 @@ def _image_vocabulary(names: Callable[[Any], list[str]]) -> _Determined:
         first = config.image_token_id - len(found)
         return {"<image>": config.image_token_id} | {name: first + i for i, name in enumerate(found)}
 
-    return _Determined(
-        "vocabulary_map", value, "only a tokenizer tells it; the model is the same with any"
-    )
+    return _Determined("vocabulary_map", value, "only a tokenizer tells it; the model is the same with any")
 
 
 def _chameleon_tokens(config: Any) -> list[str]:
