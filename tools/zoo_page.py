@@ -56,6 +56,7 @@ A check took {seconds} s on average, and {slowest} s at most, on a machine that 
 {median} MiB of memory ({most} MiB at most).
 
 {environments}
+{commits}
 {without}- Each check is `fakexport check {source} {options}`.
 
 ```
@@ -74,8 +75,8 @@ _WITHOUT = """\
   the other torch has no torchvision.
 """
 _KINDS = """ Added are `kind` of each check, `whole` or `part`, and `kinds`,
-the counts of each; what its first finding says (`note`); why eager mode does not run it (`eager`); and the
-commit of a row that ran once more."""
+the counts of each; what its first finding says (`note`); why eager mode does not run it (`eager`); the
+settings that fakexport assumes (`assumed`); and the commit of a row that ran once more."""
 _RULE = """
 A part is a type whose config class another config class lists in its `sub_configs`: `clip_text_model` is a
 part of `clip`. All other types are whole, also the few that are only ever used inside of another model,
@@ -93,8 +94,9 @@ def main() -> None:
     results, *runs, folder = map(Path, arguments[is_rows:])
     run, *again = (_records(path) for path in runs)
     zoo = _with_notes(json.loads(results.read_text(encoding="utf-8")), run)
+    page = folder / f"{library}.json"
     if is_rows:
-        zoo = _replaced(json.loads((folder / f"{library}.json").read_text(encoding="utf-8")), zoo, commit)
+        zoo = _replaced(json.loads(page.read_text(encoding="utf-8")), zoo, commit)
     else:
         zoo |= {"source": commit, "again": "\n".join(_again(run, each) for each in again)}
     if library == "transformers":
@@ -109,7 +111,7 @@ def main() -> None:
     ]
     text = "\n".join(section for section in sections if section)
     (folder / f"{library}.md").write_text(text, encoding="utf-8")
-    (folder / f"{library}.json").write_text(_with_a_line_per_check(zoo), encoding="utf-8")
+    page.write_text(_with_a_line_per_check(zoo), encoding="utf-8")
 
 
 def _with_notes(zoo: dict[str, Any], run: list[dict[str, Any]]) -> dict[str, Any]:
@@ -118,14 +120,23 @@ def _with_notes(zoo: dict[str, Any], run: list[dict[str, Any]]) -> dict[str, Any
     checks = []
     for check in zoo["checks"]:
         record = records.get(check["command"])
-        is_failed = record is not None and record["status"] != "exports"
-        more = {"note": _note(record), "eager": _eager(record)} if is_failed else {}
-        checks.append({**check, **{name: text for name, text in more.items() if text}})
+        more = {} if record is None else _said(record)
+        checks.append({**check, **{name: value for name, value in more.items() if value}})
     return {**zoo, "checks": checks}
+
+
+def _said(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page says of a check in addition to its status."""
+    if record["status"] != "exports":
+        return {"note": _note(record), "eager": _eager(record)}
+    sentences = record["report"]["targets"][0]["assumptions"]
+    return {"assumed": [found[1] for text in sentences if (found := _ASSUMED.search(text))]}
 
 
 def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[str, Any]:
     """Return the results of a page with other ones of some of its checks."""
+    if "source" not in zoo:
+        sys.exit("the page is older than `--rows`, and its JSON lacks what that needs: write all of it")
     environments = list(zoo["environments"])
     changed = {}
     for check in rows["checks"]:
@@ -137,17 +148,16 @@ def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[st
     checks = [changed.pop(check["command"], check) for check in zoo["checks"]]
     if changed:
         sys.exit(f"not on the page: {', '.join(changed)}")
-    results = [check["results"][0] for check in checks]
-    found = Counter(
-        (result["status"], result["reason"]) for result in results if result["status"] != "exports"
-    )
-    counts = Counter(result["status"] for result in results)
+    found, counts = Counter[tuple[str, str]](), Counter[str]()
+    for check in checks:
+        result = check["results"][0]
+        counts[result["status"]] += 1
+        if result["status"] != "exports":
+            found[result["status"], result["reason"].replace(check["source"], "SOURCE")] += 1
     order = list(zoo["runs"][0]["counts"])
     reasons = [
         {"status": status, "reason": reason, "count": count}
-        for (status, reason), count in sorted(
-            found.items(), key=lambda item: (order.index(item[0][0]), -item[1], item[0][1])
-        )
+        for (status, reason), count in sorted(found.items(), key=lambda each: (-each[1], each[0]))
     ]
     merged = {**zoo["runs"][0], "counts": {status: counts[status] for status in order}, "reasons": reasons}
     return {**zoo, "runs": [merged], "environments": environments, "checks": checks}
@@ -214,21 +224,23 @@ def _head(zoo: dict[str, Any], library: str) -> str:
         slowest=round(max(seconds)),
         median=peaks[len(peaks) // 2],
         most=peaks[-1],
-        environments="\n".join(_environment(found, _source(zoo)) for found in zoo["environments"]),
+        environments="\n".join(map(_environment, zoo["environments"])),
+        commits=_commits(zoo),
         options=zoo["checks"][0]["options"],
     )
 
 
-def _source(zoo: dict[str, Any]) -> str:
+def _commits(zoo: dict[str, Any]) -> str:
     """Return of which commits the source was that ran."""
     again = Counter(check["commit"] for check in zoo["checks"] if "commit" in check)
-    rows = ", ".join(f"{count} with {commit}" for commit, count in again.items())
-    return zoo["source"] + (f"; of all these, rows that ran once more: {rows}" if rows else "")
+    more = "".join(f"; then {count} rows again with {commit}" for commit, count in again.items())
+    lines = textwrap.wrap(f"The source of fakexport is of commit {zoo['source']}{more}.", _WIDTH - 2)
+    return "\n".join([f"- {lines[0]}", *(f"  {line}" for line in lines[1:])])
 
 
-def _environment(found: dict[str, Any], commit: str) -> str:
+def _environment(found: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return f"- {versions}; {found['machine']}; source of commit {commit}."
+    return f"- {versions}; {found['machine']}."
 
 
 def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
@@ -298,6 +310,9 @@ def _first_error(record: dict[str, Any]) -> dict[str, Any] | None:
     return next((each for each in found if each["severity"] == "error"), found[0] if found else None)
 
 
+# A setting that fakexport gives to a default config, but for placeholder tokens.
+_ASSUMED = re.compile(r"(?:default configuration (?:leaves|sets)|has no default) ((?!\w+_token_i)[\w.]+)")
+
 # What a check says, and why eager mode does not run the model then either. The first that fits counts.
 _EAGER = (
     (r"requires the \w+ library|No module named", "a package is not installed that it needs"),
@@ -332,7 +347,7 @@ def _not_in_eager(zoo: dict[str, Any]) -> str:
     text = (
         f"{sum(found.values())} of the {len(failed)} models that do not export do not run in eager mode "
         f"either{kinds}. Each check finds this out by itself: it builds the default config without "
-        "fakexport, and runs `forward` on the same inputs without a trace."
+        "fakexport, and runs `forward` on the same inputs, in the same dtype, without a trace."
     )
     rows = [f"| {count} | {_cell(reason)} |" for reason, count in found.most_common()]
     lines = textwrap.wrap(text, _WIDTH)
@@ -351,7 +366,22 @@ def _passing(zoo: dict[str, Any]) -> str:
             lines.append(f"{line},")
             line = ""
         line = f"{line}, {name}" if line else name
+    assumed = [check for check in zoo["checks"] if "assumed" in check]
+    if assumed:
+        lines[1:1] = ["", *_with_assumptions(assumed)]
     return "\n".join([*lines, line, ""])
+
+
+def _with_assumptions(checks: list[dict[str, Any]]) -> list[str]:
+    """Return lines that name the models whose default config is not taken as it is."""
+    named = ", ".join(
+        f"{_type(check)} ({', '.join(check['assumed'])})" for check in sorted(checks, key=_type)
+    )
+    text = (
+        f"{len(checks)} of these do not run with their default config as it is. fakexport sets what is in "
+        f"parentheses, and each report says so: {named}."
+    )
+    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _type(record: dict[str, Any]) -> str:
