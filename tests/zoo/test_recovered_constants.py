@@ -24,7 +24,7 @@ WITHOUT_REFERENCE = {
         pocket_tts_audio_tokenizer_encoder reformer slanet superglue udop vilt""",
     "transformers makes it a mask of a wrong size when it is traced": "informer",
     "inputs that it requires are not derived": """
-        cosmos3_edge_vision fun_asr_nano_encoder glm5_next_vision hunyuan_vl_vision idefics jev kosmos-2 pi0
+        cosmos3_edge_vision fun_asr_nano_encoder glm5_next_vision hunyuan_vl_vision idefics kosmos-2 pi0
         siglip2""",
     "its inputs are derived in shapes that it does not take": "clvp colmodernvbert tvp",
     "it has no forward": "bark qwen2_5_omni",
