@@ -347,8 +347,8 @@ def _not_in_eager(zoo: dict[str, Any]) -> str:
     text = (
         f"{sum(found.values())} of the {len(failed)} models that do not export do not run in eager mode "
         f"either{kinds}. Each check finds this out by itself: it builds the default config without "
-        "fakexport, and runs `forward` on the same inputs, in the same dtype, without a trace. That an image "
-        "does not fit a config is told from its settings where they show it."
+        "fakexport, and runs `forward` on the same inputs, in the same dtype, without a trace. Where "
+        "the settings of a config show that no image fits it, they are the evidence."
     )
     rows = [f"| {count} | {_cell(reason)} |" for reason, count in found.most_common()]
     lines = textwrap.wrap(text, _WIDTH)
