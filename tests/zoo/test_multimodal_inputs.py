@@ -26,24 +26,14 @@ pytestmark = [
 # docs/components.md has the same list. Every one has inputs whose values say where an image is or how long a
 # sound, or placeholder tokens.
 NAMES = """
-<<<<<<< HEAD
-    aria audioflamingo3 aya_vision blip-2 colmodernvbert colpali colqwen2 deepseek_vl deepseek_vl_hybrid
-    embedding_gemma2 exaone4_5 flava fuyu gemma3 gemma4 glm46v glm4v glm_ocr glmasr got_ocr2 granite_docling
-    granite_speech hyperclovax_vision_v2 idefics idefics2 idefics3 instructblip internvl janus kimi_k25
-    kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl lighton_ocr llama4 llava llava_next llava_next_video llava_onevision
-    minicpm_ocr minicpmv4_6 minicpmv4_7 mistral3 mllama moss_transcribe_diarize muse_glimmer musicflamingo
-    paddleocr_vl paligemma qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_vl shieldgemma2 siglip2 smolvlm
-    t5gemma2 ultravbert video_llama_3 vipllava voxtral
-=======
     aria audioflamingo3 aya_vision blip-2 chameleon colmodernvbert colpali colqwen2 cosmos3_edge
-    deepseek_vl deepseek_vl_hybrid dots3_note embedding_gemma2 exaone4_5 fuyu gemma3 gemma4 glm46v glm4v
+    deepseek_vl deepseek_vl_hybrid dots3_note embedding_gemma2 exaone4_5 flava fuyu gemma3 gemma4 glm46v glm4v
     glm_ocr glmasr got_ocr2 granite_docling granite_speech hyperclovax_vision_v2 idefics idefics2 idefics3
     instructblip internvl janus kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl lighton_ocr llama4 llava
     llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7 mistral3 mllama molmo2
     moss_transcribe_diarize muse_glimmer musicflamingo nemotron_h_omni paddleocr_vl paligemma qwen2_5_vl
     qwen2_audio qwen2_vl qwen3_5 qwen3_vl shieldgemma2 siglip2 smolvlm t5gemma2 ultravbert video_llama_3
     vipllava voxtral
->>>>>>> 939f4fc (Default configs of transformers that leave no choice are completed and say so: Qwen-VL, GLM-OCR, EXAONE 4.5, Granite Speech, ESM, Nemotron, Hunyuan; images of Molmo 2 and Nemotron Omni, sounds of dots3 note, prompts of JEV)
 """
 IN_EVERY_RUN = ("idefics3", "llava_next", "mllama", "qwen2_audio")
 # Of these only the images and sounds are tested.
