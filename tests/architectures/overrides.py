@@ -273,6 +273,7 @@ OVERRIDES: Mapping[str, Settings] = {
     "minicpmv4_6": {"image_token_id": 98},
     "minicpmv4_7": {"image_token_id": 98},
     "muse_glimmer": {"out_hidden_size": 128},
+    "muse_spark_audio": {"num_hidden_layers": 4},
     "mllama": {
         "vision_config": {
             "intermediate_layers_indices": [0, 1],

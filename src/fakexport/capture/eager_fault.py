@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ from torch import nn
 
 from fakexport._torch.fake_tensors import mode_of
 from fakexport.history import recording
+from fakexport.sources import InputSpec
 
 from .failure import CaptureFailure
 
-__all__ = ["raises_in_eager_mode"]
+__all__ = ["raises_in_eager_mode", "runs_with_batch_of_one"]
 
 _OF_FAKES = re.compile(
     r"DispatchKey|NotImplementedError|not allocated|FakeTensor|fake tensor|DynamicOutputShape|DataDependent"
@@ -39,6 +40,40 @@ def raises_in_eager_mode(
     """
     if failure.is_of_symbols or _is_of_fakes(failure):
         return False  # Eager mode has no symbols; real tensors have data, and their devices kernels.
+    error = _raised(module, args, kwargs)
+    if error is None:
+        return False
+    found = CaptureFailure.of(error)
+    return _place(found) == _place(failure) and not _is_of_fakes(found)
+
+
+def runs_with_batch_of_one(module: nn.Module, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return inputs with a first size of 1, as `NAME=DTYPE[DIMS]`, if `forward` takes these in eager mode.
+
+    Some models take one sample at a time, though their code names a batch (TVP).
+
+    Args:
+        module: The model, which raises with these inputs.
+        kwargs: All of its inputs.
+    Returns:
+        Nothing where the inputs have no batch in common, it is 1 already, or the model raises with 1 too.
+    """
+    tensors = {
+        name: value for name, value in kwargs.items() if isinstance(value, torch.Tensor) and value.dim()
+    }
+    batches = {value.shape[0] for value in tensors.values()}
+    if len(tensors) < len(kwargs) or len(batches) != 1 or 1 in batches:
+        return ()
+    mode = mode_of(module.parameters())
+    with nullcontext() if mode is None else mode:
+        first = {name: value[:1].clone() for name, value in tensors.items()}
+    if _raised(module, (), first) is not None:
+        return ()
+    return tuple(str(InputSpec.of(name, value)) for name, value in first.items())
+
+
+def _raised(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception | None:
+    """Return what `forward` raises under none of the patches of a trace."""
     mode = mode_of(module.parameters())
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -48,9 +83,8 @@ def raises_in_eager_mode(
         try:
             module(*args, **kwargs)
         except Exception as error:  # whatever a model raises
-            found = CaptureFailure.of(error)
-            return _place(found) == _place(failure) and not _is_of_fakes(found)
-    return False
+            return error
+    return None
 
 
 def _is_of_fakes(failure: CaptureFailure) -> bool:

@@ -35,7 +35,7 @@ from fakexport.program import ProgramFacts
 from .call_site import running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced
 from .dynamic_dims import DynamicDims
-from .eager_fault import raises_in_eager_mode
+from .eager_fault import raises_in_eager_mode, runs_with_batch_of_one
 from .failure import CaptureFailure, OperatorCall
 
 __all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
@@ -101,6 +101,7 @@ class Exploration:
         is_complete: The trace came to its end, so that no later problem is hidden.
         limit: What ended the trace before that: "2,000 assumptions"; None where nothing did.
         is_eager_fault: The error that ended the capture is raised without a trace too.
+        batch_of_one: All inputs, as `NAME=DTYPE[DIMS]`, with which it is not, where one sample is the cure.
     """
 
     problems: tuple[Problem, ...] = ()
@@ -108,6 +109,7 @@ class Exploration:
     is_complete: bool = False
     limit: str | None = None
     is_eager_fault: bool = False
+    batch_of_one: tuple[str, ...] = ()
 
 
 @one_at_a_time
@@ -194,7 +196,8 @@ def capture_or_explore(
         return captured, Exploration(is_complete=True)  # The trace itself came to its end.
     found = explore(module, args, kwargs, dynamic=dynamic, tracing=tracing, work=work(), facts=facts)
     is_eager_fault = raises_in_eager_mode(module, args, dict(kwargs or {}), captured.failure)
-    return captured, replace(found, is_eager_fault=is_eager_fault)
+    batch_of_one = runs_with_batch_of_one(module, kwargs or {}) if is_eager_fault and not args else ()
+    return captured, replace(found, is_eager_fault=is_eager_fault, batch_of_one=batch_of_one)
 
 
 class _Limited(BaseException):

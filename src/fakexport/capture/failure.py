@@ -73,6 +73,21 @@ class CaptureFailure:
         return with_columns(self.spans[-1]) if self.spans else None
 
     @property
+    def culprit_locals(self) -> Mapping[str, Any]:
+        """The local variables of the innermost frame of user code; none where the error does not say."""
+        found: Mapping[str, Any] = {}
+        for link in _chain(self.error) if self.spans else ():
+            traced = link.__traceback__
+            while traced is not None:
+                if (traced.tb_frame.f_code.co_filename, traced.tb_lineno) == (
+                    self.spans[-1].path,
+                    self.spans[-1].line,
+                ):
+                    found = traced.tb_frame.f_locals
+                traced = traced.tb_next
+        return found
+
+    @property
     def is_of_symbols(self) -> bool:
         """Whether torch or sympy failed at symbolic numbers, below the user's code."""
         if self.error is None or not _SYMBOLIC.search(" ".join((*self.error_types, *self.messages))):

@@ -30,6 +30,8 @@ _TRACED_NUMBER = re.compile(
     r"\bSym(?:Int|Float|Bool)\b|^'(?:u|zuf)\d+'$|type must be tuple of ints,\s?but got FakeTensor"
     r"|maximum\(\) missing|minimum\(\) missing"
 )
+# Of a list of 0-d tensors as an index: `x[rows, columns]`.
+_UNREAD = "could not find kernel for aten._local_scalar_dense"
 _REFUSALS = ("TypeError", "KeyError", "ValueError")
 
 
@@ -46,7 +48,8 @@ def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
 
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE203: Python needs a number."""
-    reads_output = "DataDependentOutputException" in failure.error_types and not _is_test(failure)
+    is_read = "DataDependentOutputException" in failure.error_types or _UNREAD in failure.messages[0]
+    reads_output = is_read and not _is_test(failure)
     number = _found(_NUMBER, failure)
     is_refused = failure.error_types[0] in _REFUSALS and bool(_TRACED_NUMBER.search(failure.messages[0]))
     if not (reads_output or is_refused) and (number is None or number["sizes"] != "none"):

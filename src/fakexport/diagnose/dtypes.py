@@ -310,7 +310,7 @@ def _diagnostic(visit: Visit, refusal: _Refusal, *, is_lowered: bool) -> Diagnos
     before = f"{IN_FLOAT32}, or " if is_lowered and torch.float32 in refusal.operands.values() else ""
     return rule("FE209").diagnostic(
         labels=labels_at(visit.span, f"`{name}` gets {found}"),
-        notes=(f"{visit.module_path or 'the model'}: dtype mismatch in `{name}`: {found}",),
+        notes=(f"{visit.module_path or 'the model'}: eager mode refuses `{name}` with {found}",),
         fix=Fix(f"{before}convert before the call: {refusal.fix}"),
         node=visit.node.name,
         module_path=visit.module_path or None,

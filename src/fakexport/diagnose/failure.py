@@ -32,7 +32,14 @@ from fakexport.diagnose.operators import (
     transform_lost,
     unsupported_python,
 )
-from fakexport.diagnose.repairs import GENERAL, NO_REPAIR, OF_CALL, forward_repair
+from fakexport.diagnose.repairs import (
+    GENERAL,
+    NO_REPAIR,
+    OF_CALL,
+    OF_CONFIG,
+    empty_setting_repair,
+    forward_repair,
+)
 from fakexport.diagnostics import Diagnostic, Fix, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.rules import rule
@@ -65,7 +72,7 @@ def diagnose_failure(
         return (subclass_not_kept(failure.error, failure.spans),)
     found = list(_diagnosed(failure, topology))
     if exploration is not None and exploration.is_eager_fault and found[0].code == "FE202":
-        found[0] = _with_eager_fault(found[0], published)
+        found[0] = _with_eager_fault(found[0], published, exploration.batch_of_one)
     for problem in exploration.problems if exploration else ():
         if _follows_from_assumptions(problem) and absent_device(problem.failure, topology) is None:
             continue
@@ -203,6 +210,8 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     known = next((text for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
     if _asks_for_generator(failure):
         known = _WITHOUT_GENERATOR
+    if known is None and "NoneType" in failure.messages[0]:
+        known = empty_setting_repair(failure.culprit, failure.culprit_locals)
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
         notes=torch_says(failure),
@@ -210,7 +219,9 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     )
 
 
-def _with_eager_fault(diagnostic: Diagnostic, published: str | None) -> Diagnostic:
+def _with_eager_fault(
+    diagnostic: Diagnostic, published: str | None, batch_of_one: tuple[str, ...]
+) -> Diagnostic:
     """Return FE202 with the word that the fault is not of the trace.
 
     The sizes and types that a default config gives belong to no published model, so changing the line is not
@@ -218,7 +229,12 @@ def _with_eager_fault(diagnostic: Diagnostic, published: str | None) -> Diagnost
     """
     first, *others = diagnostic.notes or ("the error has no message",)
     fix = diagnostic.fix
-    if published is not None and not (fix and OF_CALL.match(fix.message)):
+    if batch_of_one:
+        options = " ".join(f"--input '{spec}'" for spec in batch_of_one)
+        fix = Fix(f"eager mode takes these inputs with a batch of 1: pass {options}")
+    elif published is not None and fix and OF_CONFIG.match(fix.message):
+        fix = Fix(f"{fix.message}; or {published}")
+    elif published is not None and not (fix and OF_CALL.match(fix.message)):
         fix = Fix(published)
     elif fix is None or fix.message == NO_REPAIR:
         fix = _NOT_OF_THE_TRACE

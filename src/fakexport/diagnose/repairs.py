@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from linecache import getlines
+from typing import Any
 
 from fakexport.diagnostics import Span, condition_at, is_formatted, source_text
 
-_EXPERTS = 'or, for the experts of transformers, set `"experts_implementation": "batched_mm"` in the config'
+_EXPERTS = 'set `"experts_implementation": "batched_mm"` in the config'
 _ITEM = (
     "read it with `.item()` and not with `int()`, and state its bounds: `n = {0}.item()`, "
     "`torch._check(n >= 0)`, `torch._check(n <= limit)`; if it is the index of a list, compute all "
@@ -44,7 +45,7 @@ def branch_repair(span: Span | None) -> str:
             return f"leave the check of its arguments out: `{_text(call)}`"
     if condition is not None and expression is not None:
         return _statement_repair(condition, expression, span)
-    return _general(GENERAL, span)
+    return general_repair(GENERAL, span)
 
 
 def _statement_repair(
@@ -66,7 +67,7 @@ def _statement_repair(
             return (
                 f"compute both sides: `{chosen}`"
                 if condition.test is asked or test == _text(asked)
-                else _general(GENERAL, span)
+                else general_repair(GENERAL, span)
             )
         case ast.If(
             body=[ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None))], orelse=[]
@@ -80,10 +81,10 @@ def _statement_repair(
             f"leave `{_text(asked)}` out of the condition: `{mask}` is then always applied, which changes "
             "nothing where it masks nothing"
         )
-    return _general(GENERAL, span)
+    return general_repair(GENERAL, span)
 
 
-def _general(repair: str, span: Span | None) -> str:
+def general_repair(repair: str, span: Span | None) -> str:
     """Return what is said of every line of a kind; in a library's code, that no setting is known."""
     is_library = span is not None and "site-packages" in span.path
     return (
@@ -112,7 +113,9 @@ def number_repair(span: Span | None) -> str:
             return f"use `{_text(value)}.{name}().item()` in place of Python's `{name}`"
     if span is not None and is_formatted(span):
         return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
-    return _general("use a number that is known without the data: a configuration value or a shape", span)
+    return general_repair(
+        "use a number that is known without the data: a configuration value or a shape", span
+    )
 
 
 def size_repair(span: Span | None) -> str:
@@ -141,8 +144,8 @@ def size_repair(span: Span | None) -> str:
         )
         # Only these have another implementation; the setting changes nothing for others (LongCat-Flash).
         has_others = span is not None and "@use_experts_implementation" in "".join(getlines(span.path))
-        return f"{loop}, {_EXPERTS}" if has_others else loop
-    return _general(
+        return f"{_EXPERTS}, or {loop}" if has_others else loop
+    return general_repair(
         "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`", span
     )
 
@@ -233,6 +236,10 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
         lambda m: f"set `{m[2]}` in the config: {m[1]} has no default of it",
     ),
     (
+        re.compile(r"Could not find an? `(\w+)` argument in the config, or it is not set"),
+        lambda m: f"set `{m[1]}` in the config: it is empty",
+    ),
+    (
         re.compile(r"'(\w+)' object has no attribute '(\w+)'"),
         lambda m: f"assign `self.{m[2]}` in the constructor of {m[1]}, or correct the name",
     ),
@@ -271,6 +278,7 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
 IN_FLOAT32 = "check the model in float32, `--dtype float32`"
 # What starts so is about the call, and not about the model.
 OF_CALL = re.compile("pass the missing input|name the library|install the package|check the model in float32")
+OF_CONFIG = re.compile(r"set `\w+` in the config")
 NO_REPAIR = (
     "no fix is known for this error: if eager mode raises it too, compare the shapes and dtypes at this line "
     "with what the operator expects; if not, move the line out of `forward`"
@@ -285,6 +293,37 @@ def forward_repair(message: str) -> str:
     """Return what to do about an error of `forward`, or that nothing is known."""
     found = ((pattern.search(message), repair) for pattern, repair in _FORWARD)
     return next((repair(match) for match, repair in found if match), NO_REPAIR)
+
+
+def empty_setting_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
+    """Return which setting of a config to set, where the marked line reads one that is None.
+
+    It reads the setting itself, or an attribute that a constructor in this file takes from one.
+
+    Args:
+        span: The line.
+        variables: The local variables of its frame.
+    """
+    names: set[str] = set()
+    for node in ast.walk(_expression(span) or ast.Constant(None)):
+        if not isinstance(node, ast.Attribute) or span is None or _value(node, variables) is not None:
+            continue
+        owner = _text(node.value)
+        if owner.rpartition(".")[2] == "config" and hasattr(_value(node.value, variables), node.attr):
+            names.add(node.attr)
+        elif owner == "self" and hasattr(variables.get("self"), node.attr):
+            taken = rf"self\.{re.escape(node.attr)}\s*=\s*(?:self\.)?config\.(\w+)\n"
+            names |= set(re.findall(taken, "".join(getlines(span.path))))
+    return f"set `{names.pop()}` in the config: it is empty" if len(names) == 1 else None
+
+
+def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
+    """Return the value of a name, or of an attribute of one."""
+    if isinstance(node, ast.Name):
+        return variables.get(node.id)
+    return (
+        getattr(_value(node.value, variables), node.attr, None) if isinstance(node, ast.Attribute) else None
+    )
 
 
 def construction_repair(message: str) -> str:

@@ -23,6 +23,9 @@ GRID = "image_grid_thw"
 _MERGE_SIZES = "image_merge_sizes"
 TOWER_GRID = "grid_thw"
 
+# Towers to which the model around them passes all patches as a batch of one.
+_IN_ONE_BATCH = frozenset({"paddleocr_vl_vision"})
+
 # What of a grid is fixed in a program that reads it: also the lengths, whose number depends on its values.
 _FIXED = ("grid_thw", "merge_sizes", "cu_seqlens")
 
@@ -159,6 +162,8 @@ def grid_tower_inputs(request: InputRequest) -> ExampleInputs:
                 known["merge_sizes"] = torch.tensor([merge] * request.batch)
             prepared = _of_tower(tower, known)
         patches = request.floats(request.batch * rows * columns, *_patch_shape(tower, patch))
+        if request.config.model_type in _IN_ONE_BATCH:
+            patches = patches.unsqueeze(0)
         values = {name: request.values(value) for name, value in {**known, **prepared}.items()}
         inputs = {pixels: patches, **values}
         if _is_complete(request, {pixels: patches, **{name: values[name] for name in known}}):

@@ -12,7 +12,7 @@ from fakexport.sources.image_inputs import height_and_width, image
 from fakexport.sources.image_layouts import PIXELS, placed_patches
 from fakexport.sources.input_request import InputRequest
 
-Builder = Callable[[InputRequest], torch.Tensor]
+Builder = Callable[[InputRequest], torch.Tensor | int]
 
 
 def of_width(name: str, *, steps: int | None = None) -> Builder:
@@ -64,6 +64,16 @@ def _context_and_block(request: InputRequest) -> torch.Tensor:
     return request.ids(request.batch, request.sequence + request.setting("block_size"), value=1)
 
 
+def _delay(request: InputRequest) -> torch.Tensor:
+    """Return the embedding of the delay between sound and text, one for the whole batch."""
+    return request.floats(1, request.setting("hidden_size"))
+
+
+def _language(request: InputRequest) -> torch.Tensor:
+    """Return the language of each text: the first."""
+    return request.ids(request.batch)
+
+
 def _point(request: InputRequest) -> torch.Tensor:
     """Return one point in one mask to find, of each image: `[batch, masks, points, 2]`."""
     return request.floats(request.batch, 1, 1, 2)
@@ -74,6 +84,11 @@ def _last_token(request: InputRequest) -> torch.Tensor:
     return request.ids(1, 1, value=request.sequence)
 
 
+def _documents(request: InputRequest) -> torch.Tensor:
+    """Return ids or a mask of a question with each of its documents: `[batch * documents, length]`."""
+    return request.ids(request.batch * request.setting("n_docs"), request.sequence, value=1)
+
+
 # Without a prompt, a model that segments what it is pointed at leaves out its prompt encoder.
 _PROMPT = MappingProxyType(
     {"input_points": _point, "input_labels": lambda request: request.ids(request.batch, 1, 1, value=1)}
@@ -82,6 +97,7 @@ _SPEECH = MappingProxyType({"hidden_states": of_width("input_dim", steps=2 * FRA
 
 INPUTS_BY_TYPE: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
     {
+        "blt_local_encoder": {"num_patches": lambda request: request.sequence, "patch_ids": _steps},
         "bridgetower_vision_model": {"image": image},
         "decision_transformer": {
             "states": of_width("state_dim"),
@@ -120,13 +136,22 @@ INPUTS_BY_TYPE: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
             "mask": _all_frames,
         },
         "qwen2_5_omni_bigvgan": {"mel_spectrogram": _bins_first},
+        # What the talker says of a frame, and the code that it chose of it.
+        "qwen3_omni_moe_talker_code_predictor": {"inputs_embeds": of_width("hidden_size", steps=2)},
+        "rag": {
+            "context_input_ids": _documents,
+            "context_attention_mask": _documents,
+            "doc_scores": lambda request: request.floats(request.batch, request.setting("n_docs")),
+        },
         **dict.fromkeys(("edgetam", "sam", "sam2", "sam3_tracker", "sam_hq"), _PROMPT),
         "seggpt": {
             "pixel_values": _half_image,
             "prompt_pixel_values": _half_image,
             "prompt_masks": _half_image,
         },
+        "voxtral_realtime_text": {"t_cond": _delay},
         "vibevoice_acoustic_tokenizer_decoder": {"hidden_states": latents},
         "vibevoice_acoustic_tokenizer_encoder": {"hidden_states": _samples},
+        "xmod": {"lang_ids": _language},
     }
 )

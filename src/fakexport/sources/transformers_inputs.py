@@ -63,11 +63,17 @@ def derive_inputs(
             return grid_tower_inputs(request)
         # In the order of the signature: the first that cannot be derived is the same in every process.
         wanted = _wanted(request)
-        inputs = {name: _derived(name, request) for name in request.parameters if name in wanted}
+        names = [*request.parameters, *sorted(wanted - request.parameters.keys())]
+        inputs = {name: _derived(name, request) for name in names if name in wanted}
         found = with_other_modalities(request, inputs)
     named = [name for name in request.parameters if name in found.kwargs]
     in_order = dict.fromkeys([*named, *found.kwargs])
-    return replace(found, kwargs={name: found.kwargs[name] for name in in_order})
+    said = _SAID_OF.get(request.config.model_type, ())
+    return replace(
+        found,
+        kwargs={name: found.kwargs[name] for name in in_order},
+        assumptions=(*said, *found.assumptions),
+    )
 
 
 def _parts_of(module: nn.Module) -> str:
@@ -115,6 +121,7 @@ def _wanted(request: InputRequest) -> set[str]:
         wanted |= {"input_ids"} & parameters.keys()
     if "input_ids" in wanted:
         wanted |= {"attention_mask"} & parameters.keys()
+    wanted -= _NOT_GIVEN_TO.get(model_type, frozenset())
     return wanted or set(list(parameters)[:1])
 
 
@@ -206,6 +213,24 @@ _GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pi0": ("noise", "timestep"),
         "univnet": ("noise_sequence",),
         "udop": ("bbox",),
+    }
+)
+
+# Types that take something else in its place; or a mask that the model around a part makes of it.
+_NOT_GIVEN_TO: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "blt_local_encoder": frozenset({"attention_mask"}),
+        "qwen3_omni_moe_talker_code_predictor": frozenset({"input_ids", "attention_mask"}),
+        "rag": frozenset({"input_ids", "attention_mask"}),
+    }
+)
+
+_SAID_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "rag": (
+            "the documents that a retriever finds are inputs, with their scores: the question encoder, which "
+            "only a retriever asks, is not in the program",
+        ),
     }
 )
 

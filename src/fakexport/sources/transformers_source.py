@@ -29,6 +29,7 @@ from fakexport.sources.fp8_kernels import fp8_kernels
 from fakexport.sources.generation_calls import GenerationCall, use_own_operators
 from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_config_of
 from fakexport.sources.hub_model import HubModel, hub_model
+from fakexport.sources.kept_in_float32 import keep_in_float32
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library, note_default_config
@@ -122,6 +123,7 @@ def transformers_source(
             ):
                 note_default_config(error, "transformers", model_class.__name__)
             raise
+        keep_in_float32(built, torch.get_default_dtype())
         return built.eval()
 
     def construct() -> nn.Module:

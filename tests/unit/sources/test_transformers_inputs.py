@@ -27,6 +27,12 @@ READERS = ("glm_image_vision", pytest.param("cosmos3_edge_vision", marks=pytest.
 NAMED_OTHERWISE = (
     "decision_transformer",
     "muse_glimmer_assistant",
+    "muse_spark_audio",
+    "paddleocr_vl_vision",
+    "qwen3_omni_moe_talker_code_predictor",
+    "rag",
+    "voxtral_realtime_text",
+    "xmod",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma4_vision", "granite_speech_encoder")),
     pytest.param("seggpt", marks=pytest.mark.slow),
     pytest.param("vibevoice_acoustic_tokenizer_encoder", marks=pytest.mark.slow),
@@ -180,6 +186,20 @@ def test_a_model_with_inputs_of_its_own_exports_what_eager_computes(tmp_path, mo
 
     name = next(iter(found))
     assert torch.allclose(found[name], expected[name], atol=1e-5)
+
+
+def test_the_bytes_of_a_part_are_patches_of_one(tmp_path):
+    """The model around it gives it the patches, and a mask that is no input of its own."""
+    source = resolve(Architecture("blt_local_encoder", "", True).source(tmp_path).rstrip(":"))
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None).kwargs
+    bound = fe.bind(fe.export(source), module.state_dict())
+
+    with torch.no_grad():
+        expected, found = module(**inputs), bound.module()(**inputs)
+
+    assert set(inputs) == {"input_ids", "num_patches", "patch_ids"}
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_prompt_that_is_read_in_both_directions_is_one_in_the_program_too(grid_source):

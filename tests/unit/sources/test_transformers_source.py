@@ -11,6 +11,7 @@ import torch
 
 import fakexport as fe
 from fakexport.sources import SourceError, resolve
+from tests.architectures.architecture import Architecture
 from tests.unit.sources.tiny_configs import SEQ2SEQ, TEXT, TINY
 
 
@@ -447,3 +448,18 @@ def test_a_class_whose_package_is_missing_is_a_diagnostic():
 def test_a_model_that_cannot_be_checked_as_it_is_is_told_what_to_write(model_type, message):
     with pytest.raises(SourceError, match=re.escape(message)):
         fe.check(f"hf:{model_type}")
+
+
+@pytest.mark.parametrize(("model_type", "dtype"), [("flint", torch.bfloat16), ("t5", torch.float16)])
+def test_weights_that_stay_in_float32_do_so(tmp_path, model_type, dtype):
+    """`from_pretrained(dtype=...)` leaves them, so the deployed model has them in float32."""
+    source = Architecture(model_type, "", True).source(tmp_path).rstrip(":")
+    module = resolve(source).factory()
+    module.save_pretrained(tmp_path / "saved")
+    real = type(module).from_pretrained(tmp_path / "saved", dtype=dtype)
+
+    program = fe.export(source, dtype=str(dtype).removeprefix("torch."))
+
+    truth = {name: tensor.dtype for name, tensor in real.state_dict().items()}
+    assert {name: tensor.dtype for name, tensor in program.state_dict.items()} == truth
+    assert set(truth.values()) == {torch.float32, dtype}
