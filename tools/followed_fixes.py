@@ -1,9 +1,11 @@
 """Follow the fixes that failing checks print: `python tools/followed_fixes.py RUN.jsonl -o fixes.jsonl`.
 
 Each model of a sweep that does not export is checked again. What its first finding prints is then done as far
-as a program can do it: an option is passed, a line of the library is changed in memory, and in place of a
-published config, which a machine without the hub does not get, the small one of `tests/architectures` is
-taken. Counted apart: the model then exports, or the same line or another one stops it.
+as a program can do it: an option is passed, a setting of the config is set, a line of the library is changed
+in memory, and in place of a published config, which a machine without the hub does not get, the small one of
+`tests/architectures` is taken. Counted apart: the model then exports, or the same line or another one stops
+it. Of a line that is changed, `values` says whether the program of the changed code computes on the CPU what
+the unchanged code does in eager mode.
 """
 
 from __future__ import annotations
@@ -16,12 +18,22 @@ import re
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 _TIMEOUT_S = 300
+# Settings that a fix names and a default config leaves empty, as published configs have them.
+_VALUES: dict[str, Any] = {
+    "class_thresholds": [0.5] * 25,
+    "num_experts_per_tok": 6,
+    "sliding_window": 512,
+    "vision_start_token_id": 151652,
+}
+# Larger models are not computed: their weights would not fit a small machine.
+_MOST_PARAMETERS = 600_000_000
 
 
 def main() -> None:
@@ -60,6 +72,8 @@ def followed(source: str) -> dict[str, Any]:
     if after.get("code") in ("out of time", "killed"):
         return {**row, "outcome": after["code"]}
     outcome = "exports" if after.get("is_clean") else "another problem" if is_other else "the same problem"
+    if outcome == "exports" and kind == "code":
+        row["values"] = _apart(_values, source, change[-1]).get("values", "not computed")
     return {**row, "outcome": outcome, "after": after}
 
 
@@ -69,9 +83,13 @@ def _way(source: str, fix: str, before: dict[str, Any]) -> tuple[str, tuple[Any,
         return "none known", None
     if "`--dtype float32`" in fix:
         return "dtype", (source, "float32")
+    if "published model" in fix and (small := _small(source)) is not None:
+        return "config", (small,)
+    if found := re.search(r'set `"?(\w+)"?(?:: "(\w+)")?` in the config', fix):
+        value = found[2] or _VALUES.get(found[1])
+        return "setting", None if value is None else (_with_setting(source, found[1], value),)
     if "published model" in fix:
-        small = _small(source)
-        return "config", None if small is None else (small,)
+        return "config", None
     if specs := re.findall(r"--input '([^']+)'", fix):
         return "inputs", (source, "bfloat16", specs)
     if (edit := _edit(fix, before)) is not None:
@@ -82,11 +100,76 @@ def _way(source: str, fix: str, before: dict[str, Any]) -> tuple[str, tuple[Any,
 def _small(source: str) -> str | None:
     """Return the source of a small config of a model type, in which no setting contradicts another."""
     from tests.architectures import ARCHITECTURES
+    from tests.architectures.architecture import Architecture
+    from tests.architectures.overrides import OVERRIDES
 
+    model_type = source.removeprefix("hf:")
+    folder = Path(tempfile.mkdtemp(prefix="fakexport-fixes-"))
     for architecture in ARCHITECTURES:
-        if str(architecture) == source.removeprefix("hf:") and architecture.is_available:
-            return str(architecture.source(Path(tempfile.mkdtemp(prefix="fakexport-fixes-"))))
+        if str(architecture) == model_type and architecture.is_available:
+            return str(architecture.source(folder))
+    # A part of another type, which has no class of `transformers.auto` to name.
+    if model_type in OVERRIDES:
+        return Architecture(model_type, "", is_common=False).source(folder).rstrip(":")
     return None
+
+
+def _with_setting(source: str, name: str, value: Any) -> str:
+    """Return the source of the default config with a setting: where one has it, else in the outermost."""
+    from transformers import CONFIG_MAPPING
+
+    model_type = source.removeprefix("hf:")
+    settings = json.loads(CONFIG_MAPPING[model_type]().to_json_string(use_diff=False))
+    owners = [each for each in _dictionaries(settings) if name in each] or [settings]
+    for owner in owners:
+        owner[name] = value
+    path = Path(tempfile.mkdtemp(prefix="fakexport-fixes-")) / "config.json"
+    path.write_text(json.dumps({**settings, "model_type": model_type}))
+    return f"hf:{path}"
+
+
+def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from _dictionaries(inner)
+
+
+def _values(source: str, edit: tuple[str, str]) -> dict[str, Any]:
+    """Return whether the program of a changed line computes what the code did before, in float32."""
+    import torch
+
+    import fakexport as fe
+    from fakexport.sources import resolve
+
+    torch.manual_seed(0)
+    made = resolve(source)
+    with torch.device("meta"):
+        count = sum(each.numel() for each in made.factory().parameters())
+    if count > _MOST_PARAMETERS:
+        return {"values": "not computed: too large"}
+    module = made.factory()
+    inputs = made.example_inputs(module, "cpu", None).kwargs
+    for value in inputs.values():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            value.normal_()
+    with torch.no_grad():
+        expected = module(**inputs)
+        _exchange(*edit)
+        found = fe.bind(fe.export(source, target="cpu"), module.state_dict()).module()(**inputs)
+    pairs = zip(
+        *(
+            torch.utils._pytree.tree_leaves(dict(each) if isinstance(each, dict) else each)
+            for each in (expected, found)
+        ),
+        strict=True,
+    )
+    is_close = all(
+        not isinstance(one, torch.Tensor)
+        or (one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True))
+        for one, other in pairs
+    )
+    return {"values": "equal" if is_close else "different"}
 
 
 def _edit(fix: str, before: dict[str, Any]) -> str | None:

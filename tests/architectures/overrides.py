@@ -159,6 +159,9 @@ OVERRIDES: Mapping[str, Settings] = {
     "dac": {"encoder_hidden_size": 8, "decoder_hidden_size": 128},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}, "ffn_config": {"hidden_size": 32}},
     "deepseek_ocr2": {"vision_config": {"sam_config": {"global_attn_indexes": [0, 1], "image_size": 64}}},
+    "deepseek_ocr2_vision": {
+        "sam_config": {"global_attn_indexes": [0, 1], "image_size": 64, "downsample_channels": [16, 32]}
+    },
     "deepseek_v2": {"num_experts_per_tok": 2},
     "deformable_detr": {"backbone_config": RESNET},
     "depth_anything": {"backbone_config": FOUR_STAGES},
@@ -208,6 +211,7 @@ OVERRIDES: Mapping[str, Settings] = {
     "glm_image_text": MROPE,
     "glm_ocr_text": MROPE,
     "glm4v_moe": {"text_config": HALF_MROPE},
+    "glmga": {"text_config": MROPE},
     "glmasr": {"audio_config": {"intermediate_size": 128}},
     "glm_image": {"text_config": MROPE},
     "glm_ocr": {"text_config": MROPE},
@@ -246,6 +250,14 @@ OVERRIDES: Mapping[str, Settings] = {
             "projector_output_dim": 32,
             "vision_output_dim": 32,
         },
+    },
+    "llama4_vision_model": {
+        "intermediate_size": 128,
+        "patch_size": 8,
+        "pixel_shuffle_ratio": 0.5,
+        "projector_input_dim": 32,
+        "projector_output_dim": 32,
+        "vision_output_dim": 32,
     },
     "llava_next": {"image_grid_pinpoints": [[32, 64], [64, 32]]},
     "llava_next_video": {"image_grid_pinpoints": [[32, 64], [64, 32]]},
@@ -302,6 +314,18 @@ OVERRIDES: Mapping[str, Settings] = {
     "owlvit": {"projection_dim": 32},
     "paddleocr_vl": {"text_config": MROPE},
     "paligemma": {"projection_dim": 32, "vision_config": {"projection_dim": 32}},
+    "pp_ocrv6_small_det": {
+        "backbone_config": {
+            "block_configs": [
+                [[3, 96, 96, 1, True]],
+                [[3, 96, 96, 2, False]],
+                [[3, 96, 192, 2, False]],
+                [[3, 192, 384, 2, False]],
+            ],
+            "out_features": [f"stage{stage}" for stage in range(1, 5)],
+        },
+        "layer_list_out_channels": [96, 96, 192, 384],
+    },
     "prompt_depth_anything": {"backbone_config": FOUR_STAGES},
     "qwen2_5_omni": {"token2wav_config": {"bigvgan_config": {"upsample_initial_channel": 64}}},
     "qwen2_5_vl": {"text_config": MROPE},
@@ -365,6 +389,7 @@ OVERRIDES: Mapping[str, Settings] = {
         "num_frames": 4,
     },
     "ultravbert": PATCHES,
+    "uvdoc": {"backbone_config": {"out_features": [f"stage{stage}" for stage in range(1, 7)]}},
     "upernet": {"backbone_config": RESNET, "auxiliary_channels": 16, "pool_scales": [1, 2]},
     "vipllava": {"vision_feature_layer": [-2, -1]},
     "vjepa2": {
@@ -379,7 +404,6 @@ OVERRIDES: Mapping[str, Settings] = {
     "wav2vec2-bert": {"vocab_size": 32},
     "wav2vec2-conformer": {"vocab_size": 32},
     "xclip": {"vision_config": {"mit_hidden_size": 16}},
-    "xmod": {"default_language": "en_XX"},
     "zamba": {
         "num_hidden_layers": 3,
         "layers_block_type": ["linear_attention", "hybrid", "hybrid"],

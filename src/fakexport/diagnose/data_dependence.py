@@ -30,8 +30,8 @@ _TRACED_NUMBER = re.compile(
     r"\bSym(?:Int|Float|Bool)\b|^'(?:u|zuf)\d+'$|type must be tuple of ints,\s?but got FakeTensor"
     r"|maximum\(\) missing|minimum\(\) missing"
 )
-# Of a list of 0-d tensors as an index: `x[rows, columns]`.
-_UNREAD = "could not find kernel for aten._local_scalar_dense"
+# Of a list of 0-d tensors as an index, `x[rows, columns]`: on a device, and on the CPU.
+_READ_INDEX = re.compile(r"could not find kernel for aten\._local_scalar_dense|data is not allocated yet")
 _REFUSALS = ("TypeError", "KeyError", "ValueError")
 
 
@@ -48,7 +48,7 @@ def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
 
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE203: Python needs a number."""
-    is_read = "DataDependentOutputException" in failure.error_types or _UNREAD in failure.messages[0]
+    is_read = "DataDependentOutputException" in failure.error_types or _is_read_index(failure)
     reads_output = is_read and not _is_test(failure)
     number = _found(_NUMBER, failure)
     is_refused = failure.error_types[0] in _REFUSALS and bool(_TRACED_NUMBER.search(failure.messages[0]))
@@ -96,6 +96,11 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
         notes=torch_says(failure),
         fix=Fix(size_repair(failure.culprit)),
     )
+
+
+def _is_read_index(failure: CaptureFailure) -> bool:
+    text = (source_text(failure.culprit) or "").partition(" = ")[0]
+    return text.endswith("]") and bool(_READ_INDEX.search(failure.messages[0]))
 
 
 def _is_test(failure: CaptureFailure) -> bool:

@@ -233,7 +233,7 @@ def _with_eager_fault(
         options = " ".join(f"--input '{spec}'" for spec in batch_of_one)
         fix = Fix(f"eager mode takes these inputs with a batch of 1: pass {options}")
     elif published is not None and fix and OF_CONFIG.match(fix.message):
-        fix = Fix(f"{fix.message}; or {published}")
+        fix = Fix(f"{published}; or {fix.message}")
     elif published is not None and not (fix and OF_CALL.match(fix.message)):
         fix = Fix(published)
     elif fix is None or fix.message == NO_REPAIR:

@@ -122,6 +122,8 @@ def _wanted(request: InputRequest) -> set[str]:
     if "input_ids" in wanted:
         wanted |= {"attention_mask"} & parameters.keys()
     wanted -= _NOT_GIVEN_TO.get(model_type, frozenset())
+    if getattr(request.config, "default_language", None) is not None:
+        wanted -= {"lang_ids"}  # X-MOD takes that one.
     return wanted or set(list(parameters)[:1])
 
 
