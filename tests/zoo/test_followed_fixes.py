@@ -22,13 +22,17 @@ pytestmark = [
         ("hf:clvp_encoder", "FE209", "dtype"),
         ("hf:lfm2_moe", "FE102", "config"),
         ("hf:deepseek_v2", "FE202", "config"),
+        ("hf:openai_privacy_filter", "FE301", "setting"),
+        ("hf:tvp", "FE202", "inputs"),
         ("hf:blt_patcher", "FE201", "code"),
+        ("hf:longformer", "FE201", "code"),
     ],
 )
 def test_a_fix_of_each_kind_works(source, code, kind):
     found = followed(source)
 
     assert (found["code"], found["kind"], found["outcome"]) == (code, kind, "exports")
+    assert found.get("values", "equal") == "equal"
 
 
 def test_a_fix_that_is_not_known_is_not_followed():

@@ -112,7 +112,7 @@ def _has_convolution_over(bins: int, module: nn.Module) -> bool:
 def _samples(request: InputRequest) -> int:
     """Return as many samples as the convolutions turn into `FRAMES` frames; or whole tokens of them."""
     if (per_token := request.setting("samples_per_token")) is not None:
-        return -(-SAMPLES // per_token) * int(per_token)
+        return -(-SAMPLES // int(per_token)) * int(per_token)
     strides, kernels = request.setting("conv_stride"), request.setting("conv_kernel")
     if not isinstance(strides, (list, tuple)) or not isinstance(kernels, (list, tuple)):
         return SAMPLES
