@@ -91,3 +91,25 @@ def test_auto_leaves_to_the_model_what_varies():
     program = fe.export(Rows(), (torch.ones(4, 3), torch.ones(4, 3)), dynamic_shapes="auto")
 
     assert len(program.range_constraints) == 2
+
+
+class Placeholders(nn.Module):
+    """Puts a feature in place of each placeholder, and checks that there are as many."""
+
+    def forward(self, ids, features):
+        mask = (ids == 9).unsqueeze(-1).expand(*ids.shape, 1024)
+        embeds = torch.zeros(*ids.shape, 1024)
+        torch._check(embeds[mask].numel() == features.numel())
+        return embeds.masked_scatter(mask, features)
+
+
+def test_a_count_that_depends_on_data_may_equal_a_multiple_of_a_size():
+    def inputs_of(count):
+        ids = torch.zeros(2, 8, dtype=torch.long)
+        ids.view(-1)[:count] = 9
+        return ids, torch.randn(count, 1024)
+
+    program = fe.export(Placeholders(), inputs_of(6), dynamic_shapes="auto")
+
+    inputs = inputs_of(4)
+    assert torch.equal(program.module()(*inputs), Placeholders()(*inputs))
