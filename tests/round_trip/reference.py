@@ -94,13 +94,17 @@ def _needs_library(program: ExportedProgram) -> bool:
 
 
 def real_model(source: Source, dtype: str) -> nn.Module:
-    """The model with real weights, every one of them different, so that a swap of two shows."""
+    """The model with real weights, every one in its checkpoint different, so that a swap of two shows."""
     torch.manual_seed(_SEED)
     with _default_dtype(getattr(torch, dtype)):
         module: nn.Module = source.factory()
     generator = torch.Generator().manual_seed(_SEED)
+    # Weights that no checkpoint contains, such as Marian's positions, are what the model computes.
+    unsaved = getattr(module, "_keys_to_ignore_on_save", None) or ()
     with torch.no_grad():
-        for parameter in module.parameters():
+        for name, parameter in module.named_parameters():
+            if name in unsaved:
+                continue
             noise = torch.randn(parameter.shape, generator=generator) * 0.02
             parameter.copy_(torch.nan_to_num(parameter, 0.0, 0.0, 0.0).clamp(-10, 10) + noise)
     return module
