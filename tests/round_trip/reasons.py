@@ -13,9 +13,12 @@ _RAISED = (
 
 UNALIGNED = "equal with the weights copied; in the mapped file they are not aligned, and a kernel rounds so"
 
+_ROUNDED = "eager drops a mask of ones, and another kernel rounds; equal where eager keeps the mask"
+
 # Architecture -> why its programs differ from eager.
 DIFFERENT = {
     "aimv2": "eager drops a mask of ones, and its text is not causal then; it is with eager attention",
+    "inkling_text": _ROUNDED,
 }
 
 

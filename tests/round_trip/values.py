@@ -40,6 +40,9 @@ def real_inputs(
         elif value.dtype is torch.long:
             drawn = tokens[torch.randint(len(tokens), value.shape, generator=generator)]
             value = torch.where(value == 0, drawn, value)
+            question = getattr(config, "question_token_id", None)
+            if name == "input_ids" and question is not None:  # Splinter looks for it in each row.
+                value[:, :1] = question
         inputs[name] = value
     return inputs
 
