@@ -37,7 +37,7 @@ def real_inputs(
                 value[-1, -max(1, value.shape[1] // 4) :] = 0
         elif value.dtype.is_floating_point:
             value = _numbers(name, value, generator)
-        elif value.dtype is torch.long and not name.endswith("position_ids"):  # 0 is a position.
+        elif value.dtype is torch.long and not name.endswith("_position_ids"):  # Places of patches; 0 is one.
             drawn = tokens[torch.randint(len(tokens), value.shape, generator=generator)]
             value = torch.where(value == 0, drawn, value)
             question = getattr(config, "question_token_id", None)
