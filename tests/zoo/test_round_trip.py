@@ -95,10 +95,10 @@ def test_every_row_is_of_an_architecture():
     assert {*QUICK.split(","), *OTHERS.split(",")} <= ROWS.keys()
 
 
-def test_sixty_architectures_give_what_eager_gives():
+def test_most_architectures_give_what_eager_gives():
     equal = [row for row in ROWS.values() if not row.name.startswith("timm:") and row.cpu == EQUAL]
 
-    assert len(equal) >= 60
+    assert len(equal) >= 280
 
 
 def test_no_reason_is_missing():
