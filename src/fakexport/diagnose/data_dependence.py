@@ -6,7 +6,7 @@ import re
 
 from fakexport.capture import CaptureFailure
 from fakexport.diagnose.labels import labels_of, torch_says
-from fakexport.diagnose.repairs import branch_repair, number_repair, size_repair
+from fakexport.diagnose.repairs import branch_repair, index_repair, number_repair, size_repair
 from fakexport.diagnostics import Diagnostic, Fix, is_loop_test, is_test, source_text
 from fakexport.rules import rule
 
@@ -30,8 +30,8 @@ _TRACED_NUMBER = re.compile(
     r"\bSym(?:Int|Float|Bool)\b|^'(?:u|zuf)\d+'$|type must be tuple of ints,\s?but got FakeTensor"
     r"|maximum\(\) missing|minimum\(\) missing"
 )
-# Of a list of 0-d tensors as an index, `x[rows, columns]`: on a device, and on the CPU.
-_READ_INDEX = re.compile(r"could not find kernel for aten\._local_scalar_dense|data is not allocated yet")
+# An index that is a sequence of 0-d tensors: torch reads each past the fake kernels. On a CPU, and on a GPU.
+_READ_IN_INDEX = re.compile(r"data is not allocated yet|could not find kernel for aten\._local_scalar_dense")
 _REFUSALS = ("TypeError", "KeyError", "ValueError")
 
 
@@ -48,6 +48,12 @@ def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
 
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE203: Python needs a number."""
+    if _is_read_index(failure) and (repair := index_repair(failure.culprit)):
+        return rule("FE203").diagnostic(
+            labels=labels_of(failure, "torch reads the numbers of this index"),
+            notes=torch_says(failure),
+            fix=Fix(repair),
+        )
     is_read = "DataDependentOutputException" in failure.error_types or _is_read_index(failure)
     reads_output = is_read and not _is_test(failure)
     number = _found(_NUMBER, failure)
@@ -100,7 +106,7 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
 
 def _is_read_index(failure: CaptureFailure) -> bool:
     text = (source_text(failure.culprit) or "").partition(" = ")[0]
-    return text.endswith("]") and bool(_READ_INDEX.search(failure.messages[0]))
+    return text.endswith("]") and bool(_READ_IN_INDEX.search(failure.messages[0]))
 
 
 def _is_test(failure: CaptureFailure) -> bool:

@@ -175,6 +175,25 @@ CORPUS = {
         "x, which",
         "self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))",
     ),
+    "index of 0-d tensors": Failing(
+        "FE203",
+        "`seen[torch.stack(rows), torch.stack(columns)]`",
+        "rows, columns = zip(*places)\nseen = torch.zeros_like(x)\n"
+        "seen[rows, columns] = 1.0\nreturn x * seen",
+        "rows, columns = zip(*places)\nseen = torch.zeros_like(x)\n"
+        "seen[torch.stack(rows), torch.stack(columns)] = 1.0\nreturn x * seen",
+        "torch.randn(4, 4), torch.tensor([[0, 1], [2, 3]])",
+        "x, places",
+    ),
+    "index of 0-d tensors on a GPU": Failing(
+        "FE203",
+        "`x[torch.stack(rows), 0]`",
+        "rows, columns = zip(*places)\nreturn x[rows, 0]",
+        "rows, columns = zip(*places)\nreturn x[torch.stack(rows), 0]",
+        "torch.randn(4, 4), torch.tensor([[0, 1], [2, 3]])",
+        "x, places",
+        target="H100",
+    ),
     "greatest length": Failing(
         "FE203",
         "`n = lengths.max().item()`, `torch._check(n >= 0)`, `torch._check(n <= limit)`",
