@@ -125,10 +125,13 @@ def _shapes(program: ExportedProgram) -> Iterator[Shapes]:
     for symbol, hint in sorted(hints.items(), key=str):
         for value in [size for size in _SIZES if size != hint][:_COUNT]:
             chosen = {**hints, symbol: value}
-            yield {
+            shapes = {
                 name: tuple(size if isinstance(size, int) else int(size.subs(chosen)) for size in shape)
                 for name, shape in sizes.items()
             }
+            # Sizes of one symbol may be a difference: no input has a negative one.
+            if all(size >= 0 for shape in shapes.values() for size in shape):
+                yield shapes
 
 
 def _input_shapes(program: ExportedProgram) -> list[tuple[str, Any]]:

@@ -8,6 +8,7 @@ __all__ = ["DIFFERENT", "UNALIGNED", "reason_of"]
 _RAISED = (
     ("histogram_cpu", "its experts branch on the device: `histc` of integers has no CPU kernel"),
     ("cannot be solved using", "FE202: its sizes lead to an inequality that sympy cannot solve"),
+    ("FE203", "FE203: it needs a number that only the data can give"),
     ("GuardOnDataDependentSymNode", "FE301: it needs a size that only the data can give"),
 )
 

@@ -17,13 +17,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # What torch and transformers think of sizes and of each other.
 ]
 
-# They have inputs by now, and are not on the page yet.
-NOT_MEASURED = """
-    cohere_compass_vision decision_transformer gemma3n_audio gemma4_audio gemma4_vision
-    kyutai_speech_to_text muse_glimmer_assistant muse_spark_vision musicgen_melody
-    nemotron3_5_transcribe_word_timestamp pop2piano seggpt
-"""
-
 # One takes up to two minutes: by default one runs, and in CI the one that was silently wrong before as well.
 MARKS = {"gpt2": (), "qwen3_next": pytest.mark.slow}
 
@@ -33,7 +26,7 @@ MARKS = {"gpt2": (), "qwen3_next": pytest.mark.slow}
     [
         pytest.param(each, id=str(each), marks=MARKS.get(str(each), pytest.mark.exhaustive))
         for each in ARCHITECTURES
-        if str(each) not in {*EXCLUDED, *NOT_MEASURED.split()}
+        if str(each) not in EXCLUDED
     ],
 )
 def test_no_size_gives_another_result_silently(architecture, tmp_path):
