@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 _ASK_NOTHING = {"--help", "--version"}
 
@@ -26,11 +27,24 @@ def _fix_order_of_sets() -> None:
     texts differently in each process, so that their operators would come in another order, and a lock or an
     archive would change where nothing did. Windows has no such start, and keeps the order of the process.
     """
-    is_fixed = os.environ.get("PYTHONHASHSEED") == "0"
-    if not is_fixed and os.name == "posix" and sys.executable and not sys.flags.ignore_environment:
+    can_start = os.name == "posix" and bool(sys.executable) and not sys.flags.ignore_environment
+    if os.environ.get("PYTHONHASHSEED") != "0" and can_start and _is_of_its_own():
         os.environ["PYTHONHASHSEED"] = "0"
         with suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _is_of_its_own() -> bool:
+    """Return whether the process was started to run this command, not a program that goes on to do so."""
+    arguments = sys.argv[1:]
+    match sys.orig_argv[: -len(arguments)]:
+        case [*_, "-m", "fakexport"]:
+            is_named = True
+        case [_, *_, script]:
+            is_named = Path(script).name == "fakexport"
+        case _:
+            is_named = False
+    return is_named and sys.orig_argv[-len(arguments) :] == arguments
 
 
 if __name__ == "__main__":
