@@ -120,9 +120,8 @@ def test_equal_operators_in_another_order_are_named_at_their_line(repository):
     (repository / "model.py").write_text(model)
     fakexport("lock", "--no-progress")
     # Of another length: what Python compiled is told by size and second.
-    (repository / "model.py").write_text(
-        model.replace("a, b = x.sin(), x.cos()", "(b, a) = x.cos(), x.sin()")
-    )
+    swapped = model.replace("a, b = x.sin(), x.cos()", "(b, a) = x.cos(), x.sin()")
+    (repository / "model.py").write_text(swapped)
 
     said = fakexport("check", "--locked", "--no-progress", "--format", "json", code=1).stdout
 
