@@ -11,6 +11,8 @@ from .sizes import Shapes
 
 __all__ = ["real_inputs"]
 
+# Places of patches, kinds of questions and languages, of which 0 is one.
+_NO_TOKENS = ("_position_ids", "_type_ids", "lang_ids")
 FIRST_TOKEN = 3  # After those that mean padding, start and end in most vocabularies.
 
 
@@ -37,7 +39,7 @@ def real_inputs(
                 value[-1, -max(1, value.shape[1] // 4) :] = 0
         elif value.dtype.is_floating_point:
             value = _numbers(name, value, generator)
-        elif value.dtype is torch.long and not name.endswith("_position_ids"):  # Places of patches; 0 is one.
+        elif value.dtype is torch.long and not name.endswith(_NO_TOKENS):
             drawn = tokens[torch.randint(len(tokens), value.shape, generator=generator)]
             value = torch.where(value == 0, drawn, value)
             question = getattr(config, "question_token_id", None)
