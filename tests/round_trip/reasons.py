@@ -23,6 +23,7 @@ DIFFERENT = {
     "granite_speech": _KERNEL,
     "granite_speech_plus": _KERNEL,
     "inkling_text": _ROUNDED,
+    "jev": "the program of stock torch.export rounds alike, and is equal with the weights copied",
 }
 
 
