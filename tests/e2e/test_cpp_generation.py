@@ -109,7 +109,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "_".join(settings))
 def test_settings_of_the_generation_config_are_followed(settings, cpp_generate, llama, tmp_path) -> None:
-    """Prompts of one token are padded, and what pads them is no token of theirs."""
+    """Prompts of one token are padded, and what pads them is not a token of theirs."""
     model, folder = llama
     shutil.copytree(folder / "project", tmp_path / "project")
     prompts = [prompt(length) for length in (*LENGTHS, 1)]
@@ -211,6 +211,10 @@ def _without_vocabulary(record: Any) -> None:
         ),
         (_without_vocabulary, "{path}: the field 'vocabulary' is missing"),
         (lambda record: record.update(format="fakexport.generation/1"), "{path}: its format is "),
+        (
+            lambda record: record["defaults"].update(bad_words=[[5, 6], []]),
+            "generation.json has bad_words of less than two tokens",
+        ),
     ],
 )
 def test_a_record_that_does_not_fit_is_one_line(change, line, cpp_generate, llama, tmp_path) -> None:

@@ -48,14 +48,15 @@ def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
 
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE203: Python needs a number."""
-    if _is_read_index(failure) and (repair := index_repair(failure.culprit)):
+    is_index = _is_read_index(failure)
+    if is_index and (repair := index_repair(failure.culprit, failure.culprit_locals)):
         return rule("FE203").diagnostic(
             labels=labels_of(failure, "torch reads the numbers of this index"),
             notes=torch_says(failure),
             fix=Fix(repair),
         )
-    is_read = "DataDependentOutputException" in failure.error_types or _is_read_index(failure)
-    reads_output = is_read and not _is_test(failure)
+    reads_output = is_index or "DataDependentOutputException" in failure.error_types
+    reads_output &= not _is_test(failure)
     number = _found(_NUMBER, failure)
     is_refused = failure.error_types[0] in _REFUSALS and bool(_TRACED_NUMBER.search(failure.messages[0]))
     if not (reads_output or is_refused) and (number is None or number["sizes"] != "none"):

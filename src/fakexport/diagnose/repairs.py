@@ -118,19 +118,25 @@ def number_repair(span: Span | None) -> str:
     )
 
 
-def index_repair(span: Span | None) -> str | None:
-    """Return what to do where the index of a tensor has sequences of 0-d tensors; None if none is indexed."""
+def index_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
+    """Return what to do where the index of a tensor has sequences of 0-d tensors; None if none is indexed.
+
+    Args:
+        span: The line.
+        variables: The local variables of its frame.
+    """
+
+    def stacked(part: ast.expr) -> str:
+        is_sequence = isinstance(_value(part, variables), (list, tuple))
+        return f"torch.stack({_text(part)})" if is_sequence else _text(part)
+
     match _expression(span):
         case ast.Subscript(value=value, slice=index):
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
-            stacked = (_stacked(part) for part in parts)
-            better = f"{_text(value)}[{', '.join(stacked)}]"
-            return f"index with a tensor in place of each sequence of 0-d tensors: `{better}`"
+            better = f"{_text(value)}[{', '.join(map(stacked, parts))}]"
+            if any(stacked(part) != _text(part) for part in parts):
+                return f"index with a tensor in place of each sequence of 0-d tensors: `{better}`"
     return None
-
-
-def _stacked(index: ast.expr) -> str:
-    return f"torch.stack({_text(index)})" if isinstance(index, ast.Name) else _text(index)
 
 
 def size_repair(span: Span | None) -> str:

@@ -75,6 +75,8 @@ class GenerationDefaults:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InvalidValue(f"{name} of the generation config is {value}, but must be above 0")
+        if any(len(word) < 2 for word in self.bad_words):
+            raise InvalidValue("bad_words of the generation config are of several tokens each")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Default configs of transformers with which the type's own model cannot be built or does not run.
 
-Only what leaves no choice is set: what transformers documents for a setting that is empty, what another
-setting of the same config determines, and which tokens of a vocabulary stand for what, where the model is the
-same with any.
+What leaves no choice is set: what transformers documents for a setting that is empty, what another setting of
+the same config determines, and which tokens of a vocabulary stand for what, where the model is the same with
+any. The horizon of a forecast is the one choice.
 """
 
 from __future__ import annotations
@@ -42,10 +42,8 @@ def set_what_is_determined(config: Any) -> tuple[str, ...]:
     """
     sentences = []
     for rule in _RULES.get(config.model_type, ()):
-        *parts, name = rule.path.split(".")
-        owner = config
-        for part in parts:
-            owner = getattr(owner, part)
+        part, _, name = rule.path.rpartition(".")
+        owner = _at(config, part)
         before, value = getattr(owner, name, None), rule.value(config)
         if before == value and type(before) is type(value):
             continue  # Another version of transformers has a default that works.
@@ -76,7 +74,8 @@ def _short(value: Any) -> str:
 
 
 def _at(config: Any, path: str) -> Any:
-    for name in path.split("."):
+    """Return a setting, or the config itself for no path."""
+    for name in filter(None, path.split(".")):
         config = getattr(config, name)
     return config
 
@@ -88,7 +87,7 @@ def _as_wide_as(path: str, other: str, what: str) -> _Determined:
 
 def _head_dim(part: str = "") -> _Determined:
     def value(config: Any) -> int:
-        owner = _at(config, part.rstrip(".")) if part else config
+        owner = _at(config, part)
         return int(owner.hidden_size // owner.num_attention_heads)
 
     return _Determined(

@@ -42,8 +42,8 @@ def static_cache(module: nn.Module, capacity: int) -> Any:
         cache = StaticCache(config=module.config, max_cache_len=places)
     except KeyError as error:
         raise SourceError(
-            f"{type(module).__name__} has layers of {error}, for which there is no static cache: leave out "
-            "--cache-length"
+            f"{type(module).__name__} has layers of {error}, and transformers has no static cache of them: "
+            "leave out --cache-length"
         ) from error
     cache.layers = [
         StaticLayer(places) if type(layer) is StaticSlidingWindowLayer else layer for layer in cache.layers

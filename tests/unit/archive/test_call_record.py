@@ -91,6 +91,10 @@ def test_a_program_that_does_not_generate_has_none() -> None:
             "repetition_penalty of the generation config is 0.0, but must be above 0",
         ),
         ({"defaults": {**dataclasses.asdict(DECODE.defaults), "least": -1}}, "least"),
+        *(
+            ({"defaults": {**dataclasses.asdict(DECODE.defaults), "bad_words": [[5, 6], word]}}, "bad_words")
+            for word in ([], [7])
+        ),
         (
             {"state": [{"name": "a", "input": "b", "output": "c"}] * 2},
             "the state of a decode call contain `a` twice",

@@ -103,7 +103,7 @@ def test_a_setting_that_is_empty_is_named(model):
 
 
 class OfInput(OfSettings):
-    """The value that is missing is no setting."""
+    """The value that is missing is not a setting."""
 
     def forward(self, x, y=None):
         return torch.topk(y, k=self.dim)

@@ -187,9 +187,9 @@ CORPUS = {
     ),
     "index of 0-d tensors on a GPU": Failing(
         "FE203",
-        "`x[torch.stack(rows), 0]`",
-        "rows, columns = zip(*places)\nreturn x[rows, 0]",
-        "rows, columns = zip(*places)\nreturn x[torch.stack(rows), 0]",
+        "`x[torch.stack(rows), first]`",
+        "rows, columns = zip(*places)\nfirst = 0\nreturn x[rows, first]",
+        "rows, columns = zip(*places)\nfirst = 0\nreturn x[torch.stack(rows), first]",
         "torch.randn(4, 4), torch.tensor([[0, 1], [2, 3]])",
         "x, places",
         target="H100",

@@ -189,7 +189,7 @@ def test_a_model_with_inputs_of_its_own_exports_what_eager_computes(tmp_path, mo
 
 
 def test_the_bytes_of_a_part_are_patches_of_one(tmp_path):
-    """The model around it gives it the patches, and a mask that is no input of its own."""
+    """The model around it gives it the patches, and a mask that is not an input."""
     source = resolve(Architecture("blt_local_encoder", "", True).source(tmp_path).rstrip(":"))
     module = source.factory()
     inputs = source.example_inputs(module, "cpu", None).kwargs

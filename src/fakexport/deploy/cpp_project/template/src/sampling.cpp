@@ -90,7 +90,10 @@ Defaults Defaults::of(const json::Value& value) {
   found.longest = optional_integer(value.at("longest"));
   found.forced_first = optional_integer(value.at("forced_first"));
   found.forced_last = optional_integer(value.at("forced_last"));
-  for (const json::Value& word : value.at("bad_words").array()) found.bad_words.push_back(integers(word));
+  for (const json::Value& word : value.at("bad_words").array()) {
+    found.bad_words.push_back(integers(word));
+    if (found.bad_words.back().size() < 2) throw Fault("generation.json has bad_words of less than two tokens");
+  }
   found.repetition_penalty = number(value.at("repetition_penalty"));
   found.no_repeat_ngram_size = value.at("no_repeat_ngram_size").integer();
   found.least = value.at("least").integer();
