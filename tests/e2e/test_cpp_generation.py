@@ -213,7 +213,7 @@ def _without_vocabulary(record: Any) -> None:
         (lambda record: record.update(format="fakexport.generation/1"), "{path}: its format is "),
         (
             lambda record: record["defaults"].update(bad_words=[[5, 6], []]),
-            "generation.json has bad_words of less than two tokens",
+            "{path}: one of the bad_words has less than two tokens",
         ),
     ],
 )

@@ -92,7 +92,7 @@ Defaults Defaults::of(const json::Value& value) {
   found.forced_last = optional_integer(value.at("forced_last"));
   for (const json::Value& word : value.at("bad_words").array()) {
     found.bad_words.push_back(integers(word));
-    if (found.bad_words.back().size() < 2) throw Fault("generation.json has bad_words of less than two tokens");
+    if (found.bad_words.back().size() < 2) throw Fault("one of the bad_words has less than two tokens");
   }
   found.repetition_penalty = number(value.at("repetition_penalty"));
   found.no_repeat_ngram_size = value.at("no_repeat_ngram_size").integer();
