@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.decided_branches import DecidedBranches
 from fakexport._torch.exact_bounds import exact_bounds
+from fakexport._torch.exact_modulo import exact_modulo
 from fakexport._torch.export_passes import quick_passes
 from fakexport._torch.foreign_fakes import foreign_fakes_join_the_trace
 from fakexport._torch.guard_locations import Guard, guards_of_error
@@ -252,6 +253,7 @@ def _traced_once(
         foreign_fakes_join_the_trace(),
         transform_levels_closed(),
         exact_bounds(),
+        exact_modulo(),
         quick_passes(),
         quick_stack_traces(),
         remembered_metadata(),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from fakexport._torch.absent_devices import unreached_device_type
+from fakexport._torch.exact_modulo import INEXACT_MODULO
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
 from fakexport.diagnose.construction import subclass_not_kept
@@ -256,6 +257,11 @@ _KNOWN_FIXES = (
     (
         re.compile(r"torch\._C' has no attribute '_(?:scatter|gather|broadcast)"),
         "export the module inside of nn.DataParallel: `model.module`. torch.export traces one device's copy",
+    ),
+    (
+        re.compile(re.escape(INEXACT_MODULO)),
+        "compute with integers, or with a float such as 0.5, a fraction of a power of two; or give the "
+        "dimension one size with `int(size)`",
     ),
 )
 _WITHOUT_GENERATOR = (

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fakexport as fe
+from fakexport.diagnostics import source_text
 from tests.unit.diagnose.repair_corpus import CORPUS, Failing
 
 LEAST_SHARE = 0.9
@@ -144,3 +145,17 @@ def test_every_error_has_a_fix_or_says_that_none_is_known(tmp_path):
 
     assert found.code == "FE202"
     assert found.fix.message.startswith("no fix is known for this error")
+
+
+def test_a_modulo_that_is_not_exact_is_refused_and_one_of_integers_exports(tmp_path):
+    before, after = ("x.shape[0] % 0.1 == 0", "int(x.shape[0]) % 0.1 == 0")
+    paths = [tmp_path / f"{name}.py" for name in ("before", "after")]
+    for path, condition in zip(paths, (before, after), strict=True):
+        body = f"if {condition}:\n    return x\nreturn 2 * x"
+        path.write_text(Failing("FE202", "", body, body).source(repaired=False))
+
+    (found,) = fe.check(f"{paths[0]}:factory", dynamic_shapes="auto").diagnostics
+
+    assert (found.code, source_text(found.primary.span)) == ("FE202", "x.shape[0] % 0.1")
+    assert "give the dimension one size with `int(size)`" in found.fix.message
+    assert fe.check(f"{paths[1]}:factory", dynamic_shapes="auto").is_clean
