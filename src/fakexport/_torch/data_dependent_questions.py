@@ -10,23 +10,34 @@ Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.evaluate_expr`, `_log
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import sympy
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+import torch
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    canonicalize_bool_expr,
+)
 from torch.utils._sympy.functions import Mod, PythonMod
 
+from .decided_branches import asking_file
 from .patching import Patches, in_force
 
-__all__ = ["Answer", "Question", "answered_questions"]
+__all__ = ["Answer", "Question", "answered_questions", "named_assertions"]
 
 Answer = bool | int | float
 Kind = Literal["truth", "integer", "float"]
 
 _MODULI = (Mod, PythonMod)
+_ASSERT = torch.ops.aten._assert_scalar.default
+_ASSERTED = re.compile(r"Runtime assertion failed for expression (.+) on node '[^']*'")
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class Question:
         is_fit: A condition that holds where shapes fit: an equality that is not one with 0 or 1.
         low, high: Known bounds of an integer, or None.
         error: What stock torch raises.
+        asking: The file of the code that asks, where nothing of torch is between that asks for itself.
     """
 
     expression: str
@@ -49,31 +61,65 @@ class Question:
     low: int | None
     high: int | None
     error: RuntimeError
+    asking: str | None
 
 
-def answered_questions(answer: Callable[[Question], Answer | None]) -> Patches:
-    """Return a context in which `answer` is asked before a trace fails; None lets it fail."""
+def answered_questions(
+    answer: Callable[[Question], Answer | None],
+    asserted: Callable[[Question, str, Sequence[str]], None] = lambda question, assertion, bounds: None,
+) -> Patches:
+    """Return a context in which `answer` is asked before a trace fails; None lets it fail.
+
+    Args:
+        answer: Answers a question.
+        asserted: Called with what the program asserts for an answer, as torch prints it, and with the bounds
+            of numbers that follow, which it asserts before.
+    """
     stock = in_force(ShapeEnv, "evaluate_expr")
 
     def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return stock(environment, orig_expr, *args, **kwargs)
         except GuardOnDataDependentSymNode as error:
-            given = answer(_question(environment, orig_expr, error))
+            question = _question(environment, orig_expr, error, asking_file(sys._getframe(1)))
+            given = answer(question)
             if given is None:
                 raise
         value = sympy.sympify(given)
         holds = orig_expr if value is sympy.true else sympy.Not(orig_expr)
+        if not isinstance(given, bool):
+            holds = sympy.Eq(orig_expr, value)
+        before = _ends(environment, orig_expr)
         with suppress(Exception):  # It may contradict a bound that the environment keeps for itself.
-            environment.guard_or_defer_runtime_assert(
-                holds if isinstance(given, bool) else sympy.Eq(orig_expr, value), "assumed"
-            )
+            environment.guard_or_defer_runtime_assert(holds, "assumed")
+        asserted(question, str(canonicalize_bool_expr(holds)), sorted(_ends(environment, orig_expr) - before))
         return value
 
     return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
 
 
-def _question(environment: ShapeEnv, expression: Any, error: RuntimeError) -> Question:
+def named_assertions(program: ExportedProgram, names: Mapping[str, str]) -> set[str]:
+    """Give assertions of a program messages of their own, and return those that were found.
+
+    Args:
+        program: Changed in place.
+        names: The message of each, by the assertion as torch prints it.
+    """
+    found = set()
+    for module in program.graph_module.modules():
+        for node in module.graph.find_nodes(op="call_function", target=_ASSERT) if _is_graph(module) else ():
+            asserted = _ASSERTED.fullmatch(str(node.args[1]))
+            if asserted is not None and asserted[1] in names:
+                node.args = (node.args[0], names[asserted[1]])
+                found.add(asserted[1])
+    return found
+
+
+def _is_graph(module: Any) -> TypeGuard[torch.fx.GraphModule]:
+    return isinstance(module, torch.fx.GraphModule)
+
+
+def _question(environment: ShapeEnv, expression: Any, error: RuntimeError, asking: str | None) -> Question:
     is_truth = expression.is_Boolean or expression.is_Relational
     kind: Kind = "truth" if is_truth else "integer" if expression.is_integer else "float"
     low, high = _bounds(environment, expression) if kind == "integer" else (None, None)
@@ -85,7 +131,19 @@ def _question(environment: ShapeEnv, expression: Any, error: RuntimeError) -> Qu
         low=low,
         high=high,
         error=error,
+        asking=asking,
     )
+
+
+def _ends(environment: ShapeEnv, expression: Any) -> set[str]:
+    """Return the bounds of the numbers of an expression, as torch prints its assertions of them."""
+    ranges = {symbol: environment.var_to_range.get(symbol) for symbol in expression.free_symbols}
+    return {
+        f"{symbol} {sign} {end}"
+        for symbol, found in ranges.items()
+        if found is not None
+        for sign, end in ((">=", found.lower), ("<=", found.upper))
+    }
 
 
 def _is_fit(equality: Any) -> bool:

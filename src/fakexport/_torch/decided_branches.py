@@ -28,7 +28,7 @@ from .symbolic_numbers import expression_of
 _SMALL = (0, 1)
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _ASKING = frozenset(
-    str(module.__file__) for module in (torch, recording, sym_node, symbolic_shapes, patching)
+    (__file__, *(str(module.__file__) for module in (torch, recording, sym_node, symbolic_shapes, patching)))
 )
 
 
@@ -61,7 +61,7 @@ class DecidedBranches:
             answer = stock(environment, orig_expr, *args, **kwargs)
             if len(environment.guards) > before or environment._suppress_guards_tls():
                 self._guarded.add(orig_expr)
-            elif (asking := _asking(sys._getframe(1))) is not None:
+            elif (asking := asking_file(sys._getframe(1))) is not None:
                 self._keep(asking, orig_expr, answer)
             return answer
 
@@ -96,7 +96,7 @@ class DecidedBranches:
                 found[holds] = None
 
 
-def _asking(frame: FrameType | None) -> str | None:
+def asking_file(frame: FrameType | None) -> str | None:
     """Return the file of the code that asks, with nothing of torch between that asks for itself."""
     while frame is not None and (
         frame.f_code.co_filename in _ASKING or frame.f_code.co_filename.startswith("<")

@@ -1,5 +1,6 @@
 """From a module and its inputs to a program, or to a failure with all its facts."""
 
+from fakexport.capture.assumed_branches import AssumedBranch, with_assumed
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import Captured, capture, guard_span
 from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
@@ -20,6 +21,7 @@ from fakexport.capture.reuse_verification import ReuseMismatch, refuse_strict, v
 from fakexport.capture.traced_blocks import TracedBlocks
 
 __all__ = [
+    "AssumedBranch",
     "CaptureFailure",
     "Captured",
     "DynamicDim",
@@ -57,4 +59,5 @@ __all__ = [
     "user_spans",
     "value_or_reason",
     "verify_reuse",
+    "with_assumed",
 ]

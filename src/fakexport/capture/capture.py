@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,6 +45,7 @@ from fakexport.program import (
 )
 
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
+from .assumed_branches import AssumedBranch, AssumedBranches
 from .block_reuse import BlockReuse, TraceNeeded
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
@@ -95,6 +96,7 @@ def capture(
     tracing: AbstractContextManager[Any] | None = None,
     facts: ProgramFacts | None = None,
     reuse: bool = True,
+    assumed: Sequence[AssumedBranch] = (),
 ) -> Captured:
     """Capture `module` as it is, fake or real, on the devices where it is.
 
@@ -112,19 +114,22 @@ def capture(
         facts: What is known before the trace: source, target, placement, assumptions. The program has them,
             with the constants that have no value.
         reuse: Trace equal blocks once. The program is the same. Strict mode traces every block.
+        assumed: Answers of conditions on data, which the program checks. Strict mode takes none.
     Returns:
         A program or a failure. Whatever the model raises is a failure; nothing is raised for it.
     Raises:
         TypeError: `forward` does not take these inputs.
-        ValueError: `dynamic` names what the inputs do not have.
+        ValueError: `dynamic` names what the inputs do not have, or `assumed` no condition on data.
+        UncheckedAssumption: the program would not check what was assumed.
     """
     kwargs = dict(kwargs or {})
     known = ProgramFacts() if facts is None else facts
     shapes = torch_shapes(module, args, kwargs, dynamic, known)
     read: dict[str, None] = {}
     blocks: dict[str, tuple[int, int, tuple[str, ...]]] = {}
+    branches = AssumedBranches(assumed, traced.__code__)
     try:
-        with nullcontext(()) if strict else watch_forward(module) as effects:
+        with branches.answered(), nullcontext(()) if strict else watch_forward(module) as effects:
             program = traced(
                 module,
                 args,
@@ -149,7 +154,9 @@ def capture(
             check_sharded_weights(program, known.parallel)
             check_rank_layouts(program, known.parallel)
     except Exception as error:
+        branches.refuse_loops()
         return Captured(None, failure_of(_of_subclass(module, error) or error))
+    branches.check(program)
     drop_refused_nodes(program)
     if (absent := failure_of_absent_device(program)) is not None:
         return Captured(None, absent)

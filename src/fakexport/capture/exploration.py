@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -28,10 +28,11 @@ from fakexport._torch.numpy_reads import answered_numpy_reads
 from fakexport._torch.operator_faults import OperatorFault, operators_counted, traced_past_faults
 from fakexport._torch.trace_end import TraceFinished, ended_after_trace
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.diagnostics import Span, is_loop_test, is_negated, source_text
+from fakexport.diagnostics import Span, is_in_for, is_loop_test, is_negated, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import ProgramFacts
 
+from .assumed_branches import AssumedBranch, AssumedBranches
 from .call_site import running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced
 from .dynamic_dims import DynamicDims
@@ -122,6 +123,7 @@ def explore(
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
     work: int = 0,
     facts: ProgramFacts | None = None,
+    assumed: Sequence[AssumedBranch] = (),
 ) -> Exploration:
     """Find everything that blocks a capture by tracing past each failure under an assumption.
 
@@ -129,7 +131,7 @@ def explore(
         module, args, kwargs, dynamic: As for `capture`, which raised for a bad call.
         tracing: Makes the context that `capture` takes.
         work: How many operators the capture traced before it failed.
-        facts: As for `capture`.
+        facts, assumed: As for `capture`.
     Returns:
         The problems and assumptions of the trace that found most. The same model returns the same, unless a
         trace takes longer than `MOST_SECONDS`.
@@ -141,7 +143,8 @@ def explore(
     turned: frozenset[_Place] = frozenset()
     tried: list[Exploration] = []
     while len(tried) < MOST_TRACES:
-        trace = _Trace(turned, ends_at_s=time.thread_time() + MOST_SECONDS)
+        known = AssumedBranches(assumed, traced.__code__)
+        trace = _Trace(turned, known, ends_at_s=time.thread_time() + MOST_SECONDS)
         with (
             answered_questions(trace.answer),
             traced_past_faults(trace.may_go_on, before_each=trace.count),
@@ -149,6 +152,8 @@ def explore(
             ended_after_trace(),
         ):
             tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
+        if tried[-1].is_complete:
+            known.check_asked()
         done += trace.operators
         if tried[-1].is_complete or done > enough or trace.last_branch is None or trace.last_branch in turned:
             break
@@ -172,11 +177,12 @@ def capture_or_explore(
     on_failure: Callable[[CaptureFailure], None] | None = None,
     facts: ProgramFacts | None = None,
     reuse: bool = True,
+    assumed: Sequence[AssumedBranch] = (),
 ) -> tuple[Captured, Exploration | None]:
     """Return the result of `capture` and, if that is a failure, what `explore` finds.
 
     Args:
-        module, args, kwargs, dynamic, strict, facts, reuse: As for `capture`.
+        module, args, kwargs, dynamic, strict, facts, reuse, assumed: As for `capture`.
         tracing: Makes the context that `capture` takes, for each trace.
         on_failure: Called with the failure of the capture before anything is explored.
     Raises:
@@ -186,7 +192,15 @@ def capture_or_explore(
     context = tracing() if tracing else None
     with operators_counted() as work:
         captured = capture(
-            module, args, kwargs, dynamic=dynamic, strict=strict, tracing=context, facts=facts, reuse=reuse
+            module,
+            args,
+            kwargs,
+            dynamic=dynamic,
+            strict=strict,
+            tracing=context,
+            facts=facts,
+            reuse=reuse,
+            assumed=assumed,
         )
     if captured.failure is None:
         return captured, None
@@ -194,7 +208,9 @@ def capture_or_explore(
         on_failure(captured.failure)
     if isinstance(captured.failure.error, SubclassNotKept):
         return captured, Exploration(is_complete=True)  # The trace itself came to its end.
-    found = explore(module, args, kwargs, dynamic=dynamic, tracing=tracing, work=work(), facts=facts)
+    found = explore(
+        module, args, kwargs, dynamic=dynamic, tracing=tracing, work=work(), facts=facts, assumed=assumed
+    )
     is_eager_fault = raises_in_eager_mode(module, args, dict(kwargs or {}), captured.failure)
     batch_of_one = runs_with_batch_of_one(module, kwargs or {}) if is_eager_fault and not args else ()
     return captured, replace(found, is_eager_fault=is_eager_fault, batch_of_one=batch_of_one)
@@ -210,10 +226,12 @@ class _Trace:
 
     Args:
         turned: Places whose conditions are answered the other way round.
+        known: Answers that the caller gave.
         ends_at_s: When to give up, on the clock of `time.thread_time`.
     """
 
     turned: frozenset[_Place]
+    known: AssumedBranches
     ends_at_s: float
     last_branch: _Place | None = None
     operators: int = 0
@@ -266,6 +284,8 @@ class _Trace:
 
     def answer(self, question: Question) -> Answer | None:
         """Return the answer to what only data can tell; None outside of the user's code."""
+        if (known := self.known.answer(question)) is not None:
+            return known
         frames = self._frames()
         if not frames:
             return None
@@ -313,7 +333,8 @@ class _Trace:
     def _truth(self, question: Question, frame: FrameType, span: Span) -> bool:
         """No, but where shapes have to fit; the body of a loop is run once; what was turned is turned.
 
-        A frame that asks again at one instruction is in a loop, which has to end: both answers in turn.
+        A frame that asks again at one instruction is in a loop. One that does not end by itself gets both
+        answers in turn.
         """
         if question.is_of_size and question.is_fit:
             return True
@@ -324,6 +345,8 @@ class _Trace:
         visits = self._visits[place] = self._visits.get(place, 0) + 1
         before = self._in_frame.get((id(frame), frame.f_lasti), 0)
         self._in_frame[id(frame), frame.f_lasti] = before + 1
+        if is_in_for(span) and not question.is_of_size:
+            return usual ^ (place in self.turned)
         is_again = before % 2 == 1 if not question.is_of_size else visits > _VISITS_ALIKE
         is_endless = visits > _VISITS_ALIKE and visits % 2 == 1
         return usual ^ (place in self.turned) ^ (is_again or is_endless)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture import reuse_verification
+from fakexport.capture.assumed_branches import with_assumed
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import capture
 from fakexport.capture.capture_facts import facts_at_capture
@@ -59,6 +60,7 @@ def export(
     parallel: str | None = None,
     parallel_plan: Mapping[str, Any] | None = None,
     rank: int | None = None,
+    assume: Sequence[str] = (),
     reuse_blocks: bool = True,
     verify_reuse: bool = False,
 ) -> ExportedProgram:
@@ -94,6 +96,7 @@ def export(
             `hf:` model, and is the plan of another one, which a factory returns.
         rank: With `parallel`: whose program; default: of rank 0. Its weights are the rank's parts, on
             the first device.
+        assume: Answers of conditions on data, as for `check`.
         reuse_blocks: Trace a few of equal blocks, not each, which is faster for deep models and produces the
             same program (docs/performance.md).
         verify_reuse: Reuse blocks, trace a second time with every block, and compare the programs.
@@ -128,6 +131,7 @@ def export(
     degrees = Degrees.of(parallel, parallel_plan)
     found = parallel_source(found, degrees, rank)
     refuse_with_parallel(degrees, strict=strict, workload=workload, device_map=device_map)
+    found, assumed = with_assumed(found, assume, is_strict=strict)
     chosen = None if dtype is None else parse_dtype(dtype)
     placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(target) as devices:
@@ -152,9 +156,10 @@ def export(
                 tracing=found.tracing(built.module, inputs),
                 facts=facts,
                 reuse=reuse_blocks or verify_reuse,
+                assumed=assumed,
             )
         if verify_reuse:
-            reuse_verification.verify_reuse(captured, found, made, dynamic=dynamic)
+            reuse_verification.verify_reuse(captured, found, made, dynamic=dynamic, assumed=assumed)
     if captured.program is None:
         assert captured.failure is not None
         assert captured.failure.error is not None

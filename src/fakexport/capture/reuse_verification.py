@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fakexport.error import FakexportError, InvalidValue
@@ -10,6 +10,7 @@ from fakexport.fake import Built, install_transfers
 from fakexport.program import facts_of, first_difference
 from fakexport.sources import ExampleInputs, Source
 
+from .assumed_branches import AssumedBranch
 from .capture import Captured, capture
 
 
@@ -24,7 +25,12 @@ def refuse_strict(*, verify_reuse: bool, strict: bool) -> None:
 
 
 def verify_reuse(
-    captured: Captured, source: Source, made: Callable[[], tuple[Built, ExampleInputs]], *, dynamic: Any
+    captured: Captured,
+    source: Source,
+    made: Callable[[], tuple[Built, ExampleInputs]],
+    *,
+    dynamic: Any,
+    assumed: Sequence[AssumedBranch] = (),
 ) -> None:
     """Raise unless a capture is what it is with every block traced.
 
@@ -32,7 +38,7 @@ def verify_reuse(
         captured: With block reuse.
         source: The source of the model.
         made: Constructs the model again, with its inputs: a first call may change a model.
-        dynamic: As for `capture`.
+        dynamic, assumed: As for `capture`.
     Raises:
         ReuseMismatch: The message names the first difference.
     """
@@ -47,6 +53,7 @@ def verify_reuse(
             tracing=source.tracing(built.module, inputs),
             facts=known,
             reuse=False,
+            assumed=assumed,
         )
     check_same(captured, traced)
 

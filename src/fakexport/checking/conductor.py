@@ -13,7 +13,7 @@ from torch import nn
 from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._version import __version__
-from fakexport.capture import TracedBlocks, loaded_libraries, parse_dynamic, refuse_strict
+from fakexport.capture import TracedBlocks, loaded_libraries, parse_dynamic, refuse_strict, with_assumed
 from fakexport.checking.target_checks import Request, TargetChecks, build_target
 from fakexport.checking.targets import (
     DeviceMapText,
@@ -63,6 +63,7 @@ def check(
     parallel: str | None = None,
     parallel_plan: Mapping[str, Any] | None = None,
     rank: int | Literal["all"] | None = None,
+    assume: Sequence[str] = (),
     reuse_blocks: bool = True,
     verify_reuse: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
@@ -97,6 +98,8 @@ def check(
         parallel_plan: With `parallel`: pattern to style of torch, as for `export`.
         rank: With `parallel`: check the program of this rank alone, or trace `"all"`: the verdict has the
             program of each. Default: compare rank 0 with those that tell what all of them run.
+        assume: Answers of conditions on data, `"modeling_led.py:812=False"`: the trace goes that way, and the
+            program raises a RuntimeError for an input with which it is not so.
         reuse_blocks: Trace a few of equal blocks, not each; the program is the same.
         verify_reuse: Capture a second time with every block traced, and compare; FE001 if they differ.
         on_progress: Called at the start of each step.
@@ -125,7 +128,7 @@ def check(
     model = adapter_source(model, adapter, adapter_mode, workload, has_inputs=given)
     model = component_source(model, component, workload, is_dynamic=bool(dynamic_shapes), has_inputs=given)
     degrees = Degrees.of(parallel, parallel_plan)
-    whole = model
+    whole, assumed = with_assumed(model, assume, is_strict=strict)
     own = rank if isinstance(rank, int) else None
     if rank == "all" and degrees is None:
         raise InvalidValue("a rank needs --parallel")
@@ -141,6 +144,7 @@ def check(
         kwargs=kwargs,
         dynamic=parse_dynamic(dynamic_shapes or ()),
         dynamic_shapes=dynamic_shapes or None,
+        assumed=assumed,
         is_strict=strict,
         is_reusing=reuse_blocks,
         is_reuse_verified=verify_reuse,

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture import (
+    AssumedBranch,
     Captured,
     DynamicDims,
     ModelNotBuilt,
@@ -73,6 +74,7 @@ class Request:
     kwargs: Mapping[str, Any] | None
     dynamic: DynamicDims
     dynamic_shapes: str | Sequence[str] | None
+    assumed: Sequence[AssumedBranch]
     is_strict: bool
     is_reusing: bool
     is_reuse_verified: bool
@@ -220,9 +222,16 @@ class TargetChecks:
                     "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
                 ),
                 reuse=request.is_reusing or request.is_reuse_verified,
+                assumed=request.assumed,
             )
         if request.is_reuse_verified:
-            verify_reuse(captured, request.source, lambda: _made(request, target), dynamic=request.dynamic)
+            verify_reuse(
+                captured,
+                request.source,
+                lambda: _made(request, target),
+                dynamic=request.dynamic,
+                assumed=request.assumed,
+            )
         if captured.program is None or captured.recovered is None:
             assert captured.failure is not None
             assert explored is not None

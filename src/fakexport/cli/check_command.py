@@ -13,6 +13,7 @@ from fakexport.cli.lock_session import LockSession, lock_session
 from fakexport.cli.options import (
     Adapter,
     AdapterMode,
+    Assume,
     CacheForm,
     CacheLength,
     Component,
@@ -54,6 +55,7 @@ def check_command(
     adapter: Adapter = None,
     adapter_mode: AdapterMode = "apart",
     parallel: Parallel = None,
+    assume: Assume = None,
     reuse_blocks: ReuseBlocks = None,
     format_: Annotated[
         OutputFormat,
@@ -98,6 +100,7 @@ def check_command(
         dynamic=dynamic or None,
         strict=strict,
         use_cache=use_cache,
+        assume=assume or None,
         reuse_blocks=reuse_blocks,
         libraries=library or None,
     )

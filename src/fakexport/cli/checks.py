@@ -124,6 +124,7 @@ def _check(
         adapter=call.adapter,
         adapter_mode=call.adapter_mode,
         parallel=call.parallel,
+        assume=options.assume or (),
         reuse_blocks=options.reuse_blocks is not False,
         on_progress=on_progress,
     )

@@ -12,6 +12,7 @@ from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Adapter,
     AdapterMode,
+    Assume,
     CacheForm,
     CacheLength,
     Debug,
@@ -78,6 +79,7 @@ def export_command(
             help="With --parallel: write the program of rank R alone, from 0. Default: those of all ranks.",
         ),
     ] = None,
+    assume: Assume = None,
     reuse_blocks: ReuseBlocks = None,
     verify_reuse: Annotated[
         bool,
@@ -118,6 +120,7 @@ def export_command(
                 adapter_mode=adapter_mode,
                 parallel=parallel,
                 rank="all" if rank is None and parallel is not None else rank,
+                assume=assume or (),
                 reuse_blocks=reuse_blocks is not False,
                 verify_reuse=verify_reuse,
                 on_progress=on_progress,

@@ -12,6 +12,7 @@ from fakexport.cli.lock_session import LOCK_NAME, LockSession, lock_session
 from fakexport.cli.options import (
     Adapter,
     AdapterMode,
+    Assume,
     CacheForm,
     CacheLength,
     Component,
@@ -55,6 +56,7 @@ def lock_command(
     adapter: Adapter = None,
     adapter_mode: AdapterMode = "apart",
     parallel: Parallel = None,
+    assume: Assume = None,
     reuse_blocks: ReuseBlocks = None,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
@@ -80,6 +82,7 @@ def lock_command(
             dynamic=dynamic or None,
             strict=strict,
             use_cache=use_cache,
+            assume=assume or None,
             reuse_blocks=reuse_blocks,
             libraries=library or None,
         ),

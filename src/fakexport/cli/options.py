@@ -90,6 +90,15 @@ UseCache = Annotated[
         "--use-cache/--no-use-cache", help="Let a language model return its KV cache (it takes none)."
     ),
 ]
+Assume = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--assume",
+        metavar="FILE:LINE=True|False",
+        help="Answer of the condition on data at a line, as FE201 names it: the program goes that way, and "
+        "raises an error for other inputs. Repeatable.",
+    ),
+]
 Workload = Annotated[
     Literal["forward", "prefill", "decode"],
     typer.Option(

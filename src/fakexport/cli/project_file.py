@@ -35,6 +35,7 @@ class CheckOptions:
     dynamic: list[str] | None = None
     strict: bool | None = None
     use_cache: bool | None = None
+    assume: list[str] | None = None
     reuse_blocks: bool | None = None
     libraries: list[str] | None = None
 
@@ -176,6 +177,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "dynamic": _texts,
     "strict": boolean,
     "use-cache": boolean,
+    "assume": _texts,
     "reuse-blocks": boolean,
     "libraries": _texts,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import PurePath
 
 from fakexport._torch.absent_devices import unreached_device_type
 from fakexport._torch.exact_modulo import INEXACT_MODULO
@@ -41,8 +42,9 @@ from fakexport.diagnose.repairs import (
     empty_setting_repair,
     forward_repair,
 )
-from fakexport.diagnostics import Diagnostic, Fix, source_text
+from fakexport.diagnostics import Diagnostic, Fix, is_test, source_text
 from fakexport.fake import SubclassNotKept
+from fakexport.program import is_library_code
 from fakexport.rules import rule
 
 __all__ = ["diagnose_assumptions", "diagnose_failure"]
@@ -85,29 +87,36 @@ def diagnose_failure(
                 known = found[same]
                 fix = diagnostic.fix if problem.failure.call is not None else known.fix
                 found[same] = replace(known, count=max(known.count, diagnostic.count), fix=fix)
-    return tuple(_with_constant(each, exploration) for each in found)
+    return tuple(_with_answer(each, exploration) for each in found)
 
 
-def _with_constant(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
-    """Return FE201 with the answer that lets the model export, where a trace with it came to its end.
+def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
+    """Return FE201 with the answer with which the model exports, where a trace with it came to its end.
 
-    That is known where nothing was made up, and every condition had one answer.
+    That is known where nothing was made up, and every condition had one answer. A repair of one's own code
+    that fits the line is better.
     """
     if found.code != "FE201" or exploration is None or not exploration.is_complete or found.primary is None:
         return found
     assumed = exploration.assumptions
     if not all(each.is_branch for each in assumed) or len({each.span for each in assumed}) < len(assumed):
         return found
-    text = source_text(found.primary.span)
-    answer = next((each.text for each in assumed if each.span == found.primary.span), None)
-    if answer is None or text is None or found.fix is None or GENERAL not in found.fix.message:
+    span = found.primary.span
+    answer = next((each.text for each in assumed if each.span == span), None)
+    if answer is None or found.fix is None or not is_test(span):
         return found
-    value = answer.rpartition(" ")[2]
-    put = (
-        f"set `{text} = {value}` before this line" if text.isidentifier() else f"write `{value}` in its place"
-    )
+    if not (GENERAL in found.fix.message or is_library_code(span.path)):
+        return found
+    is_alone = sum((each.span.path, each.span.line) == (span.path, span.line) for each in assumed) == 1
+    place = f"{PurePath(span.path).name}:{span.line}" + ("" if is_alone else f":{span.column}")
+    option = f"--assume {place}={answer.rpartition(' ')[2]}"
     return replace(
-        found, fix=Fix.under(f"{answer} for every input", f"{put}: the trace then ends", otherwise=GENERAL)
+        found,
+        fix=Fix.under(
+            f"{answer} for every input",
+            f"pass `{option}`: the program then checks it",
+            otherwise=found.fix.message,
+        ),
     )
 
 

@@ -56,6 +56,16 @@ def is_loop_test(span: Span) -> bool:
     return any(isinstance(node, ast.While) and _covers(node.test, span) for node in conditions)
 
 
+def is_in_for(span: Span) -> bool:
+    """Return whether the innermost loop around a place is a `for`, which ends by itself."""
+    around = [
+        node
+        for node in _source(span.path).loops
+        if node.lineno <= span.line <= (node.end_lineno or node.lineno)
+    ]
+    return isinstance(max(around, key=lambda node: node.lineno, default=None), ast.For)
+
+
 def condition_at(span: Span) -> ast.If | ast.IfExp | ast.While | ast.Assert | None:
     """Return the innermost statement or expression whose condition the place is in."""
     found = [node for node in _source(span.path).conditions if _covers(node.test, span)]
@@ -153,6 +163,7 @@ class _Source:
     by_line: dict[int, list[ast.stmt | ast.IfExp]] = field(default_factory=dict)
     conditions: list[ast.If | ast.IfExp | ast.While | ast.Assert] = field(default_factory=list)
     negations: list[ast.UnaryOp] = field(default_factory=list)
+    loops: list[ast.For | ast.While] = field(default_factory=list)
     texts: list[ast.JoinedStr] = field(default_factory=list)
     comprehensions: list[_Comprehension] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
@@ -182,6 +193,8 @@ def _read(path: str) -> _Source:
             found.by_line.setdefault(node.lineno, []).append(node)
         if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)):
             found.conditions.append(node)
+        if isinstance(node, (ast.For, ast.While)):
+            found.loops.append(node)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             found.negations.append(node)
         elif isinstance(node, ast.JoinedStr):

@@ -19,8 +19,10 @@ the device on each call.
 If both sides return tensors of the same shape, compute both and choose with `torch.where`. If the sides
 are expensive, use `torch.cond`, which puts both into the graph. If the decision really depends on the
 configuration or on a shape, branch on that instead of on the tensor. If every input leads to the same
-answer, write that: the fix names the answer with which a trace came to its end, where there is one. Leave
-a check that only helps to find mistakes out of the exported path.
+answer, give it: `fakexport check ... --assume model.py:8=False`. The program then goes that way, and
+raises a RuntimeError for an input with which it is not so. The fix names the answer with which a trace
+came to its end, where there is one. No code has to be changed, which helps with a library's. Leave a check
+that only helps to find mistakes out of the exported path.
 """,
     failing_model="""
 import torch

@@ -16,7 +16,7 @@ class SweepItem:
         dtype, device_map, component: None for the default.
         dynamic: What `--dynamic` is given, in order; nothing for sizes that do not vary.
         workload: The call.
-        inputs, libraries: What `--input` and `--library` are given.
+        assume, inputs, libraries: What `--assume`, `--input` and `--library` are given.
     """
 
     source: str
@@ -26,6 +26,7 @@ class SweepItem:
     workload: str = "forward"
     device_map: str | None = None
     component: str | None = None
+    assume: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
 
@@ -39,6 +40,7 @@ class SweepItem:
             *(("--dynamic", each) for each in self.dynamic),
             ("--workload", self.workload if self.workload != "forward" else None),
             ("--component", self.component),
+            *(("--assume", each) for each in self.assume),
             *(("--input", each) for each in self.inputs),
             *(("--library", each) for each in self.libraries),
         ]

@@ -84,7 +84,9 @@ def items_of(content: bytes, path: Path) -> tuple[tuple[SweepItem, ...], Limits]
 
 def _combinations(given: Mapping[str, Any]) -> list[SweepItem]:
     fixed = {
-        name: given[name] for name in ("device_map", "component", "inputs", "libraries") if name in given
+        name: given[name]
+        for name in ("device_map", "component", "assume", "inputs", "libraries")
+        if name in given
     }
     varied = itertools.product(
         given.get("targets", ["cpu"]),
@@ -165,6 +167,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "workloads": _one_or_more(_workload),
     "device-map": text,
     "component": text,
+    "assume": _texts,
     "inputs": _texts,
     "libraries": _texts,
 }

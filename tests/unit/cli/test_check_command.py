@@ -67,6 +67,7 @@ def test_the_defaults(asked):
         "adapter": None,
         "adapter_mode": "apart",
         "parallel": None,
+        "assume": (),
         "reuse_blocks": True,
         "on_progress": None,
     }
@@ -76,6 +77,7 @@ def test_every_option_reaches_the_check(asked):
     options = (
         "--target cpu --target 8xH100 --device-map balanced --dtype bfloat16",
         "--workload decode --cache-length 64 --cache-form buffers --component vision",
+        "--assume a.py:3=True --assume b.py:4=False",
         "--adapter fr=lora --adapter-mode inputs",
         "--input x=float32[2,3] --input y=int64[2] --dynamic x.0=1..64 --dynamic auto",
         "--strict --use-cache --no-reuse-blocks --no-progress --debug",
@@ -100,6 +102,7 @@ def test_every_option_reaches_the_check(asked):
         "adapter": "fr=lora",
         "adapter_mode": "inputs",
         "parallel": None,
+        "assume": ["a.py:3=True", "b.py:4=False"],
         "reuse_blocks": False,
         "on_progress": None,
     }

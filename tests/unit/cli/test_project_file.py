@@ -28,6 +28,7 @@ inputs = ["x=float32[2,3]"]
 dynamic = ["auto"]
 strict = true
 use-cache = true
+assume = "a.py:3=False"
 reuse-blocks = false
 """
 OF_THE_TABLE = {
@@ -45,6 +46,7 @@ OF_THE_TABLE = {
     "adapter": None,
     "adapter_mode": "apart",
     "parallel": None,
+    "assume": ["a.py:3=False"],
     "reuse_blocks": False,
     "on_progress": None,
 }
@@ -115,6 +117,7 @@ def test_the_command_line_comes_first(repository, asked):
         "adapter": None,
         "adapter_mode": "apart",
         "parallel": None,
+        "assume": ["a.py:3=False"],
         "reuse_blocks": True,
         "on_progress": None,
     }

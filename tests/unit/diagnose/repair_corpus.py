@@ -33,7 +33,7 @@ class Failing:
 
     Args:
         code: The rule.
-        fix: A part of the printed fix.
+        fix: A part of the printed fix; `{file}` is the name of the file.
         before, after: The body of `forward`, as it fails and with the fix followed.
         args: Example inputs.
         signature, init: Of `forward`; the body of the constructor.
@@ -421,18 +421,17 @@ CORPUS = {
     ),
     "branch that no input takes": Failing(
         "FE201",
-        "if `mask.any()` is False for every input, write `False` in its place",
+        "if `mask.any()` is False for every input, pass `--assume {file}:15=False`: the program then checks",
         "if mask.any():\n    return x.masked_select(mask).sum()\nreturn x + 1",
-        "if False:\n    return x.masked_select(mask).sum()\nreturn x + 1",
+        "if mask.any():\n    return x.masked_select(mask).sum()\nreturn x + 1",
         "torch.randn(4), torch.zeros(4, dtype=torch.bool)",
         "x, mask",
     ),
     "flag that no input sets": Failing(
         "FE201",
-        "set `flag = False` before this line",
+        "pass `--assume {file}:16=False`",
         "flag = mask.any().item()\nif flag:\n    x = x * 2\nif flag:\n    x = x - 1\nreturn x + 1",
-        "flag = mask.any().item()\nflag = False\nif flag:\n    x = x * 2\nif flag:\n    x = x - 1\n"
-        "return x + 1",
+        "flag = mask.any().item()\nif flag:\n    x = x * 2\nif flag:\n    x = x - 1\nreturn x + 1",
         "torch.randn(4), torch.zeros(4, dtype=torch.bool)",
         "x, mask",
     ),
