@@ -44,10 +44,13 @@ def set_what_is_determined(config: Any) -> tuple[str, ...]:
     for rule in _RULES.get(config.model_type, ()):
         part, _, name = rule.path.rpartition(".")
         owner = _at(config, part)
-        before, value = getattr(owner, name, None), rule.value(config)
+        before, value = _setting(owner, name), rule.value(config)
         if before == value and type(before) is type(value):
             continue  # Another version of transformers has a default that works.
-        setattr(owner, name, value)
+        if isinstance(owner, dict):
+            owner[name] = value
+        else:
+            setattr(owner, name, value)
         state = f"leaves {rule.path} empty" if before is None else f"sets {rule.path}={_short(before)}"
         sentences.append(
             f"{config.model_type}'s default configuration {state}: {_short(value)} assumed, {rule.reason}"
@@ -76,8 +79,13 @@ def _short(value: Any) -> str:
 def _at(config: Any, path: str) -> Any:
     """Return a setting, or the config itself for no path."""
     for name in filter(None, path.split(".")):
-        config = getattr(config, name)
+        config = config[name] if isinstance(config, dict) else getattr(config, name)
     return config
+
+
+def _setting(owner: Any, name: str) -> Any:
+    """Return a setting of a config, or of a dict in it; None where it is not set."""
+    return owner.get(name) if isinstance(owner, dict) else getattr(owner, name, None)
 
 
 def _as_wide_as(path: str, other: str, what: str) -> _Determined:
@@ -93,6 +101,46 @@ def _head_dim(part: str = "") -> _Determined:
     return _Determined(
         f"{part}head_dim", value, "hidden_size / num_attention_heads, what transformers documents for it"
     )
+
+
+def _rotated_share(section: tuple[int, ...], part: str = "") -> _Determined:
+    """Return how much of each head is rotated: twice as much as the sections of its three positions.
+
+    Args:
+        section: `mrope_section` of a model whose config has none.
+        part: Path of the config, which has no share of its own, with a dot at its end.
+    """
+
+    def value(config: Any) -> float:
+        owner = _at(config, part.rstrip("."))
+        return 2 * sum(section) * owner.num_attention_heads / owner.hidden_size
+
+    path = f"{part}rope_parameters.partial_rotary_factor"
+    return _Determined(path, value, _of_sections(section, "what is rotated of a head"))
+
+
+def _rotated_head(section: tuple[int, ...], part: str = "") -> _Determined:
+    """Return the size of a head of which the sections of its three positions are half of what is rotated."""
+
+    def value(config: Any) -> int:
+        share = _at(config, f"{part}rope_parameters").get("partial_rotary_factor", 1)
+        return round(2 * sum(section) / share)
+
+    return _Determined(f"{part}head_dim", value, _of_sections(section, "what is rotated of it"))
+
+
+def _merged_width(part: str = "") -> _Determined:
+    """Return the width of a tower that merges squares of patches, of what its last layers take (Llama 4)."""
+
+    def value(config: Any) -> int:
+        owner = _at(config, part.rstrip("."))
+        return round(owner.intermediate_size * owner.pixel_shuffle_ratio**2)
+
+    return _Determined(f"{part}hidden_size", value, "intermediate_size * pixel_shuffle_ratio ** 2")
+
+
+def _of_sections(section: tuple[int, ...], of: str) -> str:
+    return f"since the model's mrope_section, {' + '.join(map(str, section))}, is half of {of}"
 
 
 def _from_vocabulary(name: str, value: Callable[[tuple[str, ...]], int]) -> _Determined:
@@ -163,11 +211,23 @@ _KEY_VALUE_HEADS = _Determined(
     "num_attention_heads, what transformers documents for it",
 )
 
+# The sections with which models divide a rotary embedding whose config does not say.
+_GLM_SECTION = (8, 12, 12)
+_QWEN3_SECTION = (24, 20, 20)
+_GLM_ROPE = (_rotated_share(_GLM_SECTION, "text_config."),)
+
 # model type -> what its default config leaves no choice in
 _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
     {
         "chameleon": (_image_vocabulary(_chameleon_tokens),),
         "cosmos3_omni": _TOWER,
+        "deepseek_ocr2_vision": (
+            _Determined(
+                "encoder_config.hidden_size",
+                lambda config: config.sam_config.downsample_channels[-1],
+                "the width of what SAM makes (sam_config.downsample_channels)",
+            ),
+        ),
         "emu3": (_image_vocabulary(_emu3_tokens),),
         "esm": (
             _from_vocabulary("vocab_size", len),
@@ -175,13 +235,29 @@ _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
             _from_vocabulary("mask_token_id", lambda tokens: tokens.index("<mask>")),
         ),
         "exaone4_5": _TOWER,
+        "glm46v": _GLM_ROPE,
+        "glm4v": _GLM_ROPE,
+        "glm4v_moe": (_rotated_head(_GLM_SECTION, "text_config."),),
+        "glm4v_moe_text": (_rotated_head(_GLM_SECTION),),
+        "glm4v_text": (_rotated_share(_GLM_SECTION),),
+        "glm5_next": _TOWER,
+        "glm_image": _GLM_ROPE,
+        "glm_image_text": (_rotated_share(_GLM_SECTION),),
         "glm_ocr": _TOWER,
+        "glmga": _GLM_ROPE,
         "granite_speech": _SPEECH,
         "granite_speech_plus": _SPEECH,
         "hunyuan_v1_dense": (_head_dim(),),
         "hunyuan_v1_moe": (_head_dim(),),
         "hunyuan_vl": (_head_dim("text_config."),),
         "hunyuan_vl_text": (_head_dim(),),
+        "llama4": (
+            _merged_width("vision_config."),
+            _as_wide_as(
+                "vision_config.vision_output_dim", "vision_config.projector_output_dim", "the vision tower"
+            ),
+        ),
+        "llama4_vision_model": (_merged_width(),),
         "ministral": (_head_dim(),),
         "molmo2": (_as_wide_as("adapter_config.text_hidden_size", _TEXT, "the language model"),),
         "moonshine_streaming": (_KEY_VALUE_HEADS,),
@@ -192,11 +268,19 @@ _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
         "qwen3_5": _TOWER,
         "qwen3_5_moe": _TOWER,
         "qwen3_asr": (_as_wide_as("audio_config.output_dim", _TEXT, "the language model"),),
+        "qwen3_omni_moe_text": (_rotated_head(_QWEN3_SECTION),),
         "qwen3_vl": _TOWER,
         "qwen3_vl_moe": _TOWER,
         "t5gemma2_decoder": (_in_whole("dropout_rate", "t5gemma2", "decoder"),),
         "t5gemma2_encoder": (_in_whole("text_config.dropout_rate", "t5gemma2", "encoder.text_config"),),
         "t5gemma2_text": (_in_whole("dropout_rate", "t5gemma2", "encoder.text_config"),),
+        "uvdoc": (
+            _Determined(
+                "backbone_config.out_features",
+                lambda config: list(config.backbone_config.stage_names[1:]),
+                "all stages, of which the model takes one result each",
+            ),
+        ),
         "vitmatte": (
             _listed("fusion_hidden_sizes"),
             _listed("convstream_hidden_sizes"),

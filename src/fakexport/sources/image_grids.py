@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,10 +22,14 @@ from fakexport.sources.source_error import SourceError, first_line
 
 GRID = "image_grid_thw"
 _MERGE_SIZES = "image_merge_sizes"
+_COUNTS = "images_per_sample"
 TOWER_GRID = "grid_thw"
 
 # Towers to which the model around them passes all patches as a batch of one.
 _IN_ONE_BATCH = frozenset({"paddleocr_vl_vision"})
+
+# Towers with a 2-D convolution that take flat patches all the same.
+_FLAT = frozenset({"hunyuan_vl_vision"})
 
 # What of a grid is fixed in a program that reads it: also the lengths, whose number depends on its values.
 _FIXED = ("grid_thw", "merge_sizes", "cu_seqlens")
@@ -44,6 +49,8 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
     Raises:
         Underivable: The tower does not say how it cuts images into patches, or takes more than a grid.
     """
+    if _COUNTS in request.parameters:
+        raise Underivable(f"{GRID} is not enough: {_COUNTS} counts the images to make with it (GLM-Image)")
     tower = _tower(request.module)
     patch = _number(tower, request, "patch_size")
     merge = _merge(tower, request)
@@ -242,12 +249,16 @@ def _patch_shape(tower: nn.Module, patch: int) -> tuple[int, ...]:
     """Return the shape of one patch as the tower's first layer takes it: flat, or an image for a 2-D
     convolution.
     """
-    first = next((part for part in tower.modules() if isinstance(part, (nn.Linear, *_CONVOLUTIONS))), None)
+    layers = [part for part in tower.modules() if isinstance(part, (nn.Linear, *_CONVOLUTIONS))]
+    # Qwen 3 Omni's tower has layers that merge patches before the one that takes them.
+    first = next((part for part in layers if isinstance(part, nn.Conv3d)), next(iter(layers), None))
     match first:
         case nn.Conv3d():
             return (first.in_channels * first.kernel_size[0] * patch * patch,)
         case nn.Conv2d():
-            return (first.in_channels, patch, patch)
+            shape = (first.in_channels, patch, patch)
+            is_flat = getattr(getattr(tower, "config", None), "model_type", None) in _FLAT
+            return (math.prod(shape),) if is_flat else shape
         case nn.Linear():
             return (first.in_features,)
     raise Underivable("the vision tower has no layer that takes patches")

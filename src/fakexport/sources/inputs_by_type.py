@@ -51,6 +51,11 @@ def _bins_first(request: InputRequest) -> torch.Tensor:
     return request.floats(request.batch, request.setting("mel_dim"), 2 * FRAMES)
 
 
+def _codes_of_frames(request: InputRequest) -> torch.Tensor:
+    """Return the codes of a sound, each of which becomes several frames."""
+    return request.ids(request.batch, 2 * FRAMES // request.setting("repeats"))
+
+
 def _noisy_block(request: InputRequest) -> torch.Tensor:
     return request.floats(request.batch, request.setting("block_size"), request.setting("hidden_size"))
 
@@ -98,6 +103,7 @@ _SPEECH = MappingProxyType({"hidden_states": of_width("input_dim", steps=2 * FRA
 INPUTS_BY_TYPE: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
     {
         "blt_local_encoder": {"num_patches": lambda request: request.sequence, "patch_ids": _steps},
+        "blt_global_transformer": {"inputs_embeds": of_width("hidden_size")},
         "bridgetower_vision_model": {"image": image},
         "decision_transformer": {
             "states": of_width("state_dim"),
@@ -125,6 +131,10 @@ INPUTS_BY_TYPE: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
             "num_options": lambda request: request.ids(1, 1, value=2),
             "question_type_ids": lambda request: request.ids(1, 1),
         },
+        "moshi_depth": {
+            "input_ids": lambda request: request.ids(request.batch, request.setting("num_codebooks")),
+            "last_hidden_state": of_width("input_size", steps=1),
+        },
         "muse_glimmer_assistant": {
             "noise_embeds": _noisy_block,
             "context_hidden_states": _layers_of_target,
@@ -136,6 +146,13 @@ INPUTS_BY_TYPE: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
             "mask": _all_frames,
         },
         "qwen2_5_omni_bigvgan": {"mel_spectrogram": _bins_first},
+        "qwen2_5_omni_dit": {
+            "hidden_states": of_width("mel_dim", steps=2 * FRAMES),
+            "condition_vector": of_width("mel_dim", steps=FRAMES),
+            "speaker_embedding": of_width("enc_emb_dim", steps=2 * FRAMES),
+            "quantized_code": _codes_of_frames,
+            "time_step": lambda request: request.floats(request.batch),
+        },
         # What the talker says of a frame, and the code that it chose of it.
         "qwen3_omni_moe_talker_code_predictor": {"inputs_embeds": of_width("hidden_size", steps=2)},
         "rag": {

@@ -57,10 +57,18 @@ def test_a_config_that_contradicts_itself_is_named(model_type, role, clause):
 
 
 # Of each kind of rule one: what transformers documents; a width that another setting has; what it knows of a
-# vocabulary; what the whole type sets in its part; what a list is added to.
+# vocabulary; what the whole type sets in its part; what a list is added to; what the model's own code says of
+# its positions.
 DETERMINED = {
     "hunyuan_v1_dense": {"head_dim": (None, 128)},
     "nemotron": {"num_key_value_heads": (None, 48)},
+    "glm4v": {"text_config.rope_parameters.partial_rotary_factor": (None, 0.5)},
+    "glm4v_moe_text": {"head_dim": (None, 128)},
+    "llama4": {
+        "vision_config.hidden_size": (768, 1408),
+        "vision_config.vision_output_dim": (7680, 4096),
+    },
+    "deepseek_ocr2_vision": {"encoder_config.hidden_size": (4096, 896)},
     "qwen2_vl": {"vision_config.hidden_size": (3584, 8192)},
     "qwen3_vl": {"vision_config.out_hidden_size": (3584, 4096)},
     "granite_speech": {"projector_config.encoder_hidden_size": (1408, 1024)},
@@ -76,7 +84,7 @@ DETERMINED = {
 
 def at(config, path):
     for name in path.split("."):
-        config = getattr(config, name, None)
+        config = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
     return config
 
 
@@ -93,6 +101,25 @@ def test_a_setting_that_leaves_no_choice_is_set_and_named(model_type):
         state = f"leaves {path} empty" if before is None else f"sets {path}={before}"
         (named,) = [each for each in sentences if f" {state}: {after} assumed, " in each]
         assert named in source.assumptions
+
+
+@pytest.mark.parametrize("part", ["glm4v_moe_text", "glm4v_text", "glm_image_text", "qwen3_omni_moe_text"])
+def test_the_sections_of_a_rotary_embedding_are_all_of_it(part):
+    """No config has the sections: the rule says what the model's code says."""
+    with torch.device("meta"):
+        model = resolve(f"hf:{part}").factory()
+
+    (rotary,) = [module for module in model.modules() if hasattr(module, "mrope_section")]
+    assert sum(rotary.mrope_section) == rotary.inv_freq.numel()
+
+
+@pytest.mark.parametrize(
+    ("whole", "part"),
+    [(name, "glm4v_text") for name in ("glm46v", "glm4v", "glmga")]
+    + [("glm4v_moe", "glm4v_moe_text"), ("glm_image", "glm_image_text")],
+)
+def test_a_whole_type_has_the_same_rotary_embedding_as_its_part(whole, part):
+    assert default_config(whole)[0].text_config.to_dict() == default_config(part)[0].to_dict()
 
 
 def test_the_codes_of_an_image_tokenizer_are_the_last_tokens_before_that_of_the_image():
@@ -114,8 +141,10 @@ def test_transformers_has_no_default_of_its_own_for_any_of_these_settings(model_
     assert set_what_is_determined(stock) == ()
 
 
-# hunyuan_vl needs axes for its positions too, t5gemma2_encoder another size of its images.
-RUN = [name for name in sorted(_RULES) if not name.startswith("hunyuan_vl") and name != "t5gemma2_encoder"]
+# hunyuan_vl needs axes for its positions too, t5gemma2_encoder another size of its images. The inputs of an
+# image are not derived for glm_image.
+LEFT = ("glm_image", "t5gemma2_encoder")
+RUN = [name for name in sorted(_RULES) if not name.startswith("hunyuan_vl") and name not in LEFT]
 
 
 @pytest.mark.parametrize("model_type", sampled(RUN, in_every_run=("vitmatte",)))
