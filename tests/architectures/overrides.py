@@ -211,6 +211,7 @@ OVERRIDES: Mapping[str, Settings] = {
     "glm_image_text": MROPE,
     "glm_ocr_text": MROPE,
     "glm4v_moe": {"text_config": HALF_MROPE},
+    "glm5_next": {"vision_config": {"out_hidden_size": 32}},
     "glmga": {"text_config": MROPE},
     "glmasr": {"audio_config": {"intermediate_size": 128}},
     "glm_image": {"text_config": MROPE},

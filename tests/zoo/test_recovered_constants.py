@@ -22,7 +22,6 @@ WITHOUT_REFERENCE = {
     "what it computes depends on values": """
         dbrx encodec led lightglue longcat_flash longformer mimi mimi_encoder openai_privacy_filter ovis2
         pocket_tts_audio_tokenizer_encoder reformer slanet superglue udop vilt""",
-    "transformers makes it a mask of a wrong size when it is traced": "informer",
     "inputs that it requires are not derived": """
         cosmos3_edge_vision fun_asr_nano_encoder glm5_next_vision hunyuan_vl_vision idefics kosmos-2 pi0
         siglip2""",
@@ -38,7 +37,7 @@ NO_PROGRAM = frozenset(("qwen3_asr",))
 # The grid that they read as numbers is fixed in the program; of a grid of tensors, stock torch makes none.
 NO_REAL_PROGRAM = frozenset(
     (
-        *("glm_image", "kimi_k25", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "muse_glimmer", "qwen4_exp"),
+        *("kimi_k25", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "muse_glimmer", "qwen4_exp"),
         "video_llama_3",
     )
 )

@@ -31,6 +31,7 @@ from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_
 from fakexport.sources.hub_model import HubModel, hub_model
 from fakexport.sources.kept_in_float32 import keep_in_float32
 from fakexport.sources.quantization import Quantization
+from fakexport.sources.shortened_sequences import shortened_sequences
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library, note_default_config
 from fakexport.sources.training_labels import labelled_inputs
@@ -257,6 +258,7 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         torchs_own,
         reset_model_state(module),
         normalized_heads(module),
+        shortened_sequences(module),
         empty_layers(),
         fp8_kernels(module),
         fbgemm_kernels(module),

@@ -204,6 +204,35 @@ def _first(result):
     return result if isinstance(result, torch.Tensor) else next(iter(result.values()))
 
 
+def test_an_encoder_that_shortens_its_sequence_gets_no_mask_that_fits_its_first_layer(tmp_path):
+    """Informer's attention draws the keys that it compares queries with."""
+    source = resolve(Architecture("informer", "", True).source(tmp_path).rstrip(":"))
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None).kwargs
+    inputs["past_values"].normal_()
+    bound = fe.bind(fe.export(source), module.state_dict()).module()
+
+    with torch.no_grad():
+        torch.manual_seed(0)
+        expected = module(**inputs)
+        torch.manual_seed(0)
+        found = bound(**inputs)
+
+    assert module.config.distil
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, atol=1e-5), name
+
+
+def test_an_image_that_needs_more_than_a_grid_is_omitted(tmp_path):
+    """GLM-Image counts the images to make with it, one grid of each. Eager mode fails on a grid per image."""
+    source = resolve(Architecture("glm_image", "", True).source(tmp_path).rstrip(":"))
+
+    inputs = source.example_inputs(source.factory(), "cpu", None)
+
+    assert "images_per_sample" in inputs.omitted["pixel_values"]
+    assert shapes(inputs) == {"input_ids": (2, 16), "attention_mask": (2, 16)}
+
+
 def test_the_bytes_of_a_part_are_patches_of_one(tmp_path):
     """The model around it gives it the patches, and a mask that is not an input."""
     source = resolve(Architecture("blt_local_encoder", "", True).source(tmp_path).rstrip(":"))
