@@ -16,6 +16,8 @@ def test_torch_traces_its_operator_in_bfloat16_alone() -> None:
     offs = torch.tensor([1, 4], dtype=torch.int32)
     assert torch.nn.functional.grouped_mm(torch.ones(4, 8), torch.ones(2, 8, 8), offs=offs).shape == (4, 8)
 
+    if torch.__version__ >= "2.15":
+        pytest.skip("traces it in float32 as well")
     words = r"Expected (inputs of BF16 type|mat_a to be BFloat16)"  # torch 2.13, 2.14
     with new_fake_mode(), pytest.raises(RuntimeError, match=words):
         torch.nn.functional.grouped_mm(torch.ones(4, 8), torch.ones(2, 8, 8), offs=torch.ones(2).int())

@@ -4,7 +4,7 @@ Fake mode remembers the sizes that an operator returned, and reserves memory for
 symbolic sizes, reserving computes products by way of sympy: the most expensive part of an operator that was
 seen before. Here the size of the memory is found out once for each entry. To write an entry down, stock torch
 makes one more result, of which it asks nothing that depends on sizes; here that one is empty. Results, guards
-and what is left out of the cache are those of stock torch. Seen on torch 2.13.
+and what is left out of the cache are those of stock torch. Seen on torch 2.13 and 2.15.
 
 Source: `torch/_subclasses/fake_tensor.py:FakeTensorMode._get_output_tensor_from_cache_entry,
 _get_output_info_for_cache_entry`, `torch/_subclasses/fake_impls.py:fast_detach`.
@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import no_python_dispatcher
-from torch._ops import OpOverload
 from torch._subclasses._fake_tensor_utils import _SymIntOutputStub
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 from torch.fx.experimental import proxy_tensor
@@ -43,14 +42,15 @@ def replacements() -> dict[tuple[Any, str], Callable[..., Any]]:
     detached: dict[int, CountedAnswer] = {}
     is_writing = [False]
 
-    def output(mode: FakeTensorMode, state: Any, entry: Any, key: Any, func: Any, args: Any) -> Any:
+    def output(mode: FakeTensorMode, state: Any, entry: Any, key: Any, *called: Any) -> Any:
+        args = called[-1]  # What was called comes before them, but on torch 2.15.
         if not _is_plain(entry.metadata):
-            return stock(mode, state, entry, key, func, args)
+            return stock(mode, state, entry, key, *called)
         if is_writing[0]:
             return fakes.new(mode, _empty(mode, entry.metadata), entry.metadata.device)
-        found = known.get(id(entry)) or known.setdefault(id(entry), _Entry.of(entry, func))
+        found = known.get(id(entry)) or known.setdefault(id(entry), _Entry.of(entry))
         if found.is_symbolic and mode.shape_env is None:
-            return stock(mode, state, entry, key, func, args)
+            return stock(mode, state, entry, key, *called)
         return fakes.new(mode, found.meta(mode, key, args), entry.metadata.device)
 
     def info(
@@ -105,11 +105,11 @@ class _Entry:
     state: tuple[Any, ...] | None = None
 
     @classmethod
-    def of(cls, entry: Any, func: Any) -> _Entry:
+    def of(cls, entry: Any) -> _Entry:
         metadata = entry.metadata
         numbers = (*metadata.shape, *metadata.stride, metadata.storage_offset)
         is_symbolic = any(isinstance(number, _SymIntOutputStub) for number in numbers)
-        return cls(entry, isinstance(func, OpOverload) and func.is_view, is_symbolic)
+        return cls(entry, entry.view_idx is not None, is_symbolic)
 
     def meta(self, mode: FakeTensorMode, key: Any, args: Any) -> torch.Tensor:
         """Return the sizes, strides and memory of one more result."""

@@ -1,4 +1,4 @@
-"""Making fake tensors without most of their constructor. Seen on torch 2.13.
+"""Making fake tensors without most of their constructor. Seen on torch 2.13 and 2.15.
 
 Source: `torch/_subclasses/fake_tensor.py:FakeTensor.__new__`.
 """
@@ -33,7 +33,8 @@ class NewFakes:
             mode: The mode of the new tensor.
             meta: Its sizes, strides, dtype and memory, on the device `meta`.
             device: Its device, with the index.
-            memory: A tensor in the memory that it gets instead.
+            memory: A tensor on `meta` in the memory that it gets instead, inside of
+                `in_kernel_invocation_manager(mode)`.
         """
         attributes = self._attributes.get((mode, device))
         if attributes is None or FakeTensorConfig.debug or export_config.detect_non_strict_fake_tensor_leaks:
