@@ -2,36 +2,43 @@
 
 Each model of a sweep that does not export is checked again. What its first finding prints is then done as far
 as a program can do it: an option is passed, a setting of the config is set, a line of the library is changed
-in memory, and in place of a published config, which a machine without the hub does not get, the small one of
-`tests/architectures` is taken. Counted apart: the model then exports, or the same line or another one stops
-it. Of a line that is changed, `values` says whether the program of the changed code computes on the CPU what
-the unchanged code does in eager mode.
+in a copy of its file, and in place of a published config, which a machine without the hub does not get, the
+small one of `tests/architectures` is taken. If another line stops it then, what that check prints is done as
+well. Counted apart: the model then exports, after how many steps, or the same line or another one stops it.
+Of lines that are changed, `values` says whether the program of the changed code computes on the CPU what the
+unchanged code does in eager mode.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
+import ast
 import json
 import multiprocessing
 import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
+
+from fakexport.diagnostics import source_text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 _TIMEOUT_S = 300
+_MOST_STEPS = 8
 # Settings that a fix names and a default config leaves empty, as published configs have them.
 _VALUES: dict[str, Any] = {
+    "class_order": list(range(25)),
     "class_thresholds": [0.5] * 25,
     "num_experts_per_tok": 6,
     "sliding_window": 512,
     "vision_start_token_id": 151652,
 }
+# Of an input that a function takes in place of what it computes: `cu_seqlens` of two samples.
+_DIMS = "3"
 # Larger models are not computed: their weights would not fit a small machine.
 _MOST_PARAMETERS = 600_000_000
 
@@ -53,48 +60,93 @@ def main() -> None:
             with asked.output.open("a") as file:
                 file.write(json.dumps(followed(source)) + "\n")
     found = [json.loads(line) for line in asked.output.read_text().splitlines()]
-    for (kind, outcome), count in sorted(Counter((row["kind"], row["outcome"]) for row in found).items()):
-        sys.stdout.write(f"{kind:12} {outcome:20} {count}\n")
+    counts = Counter((row["kind"], row["outcome"], len(row.get("steps", ()))) for row in found)
+    for (kind, outcome, steps), count in sorted(counts.items()):
+        sys.stdout.write(f"{kind:12} {outcome:20} after {steps} {count}\n")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A check.
+
+    Args:
+        source: The model.
+        dtype: The option.
+        inputs: As `--input` takes them.
+        edits: Text of changed files of the library, by path from `site-packages` on.
+    """
+
+    source: str
+    dtype: str = "bfloat16"
+    inputs: tuple[str, ...] = ()
+    edits: tuple[tuple[str, str], ...] = ()
 
 
 def followed(source: str) -> dict[str, Any]:
-    """Return what a model's check prints first, the kind of that fix, and what became of following it."""
-    before = _apart(_check, source)
-    fix = before.get("fix", "")
-    kind, change = _way(source, fix, before)
-    row = {"source": source, "kind": kind, "fix": fix, "code": before.get("code")}
-    if before.get("is_clean"):
-        return {**row, "kind": "exports", "outcome": "nothing to fix"}
-    if change is None:
-        return {**row, "outcome": "not followed"}
-    after = _apart(_check, *change)
-    is_other = (after.get("code"), after.get("place")) != (before.get("code"), before.get("place"))
-    if after.get("code") in ("out of time", "killed"):
-        return {**row, "outcome": after["code"]}
-    outcome = "exports" if after.get("is_clean") else "another problem" if is_other else "the same problem"
-    if outcome == "exports" and kind == "code":
-        row["values"] = _apart(_values, source, change[-1]).get("values", "not computed")
-    return {**row, "outcome": outcome, "after": after}
+    """Return what a model's check prints first, the kind of that fix, and what became of following it.
+
+    What the next check prints is followed too, until the model exports or nothing more can be done. Where a
+    full size takes too long, the small config of the type is taken: `size` says so.
+    """
+    row = _followed(source, _Asked(source))
+    if row["outcome"] == "out of time" and row["kind"] == "code" and (small := _small(source)) is not None:
+        again = _followed(source, _Asked(small))
+        if again["code"] == row["code"]:
+            return {**again, "size": "small"}
+    return row
 
 
-def _way(source: str, fix: str, before: dict[str, Any]) -> tuple[str, tuple[Any, ...] | None]:
-    """Return the kind of a fix, and the arguments of the check that follows it; None where none can."""
+def _followed(source: str, asked: _Asked) -> dict[str, Any]:
+    found = _apart(_check, asked)
+    row = {"source": source, "code": found.get("code"), "kind": "exports", "fix": found.get("fix", "")}
+    if found.get("is_clean"):
+        return {**row, "outcome": "nothing to fix"}
+    steps: list[str] = []
+    while True:
+        kind, change = _way(asked, found)
+        if not steps:
+            row["kind"] = kind
+        if change is None or len(steps) == _MOST_STEPS:
+            return {
+                **row,
+                "outcome": "another problem" if steps else "not followed",
+                "steps": steps,
+                "after": found,
+            }
+        before, asked = found, change
+        found = _apart(_check, asked)
+        steps.append(kind)
+        row["steps"] = steps
+        if found.get("code") in ("out of time", "killed"):
+            return {**row, "outcome": found["code"]}
+        if found.get("is_clean"):
+            row["outcome"] = "exports"
+            return {**row, "values": _values(source, asked)} if asked.edits else row
+        if (found.get("code"), found.get("place")) == (before.get("code"), before.get("place")):
+            return {**row, "outcome": "the same problem", "after": found}
+
+
+def _way(asked: _Asked, found: dict[str, Any]) -> tuple[str, _Asked | None]:
+    """Return the kind of a fix, and the check that follows it; None where none can."""
+    fix = found.get("fix", "")
     if fix.startswith("no fix is known"):
         return "none known", None
     if "`--dtype float32`" in fix:
-        return "dtype", (source, "float32")
-    if "published model" in fix and (small := _small(source)) is not None:
-        return "config", (small,)
-    if found := re.search(r'set `"?(\w+)"?(?:: "(\w+)")?` in the config', fix):
-        value = found[2] or _VALUES.get(found[1])
-        return "setting", None if value is None else (_with_setting(source, found[1], value),)
+        return "dtype", replace(asked, dtype="float32")
+    if "published model" in fix and asked == _Asked(asked.source) and (small := _small(asked.source)):
+        return "config", _Asked(small)
+    if setting := re.search(r'set `"?(\w+)"?(?:: "(\w+)")?` in the config', fix):
+        value = setting[2] or _VALUES.get(setting[1])
+        kind = "config" if fix.startswith("pass the config") else "setting"
+        if value is not None:
+            return kind, replace(asked, source=_with_setting(asked.source, setting[1], value))
+    if specs := re.findall(r"--input '([^']+)'", fix):
+        return "inputs", replace(asked, inputs=tuple(spec.replace("DIMS", _DIMS) for spec in specs))
     if "published model" in fix:
         return "config", None
-    if specs := re.findall(r"--input '([^']+)'", fix):
-        return "inputs", (source, "bfloat16", specs)
-    if (edit := _edit(fix, before)) is not None:
-        return "code", (source, "bfloat16", (), (before["path"], edit))
-    return ("install" if "pip install" in fix else "other"), None
+    if (text := _edit(fix, found)) is not None:
+        return "code", replace(asked, edits=(*(e for e in asked.edits if e[0] != text[0]), text))
+    return ("install" if "pip install" in fix or fix.startswith("install ") else "other"), None
 
 
 def _small(source: str) -> str | None:
@@ -115,17 +167,20 @@ def _small(source: str) -> str | None:
 
 
 def _with_setting(source: str, name: str, value: Any) -> str:
-    """Return the source of the default config with a setting: where one has it, else in the outermost."""
+    """Return the source of a config with a setting: where one has it, else in the outermost."""
     from transformers import CONFIG_MAPPING
 
-    model_type = source.removeprefix("hf:")
-    settings = json.loads(CONFIG_MAPPING[model_type]().to_json_string(use_diff=False))
+    path, _, suffix = source.removeprefix("hf:").partition(":")
+    if path.endswith(".json"):
+        settings = json.loads(Path(path).read_text())
+    else:
+        settings = json.loads(CONFIG_MAPPING[path]().to_json_string(use_diff=False)) | {"model_type": path}
     owners = [each for each in _dictionaries(settings) if name in each] or [settings]
     for owner in owners:
         owner[name] = value
-    path = Path(tempfile.mkdtemp(prefix="fakexport-fixes-")) / "config.json"
-    path.write_text(json.dumps({**settings, "model_type": model_type}))
-    return f"hf:{path}"
+    changed = Path(tempfile.mkdtemp(prefix="fakexport-fixes-")) / "config.json"
+    changed.write_text(json.dumps(settings))
+    return f"hf:{changed}" + (f":{suffix}" if suffix else "")
 
 
 def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
@@ -135,74 +190,125 @@ def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
             yield from _dictionaries(inner)
 
 
-def _values(source: str, edit: tuple[str, str]) -> dict[str, Any]:
-    """Return whether the program of a changed line computes what the code did before, in float32."""
+def _values(source: str, asked: _Asked) -> str:
+    """Return whether the program of changed code computes on the CPU what the code did before, in float32."""
+    smaller = [source, *([_small(source)] if _small(source) else [])]
+    for each in [asked.source, *smaller] if asked.source.endswith(".json") else smaller:
+        changed = replace(asked, source=each, dtype="float32")
+        expected = _apart(_outputs, replace(changed, edits=()), False)
+        if "values" in expected:
+            found = _apart(_outputs, changed, True)
+            return _compared(expected["values"], found["values"]) if "values" in found else f"none: {found}"
+    return f"not computed: {expected}"
+
+
+def _outputs(asked: _Asked, is_program: bool) -> dict[str, Any]:
+    """Return what a model computes of random inputs, in eager mode or as a program, as lists of numbers."""
     import torch
 
     import fakexport as fe
     from fakexport.sources import resolve
 
+    _exchange(asked.edits)
     torch.manual_seed(0)
-    made = resolve(source)
+    made = resolve(asked.source)
     with torch.device("meta"):
         count = sum(each.numel() for each in made.factory().parameters())
     if count > _MOST_PARAMETERS:
-        return {"values": "not computed: too large"}
-    module = made.factory()
+        return {"code": "too large"}
+    module = made.factory().eval()
     inputs = made.example_inputs(module, "cpu", None).kwargs
     for value in inputs.values():
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             value.normal_()
-    with torch.no_grad():
-        expected = module(**inputs)
-        _exchange(*edit)
-        found = fe.bind(fe.export(source, target="cpu"), module.state_dict()).module()(**inputs)
-    pairs = zip(
-        *(
-            torch.utils._pytree.tree_leaves(dict(each) if isinstance(each, dict) else each)
-            for each in (expected, found)
-        ),
-        strict=True,
-    )
-    is_close = all(
-        not isinstance(one, torch.Tensor)
-        or (one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True))
-        for one, other in pairs
-    )
-    return {"values": "equal" if is_close else "different"}
+    try:
+        with torch.no_grad():
+            if is_program:
+                program = fe.export(asked.source, target="cpu")
+                result = fe.bind(program, module.state_dict()).module()(**inputs)
+            else:
+                result = module(**inputs)
+    except Exception as error:
+        return {"code": f"{type(error).__name__}: {error}"[:200]}
+    leaves = torch.utils._pytree.tree_leaves(dict(result) if isinstance(result, dict) else result)
+    return {"values": [each.float().numpy() for each in leaves if isinstance(each, torch.Tensor)]}
 
 
-def _edit(fix: str, before: dict[str, Any]) -> str | None:
-    """Return the text of the file with the marked place changed as the fix says."""
-    if "path" not in before or before.get("column") is None:
+def _compared(expected: list[Any], found: list[Any]) -> str:
+    import numpy as np
+
+    is_close = len(expected) == len(found) and all(
+        one.shape == other.shape and np.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+        for one, other in zip(expected, found, strict=True)
+    )
+    return "equal" if is_close else "different"
+
+
+def _edit(fix: str, found: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the path of the marked file and its text as the fix says."""
+    if "path" not in found or found.get("column") is None:
         return None
-    lines = Path(before["path"]).read_text().splitlines(keepends=True)
-    line = lines[before["line"] - 1]
-    indent = re.match(r"\s*", line)[0]  # type: ignore[index]
-    if found := re.search(r"set `(\w+ = (?:True|False))` before", fix):
-        line = f"{indent}{found[1]}\n{line}"
-    elif (found := re.search(r"write `(True|False)` in its place", fix)) or (
-        found := re.search(r"leave the check of its arguments out: `(.+)`$", fix)
+    text = Path(found["path"]).read_text()
+    lines = text.splitlines(keepends=True)
+    number = found["line"] - 1
+    line = lines[number]
+    start, end = found["column"] - 1, found["end_column"] - 1
+    marked, indent = line[start:end], line[: len(line) - len(line.lstrip())]
+    statement = _statement(text, found["line"])
+    others: list[tuple[str, str]] = []
+    if (new := re.search(r"set `(\w+ = (?:True|False))` before", fix)) or (
+        new := re.search(r"before this line what always holds: `(torch\._check\(.+?\))`", fix)
     ):
-        line = line[: before["column"] - 1] + found[1] + line[before["end_column"] - 1 :]
-    elif found := re.search(r"while exporting: `(if .*:)`", fix):
-        line = f"{indent}{found[1]}\n"
+        first = statement.lineno - 1
+        indent = " " * statement.col_offset
+        lines[first] = f"{indent}{new[1]}\n{lines[first]}"
+    elif (new := re.search(r"write `(True|False)` in its place", fix)) or (
+        new := re.search(r"leave the check of its arguments out: `(.+)`$", fix)
+    ):
+        lines[number] = line[:start] + new[1] + line[end:]
+    elif new := re.search(r"index with a tensor in place of .*: `(.+)`$", fix):
+        old = marked.partition(" = ")[0]
+        lines[number] = line[:start] + marked.replace(old, new[1], 1) + line[end:]
+    elif new := re.search(r"while exporting[^`]*: `(if .*:)`", fix):
+        lines[number] = f"{indent}{new[1]}\n"
     elif fix.startswith("remove the condition"):
-        line = f"{indent}if True:\n"
+        lines[number] = f"{indent}if True:\n"
+    elif new := re.search(r"remove this line, and write `(.+)` in place of `(.+)`$", fix):
+        lines[number] = f"{indent}pass\n"
+        others = [(new[2], new[1])]
+    elif new := re.search(r"every index, with `([^`]+)` in place of `([^`]+)`", fix.replace("possible ", "")):
+        lines[number] = line[:start] + marked.replace(new[2], new[1], 1) + line[end:]
+        others = [(old, own) for own, old in re.findall(r"and `([^`]+)` in place of `([^`]+)`", fix)]
     else:
         return None
-    return "".join([*lines[: before["line"] - 1], line, *lines[before["line"] :]])
+    function = _statement(text, found["line"], ast.FunctionDef)
+    for old, own in others:
+        for at in range(function.lineno - 1, function.end_lineno or 0):
+            lines[at] = lines[at].replace(old, own)
+    return _inside(found["path"]), "".join(lines)
 
 
-def _check(
-    source: str, dtype: str = "bfloat16", inputs: Any = (), edit: tuple[str, str] | None = None
-) -> dict[str, Any]:
+def _inside(path: str) -> str:
+    """Return the path of a file of a library from `site-packages` on."""
+    return path.rpartition("/site-packages/")[2]
+
+
+def _statement(text: str, line: int, kind: type[ast.stmt] = ast.stmt) -> Any:
+    """Return the innermost statement of a kind that a line is in."""
+    found = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, kind) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _check(asked: _Asked) -> dict[str, Any]:
     import fakexport as fe
 
-    if edit is not None:
-        _exchange(*edit)
     try:
-        report = fe.check(source, inputs=inputs, target="H100", dtype=dtype)
+        _exchange(asked.edits)
+        report = fe.check(asked.source, inputs=asked.inputs, target="H100", dtype=asked.dtype)
     except Exception as error:  # an error line has its fix behind the last colon
         return {"code": "refused", "place": str(error)[:200], "fix": str(error).rpartition(": ")[2]}
     findings = sorted(report.diagnostics, key=lambda each: (each.severity != "error", each.code != "FE104"))
@@ -214,32 +320,29 @@ def _check(
     if first.primary is not None:
         span = first.primary.span
         found |= {"path": span.path, "line": span.line, "column": span.column, "end_column": span.end_column}
-        found["place"] = f"{span.path}:{span.line}"
+        found["place"] = f"{Path(span.path).name}: {source_text(span)}"
     return found
 
 
-def _exchange(path: str, text: str) -> None:
-    """Give the functions of a file, which is imported, the code of another text of it."""
+def _exchange(edits: Iterable[tuple[str, str]]) -> None:
+    """Import modules of the library, each from a changed text of its file."""
     import importlib
+    import importlib.util
 
-    module = Path(path).resolve().relative_to(_site()).with_suffix("")
-    importlib.import_module(".".join(module.parts))
-    codes: dict[str, CodeType] = {}
-    pending = [compile(text, path, "exec")]
-    while pending:
-        code = pending.pop()
-        codes[code.co_qualname] = code
-        pending += [each for each in code.co_consts if isinstance(each, CodeType)]
-    for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
-        code = function.__code__
-        if code.co_filename == path and code.co_qualname in codes:
-            function.__code__ = codes[code.co_qualname]
-
-
-def _site() -> Path:
-    import torch
-
-    return Path(torch.__file__).resolve().parents[1]
+    for path, text in edits:
+        name = path.removesuffix(".py").replace("/", ".")
+        if name in sys.modules:
+            raise RuntimeError(f"{name} is imported before it can be changed")
+        package, _, last = name.rpartition(".")
+        changed = Path(tempfile.mkdtemp(prefix="fakexport-fixes-")) / "site-packages" / path
+        changed.parent.mkdir(parents=True)
+        changed.write_text(text)
+        specification = importlib.util.spec_from_file_location(name, changed)
+        module = importlib.util.module_from_spec(specification)  # type: ignore[arg-type]
+        parent = importlib.import_module(package)
+        sys.modules[name] = module
+        specification.loader.exec_module(module)  # type: ignore[union-attr]
+        setattr(parent, last, module)
 
 
 def _apart(function: Any, *args: Any) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
     python tools/zoo_page.py LIBRARY COMMIT sweep.json RUN.jsonl [AGAIN.jsonl] docs/zoo
     python tools/zoo_page.py LIBRARY COMMIT --rows sweep.json RUN.jsonl docs/zoo
+    python tools/zoo_page.py LIBRARY COMMIT --other OTHER.jsonl docs/zoo
 
 LIBRARY is that of `model_zoo.py`, COMMIT the source of fakexport that ran, `sweep.json` is that of
 `fakexport sweep-report --zoo`, RUN.jsonl its run, and AGAIN.jsonl the run of checks that were done a second
-time. With `--rows`, these are of some of the checks of the page, which replace what it says of them. The last
-argument is the folder.
+time. With `--rows`, these are of some of the checks of the page, which replace what it says of them. With
+`--other`, OTHER.jsonl is a run of some of them with another torch. It is kept next to the page, and compared
+with it each time that the page is written. The last argument is the folder.
 """
 
 from __future__ import annotations
@@ -90,6 +92,11 @@ model last, so those that ran are a sample."""
 def main() -> None:
     """Write the page and its JSON."""
     library, commit, *arguments = sys.argv[1:]
+    if arguments[0] == "--other":
+        run, folder = map(Path, arguments[1:])
+        _keep_other(_records(run), commit, folder, library)
+        _write(json.loads((folder / f"{library}.json").read_text(encoding="utf-8")), folder, library)
+        return
     is_rows = arguments[0] == "--rows"
     results, *runs, folder = map(Path, arguments[is_rows:])
     run, *again = (_records(path) for path in runs)
@@ -101,17 +108,76 @@ def main() -> None:
         zoo |= {"source": commit, "again": "\n".join(_again(run, each) for each in again)}
     if library == "transformers":
         zoo = _with_kinds(zoo)
+    page.write_text(_with_a_line_per_check(zoo), encoding="utf-8")
+    _write(zoo, folder, library)
+
+
+def _write(zoo: dict[str, Any], folder: Path, library: str) -> None:
+    others = [
+        _with_other(zoo, json.loads(path.read_text(encoding="utf-8")), path.name)
+        for path in sorted(folder.glob(f"{library}-torch-*.json"))
+    ]
     sections = [
         _head(zoo, library),
         zoo["again"],
         _reasons(zoo),
         _not_in_eager(zoo),
+        *others,
         _failing(zoo),
         _passing(zoo),
     ]
     text = "\n".join(section for section in sections if section)
     (folder / f"{library}.md").write_text(text, encoding="utf-8")
-    page.write_text(_with_a_line_per_check(zoo), encoding="utf-8")
+
+
+def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: str) -> None:
+    """Write down what a run with another torch says of each check, as a line of JSON for each."""
+    versions = run[0]["versions"]
+    kept = {
+        "source": commit,
+        "versions": versions,
+        "machine": run[0]["machine"],
+        "checks": [{name: each[name] for name in ("command", "status", "reason")} for each in run],
+    }
+    torch = ".".join(versions["torch"].split(".")[:2])
+    (folder / f"{library}-torch-{torch}.json").write_text(_with_a_line_per_check(kept), encoding="utf-8")
+
+
+def _outcome_text(result: dict[str, Any]) -> str:
+    return _cell(_clipped(result["reason"] or result["status"]))
+
+
+def _with_other(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
+    """Return what came out differently with another torch, of the checks that ran with both."""
+    first = {check["command"]: check for check in zoo["checks"] if check["results"][0] is not None}
+    pairs = [(first[each["command"]], each) for each in other["checks"] if each["command"] in first]
+    columns = [Counter(check["results"][0]["status"] for check, _ in pairs)]
+    columns.append(Counter(each["status"] for _, each in pairs))
+    differ = [
+        (check, each)
+        for check, each in pairs
+        if (check["results"][0]["status"], check["results"][0]["reason"]) != (each["status"], each["reason"])
+    ]
+    torches = [zoo["environments"][0]["versions"]["torch"], other["versions"]["torch"]]
+    text = (
+        f"{len(pairs)} of the models were run with torch {torches[1]} as well ([{name}]({name})), with the "
+        f"source of fakexport of commit {other['source']}: the first ones in the order of a digest of their "
+        f"names, so they are a sample. {len(pairs) - len(differ)} came out with the same status and reason."
+    )
+    counts = [
+        f"| {status} | {columns[0][status]} | {columns[1][status]} |"
+        for status in zoo["runs"][0]["counts"]
+        if columns[0][status] or columns[1][status]
+    ]
+    rows = [
+        f"| {_type(check)} | {_outcome_text(check['results'][0])} | {_outcome_text(each)} |"
+        for check, each in sorted(differ, key=lambda pair: _type(pair[0]))
+    ]
+    lines = ["## Two versions of torch", "", *textwrap.wrap(text, _WIDTH, break_on_hyphens=False), ""]
+    lines += [f"| status | torch {torches[0]} | torch {torches[1]} |", "|---|---|---|", *counts, ""]
+    if rows:
+        lines += [f"| model | torch {torches[0]} | torch {torches[1]} |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines)
 
 
 def _with_notes(zoo: dict[str, Any], run: list[dict[str, Any]]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ pytestmark = [
         ("hf:deepseek_v2", "FE202", "config"),
         ("hf:openai_privacy_filter", "FE301", "setting"),
         ("hf:tvp", "FE202", "inputs"),
+        ("hf:qwen3_asr_encoder", "FE203", "inputs"),
+        ("hf:switch_transformers", "FE208", "code"),
         ("hf:blt_patcher", "FE201", "code"),
         ("hf:longformer", "FE201", "code"),
     ],
@@ -36,6 +38,6 @@ def test_a_fix_of_each_kind_works(source, code, kind):
 
 
 def test_a_fix_that_is_not_known_is_not_followed():
-    found = followed("hf:udop")
+    found = followed("hf:informer")
 
     assert (found["kind"], found["outcome"]) == ("none known", "not followed")

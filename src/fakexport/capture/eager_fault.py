@@ -16,7 +16,7 @@ from fakexport.sources import InputSpec
 
 from .failure import CaptureFailure
 
-__all__ = ["raises_in_eager_mode", "runs_with_batch_of_one"]
+__all__ = ["named_inputs", "raises_in_eager_mode", "runs_with_batch_of_one"]
 
 _OF_FAKES = re.compile(
     r"DispatchKey|NotImplementedError|not allocated|FakeTensor|fake tensor|DynamicOutputShape|DataDependent"
@@ -69,7 +69,14 @@ def runs_with_batch_of_one(module: nn.Module, kwargs: Mapping[str, Any]) -> tupl
         first = {name: value[:1].clone() for name, value in tensors.items()}
     if _raised(module, (), first) is not None:
         return ()
-    return tuple(str(InputSpec.of(name, value)) for name, value in first.items())
+    return named_inputs(first)
+
+
+def named_inputs(kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return inputs as `NAME=DTYPE[DIMS]`; nothing where one of them is not a tensor."""
+    if not all(isinstance(value, torch.Tensor) for value in kwargs.values()):
+        return ()
+    return tuple(str(InputSpec.of(name, value)) for name, value in kwargs.items())
 
 
 def _raised(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception | None:

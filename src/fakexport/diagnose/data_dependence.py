@@ -101,7 +101,7 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE301").diagnostic(
         labels=labels_of(failure, f"`{expression}` needs to know the size{asked}" if expression else "here"),
         notes=torch_says(failure),
-        fix=Fix(size_repair(failure.culprit)),
+        fix=Fix(size_repair(failure.culprit, failure.culprit_locals)),
     )
 
 

@@ -39,6 +39,7 @@ from fakexport.diagnose.repairs import (
     NO_REPAIR,
     OF_CALL,
     OF_CONFIG,
+    PRECOMPUTED,
     empty_setting_repair,
     forward_repair,
 )
@@ -87,7 +88,16 @@ def diagnose_failure(
                 known = found[same]
                 fix = diagnostic.fix if problem.failure.call is not None else known.fix
                 found[same] = replace(known, count=max(known.count, diagnostic.count), fix=fix)
-    return tuple(_with_answer(each, exploration) for each in found)
+    inputs = exploration.inputs if exploration is not None else ()
+    return tuple(_with_inputs(_with_answer(each, exploration), inputs) for each in found)
+
+
+def _with_inputs(found: Diagnostic, inputs: tuple[str, ...]) -> Diagnostic:
+    """Return a finding whose fix is one more input with all the others, which `--input` asks for."""
+    if found.fix is None or not PRECOMPUTED.match(found.fix.message):
+        return found
+    others = "".join(f" --input '{spec}'" for spec in inputs)
+    return replace(found, fix=Fix(f"{found.fix.message}{others}"))
 
 
 def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:

@@ -8,7 +8,7 @@ from fakexport._torch.script_objects import held_script_object
 from fakexport.capture import CaptureFailure, ShardingChangesResult, TransformLost
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.observed_results import observed_results
-from fakexport.diagnose.repairs import general_repair
+from fakexport.diagnose.repairs import cast_repair, general_repair
 from fakexport.diagnose.skeleton import fake_class_skeleton, fake_kernel_skeleton
 from fakexport.diagnostics import Diagnostic, Fix, attribute_span, source_text
 from fakexport.rules import rule
@@ -132,7 +132,8 @@ def module_moved(failure: CaptureFailure) -> Diagnostic | None:
         labels=labels_of(failure, f"`{expression}` replaces weights" if expression else "here"),
         notes=torch_says(failure),
         fix=Fix(
-            general_repair(
+            cast_repair(failure.culprit, failure.culprit_locals)
+            or general_repair(
                 "create the module with that dtype and device in the constructor, and convert its input "
                 "instead: `self.norm(x.to(self.norm.weight.dtype))`",
                 failure.culprit,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from linecache import getlines
 from typing import Any
 
-from fakexport.diagnostics import Span, condition_at, is_formatted, source_text
+from fakexport.diagnostics import Span, condition_at, function_at, is_formatted, source_text
 
 _EXPERTS = 'set `"experts_implementation": "batched_mm"` in the config'
 _ITEM = (
@@ -111,11 +111,43 @@ def number_repair(span: Span | None) -> str:
             return f"compute it on the tensor, without `.item()`: `torch.{name}`"
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]):
             return f"use `{_text(value)}.{name}().item()` in place of Python's `{name}`"
+    if (given := _taken_as_it_is(span)) is not None:
+        return given
     if span is not None and is_formatted(span):
         return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
     return general_repair(
         "use a number that is known without the data: a configuration value or a shape", span
     )
+
+
+PRECOMPUTED = re.compile(r"pass `(\w+)`, which")
+
+
+def _taken_as_it_is(span: Span | None) -> str | None:
+    """Return which input to pass in place of what a function computes, where it returns that one if it is
+    passed; None where it takes none.
+    """
+    function = None if span is None else function_at(span)
+    for node in function.body if function is not None else ():
+        match node:
+            case ast.If(test=test, body=[ast.Return(value=ast.Name(id=returned))]) if function is not None:
+                popped = {
+                    part.target.id: _text(part.value.args[0]).strip("'\"")
+                    for part in ast.walk(test)
+                    if isinstance(part, ast.NamedExpr)
+                    and isinstance(part.value, ast.Call)
+                    and _text(part.value.func).endswith("kwargs.pop")
+                    and part.value.args
+                }
+                if returned not in popped:
+                    continue
+                key = popped[returned]
+                dtypes = re.findall(r"dtype=torch\.(\w+)", _text(function.body[-1]))
+                return (
+                    f"pass `{key}`, which `{function.name}` returns as it is, as an input of the program, in "
+                    f"addition to the others: --input '{key}={dtypes[-1] if dtypes else 'DTYPE'}[DIMS]'"
+                )
+    return None
 
 
 def index_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
@@ -139,8 +171,51 @@ def index_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
     return None
 
 
-def size_repair(span: Span | None) -> str:
-    """Return what to do where a size must be known."""
+def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
+    """Return how to call a module with cast or moved weights, in place of replacing them.
+
+    Args:
+        span: The line.
+        variables: The local variables of its frame.
+    Returns:
+        None where it is called otherwise than once with a value, or has more than weights to move.
+    """
+    expression, function = _expression(span), None if span is None else function_at(span)
+    match expression:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="self")) as module, attr=attr)
+        ):
+            text = _text(module)
+            moved = _text(
+                ast.Call(ast.Attribute(ast.Name("each"), attr), expression.args, expression.keywords)
+            )
+        case _:
+            return None
+    found = _value(module, variables)
+    if any(True for _ in getattr(found, "buffers", tuple)()):
+        return None
+    calls = [
+        node
+        for node in (ast.walk(function) if function is not None else ())
+        if isinstance(node, ast.Call) and _text(node.func) == text
+    ]
+    match calls:
+        case [ast.Call(args=[ast.expr() as value], keywords=[]) as call] if not isinstance(
+            value, ast.Starred
+        ):
+            weights = f"{{name: {moved} for name, each in {text}.named_parameters()}}"
+            better = f"torch.func.functional_call({text}, {weights}, {_text(value)})"
+            return f"remove this line, and write `{better}` in place of `{_text(call)}`"
+    return None
+
+
+def size_repair(span: Span | None, variables: Mapping[str, Any]) -> str:
+    """Return what to do where a size must be known.
+
+    Args:
+        span: The line.
+        variables: The local variables of its frame.
+    """
     expression = _expression(span)
     condition = None if span is None else condition_at(span)
     if (
@@ -153,22 +228,119 @@ def size_repair(span: Span | None) -> str:
             "before the comparison: `torch._check(n > 2)`; or count with a sum and choose with "
             "`torch.where`"
         )
+    match condition:
+        case ast.If(body=[ast.Continue()], orelse=[], test=ast.Compare(ops=[ast.Eq()])):
+            return (
+                "skip the check while exporting, where the rest of the loop adds nothing for a size of 0: "
+                f"`if not torch.compiler.is_exporting() and {_text(condition.test)}:`"
+            )
     if condition is not None:
-        opposite = (
-            _text(ast.UnaryOp(ast.Not(), condition.test)) if expression is None else _opposite(expression)
-        )
-        return f"if it is never true, state that: `torch._check({opposite})`; else mask with `torch.where`"
+        return f"{_one_way(expression or condition.test)}; if neither does, mask with `torch.where`"
     if isinstance(expression, (ast.ListComp, ast.Name)):
         loop = (
-            "loop over every possible index, `for i in range(number):`, where an index without rows adds "
-            "nothing"
+            _every_index(expression, span, variables)
+            if isinstance(expression, ast.Name) and span is not None
+            else None
         )
+        loop = f"loop over every possible index, {loop or '`for i in range(number):`'}, {_ADDS_NOTHING}"
         # Only these have another implementation; the setting changes nothing for others (LongCat-Flash).
         has_others = span is not None and "@use_experts_implementation" in "".join(getlines(span.path))
         return f"{_EXPERTS}, or {loop}" if has_others else loop
+    if isinstance(expression, ast.Compare):
+        return _one_way(expression)
     return general_repair(
         "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`", span
     )
+
+
+_ADDS_NOTHING = "where an index without rows adds nothing"
+
+
+def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> str | None:
+    """Return what a loop over the rows of `nonzero()` runs over in place of them: each index, with a row or
+    without; None where that cannot be said of the code.
+    """
+    function = function_at(span)
+    nodes = list(ast.walk(function)) if function is not None else []
+    loop = next((n for n in nodes if isinstance(n, ast.For) and n.iter.lineno == span.line), None)
+    made = [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and node.lineno < span.line
+        and [_text(target) for target in node.targets] == [rows.id]
+    ]
+    if loop is None or not made or not isinstance(loop.target, ast.Name) or _text(loop.iter) != rows.id:
+        return None
+    each = loop.target.id
+    match made[-1]:
+        case (
+            ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="nonzero"), args=[counted])
+            | ast.Call(func=ast.Attribute(value=counted, attr="nonzero"), args=[])
+        ):
+            number = f"range({_length(counted, variables)})"
+        case _:
+            return None
+    read, has_others = _reads(loop, each)
+    shape: tuple[Any, ...] = getattr(variables.get(rows.id), "shape", ())
+    is_number, is_row = len(shape) == 1, len(shape) == 2 and shape[1] == 1
+    if is_row and not any("item()" in text or text.startswith("int(") for text in read):
+        return f"with `[[i] for i in {number}]` in place of `{rows.id}`"
+    if is_number or (is_row and not has_others):
+        changed = "".join(f" and `{each}` in place of `{text}`" for text in sorted(read))
+        return f"with `{number}` in place of `{rows.id}`{changed}"
+    return None
+
+
+def _reads(loop: ast.For, name: str) -> tuple[set[str], bool]:
+    """Return how the body of a loop reads the number of a row, and whether it uses the row otherwise too."""
+    read, covered = set(), set()
+    nodes = [node for statement in loop.body for node in ast.walk(statement)]
+    for node in nodes:
+        if id(node) in covered:
+            continue
+        match node:
+            case (
+                ast.Call(
+                    func=ast.Name(id="int"), args=[ast.Call(func=ast.Attribute(value=value, attr="item"))]
+                )
+                | ast.Call(func=ast.Name(id="int"), args=[value])
+                | ast.Call(func=ast.Attribute(value=value, attr="item"))
+                | ast.Subscript(value=value, slice=ast.Constant(value=0))
+            ) if isinstance(value, ast.Name) and value.id == name:
+                read.add(_text(node))
+                covered |= {id(inner) for inner in ast.walk(node)}
+    return read, any(isinstance(n, ast.Name) and n.id == name and id(n) not in covered for n in nodes)
+
+
+def _length(counted: ast.expr, variables: Mapping[str, Any]) -> str:
+    """Return the number of elements of the vector whose nonzero elements are counted."""
+    match counted:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="torch"), attr="greater" | "gt" | "ne"), args=[of, _]
+        ):
+            return _length(of, variables)
+        case ast.Compare(left=of, comparators=[ast.Constant()]):
+            return _length(of, variables)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=of), attr="sum"), keywords=[ast.keyword("dim") as dims]
+        ):
+            # Of all dimensions but the first.
+            ndim = getattr(variables.get(of), "ndim", 0)
+            if ndim > 1 and sorted(map(int, re.findall(r"-?\d+", _text(dims.value)))) == list(
+                range(1 - ndim, 0)
+            ):
+                return f"{of}.shape[0]"
+    return f"{_text(counted)}.shape[0]"
+
+
+def _one_way(expression: ast.expr) -> str:
+    """Return how to say which way a condition on a size always goes; that nothing is empty comes first."""
+    ways = [_text(expression), _opposite(expression)]
+    if isinstance(expression, ast.Compare) and isinstance(expression.ops[0], ast.Eq):
+        ways.reverse()
+    first, second = (f"`torch._check({way})`" for way in ways)
+    return f"state before this line what always holds: {first}, or {second}"
 
 
 def _opposite(expression: ast.expr) -> str:

@@ -6,6 +6,7 @@ from fakexport.diagnostics.github import plain_body, render_github
 from fakexport.diagnostics.statement import (
     attribute_span,
     condition_at,
+    function_at,
     is_formatted,
     is_in_for,
     is_loop_test,
@@ -27,6 +28,7 @@ __all__ = [
     "check_headline",
     "condition_at",
     "fold",
+    "function_at",
     "is_formatted",
     "is_in_for",
     "is_loop_test",

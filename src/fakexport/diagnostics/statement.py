@@ -72,6 +72,14 @@ def condition_at(span: Span) -> ast.If | ast.IfExp | ast.While | ast.Assert | No
     return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
+def function_at(span: Span) -> ast.FunctionDef | None:
+    """Return the innermost function that the line is in."""
+    found = [
+        node for node in _source(span.path).functions if node.lineno <= span.line <= (node.end_lineno or 0)
+    ]
+    return max(found, key=lambda node: node.lineno, default=None)
+
+
 def is_formatted(span: Span) -> bool:
     """Return whether the place is an f-string or part of one.
 
@@ -167,6 +175,7 @@ class _Source:
     texts: list[ast.JoinedStr] = field(default_factory=list)
     comprehensions: list[_Comprehension] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
+    functions: list[ast.FunctionDef] = field(default_factory=list)
 
 
 def _source(path: str) -> _Source:
@@ -203,4 +212,6 @@ def _read(path: str) -> _Source:
             found.comprehensions.append(node)
         elif isinstance(node, ast.ClassDef):
             found.classes.append(node)
+        elif isinstance(node, ast.FunctionDef):
+            found.functions.append(node)
     return found

@@ -40,6 +40,7 @@ class Failing:
         init_after: The constructor with the fix followed, where the fix is there.
         is_same: Whether both compute the same in eager mode; not where the failing one raises there as well.
         target: What it is checked for.
+        problems: Codes of what is found after it.
     """
 
     code: str
@@ -52,6 +53,7 @@ class Failing:
     init_after: str | None = None
     is_same: bool = True
     target: str = "cpu"
+    problems: tuple[str, ...] = ()
 
     def source(self, *, repaired: bool) -> str:
         init = self.init if not repaired or self.init_after is None else self.init_after
@@ -235,15 +237,68 @@ CORPUS = {
     ),
     "rows of nonzero": Failing(
         "FE301",
-        "loop over every possible index, `for i in range(number):`",
+        "with `[[i] for i in range(F.one_hot(choice, 4).sum(0).shape[0])]` in place of `hit`, where",
         "out = torch.zeros_like(x)\nhit = F.one_hot(choice, 4).sum(0).nonzero()\nfor expert in hit:\n"
         "    index = expert[0]\n    rows = torch.where(choice == index)[0]\n"
         "    out.index_add_(0, rows, x[rows] @ self.weights[index])\nreturn out",
-        "out = torch.zeros_like(x)\nfor index in range(4):\n    rows = torch.where(choice == index)[0]\n"
+        "out = torch.zeros_like(x)\nhit = F.one_hot(choice, 4).sum(0).nonzero()\n"
+        "for expert in [[i] for i in range(F.one_hot(choice, 4).sum(0).shape[0])]:\n"
+        "    index = expert[0]\n    rows = torch.where(choice == index)[0]\n"
         "    out.index_add_(0, rows, x[rows] @ self.weights[index])\nreturn out",
         "torch.randn(6, 8), torch.tensor([0, 1, 1, 3, 0, 2])",
         "x, choice",
         "self.weights = nn.Parameter(torch.randn(4, 8, 8))",
+    ),
+    "experts of a dictionary": Failing(
+        "FE301",
+        "with `[[i] for i in range(mask.shape[0])]` in place of `hit`",
+        "out = torch.zeros_like(x)\nmask = F.one_hot(choice, 3).permute(2, 1, 0)\n"
+        "with torch.no_grad():\n    hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()\n"
+        "for i in hit:\n    place, row = torch.where(mask[i].squeeze(0))\n"
+        "    out.index_add_(0, row, self.experts[f'expert_{i[0]}'](x[row]))\nreturn out",
+        "out = torch.zeros_like(x)\nmask = F.one_hot(choice, 3).permute(2, 1, 0)\n"
+        "for i in [[i] for i in range(mask.shape[0])]:\n    place, row = torch.where(mask[i].squeeze(0))\n"
+        "    out.index_add_(0, row, self.experts[f'expert_{i[0]}'](x[row]))\nreturn out",
+        "torch.randn(6, 4), torch.tensor([[0, 1], [1, 1], [1, 0], [0, 0], [0, 1], [1, 0]])",
+        "x, choice",
+        "torch.manual_seed(0)\n"
+        "self.experts = nn.ModuleDict({f'expert_{i}': nn.Linear(4, 4) for i in range(3)})",
+    ),
+    "rows of nonzero, read as numbers": Failing(
+        "FE301",
+        "with `range((choice[:, None] == torch.arange(4)).sum(0).shape[0])` in place of `hit` "
+        "and `row` in place of `int(row.item())`",
+        "out = torch.zeros_like(x)\nhit = (choice[:, None] == torch.arange(4)).sum(0).nonzero()\n"
+        "for row in hit:\n    index = int(row.item())\n    rows = torch.where(choice == index)[0]\n"
+        "    out.index_add_(0, rows, x[rows] * index)\nreturn out",
+        "out = torch.zeros_like(x)\n"
+        "for row in range((choice[:, None] == torch.arange(4)).sum(0).shape[0]):\n    index = row\n"
+        "    rows = torch.where(choice == index)[0]\n"
+        "    out.index_add_(0, rows, x[rows] * index)\nreturn out",
+        "torch.randn(6, 8), torch.tensor([0, 1, 1, 3, 0, 1])",
+        "x, choice",
+        problems=("FE203",),
+    ),
+    "step without rows": Failing(
+        "FE301",
+        "`if not torch.compiler.is_exporting() and rows.numel() == 0:`",
+        "out = torch.zeros_like(x)\nfor i in range(4):\n    rows = torch.where(choice == i)[0]\n"
+        "    if rows.numel() == 0:\n        continue\n    out.index_add_(0, rows, x[rows] * i)\nreturn out",
+        "out = torch.zeros_like(x)\nfor i in range(4):\n    rows = torch.where(choice == i)[0]\n"
+        "    if not torch.compiler.is_exporting() and rows.numel() == 0:\n        continue\n"
+        "    out.index_add_(0, rows, x[rows] * i)\nreturn out",
+        "torch.randn(6, 8), torch.tensor([0, 1, 1, 3, 0, 1])",
+        "x, choice",
+    ),
+    "size in a part of an expression": Failing(
+        "FE301",
+        "state before this line what always holds: `torch._check(n > 1)`, or `torch._check(n <= 1)`",
+        "n = mask.nonzero().shape[0]\nis_many = n > 1 and self.training is False\n"
+        "return x * 2 if is_many else x",
+        "n = mask.nonzero().shape[0]\ntorch._check(n > 1)\nis_many = n > 1 and self.training is False\n"
+        "return x * 2 if is_many else x",
+        "torch.randn(8), torch.ones(8, dtype=torch.bool)",
+        "x, mask",
     ),
     "values of unique": Failing(
         "FE301",
@@ -357,11 +412,21 @@ CORPUS = {
     ),
     "module cast in forward": Failing(
         "FE208",
-        "`self.norm(x.to(self.norm.weight.dtype))`",
+        "remove this line, and write `torch.func.functional_call(self.norm, {name: each.to(x.dtype) "
+        "for name, each in self.norm.named_parameters()}, x)` in place of `self.norm(x)`",
         "self.norm.to(x.dtype)\nreturn self.norm(x)",
-        "return self.norm(x.to(self.norm.weight.dtype))",
+        "return torch.func.functional_call(self.norm, {name: each.to(x.dtype) for name, "
+        "each in self.norm.named_parameters()}, x)",
         "torch.randn(2, 6)",
         init="self.norm = nn.LayerNorm(6)",
+    ),
+    "module with buffers cast in forward": Failing(
+        "FE208",
+        "create the module with that dtype and device in the constructor",
+        "self.norm.to(x.dtype)\nreturn self.norm(x)",
+        "return self.norm(x)",
+        "torch.randn(2, 6, 4)",
+        init="self.norm = nn.BatchNorm1d(6).eval()",
     ),
     "counter": Failing(
         "FE903",

@@ -73,8 +73,8 @@ def test_the_failing_model_is_told_its_fix(name):
     report = checked(name, repaired=False)
 
     found = [(diagnostic.code, diagnostic.fix.message) for diagnostic in report.diagnostics]
-    assert [code for code, _ in found] == [CORPUS[name].code]
     file = written(name, repaired=False).name
+    assert [code for code, _ in found] == [CORPUS[name].code, *CORPUS[name].problems]
     assert CORPUS[name].fix.replace("{file}", file) in found[0][1]
 
 
@@ -100,6 +100,44 @@ def test_an_answer_is_named_only_where_a_trace_with_it_ended(tmp_path):
 
     assert found[0].code == "FE201"
     assert "for every input" not in found[0].fix.message
+
+
+PRECOMPUTED = """import torch
+from torch import nn
+
+
+def borders(lengths, kwargs):
+    if kwargs is not None and (found := kwargs.pop("borders", None)) is not None:
+        return found
+    made = [0]
+    for length in lengths:
+        made += [3] * (length // 3)
+    return torch.tensor(made).cumsum(-1, dtype=torch.int32)
+
+
+class Model(nn.Module):
+    def forward(self, x, lengths, **kwargs):
+        return x + borders(lengths, kwargs).sum()
+
+
+def factory():
+    return Model(), (), {"x": torch.ones(2, 6), "lengths": torch.tensor([3, 6])}
+"""
+
+
+def test_an_input_that_a_function_returns_as_it_is_is_named_with_all_others(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(PRECOMPUTED)
+
+    (found,) = fe.check(f"{path}:factory").diagnostics
+    specs = re.findall(r"--input '([^']+)'", found.fix.message)
+    after = fe.check(f"{path}:factory", inputs=[spec.replace("DIMS", "4") for spec in specs])
+
+    assert found.code == "FE203"
+    assert found.fix.message.startswith("pass `borders`, which `borders` returns as it is")
+    assert specs == ["borders=int32[DIMS]", "x=float32[2,6]", "lengths=int64[2]"]
+    assert after.is_clean
+    assert all(verdict.is_exportable for verdict in after.verdicts)
 
 
 LOWERED = """import torch
