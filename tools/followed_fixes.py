@@ -122,7 +122,7 @@ def _followed(source: str, asked: _Asked) -> dict[str, Any]:
         if found.get("is_clean"):
             row["outcome"] = "exports"
             return {**row, "values": _values(source, asked)} if asked.edits else row
-        if (found.get("code"), found.get("place")) == (before.get("code"), before.get("place")):
+        if all(found.get(part) == before.get(part) for part in ("code", "place", "fix")):
             return {**row, "outcome": "the same problem", "after": found}
 
 

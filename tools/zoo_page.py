@@ -95,7 +95,7 @@ def main() -> None:
     if arguments[0] == "--other":
         run, folder = map(Path, arguments[1:])
         _keep_other(_records(run), commit, folder, library)
-        _write(json.loads((folder / f"{library}.json").read_text(encoding="utf-8")), folder, library)
+        _write(_page_as_it_is(folder / f"{library}.json"), folder, library)
         return
     is_rows = arguments[0] == "--rows"
     results, *runs, folder = map(Path, arguments[is_rows:])
@@ -103,7 +103,7 @@ def main() -> None:
     zoo = _with_notes(json.loads(results.read_text(encoding="utf-8")), run)
     page = folder / f"{library}.json"
     if is_rows:
-        zoo = _replaced(json.loads(page.read_text(encoding="utf-8")), zoo, commit)
+        zoo = _replaced(_page_as_it_is(page), zoo, commit)
     else:
         zoo |= {"source": commit, "again": "\n".join(_again(run, each) for each in again)}
     if library == "transformers":
@@ -130,6 +130,13 @@ def _write(zoo: dict[str, Any], folder: Path, library: str) -> None:
     (folder / f"{library}.md").write_text(text, encoding="utf-8")
 
 
+def _page_as_it_is(path: Path) -> dict[str, Any]:
+    zoo: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "source" not in zoo:
+        sys.exit("the page is older than `--rows`, and its JSON lacks what that needs: write all of it")
+    return zoo
+
+
 def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: str) -> None:
     """Write down what a run with another torch says of each check, as a line of JSON for each."""
     versions = run[0]["versions"]
@@ -149,7 +156,13 @@ def _outcome_text(result: dict[str, Any]) -> str:
 
 def _with_other(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
     """Return what came out differently with another torch, of the checks that ran with both."""
-    first = {check["command"]: check for check in zoo["checks"] if check["results"][0] is not None}
+    torches = [zoo["environments"][0]["versions"]["torch"], other["versions"]["torch"]]
+    first = {
+        check["command"]: check
+        for check in zoo["checks"]
+        if (result := check["results"][0]) is not None
+        and zoo["environments"][result["environment"]]["versions"]["torch"] == torches[0]
+    }
     pairs = [(first[each["command"]], each) for each in other["checks"] if each["command"] in first]
     columns = [Counter(check["results"][0]["status"] for check, _ in pairs)]
     columns.append(Counter(each["status"] for _, each in pairs))
@@ -158,11 +171,11 @@ def _with_other(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
         for check, each in pairs
         if (check["results"][0]["status"], check["results"][0]["reason"]) != (each["status"], each["reason"])
     ]
-    torches = [zoo["environments"][0]["versions"]["torch"], other["versions"]["torch"]]
     text = (
-        f"{len(pairs)} of the models were run with torch {torches[1]} as well ([{name}]({name})), with the "
-        f"source of fakexport of commit {other['source']}: the first ones in the order of a digest of their "
-        f"names, so they are a sample. {len(pairs) - len(differ)} came out with the same status and reason."
+        f"{len(pairs)} of the models that ran with torch {torches[0]} were run with torch {torches[1]} as "
+        f"well ([{name}]({name})), with the source of fakexport of commit {other['source']}: the first ones "
+        "in the order of a digest of their names, so they are a sample. "
+        f"{len(pairs) - len(differ)} came out with the same status and reason."
     )
     counts = [
         f"| {status} | {columns[0][status]} | {columns[1][status]} |"
@@ -201,8 +214,6 @@ def _said(record: dict[str, Any]) -> dict[str, Any]:
 
 def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[str, Any]:
     """Return the results of a page with other ones of some of its checks."""
-    if "source" not in zoo:
-        sys.exit("the page is older than `--rows`, and its JSON lacks what that needs: write all of it")
     environments = list(zoo["environments"])
     changed = {}
     for check in rows["checks"]:
