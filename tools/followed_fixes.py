@@ -73,12 +73,14 @@ class _Asked:
         source: The model.
         dtype: The option.
         inputs: As `--input` takes them.
+        assume: As `--assume` takes them.
         edits: Text of changed files of the library, by path from `site-packages` on.
     """
 
     source: str
     dtype: str = "bfloat16"
     inputs: tuple[str, ...] = ()
+    assume: tuple[str, ...] = ()
     edits: tuple[tuple[str, str], ...] = ()
 
 
@@ -89,7 +91,11 @@ def followed(source: str) -> dict[str, Any]:
     full size takes too long, the small config of the type is taken: `size` says so.
     """
     row = _followed(source, _Asked(source))
-    if row["outcome"] == "out of time" and row["kind"] == "code" and (small := _small(source)) is not None:
+    if (
+        row["outcome"] == "out of time"
+        and row["kind"] in ("code", "assume")
+        and (small := _small(source)) is not None
+    ):
         again = _followed(source, _Asked(small))
         if again["code"] == row["code"]:
             return {**again, "size": "small"}
@@ -121,7 +127,7 @@ def _followed(source: str, asked: _Asked) -> dict[str, Any]:
             return {**row, "outcome": found["code"]}
         if found.get("is_clean"):
             row["outcome"] = "exports"
-            return {**row, "values": _values(source, asked)} if asked.edits else row
+            return {**row, "values": _values(source, asked)} if asked.edits or asked.assume else row
         if all(found.get(part) == before.get(part) for part in ("code", "place", "fix")):
             return {**row, "outcome": "the same problem", "after": found}
 
@@ -144,6 +150,8 @@ def _way(asked: _Asked, found: dict[str, Any]) -> tuple[str, _Asked | None]:
         return "inputs", replace(asked, inputs=tuple(spec.replace("DIMS", _DIMS) for spec in specs))
     if "published model" in fix:
         return "config", None
+    if assumed := re.findall(r"`--assume (\S+)`", fix):
+        return "assume", replace(asked, assume=(*asked.assume, *assumed))
     if (text := _edit(fix, found)) is not None:
         return "code", replace(asked, edits=(*(e for e in asked.edits if e[0] != text[0]), text))
     return ("install" if "pip install" in fix or fix.startswith("install ") else "other"), None
@@ -224,7 +232,7 @@ def _outputs(asked: _Asked, is_program: bool) -> dict[str, Any]:
     try:
         with torch.no_grad():
             if is_program:
-                program = fe.export(asked.source, target="cpu")
+                program = fe.export(asked.source, target="cpu", assume=asked.assume)
                 result = fe.bind(program, module.state_dict()).module()(**inputs)
             else:
                 result = module(**inputs)
@@ -308,7 +316,9 @@ def _check(asked: _Asked) -> dict[str, Any]:
 
     try:
         _exchange(asked.edits)
-        report = fe.check(asked.source, inputs=asked.inputs, target="H100", dtype=asked.dtype)
+        report = fe.check(
+            asked.source, inputs=asked.inputs, assume=asked.assume, target="H100", dtype=asked.dtype
+        )
     except Exception as error:  # an error line has its fix behind the last colon
         return {"code": "refused", "place": str(error)[:200], "fix": str(error).rpartition(": ")[2]}
     findings = sorted(report.diagnostics, key=lambda each: (each.severity != "error", each.code != "FE104"))

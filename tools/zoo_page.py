@@ -8,16 +8,19 @@ LIBRARY is that of `model_zoo.py`, COMMIT the source of fakexport that ran, `swe
 `fakexport sweep-report --zoo`, RUN.jsonl its run, and AGAIN.jsonl the run of checks that were done a second
 time. With `--rows`, these are of some of the checks of the page, which replace what it says of them. With
 `--other`, OTHER.jsonl is a run of some of them with another torch. It is kept next to the page, and compared
-with it each time that the page is written. The last argument is the folder.
+with it each time that the page is written; so is a run for another target or with sizes that vary, in whose
+checks `--target` or `--dynamic` differs. The last argument is the folder.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +117,10 @@ def main() -> None:
 
 def _write(zoo: dict[str, Any], folder: Path, library: str) -> None:
     others = [
-        _with_other(zoo, json.loads(path.read_text(encoding="utf-8")), path.name)
-        for path in sorted(folder.glob(f"{library}-torch-*.json"))
+        (_with_torch if "-torch-" in path.name else _with_way)(
+            zoo, json.loads(path.read_text(encoding="utf-8")), path.name
+        )
+        for path in sorted(folder.glob(f"{library}-*.json"))
     ]
     sections = [
         _head(zoo, library),
@@ -146,50 +151,95 @@ def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: s
         "machine": run[0]["machine"],
         "checks": [{name: each[name] for name in ("command", "status", "reason")} for each in run],
     }
+    page = json.loads((folder / f"{library}.json").read_text(encoding="utf-8"))
     torch = ".".join(versions["torch"].split(".")[:2])
-    (folder / f"{library}-torch-{torch}.json").write_text(_with_a_line_per_check(kept), encoding="utf-8")
+    known = {check["command"] for check in page["checks"]}
+    way = f"torch-{torch}" if run[0]["command"] in known else "-".join(_way(run[0]["command"]))
+    (folder / f"{library}-{way}.json").write_text(_with_a_line_per_check(kept), encoding="utf-8")
+
+
+def _way(command: str) -> list[str]:
+    """Return the target and the sizes of a check: `cpu` and `static`."""
+    words = shlex.split(command)
+    return [
+        words[words.index("--target") + 1],
+        words[words.index("--dynamic") + 1] if "--dynamic" in words else "static",
+    ]
 
 
 def _outcome_text(result: dict[str, Any]) -> str:
     return _cell(_clipped(result["reason"] or result["status"]))
 
 
-def _with_other(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
+def _with_way(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
+    """Return what came out differently for another target, or with sizes that vary."""
+    first = {check["source"]: check for check in _ran_with(zoo, other["versions"]["torch"])}
+    sources = [(each["command"].split()[2], each) for each in other["checks"]]
+    pairs = [(first[source], each) for source, each in sources if source in first]
+    target, sizes = _way(other["checks"][0]["command"])
+    option = f"--target {target}" + (f" --dynamic {sizes}" if sizes != "static" else "")
+    sample = (
+        ""
+        if len(pairs) == len(first)
+        else ": the first ones in the order of a digest of their names, parts of another model last"
+    )
+    text = (
+        f"{len(pairs)} of the models were checked with `{option}` as well ([{name}]({name})), with torch "
+        f"{other['versions']['torch']} and the source of fakexport of commit {other['source']}{sample}."
+    )
+    head = "## Sizes that vary" if sizes != "static" else f"## On the target {target}"
+    columns = [_options_text(pairs[0][0]["command"]), f"`{option}`"]
+    return _beside(head, text, columns, pairs)
+
+
+def _options_text(command: str) -> str:
+    target, sizes = _way(command)
+    return f"`--target {target}" + (f" --dynamic {sizes}`" if sizes != "static" else "`")
+
+
+def _ran_with(zoo: dict[str, Any], torch: str) -> Iterator[dict[str, Any]]:
+    """Yield the checks of the page that ran with a torch: timm is installed next to another one alone."""
+    for check in zoo["checks"]:
+        result = check["results"][0]
+        if result is not None and zoo["environments"][result["environment"]]["versions"]["torch"] == torch:
+            yield check
+
+
+def _with_torch(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
     """Return what came out differently with another torch, of the checks that ran with both."""
     torches = [zoo["environments"][0]["versions"]["torch"], other["versions"]["torch"]]
-    first = {
-        check["command"]: check
-        for check in zoo["checks"]
-        if (result := check["results"][0]) is not None
-        and zoo["environments"][result["environment"]]["versions"]["torch"] == torches[0]
-    }
+    first = {check["command"]: check for check in _ran_with(zoo, torches[0])}
     pairs = [(first[each["command"]], each) for each in other["checks"] if each["command"] in first]
-    columns = [Counter(check["results"][0]["status"] for check, _ in pairs)]
-    columns.append(Counter(each["status"] for _, each in pairs))
+    text = (
+        f"{len(pairs)} of the models that ran with torch {torches[0]} were run with torch {torches[1]} as "
+        f"well ([{name}]({name})), with the source of fakexport of commit {other['source']}: the first ones "
+        "in the order of a digest of their names, so they are a sample."
+    )
+    return _beside("## Two versions of torch", text, [f"torch {each}" for each in torches], pairs)
+
+
+def _beside(
+    head: str, text: str, columns: list[str], pairs: list[tuple[dict[str, Any], dict[str, Any]]]
+) -> str:
+    """Return a section: how many have each status in the page and in another run, and which differ."""
+    counts = [Counter(check["results"][0]["status"] for check, _ in pairs)]
+    counts.append(Counter(each["status"] for _, each in pairs))
     differ = [
         (check, each)
         for check, each in pairs
         if (check["results"][0]["status"], check["results"][0]["reason"]) != (each["status"], each["reason"])
     ]
-    text = (
-        f"{len(pairs)} of the models that ran with torch {torches[0]} were run with torch {torches[1]} as "
-        f"well ([{name}]({name})), with the source of fakexport of commit {other['source']}: the first ones "
-        "in the order of a digest of their names, so they are a sample. "
-        f"{len(pairs) - len(differ)} came out with the same status and reason."
-    )
-    counts = [
-        f"| {status} | {columns[0][status]} | {columns[1][status]} |"
-        for status in zoo["runs"][0]["counts"]
-        if columns[0][status] or columns[1][status]
-    ]
+    text += f" {len(pairs) - len(differ)} came out with the same status and reason."
+    statuses = dict.fromkeys(status for column in counts for status in column)
     rows = [
         f"| {_type(check)} | {_outcome_text(check['results'][0])} | {_outcome_text(each)} |"
         for check, each in sorted(differ, key=lambda pair: _type(pair[0]))
     ]
-    lines = ["## Two versions of torch", "", *textwrap.wrap(text, _WIDTH, break_on_hyphens=False), ""]
-    lines += [f"| status | torch {torches[0]} | torch {torches[1]} |", "|---|---|---|", *counts, ""]
+    lines = [head, "", *textwrap.wrap(text, _WIDTH, break_on_hyphens=False), ""]
+    lines += [f"| status | {columns[0]} | {columns[1]} |", "|---|---|---|"]
+    lines += [*(f"| {status} | {counts[0][status]} | {counts[1][status]} |" for status in statuses), ""]
     if rows:
-        lines += [f"| model | torch {torches[0]} | torch {torches[1]} |", "|---|---|---|", *rows, ""]
+        lines += [f"| model | {columns[0]} | {columns[1]} |", "|---|---|---|", *rows, ""]
     return "\n".join(lines)
 
 

@@ -113,7 +113,7 @@ def _rotated_share(section: tuple[int, ...], part: str = "") -> _Determined:
 
     def value(config: Any) -> float:
         owner = _at(config, part.rstrip("."))
-        return 2 * sum(section) * owner.num_attention_heads / owner.hidden_size
+        return float(2 * sum(section) * owner.num_attention_heads / owner.hidden_size)
 
     path = f"{part}rope_parameters.partial_rotary_factor"
     return _Determined(path, value, _of_sections(section, "what is rotated of a head"))
@@ -124,7 +124,7 @@ def _rotated_head(section: tuple[int, ...], part: str = "") -> _Determined:
 
     def value(config: Any) -> int:
         share = _at(config, f"{part}rope_parameters").get("partial_rotary_factor", 1)
-        return round(2 * sum(section) / share)
+        return int(round(2 * sum(section) / share))
 
     return _Determined(f"{part}head_dim", value, _of_sections(section, "what is rotated of it"))
 
@@ -134,7 +134,7 @@ def _merged_width(part: str = "") -> _Determined:
 
     def value(config: Any) -> int:
         owner = _at(config, part.rstrip("."))
-        return round(owner.intermediate_size * owner.pixel_shuffle_ratio**2)
+        return int(round(owner.intermediate_size * owner.pixel_shuffle_ratio**2))
 
     return _Determined(f"{part}hidden_size", value, "intermediate_size * pixel_shuffle_ratio ** 2")
 

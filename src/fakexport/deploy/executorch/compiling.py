@@ -21,6 +21,7 @@ from fakexport.program import UnboundProgram, devices_of_program, handed_on, unb
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
 from ..composed_program import composed
+from ..dropped_assertions import assertion_notes
 from ..object_findings import findings_of_objects
 from ..signature import InputTensor, Signature
 from .backend import Backend
@@ -84,7 +85,8 @@ def compile_executorch(
         tensors = _tensors(description)
         _fail(tuple(short_plans(tensors, planned_sizes(content, list(tensors)))))
         tell("calling it once with the ExecuTorch runtime")
-        notes = (*_notes(functional), *_tried(program, functional, backend, lowered))
+        dropped = tuple(assertion_notes(program, "ExecuTorch"))
+        notes = (*_notes(functional), *dropped, *_tried(program, functional, backend, lowered))
     with new_file(path) as file:
         write_checked(file, content)
     seconds = time.perf_counter() - begin

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,23 +13,17 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from fakexport.fake import is_fake
 from fakexport.history import value_of
 from fakexport.program import (
-    SourcePaths,
     derived_program,
-    graph_modules,
     has_value,
-    operator_name,
-    source_span,
 )
 
 from ..artifact import CompileFailure, DeployError
+from ..dropped_assertions import assertion_notes
 from ..object_findings import findings_of_objects
 from ..signature import Signature
 from .attention_masks import hide_altogether
 from .findings import findings_of_failure, findings_of_program
 
-_ASSERTIONS = frozenset(
-    {"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"}
-)
 _DRAWS = frozenset(
     (
         "Bernoulli",
@@ -180,11 +173,7 @@ def _free(name: str, ending: str, taken: set[str]) -> str:
 def _notes(program: ExportedProgram, model: Any) -> Iterator[str]:
     from onnx_ir.traversal import RecursiveGraphIterator
 
-    called = [node for module in graph_modules(program.graph_module) for node in module.graph.nodes]
-    if checks := [node for node in called if operator_name(node) in _ASSERTIONS]:
-        span = next((span for span in map(source_span, checks) if span is not None), None)
-        place = "" if span is None else f", as at {SourcePaths(Path.cwd()).shortened(span.path)}:{span.line}"
-        yield f"ONNX has no assertions: the program's assertions are dropped ({len(checks)}){place}"
+    yield from assertion_notes(program, "ONNX")
     if draws := sorted({node.op_type for node in RecursiveGraphIterator(model.graph)} & _DRAWS):
         yield f"the runtime that executes the file draws its own random numbers: {', '.join(draws)}"
 
