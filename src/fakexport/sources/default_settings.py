@@ -124,7 +124,8 @@ def _rotated_head(section: tuple[int, ...], part: str = "") -> _Determined:
 
     def value(config: Any) -> int:
         share = _at(config, f"{part}rope_parameters").get("partial_rotary_factor", 1)
-        return int(round(2 * sum(section) / share))
+        size: int = round(2 * sum(section) / share)
+        return size
 
     return _Determined(f"{part}head_dim", value, _of_sections(section, "what is rotated of it"))
 
@@ -134,7 +135,8 @@ def _merged_width(part: str = "") -> _Determined:
 
     def value(config: Any) -> int:
         owner = _at(config, part.rstrip("."))
-        return int(round(owner.intermediate_size * owner.pixel_shuffle_ratio**2))
+        width: int = round(owner.intermediate_size * owner.pixel_shuffle_ratio**2)
+        return width
 
     return _Determined(f"{part}hidden_size", value, "intermediate_size * pixel_shuffle_ratio ** 2")
 
