@@ -6,10 +6,11 @@
 
 LIBRARY is that of `model_zoo.py`, COMMIT the source of fakexport that ran, `sweep.json` is that of
 `fakexport sweep-report --zoo`, RUN.jsonl its run, and AGAIN.jsonl the run of checks that were done a second
-time. With `--rows`, these are of some of the checks of the page, which replace what it says of them. With
-`--other`, OTHER.jsonl is a run of some of them with another torch. It is kept next to the page, and compared
-with it each time that the page is written; so is a run for another target or with sizes that vary, in whose
-checks `--target` or `--dynamic` differs. The last argument is the folder.
+time. A check that a missing package stopped keeps what the page says of it. With `--rows`, these are of some
+of the checks of the page, which replace what it says of them. With `--other`, OTHER.jsonl is a run of some of
+them with another torch. It is kept next to the page, and compared with it each time that the page is written;
+so is a run for another target or with sizes that vary, in whose checks `--target` or `--dynamic` differs. The
+last argument is the folder.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ A check that was refused, or that did not run, counts as not passed.
 
 {counts}
 {rule}
-A check took {seconds} s on average, and {slowest} s at most, on a machine that was busy with other work, and
-{median} MiB of memory ({most} MiB at most).
+A check took {seconds} s on average, {slowest} s at most, and all of them {minutes} minutes, two at a time.
+They took {median} MiB of memory ({most} MiB at most).
 
 {environments}
 {commits}
@@ -109,6 +110,7 @@ def main() -> None:
         zoo = _replaced(_page_as_it_is(page), zoo, commit)
     else:
         zoo |= {"source": commit, "again": "\n".join(_again(run, each) for each in again)}
+        zoo = _with_kept(zoo, json.loads(page.read_text(encoding="utf-8")) if page.exists() else {})
     if library == "transformers":
         zoo = _with_kinds(zoo)
     page.write_text(_with_a_line_per_check(zoo), encoding="utf-8")
@@ -262,6 +264,19 @@ def _said(record: dict[str, Any]) -> dict[str, Any]:
     return {"assumed": [found[1] for text in sentences if (found := _ASSUMED.search(text))]}
 
 
+def _with_kept(zoo: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Return results with those of the page before, for checks that need what is installed elsewhere."""
+    stopped = {check["command"] for check in zoo["checks"] if check.get("eager") == _NO_PACKAGE}
+    rows = [
+        check
+        for check in before.get("checks", [])
+        if check["command"] in stopped and check.get("eager") != _NO_PACKAGE
+    ]
+    if not rows:
+        return zoo
+    return _replaced(zoo, {**before, "checks": rows}, f"{before['source']}, with timm")
+
+
 def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[str, Any]:
     """Return the results of a page with other ones of some of its checks."""
     environments = list(zoo["environments"])
@@ -271,7 +286,7 @@ def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[st
         if environment not in environments:
             environments.append(environment)
         result = {**check["results"][0], "environment": environments.index(environment)}
-        changed[check["command"]] = {**check, "results": [result], "commit": commit}
+        changed[check["command"]] = {**check, "results": [result], "commit": check.get("commit", commit)}
     checks = [changed.pop(check["command"], check) for check in zoo["checks"]]
     if changed:
         sys.exit(f"not on the page: {', '.join(changed)}")
@@ -349,6 +364,7 @@ def _head(zoo: dict[str, Any], library: str) -> str:
         without=_WITHOUT if library == "transformers" else "",
         seconds=round(sum(seconds) / len(found)),
         slowest=round(max(seconds)),
+        minutes=round(sum(result["seconds"] for result in found if not result["environment"]) / 120),
         median=peaks[len(peaks) // 2],
         most=peaks[-1],
         environments="\n".join(map(_environment, zoo["environments"])),
@@ -360,7 +376,7 @@ def _head(zoo: dict[str, Any], library: str) -> str:
 def _commits(zoo: dict[str, Any]) -> str:
     """Return of which commits the source was that ran."""
     again = Counter(check["commit"] for check in zoo["checks"] if "commit" in check)
-    more = "".join(f"; then {count} rows again with {commit}" for commit, count in again.items())
+    more = "".join(f"; {count} rows are of {commit}" for commit, count in again.items())
     lines = textwrap.wrap(f"The source of fakexport is of commit {zoo['source']}{more}.", _WIDTH - 2)
     return "\n".join([f"- {lines[0]}", *(f"  {line}" for line in lines[1:])])
 
@@ -441,8 +457,9 @@ def _first_error(record: dict[str, Any]) -> dict[str, Any] | None:
 _ASSUMED = re.compile(r"(?:default configuration (?:leaves|sets)|has no default) ((?!\w+_token_i)[\w.]+)")
 
 # What a check says, and why eager mode does not run the model then either. The first that fits counts.
+_NO_PACKAGE = "a package is not installed that it needs"
 _EAGER = (
-    (r"requires the \w+ library|No module named", "a package is not installed that it needs"),
+    (r"requires the \w+ library|No module named", _NO_PACKAGE),
     (r"it raises the same without fakexport", "transformers cannot build its default config"),
     (r"Config refuses it", "it has no default config"),
     (r"has no forward", "it has no `forward`: one calls methods of it, or its parts"),
