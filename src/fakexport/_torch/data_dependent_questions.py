@@ -52,6 +52,7 @@ class Question:
         low, high: Known bounds of an integer, or None.
         error: What stock torch raises.
         asking: The file of the code that asks, where nothing of torch is between that asks for itself.
+        environment: Of the trace.
     """
 
     expression: str
@@ -62,6 +63,7 @@ class Question:
     high: int | None
     error: RuntimeError
     asking: str | None
+    environment: ShapeEnv
 
 
 def answered_questions(
@@ -132,6 +134,7 @@ def _question(environment: ShapeEnv, expression: Any, error: RuntimeError, askin
         high=high,
         error=error,
         asking=asking,
+        environment=environment,
     )
 
 

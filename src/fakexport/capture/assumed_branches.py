@@ -139,6 +139,7 @@ class AssumedBranches:
     _bounds: dict[str, str] = field(default_factory=dict)
     _loops: dict[AssumedBranch, None] = field(default_factory=dict)
     _said: str = ""
+    _environment: object = None
 
     def answered(self) -> AbstractContextManager[None]:
         """Return the context around a trace in which the conditions have their answers."""
@@ -157,6 +158,10 @@ class AssumedBranches:
         if is_loop_test(span):
             self._loops[branch] = None
             return None
+        if question.environment is not self._environment:  # Another trace, with numbers of its own.
+            self._environment = question.environment
+            for kept in (self._asked, self._assertions, self._bounds):
+                kept.clear()
         self._asked.setdefault(branch, {})[span.column] = span
         shown = source_text(span) or question.expression
         self._said = (

@@ -233,3 +233,20 @@ def test_texts_are_read():
         parse_assumed(["b.py:4=True", "b.py:4=False"])
     with pytest.raises(InvalidValue, match="strict mode"):
         fe.export(lambda: None, strict=True, assume=["b.py:4=True"])
+
+
+def test_a_trace_that_is_made_again_counts_alone(written):
+    """A constant is read in a second trace, after the condition of the first."""
+    path = written("if x.sum() > 0 and self.step > 1:\n    return self.step * x\nreturn 2 * x")
+    path.write_text(
+        path.read_text().replace(
+            "        self.blocks =",
+            '        self.register_buffer("step", torch.tensor(3), persistent=False)\n        self.blocks =',
+        )
+    )
+
+    program = exported(path, f"model.py:{FIRST + 1}:12=True").module()
+
+    assert torch.equal(program(ONES), 3 * ONES)
+    with pytest.raises(RuntimeError, match="exported for inputs"):
+        program(NEGATIVE)
