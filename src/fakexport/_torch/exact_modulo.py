@@ -5,7 +5,7 @@ for every size, and the program then differs from eager mode without an error. F
 ValueRangeError. A size and a float are fractions, though, and so is what is left of one: that of `a / b` by
 `c / d` is `(a * d) % (c * b) / (b * d)`. Python computes the same, unless a number has so many digits that
 the result is rounded. The other arithmetic of Python on sizes does not differ from eager mode. Seen on torch
-2.13.
+2.13 and 2.15.
 
 Source: `torch/fx/experimental/sym_node.py:_make_node_magic`, `torch/utils/_sympy/functions.py:Mod`.
 """
