@@ -202,6 +202,18 @@ def _listed(name: str) -> _Determined:
     return _Determined(name, lambda config: list(getattr(config, name)), "a list, to which the model adds")
 
 
+def _misspelled(part: str) -> _Determined:
+    """Return the name of a timm model that the default config has under `archirecture` (EdgeTAM)."""
+
+    def value(config: Any) -> str:
+        backbone = _at(config, f"{part}backbone_config")
+        return str(getattr(backbone, "archirecture", backbone.architecture))
+
+    return _Determined(
+        f"{part}backbone_config.architecture", value, "which the default sets as `archirecture`, misspelled"
+    )
+
+
 _TEXT = "text_config.hidden_size"
 _TOWER = (_as_wide_as("vision_config.out_hidden_size", _TEXT, "the language model"),)
 _SPEECH = (
@@ -230,6 +242,8 @@ _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
                 "the width of what SAM makes (sam_config.downsample_channels)",
             ),
         ),
+        "edgetam": (_misspelled("vision_config."),),
+        "edgetam_vision_model": (_misspelled(""),),
         "emu3": (_image_vocabulary(_emu3_tokens),),
         "esm": (
             _from_vocabulary("vocab_size", len),

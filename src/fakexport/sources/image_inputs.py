@@ -98,9 +98,11 @@ def _size(request: InputRequest) -> tuple[int, int]:
     if request.config.model_type == "janus_vqgan":
         side = request.config.num_patches * 2 ** (len(request.config.channel_multiplier) - 1)
         return side, side
-    size: Any = request.setting(
-        "image_size", "input_size", "img_size", "max_img_size", "crop_size", "resolution"
-    ) or _size_of_timm(request)
+    size: Any = (
+        request.setting("image_size", "input_size", "img_size", "max_img_size", "crop_size", "resolution")
+        or getattr(getattr(request.config, "prompt_encoder_config", None), "image_size", None)
+        or _size_of_timm(request)
+    )
     if isinstance(size, dict):
         size = (size.get("height", USUAL_SIZE), size.get("width", USUAL_SIZE))
     if isinstance(size, (list, tuple)):

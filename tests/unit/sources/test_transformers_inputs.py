@@ -110,6 +110,15 @@ def test_an_image_has_the_size_of_the_timm_model_inside():
     assert pixels.shape == (2, 3, 48, 40)
 
 
+def test_an_image_is_of_the_size_that_its_prompt_is_in():
+    module = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    module.config = PretrainedConfig()
+    module.config.prompt_encoder_config = PretrainedConfig(image_size=64)
+    module[0].pretrained_cfg = {"input_size": (3, 48, 40)}
+
+    assert image(InputRequest(module, "cpu", torch.float32)).shape == (2, 3, 64, 64)
+
+
 def test_without_a_dtype_inputs_take_the_modules(tiny):
     source = tiny("vit")
     module = source.factory().to(torch.float64)
