@@ -231,6 +231,10 @@ OVERRIDES: Mapping[str, Settings] = {
     "hunyuan_v1_moe": {"head_dim": 8},
     "idefics3": PATCHES,
     "informer": SERIES,
+    "inkling_mm_model": {
+        "audio_config": {"text_hidden_size": 32, "n_mel_bins": 8, "mel_vocab_size": 16},
+        "vision_config": {"text_hidden_size": 32, "n_layers": 2, "patch_size": 4},
+    },
     "instructblip": {"image_token_index": 98},
     "instructblipvideo": {"video_token_index": 98},
     "janus": {"vq_config": VQ},

@@ -38,6 +38,7 @@ class _Modality:
     token: tuple[str, ...]
 
 
+_CODES = "audio_input_ids"
 _SOUND_TOKENS = ("audio_token_id", "audio_token_index", "sound_context_token_id")
 _MODALITIES = (
     _Modality(
@@ -51,6 +52,7 @@ _MODALITIES = (
     ),
     _Modality("input_features", "audio", lambda r: sound_layouts(r, "input_features"), _SOUND_TOKENS),
     _Modality("input_values", "audio", lambda r: sound_layouts(r, "input_values"), _SOUND_TOKENS),
+    _Modality(_CODES, "audio", lambda r: sound_layouts(r, _CODES), _SOUND_TOKENS),
 )
 
 # Parameters that tell where an image is: a model that has one needs its value.
@@ -80,7 +82,7 @@ _VIDEOS = "pixel_values_videos"
 
 # What a model is given to look at or to listen to. Other optional inputs leave no part of it out.
 _IMAGES = re.compile(r"\w*pixel_values\w*|flattened_patches")
-_SOUNDS = re.compile(r"(input|audio|speech)_(features|values)|audio_codes")
+_SOUNDS = re.compile(r"(input|audio|speech)_(features|values)|audio_(codes|input_ids)")
 
 
 def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> ExampleInputs:
@@ -156,7 +158,7 @@ def _with_modality(request: InputRequest, modality: _Modality, known: Mapping[st
 
 
 def _in_layout(request: InputRequest, modality: _Modality, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    count = _fixed_count(request, modality)
+    count = _fixed_count(request, modality, inputs)
     if count is None:
         count = features_per_row(
             request, run_encoders(request, _with_tokens(request, modality, inputs, _GUESS)), modality.role
@@ -171,8 +173,10 @@ def _in_layout(request: InputRequest, modality: _Modality, inputs: Mapping[str, 
     return found | {name: request.values(value) for name, value in positions.items()}
 
 
-def _fixed_count(request: InputRequest, modality: _Modality) -> int | None:
-    """Return how many tokens stand for an image where that does not depend on its features; else None."""
+def _fixed_count(request: InputRequest, modality: _Modality, inputs: Mapping[str, Any]) -> int | None:
+    """Return how many tokens stand for an image or a sound where its features do not tell; else None."""
+    if modality.name == _CODES:
+        return int(inputs[_CODES].shape[1])  # one for each frame
     if "image_embeds_position_mask" in request.parameters:
         return int(request.setting("latent_query_num"))
     if not _has_placeholders(request, modality):

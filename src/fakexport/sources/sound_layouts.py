@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fakexport.sources.audio_inputs import features, waveform
+from fakexport.sources.audio_inputs import FRAMES, features, waveform
 from fakexport.sources.fixed_numbers import as_numbers
 from fakexport.sources.input_request import InputRequest
 
@@ -32,8 +32,13 @@ def sound_layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
 
     Args:
         request: Request of a model that listens.
-        name: `input_features` or `input_values`.
+        name: `input_features`, `input_values`, or `audio_input_ids`: a number for each bin of a frame, or the
+            code of a frame in each codebook.
     """
+    if name == "audio_input_ids":
+        codes = request.setting("n_mel_bins", "num_codebooks")
+        yield {name: request.ids(request.batch, FRAMES, codes)}
+        return
     if name == "input_values":
         sound = waveform(request)
         yield {name: sound, **_mask(request, ("padding_mask",), sound.shape[-1])}

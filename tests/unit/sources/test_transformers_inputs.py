@@ -232,6 +232,29 @@ def test_an_encoder_that_shortens_its_sequence_gets_no_mask_that_fits_its_first_
         assert torch.allclose(found[name], value, atol=1e-5), name
 
 
+@pytest.mark.parametrize(
+    "model_type", ["higgs_audio_v2", pytest.param("inkling_mm_model", marks=pytest.mark.slow)]
+)
+def test_a_sound_that_is_numbers_is_in_the_program(tmp_path, model_type):
+    """Codes of codebooks, and bins of a spectrogram: no input says that they are a sound but their name."""
+    source = resolve(Architecture(model_type, "", True).source(tmp_path).rstrip(":"))
+    module = source.factory()
+    inputs = source.example_inputs(module, "cpu", None)
+    bound = fe.bind(fe.export(source), module.state_dict()).module()
+    given = {
+        name: torch.randn_like(value) if value.is_floating_point() else value
+        for name, value in inputs.kwargs.items()
+    }
+    other = {**given, "audio_input_ids": given["audio_input_ids"] + 1}
+
+    with torch.no_grad():
+        expected, found = module(**given).logits, bound(**given)["logits"]
+
+    assert inputs.omitted == {}
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert not torch.allclose(bound(**other)["logits"], expected, atol=1e-5)
+
+
 def test_an_image_that_needs_more_than_a_grid_is_omitted(tmp_path):
     """GLM-Image counts the images to make with it, one grid of each. Eager mode fails on a grid per image."""
     source = resolve(Architecture("glm_image", "", True).source(tmp_path).rstrip(":"))
