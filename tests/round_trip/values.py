@@ -41,6 +41,8 @@ def real_inputs(
             value = _numbers(name, value, generator)
         elif value.dtype is torch.long and not name.endswith(_NO_TOKENS):
             drawn = tokens[torch.randint(len(tokens), value.shape, generator=generator)]
+            if name == "audio_input_ids" and (codes := getattr(config, "codebook_size", None)) is not None:
+                drawn %= codes
             value = torch.where(value == 0, drawn, value)
             question = getattr(config, "question_token_id", None)
             if name == "input_ids" and question is not None:  # Splinter looks for it in each row.
