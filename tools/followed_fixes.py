@@ -127,7 +127,12 @@ def _followed(source: str, asked: _Asked) -> dict[str, Any]:
             return {**row, "outcome": found["code"]}
         if found.get("is_clean"):
             row["outcome"] = "exports"
-            return {**row, "values": _values(source, asked)} if asked.edits or asked.assume else row
+            if asked.edits or asked.assume:
+                row["values"] = _values(source, asked)
+                is_refused = asked.assume and "exported for inputs" in row["values"]
+                if not (is_refused or row["values"].startswith(("equal", "not computed"))):
+                    row["outcome"] = "exports, computes another thing"
+            return row
         if all(found.get(part) == before.get(part) for part in ("code", "place", "fix")):
             return {**row, "outcome": "the same problem", "after": found}
 
@@ -179,10 +184,9 @@ def _with_setting(source: str, name: str, value: Any) -> str:
     from transformers import CONFIG_MAPPING
 
     path, _, suffix = source.removeprefix("hf:").partition(":")
-    if path.endswith(".json"):
-        settings = json.loads(Path(path).read_text())
-    else:
-        settings = json.loads(CONFIG_MAPPING[path]().to_json_string(use_diff=False)) | {"model_type": path}
+    given = json.loads(Path(path).read_text()) if path.endswith(".json") else {"model_type": path}
+    config = CONFIG_MAPPING[given["model_type"]].from_dict(given)
+    settings = json.loads(config.to_json_string(use_diff=False)) | {"model_type": given["model_type"]}
     owners = [each for each in _dictionaries(settings) if name in each] or [settings]
     for owner in owners:
         owner[name] = value

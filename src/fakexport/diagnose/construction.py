@@ -7,8 +7,8 @@ import re
 from fakexport.capture import user_spans
 from fakexport.devices import Topology
 from fakexport.diagnose.devices import absent_device_in_constructor
+from fakexport.diagnose.forward_repairs import construction_repair
 from fakexport.diagnose.labels import labels_at
-from fakexport.diagnose.repairs import construction_repair
 from fakexport.diagnostics import Diagnostic, Fix, Span
 from fakexport.fake import SubclassNotKept
 from fakexport.history import UnreplayableRead

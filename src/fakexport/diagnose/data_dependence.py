@@ -6,7 +6,8 @@ import re
 
 from fakexport.capture import CaptureFailure
 from fakexport.diagnose.labels import labels_of, torch_says
-from fakexport.diagnose.repairs import branch_repair, index_repair, number_repair, size_repair
+from fakexport.diagnose.repairs import branch_repair, index_repair, number_repair
+from fakexport.diagnose.size_repairs import size_repair
 from fakexport.diagnostics import Diagnostic, Fix, is_loop_test, is_test, source_text
 from fakexport.rules import rule
 

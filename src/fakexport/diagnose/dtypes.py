@@ -16,9 +16,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport._torch.operator_schema import argument_names, argument_values
+from fakexport.diagnose.forward_repairs import IN_FLOAT32
 from fakexport.diagnose.kernel_dtypes import kind_of, refused_kinds
 from fakexport.diagnose.labels import labels_at
-from fakexport.diagnose.repairs import IN_FLOAT32
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import Visit, facts_of, operator_name, walk
 from fakexport.rules import rule

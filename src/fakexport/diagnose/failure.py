@@ -24,6 +24,13 @@ from fakexport.diagnose.dimensions import (
     dynamic_dims_specialised,
     zero_or_one_examples,
 )
+from fakexport.diagnose.forward_repairs import (
+    NO_REPAIR,
+    OF_CALL,
+    OF_CONFIG,
+    empty_setting_repair,
+    forward_repair,
+)
 from fakexport.diagnose.labels import labels_of, place_text, torch_says
 from fakexport.diagnose.operators import (
     missing_fake_class,
@@ -34,15 +41,7 @@ from fakexport.diagnose.operators import (
     transform_lost,
     unsupported_python,
 )
-from fakexport.diagnose.repairs import (
-    GENERAL,
-    NO_REPAIR,
-    OF_CALL,
-    OF_CONFIG,
-    PRECOMPUTED,
-    empty_setting_repair,
-    forward_repair,
-)
+from fakexport.diagnose.repairs import GENERAL, PRECOMPUTED
 from fakexport.diagnostics import Diagnostic, Fix, is_test, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import is_library_code

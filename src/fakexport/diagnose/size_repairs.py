@@ -1,0 +1,166 @@
+"""Suggest what to write in place of a line that must know a size which only data tell: FE301."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from linecache import getlines
+from typing import Any
+
+from fakexport.diagnose.marked_code import expression_at, text_of
+from fakexport.diagnose.repairs import general_repair
+from fakexport.diagnostics import Span, condition_at, function_at
+
+__all__ = ["size_repair"]
+
+_EXPERTS = 'set `"experts_implementation": "batched_mm"` in the config'
+
+
+def size_repair(span: Span | None, variables: Mapping[str, Any]) -> str:
+    """Return what to do where a size must be known.
+
+    Args:
+        span: The line.
+        variables: The local variables of its frame.
+    """
+    expression = expression_at(span)
+    condition = None if span is None else condition_at(span)
+    if (
+        isinstance(expression, ast.Call)
+        and isinstance(expression.func, ast.Name)
+        and expression.func.id == "len"
+    ):
+        return (
+            f"use `{text_of(expression.args[0])}.shape[0]` in place of `len`, and state what always holds "
+            "before the comparison: `torch._check(n > 2)`; or count with a sum and choose with "
+            "`torch.where`"
+        )
+    match condition:
+        case ast.If(body=[ast.Continue()], orelse=[], test=ast.Compare(ops=[ast.Eq()])):
+            return (
+                "skip the check while exporting, where the rest of the loop adds nothing for a size of 0: "
+                f"`if not torch.compiler.is_exporting() and {text_of(condition.test)}:`"
+            )
+    if condition is not None:
+        return f"{_one_way(expression or condition.test)}; if neither does, mask with `torch.where`"
+    if isinstance(expression, (ast.ListComp, ast.Name)):
+        loop = (
+            _every_index(expression, span, variables)
+            if isinstance(expression, ast.Name) and span is not None
+            else None
+        )
+        loop = f"loop over every possible index, {loop or '`for i in range(number):`'}, {_ADDS_NOTHING}"
+        # Only these have another implementation; the setting changes nothing for others (LongCat-Flash).
+        has_others = span is not None and "@use_experts_implementation" in "".join(getlines(span.path))
+        return f"{_EXPERTS}, or {loop}" if has_others else loop
+    if isinstance(expression, ast.Compare):
+        return _one_way(expression)
+    return general_repair(
+        "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`", span
+    )
+
+
+_ADDS_NOTHING = "where an index without rows adds nothing"
+
+
+def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> str | None:
+    """Return what a loop over the rows of `nonzero()` runs over in place of them: each index, with a row or
+    without; None where that cannot be said of the code.
+    """
+    function = function_at(span)
+    nodes = list(ast.walk(function)) if function is not None else []
+    loop = next((n for n in nodes if isinstance(n, ast.For) and n.iter.lineno == span.line), None)
+    made = [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and node.lineno < span.line
+        and [text_of(target) for target in node.targets] == [rows.id]
+    ]
+    if loop is None or not made or not isinstance(loop.target, ast.Name) or text_of(loop.iter) != rows.id:
+        return None
+    each = loop.target.id
+    match made[-1]:
+        case (
+            ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="nonzero"), args=[counted])
+            | ast.Call(func=ast.Attribute(value=counted, attr="nonzero"), args=[])
+        ):
+            number = f"range({_length(counted, variables)})"
+        case _:
+            return None
+    read, has_others = _reads(loop, each)
+    shape: tuple[Any, ...] = getattr(variables.get(rows.id), "shape", ())
+    is_number, is_row = len(shape) == 1, len(shape) == 2 and shape[1] == 1
+    if is_row and not any("item()" in text or text.startswith("int(") for text in read):
+        return f"with `[[i] for i in {number}]` in place of `{rows.id}`"
+    if is_number or (is_row and not has_others):
+        changed = "".join(f" and `{each}` in place of `{text}`" for text in sorted(read))
+        return f"with `{number}` in place of `{rows.id}`{changed}"
+    return None
+
+
+def _reads(loop: ast.For, name: str) -> tuple[set[str], bool]:
+    """Return how the body of a loop reads the number of a row, and whether it uses the row otherwise too."""
+    read, covered = set(), set()
+    nodes = [node for statement in loop.body for node in ast.walk(statement)]
+    for node in nodes:
+        if id(node) in covered:
+            continue
+        match node:
+            case (
+                ast.Call(
+                    func=ast.Name(id="int"), args=[ast.Call(func=ast.Attribute(value=value, attr="item"))]
+                )
+                | ast.Call(func=ast.Name(id="int"), args=[value])
+                | ast.Call(func=ast.Attribute(value=value, attr="item"))
+                | ast.Subscript(value=value, slice=ast.Constant(value=0))
+            ) if isinstance(value, ast.Name) and value.id == name:
+                read.add(text_of(node))
+                covered |= {id(inner) for inner in ast.walk(node)}
+    return read, any(isinstance(n, ast.Name) and n.id == name and id(n) not in covered for n in nodes)
+
+
+def _length(counted: ast.expr, variables: Mapping[str, Any]) -> str:
+    """Return the number of elements of the vector whose nonzero elements are counted."""
+    match counted:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="torch"), attr="greater" | "gt" | "ne"), args=[of, _]
+        ):
+            return _length(of, variables)
+        case ast.Compare(left=of, comparators=[ast.Constant()]):
+            return _length(of, variables)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=of), attr="sum"), keywords=[ast.keyword("dim") as dims]
+        ):
+            # Of all dimensions but the first.
+            ndim = getattr(variables.get(of), "ndim", 0)
+            if ndim > 1 and sorted(map(int, re.findall(r"-?\d+", text_of(dims.value)))) == list(
+                range(1 - ndim, 0)
+            ):
+                return f"{of}.shape[0]"
+    return f"{text_of(counted)}.shape[0]"
+
+
+def _one_way(expression: ast.expr) -> str:
+    """Return how to say which way a condition on a size always goes; that nothing is empty comes first."""
+    ways = [text_of(expression), _opposite(expression)]
+    if isinstance(expression, ast.Compare) and isinstance(expression.ops[0], ast.Eq):
+        ways.reverse()
+    first, second = (f"`torch._check({way})`" for way in ways)
+    return f"state before this line what always holds: {first}, or {second}"
+
+
+def _opposite(expression: ast.expr) -> str:
+    pairs: dict[type[ast.cmpop], ast.cmpop] = {
+        ast.Eq: ast.NotEq(),
+        ast.NotEq: ast.Eq(),
+        ast.Gt: ast.LtE(),
+        ast.GtE: ast.Lt(),
+        ast.Lt: ast.GtE(),
+        ast.LtE: ast.Gt(),
+    }
+    match expression:
+        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in pairs:
+            return text_of(ast.Compare(left, [pairs[type(sign)]], [right]))
+    return f"not ({text_of(expression)})"
