@@ -144,9 +144,15 @@ def _length(counted: ast.expr, variables: Mapping[str, Any]) -> str:
 
 def _one_way(expression: ast.expr) -> str:
     """Return how to say which way a condition on a size always goes; that nothing is empty comes first."""
-    ways = [text_of(expression), _opposite(expression)]
-    if isinstance(expression, ast.Compare) and isinstance(expression.ops[0], ast.Eq):
-        ways.reverse()
+    match expression:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _one_way(operand)
+        case ast.Compare(ops=[ast.Eq()]):
+            ways = [_opposite(expression), text_of(expression)]
+        case ast.Compare() | ast.BoolOp():
+            ways = [text_of(expression), _opposite(expression)]
+        case _:  # A number; `torch._check` takes truth values alone.
+            ways = [f"{text_of(expression)} != 0", f"{text_of(expression)} == 0"]
     first, second = (f"`torch._check({way})`" for way in ways)
     return f"state before this line what always holds: {first}, or {second}"
 

@@ -316,6 +316,14 @@ CORPUS = {
         "return picked.mean()",
         "torch.arange(4.0)",
     ),
+    "selection as a condition": Failing(
+        "FE301",
+        "state before this line what always holds: `torch._check(picked.numel() != 0)`",
+        "picked = x[x > 0]\nif not picked.numel():\n    return x.sum()\nreturn picked.mean()",
+        "picked = x[x > 0]\ntorch._check(picked.numel() != 0)\nif not picked.numel():\n    return x.sum()\n"
+        "return picked.mean()",
+        "torch.arange(4.0)",
+    ),
     "len of a selection": Failing(
         "FE301",
         "use `rows.shape[0]` in place of `len`, and state what always holds",
