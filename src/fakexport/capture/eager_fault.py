@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import typing
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from typing import Any
@@ -16,7 +18,7 @@ from fakexport.sources import InputSpec
 
 from .failure import CaptureFailure
 
-__all__ = ["named_inputs", "raises_in_eager_mode", "runs_with_batch_of_one"]
+__all__ = ["named_inputs", "raises_in_eager_mode", "runs_with_batch_of_one", "takes_any_keyword"]
 
 _OF_FAKES = re.compile(
     r"DispatchKey|NotImplementedError|not allocated|FakeTensor|fake tensor|DynamicOutputShape|DataDependent"
@@ -70,6 +72,12 @@ def runs_with_batch_of_one(module: nn.Module, kwargs: Mapping[str, Any]) -> tupl
     if _raised(module, (), first) is not None:
         return ()
     return named_inputs(first)
+
+
+def takes_any_keyword(module: nn.Module) -> bool:
+    """Return whether `forward` takes inputs of any name, in `**kwargs` without a list of names."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD and not typing.get_args(each.annotation) for each in parameters)
 
 
 def named_inputs(kwargs: Mapping[str, Any]) -> tuple[str, ...]:

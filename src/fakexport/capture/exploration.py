@@ -36,7 +36,7 @@ from .assumed_branches import AssumedBranch, AssumedBranches
 from .call_site import running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced
 from .dynamic_dims import DynamicDims
-from .eager_fault import named_inputs, raises_in_eager_mode, runs_with_batch_of_one
+from .eager_fault import named_inputs, raises_in_eager_mode, runs_with_batch_of_one, takes_any_keyword
 from .failure import CaptureFailure, OperatorCall
 
 __all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
@@ -103,7 +103,7 @@ class Exploration:
         limit: What ended the trace before that: "2,000 assumptions"; None where nothing did.
         is_eager_fault: The error that ended the capture is raised without a trace too.
         batch_of_one: All inputs, as `NAME=DTYPE[DIMS]`, with which it is not, where one sample is the cure.
-        inputs: All inputs in that form; none where one is not a tensor.
+        inputs: All inputs in that form, where `forward` takes one of any name in addition to them.
     """
 
     problems: tuple[Problem, ...] = ()
@@ -215,7 +215,7 @@ def capture_or_explore(
     )
     is_eager_fault = raises_in_eager_mode(module, args, dict(kwargs or {}), captured.failure)
     batch_of_one = runs_with_batch_of_one(module, kwargs or {}) if is_eager_fault and not args else ()
-    inputs = () if args else named_inputs(kwargs or {})
+    inputs = named_inputs(kwargs or {}) if not args and takes_any_keyword(module) else ()
     return captured, replace(found, is_eager_fault=is_eager_fault, batch_of_one=batch_of_one, inputs=inputs)
 
 

@@ -41,7 +41,7 @@ from fakexport.diagnose.operators import (
     transform_lost,
     unsupported_python,
 )
-from fakexport.diagnose.repairs import GENERAL, PRECOMPUTED
+from fakexport.diagnose.repairs import GENERAL, KNOWN_NUMBER, PRECOMPUTED, general_repair
 from fakexport.diagnostics import Diagnostic, Fix, is_test, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import is_library_code
@@ -92,9 +92,15 @@ def diagnose_failure(
 
 
 def _with_inputs(found: Diagnostic, inputs: tuple[str, ...]) -> Diagnostic:
-    """Return a finding whose fix is one more input with all the others, which `--input` asks for."""
+    """Return a finding whose fix is one more input with all the others, which `--input` asks for.
+
+    Where the model takes none, that is no fix.
+    """
     if found.fix is None or not PRECOMPUTED.match(found.fix.message):
         return found
+    if not inputs:
+        span = found.primary.span if found.primary is not None else None
+        return replace(found, fix=Fix(general_repair(KNOWN_NUMBER, span)))
     others = "".join(f" --input '{spec}'" for spec in inputs)
     return replace(found, fix=Fix(f"{found.fix.message}{others}"))
 

@@ -118,11 +118,10 @@ def number_repair(span: Span | None) -> str:
         return given
     if span is not None and is_formatted(span):
         return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
-    return general_repair(
-        "use a number that is known without the data: a configuration value or a shape", span
-    )
+    return general_repair(KNOWN_NUMBER, span)
 
 
+KNOWN_NUMBER = "use a number that is known without the data: a configuration value or a shape"
 PRECOMPUTED = re.compile(r"pass `(\w+)`, which")
 
 

@@ -140,6 +140,21 @@ def test_an_input_that_a_function_returns_as_it_is_is_named_with_all_others(tmp_
     assert all(verdict.is_exportable for verdict in after.verdicts)
 
 
+def test_an_input_that_the_model_does_not_take_is_not_named(tmp_path):
+    path = tmp_path / "model.py"
+    listed = "from typing import TypedDict, Unpack\n\nNames = TypedDict('Names', {'mask': torch.Tensor})\n"
+    path.write_text(
+        PRECOMPUTED.replace("from torch import nn\n", f"from torch import nn\n{listed}").replace(
+            "lengths, **kwargs", "lengths, **kwargs: Unpack[Names]"
+        )
+    )
+
+    (found,) = fe.check(f"{path}:factory").diagnostics
+
+    assert found.code == "FE203"
+    assert found.fix.message.startswith("use a number that is known without the data")
+
+
 LOWERED = """import torch
 from torch import nn
 
