@@ -33,6 +33,8 @@ _TRACED_NUMBER = re.compile(
 )
 # An index that is a sequence of 0-d tensors: torch reads each past the fake kernels. On a CPU, and on a GPU.
 _READ_IN_INDEX = re.compile(r"data is not allocated yet|could not find kernel for aten\._local_scalar_dense")
+# A CUDA build without a GPU asks for the driver first, which says nothing about the index.
+_READ_BY_CUDA_BUILD = re.compile(r"Found no NVIDIA driver")
 _REFUSALS = ("TypeError", "KeyError", "ValueError")
 
 
@@ -49,8 +51,9 @@ def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
 
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE203: Python needs a number."""
-    is_index = _is_read_index(failure)
-    if is_index and (repair := index_repair(failure.culprit, failure.culprit_locals)):
+    is_index = _is_read_index(failure, _READ_IN_INDEX)
+    may_be = is_index or _is_read_index(failure, _READ_BY_CUDA_BUILD)
+    if may_be and (repair := index_repair(failure.culprit, failure.culprit_locals)):
         return rule("FE203").diagnostic(
             labels=labels_of(failure, "torch reads the numbers of this index"),
             notes=torch_says(failure),
@@ -106,9 +109,9 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     )
 
 
-def _is_read_index(failure: CaptureFailure) -> bool:
+def _is_read_index(failure: CaptureFailure, said: re.Pattern[str]) -> bool:
     text = (source_text(failure.culprit) or "").partition(" = ")[0]
-    return text.endswith("]") and bool(_READ_IN_INDEX.search(failure.messages[0]))
+    return text.endswith("]") and bool(said.search(failure.messages[0]))
 
 
 def _is_test(failure: CaptureFailure) -> bool:

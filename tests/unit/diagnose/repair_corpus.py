@@ -41,6 +41,7 @@ class Failing:
         is_same: Whether both compute the same in eager mode; not where the failing one raises there as well.
         target: What it is checked for.
         problems: Codes of what is found after it.
+        until: The first torch that exports it as it is.
     """
 
     code: str
@@ -54,6 +55,7 @@ class Failing:
     is_same: bool = True
     target: str = "cpu"
     problems: tuple[str, ...] = ()
+    until: str = "9"
 
     def source(self, *, repaired: bool) -> str:
         init = self.init if not repaired or self.init_after is None else self.init_after
@@ -491,6 +493,7 @@ CORPUS = {
         "`torch.distributions.Categorical(logits=x, validate_args=False)`",
         "return torch.distributions.Categorical(logits=x, validate_args=True).entropy()",
         "return torch.distributions.Categorical(logits=x, validate_args=False).entropy()",
+        until="2.15",
     ),
     "branch that no input takes": Failing(
         "FE201",

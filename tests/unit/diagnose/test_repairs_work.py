@@ -70,6 +70,8 @@ def works(name):
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_the_failing_model_is_told_its_fix(name):
+    if torch.__version__ >= CORPUS[name].until:
+        pytest.skip("this torch exports it")
     report = checked(name, repaired=False)
 
     found = [(diagnostic.code, diagnostic.fix.message) for diagnostic in report.diagnostics]
