@@ -52,7 +52,7 @@ class Question:
         low, high: Known bounds of an integer, or None.
         error: What stock torch raises.
         asking: The file of the code that asks, where nothing of torch is between that asks for itself.
-        environment: Of the trace.
+        environment: The shape environment of the trace.
     """
 
     expression: str
