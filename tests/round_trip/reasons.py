@@ -8,8 +8,9 @@ __all__ = ["DIFFERENT", "UNALIGNED", "reason_of"]
 _RAISED = (
     ("histogram_cpu", "its experts branch on the device: `histc` of integers has no CPU kernel"),
     ("cannot be solved using", "FE202: its sizes lead to an inequality that sympy cannot solve"),
+    ("FE201", "FE201: it branches on what only the data can give"),
     ("FE203", "FE203: it needs a number that only the data can give"),
-    ("GuardOnDataDependentSymNode", "FE301: it needs a size that only the data can give"),
+    ("FE301", "FE301: it needs a size that only the data can give"),
 )
 
 UNALIGNED = "equal with the weights copied; in the mapped file they are not aligned, and a kernel rounds so"
@@ -17,16 +18,31 @@ UNALIGNED = "equal with the weights copied; in the mapped file they are not alig
 _ROUNDED = "eager drops a mask of ones, and another kernel rounds; equal where eager keeps the mask"
 _KERNEL = "eager takes the math kernel inside `sdpa_kernel()`, which a program does not record; equal with it"
 
+_NOT_CAUSAL = "eager drops a mask of ones, and its text is not causal then; it is with eager attention"
+_SUBSTITUTED = (
+    "transformers solves the delta rule by substitution where it exports, and that rounds; equal with it"
+)
+
 # Architecture -> why its programs differ from eager.
 DIFFERENT = {
-    "aimv2": "eager drops a mask of ones, and its text is not causal then; it is with eager attention",
+    "aimv2": _NOT_CAUSAL,
+    "colpali": _NOT_CAUSAL,
     "granite_speech": _KERNEL,
     "granite_speech_plus": _KERNEL,
     "inkling_text": _ROUNDED,
     "jev": "the program of stock torch.export rounds alike, and is equal with the weights copied",
+    "minicpm_ocr": _SUBSTITUTED,
+    "minicpmv4_6": _SUBSTITUTED,
+}
+
+# Architecture -> why its checkpoint does not fit its program.
+_UNFIT = {
+    "shieldgemma2": "FE701: transformers writes names to its checkpoint that it does not read back either",
 }
 
 
 def reason_of(name: str, error: str) -> str:
     """The reason in words, or the error as it was raised."""
+    if error.startswith("BindError") and name in _UNFIT:
+        return _UNFIT[name]
     return next((text for part, text in _RAISED if part in error), error)

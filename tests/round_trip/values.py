@@ -11,8 +11,8 @@ from .sizes import Shapes
 
 __all__ = ["real_inputs"]
 
-# Places of patches, kinds of questions and languages, of which 0 is one.
-_NO_TOKENS = ("_position_ids", "_type_ids", "lang_ids")
+# Places of patches and of what is between them, kinds of questions and languages, of which 0 is one.
+_NO_TOKENS = ("_position_ids", "interp_indices", "_type_ids", "lang_ids")
 FIRST_TOKEN = 3  # After those that mean padding, start and end in most vocabularies.
 
 
