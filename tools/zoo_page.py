@@ -77,7 +77,7 @@ python tools/zoo_page.py {library} $(git rev-parse --short HEAD) site/sweep.json
 """
 _SOURCES = {"transformers": "hf:TYPE", "diffusers": "diffusers:MODEL", "timm": "timm:NAME"}
 _WITHOUT = """\
-- torchvision and timm are installed next to torch 2.14.1 alone, where types with a backbone of timm ran:
+- torchvision and timm are installed next to torch 2.15.0 alone, where types with a backbone of timm ran:
   the other torch has no torchvision.
 """
 _KINDS = """ Added are `kind` of each check, `whole` or `part`, and `kinds`,
@@ -290,6 +290,7 @@ def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[st
     checks = [changed.pop(check["command"], check) for check in zoo["checks"]]
     if changed:
         sys.exit(f"not on the page: {', '.join(changed)}")
+    environments = _used(environments, checks)
     found, counts = Counter[tuple[str, str]](), Counter[str]()
     for check in checks:
         result = check["results"][0]
@@ -303,6 +304,15 @@ def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[st
     ]
     merged = {**zoo["runs"][0], "counts": {status: counts[status] for status in order}, "reasons": reasons}
     return {**zoo, "runs": [merged], "environments": environments, "checks": checks}
+
+
+def _used(environments: list[Any], checks: list[dict[str, Any]]) -> list[Any]:
+    """Return the environments that results name, whose numbers become those of the shorter list."""
+    results = [result for check in checks if (result := check["results"][0]) is not None]
+    used = sorted({result["environment"] for result in results})
+    for result in results:
+        result["environment"] = used.index(result["environment"])
+    return [environments[index] for index in used]
 
 
 def _with_kinds(zoo: dict[str, Any]) -> dict[str, Any]:
