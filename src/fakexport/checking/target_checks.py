@@ -52,7 +52,14 @@ from fakexport.program import (
     transfers,
 )
 from fakexport.report import RankSummary, Stage, Step, Timings, Verdict
-from fakexport.sources import ExampleInputs, InputSpec, Source, SourceError, inputs_from_specs
+from fakexport.sources import (
+    ExampleInputs,
+    InputSpec,
+    Source,
+    SourceError,
+    inputs_from_specs,
+    kept_masks_note,
+)
 
 Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
 
@@ -263,7 +270,7 @@ class TargetChecks:
             transfers=transfers(program),
             recovered=trace.captured.recovered,
             memory_left=memory_left(summary, target.topology),
-            notes=built.notes + unused + findings.notes,
+            notes=built.notes + kept_masks_note(built.module) + unused + findings.notes,
             placement=built.placement.device_map,
             modules=inspect_module(built.module),
             ranks=trace.ranks,

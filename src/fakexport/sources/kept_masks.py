@@ -1,0 +1,89 @@
+"""Causal masks that a trace keeps and eager mode drops, where the attention is not causal without one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+__all__ = ["kept_masks_note", "kept_masks_watched"]
+
+_MASKS, _SKIP = "transformers.masking_utils", "allow_is_causal_skip"
+_ATTENTION = "transformers.modeling_utils"
+
+# The attention modules that got such a mask in the last trace of a model, by the model.
+_FOUND: WeakKeyDictionary[nn.Module, dict[nn.Module, None]] = WeakKeyDictionary()
+
+
+@contextmanager
+def kept_masks_watched(module: nn.Module) -> Iterator[None]:
+    """Enter a context around a trace in which such masks are noted.
+
+    With eager mode's `sdpa`, transformers passes no mask where nothing is padded, and relies on `is_causal`
+    of the attention module. Where that is False (ColPali, AIMv2), tokens then see those after them, which
+    they do not with a padded row, with `attn_implementation="eager"`, or in a program. A trace cannot know
+    whether something is padded.
+
+    Args:
+        module: The model.
+    Source: transformers 5.23, `masking_utils.py:_ignore_causal_mask_sdpa`,
+    `integrations/sdpa_attention.py:sdpa_attention_forward`.
+    """
+    found = _FOUND[module] = {}
+    masks = _functions(_MASKS, "ALL_MASK_ATTENTION_FUNCTIONS")
+    attention = _functions(_ATTENTION, "ALL_ATTENTION_FUNCTIONS")
+    if masks is None or attention is None:
+        yield
+        return
+    make, attend = masks["sdpa"], attention["sdpa"]
+    droppable: list[Any] = []  # Kept, so that no other mask gets the identity of one that is gone.
+
+    def made(*args: Any, **options: Any) -> Any:
+        mask = make(*args, **options)
+        if options.get(_SKIP) and isinstance(mask, torch.Tensor) and _is_whole(options):
+            droppable.append(mask)
+        return mask
+
+    def attended(
+        layer: nn.Module, query: Any, key: Any, value: Any, mask: Any, *args: Any, **options: Any
+    ) -> Any:
+        is_causal = options.get("is_causal")
+        is_causal = getattr(layer, "is_causal", True) if is_causal is None else is_causal
+        if is_causal is False and any(mask is each for each in droppable):
+            found[layer] = None
+        return attend(layer, query, key, value, mask, *args, **options)
+
+    masks["sdpa"], attention["sdpa"] = made, attended
+    try:
+        yield
+    finally:
+        masks["sdpa"], attention["sdpa"] = make, attend
+
+
+def kept_masks_note(module: nn.Module) -> tuple[str, ...]:
+    """Return a sentence about such masks in the last trace of a model; nothing where there are none."""
+    layers = _FOUND.get(module, {})
+    names = [name for name, part in module.named_modules() if part in layers]
+    if not names:  # Of equal blocks, only those that were traced are known.
+        return ()
+    return (
+        f"the program keeps the causal mask of attention such as {names[0]}, as for padded inputs; with sdpa, "
+        "eager mode drops it where nothing is padded, and tokens then see those after them: the results differ",
+    )
+
+
+def _functions(module: str, name: str) -> MutableMapping[str, Any] | None:
+    """Return what transformers has for each implementation of attention; None where it is not imported."""
+    functions = getattr(sys.modules.get(module), name, None)
+    return getattr(type(functions), "_global_mapping", None)
+
+
+def _is_whole(options: dict[str, Any]) -> bool:
+    """Return whether a mask is one that eager mode may drop: of a prompt, in a window that it fits into."""
+    queries, keys, window = options["q_length"], options["kv_length"], options.get("local_size")
+    return bool(queries == keys) and queries != 1 and (window is None or keys < window)
