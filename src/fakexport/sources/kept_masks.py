@@ -72,8 +72,9 @@ def kept_masks_note(module: nn.Module) -> tuple[str, ...]:
     if not names:  # Of equal blocks, only those that were traced are known.
         return ()
     return (
-        f"the program keeps the causal mask of attention such as {names[0]}, as for padded inputs; with sdpa, "
-        "eager mode drops it where nothing is padded, and tokens then see those after them: the results differ",
+        f"the program keeps the causal mask of attention such as {names[0]}, as for padded inputs; with "
+        "sdpa, eager mode drops it where nothing is padded, and tokens then see those after them: the results "
+        "differ",
     )
 
 
