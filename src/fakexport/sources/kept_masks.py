@@ -73,8 +73,8 @@ def kept_masks_note(module: nn.Module) -> tuple[str, ...]:
         return ()
     return (
         f"the program keeps the causal mask of attention such as {names[0]}, as for padded inputs; with "
-        "sdpa, eager mode drops it where nothing is padded, and tokens then see those after them: the results "
-        "differ",
+        "sdpa, eager mode drops it where nothing is padded, and tokens then see those after them: the "
+        "results differ",
     )
 
 
