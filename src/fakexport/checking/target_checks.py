@@ -259,8 +259,7 @@ class TargetChecks:
         findings = diagnose_program(trace.captured, summary, target.topology, request.dynamic)
         omitted = diagnose_left_out(request.source, program, built.module, inputs)
         # Anyone who names the inputs of a library's model chooses what of it runs: a note is enough.
-        is_chosen = request.is_input_chosen and request.source.kind != "python"
-        unused = unused_note(program, built.module) if is_chosen else ()
+        unused = unused_note(request.source, program, built.module, inputs, is_chosen=request.is_input_chosen)
         assumptions = tuple(dict.fromkeys((*target.spec.assumptions, *inputs.assumptions)))
         judged = replace(
             verdict,

@@ -12,6 +12,7 @@ from fakexport.rules import rule
 from fakexport.sources import ExampleInputs, InputSpec, Source
 
 _MOST_MODULES = 4
+_LEAST_SHARE = 0.01
 
 
 def diagnose_left_out(
@@ -77,10 +78,25 @@ def _quantization(source: Source, module: nn.Module) -> tuple[Diagnostic, ...]:
     return (rule("FE105").diagnostic(notes=notes, fix=Fix(fix)),)
 
 
-def unused_note(program: ExportedProgram, module: nn.Module) -> tuple[str, ...]:
-    """Return a sentence about the parameters that the program does not use, where there are any."""
+def unused_note(
+    source: Source, program: ExportedProgram, module: nn.Module, inputs: ExampleInputs, *, is_chosen: bool
+) -> tuple[str, ...]:
+    """Return a sentence about the parameters of a library's model that the program does not use, if any.
+
+    Args:
+        source: The model. What a factory leaves unused is its author's choice.
+        program: Exported from the module.
+        module: What the source's factory returned.
+        inputs: What it was exported with. FE104 speaks of those that were omitted.
+        is_chosen: The caller named the inputs. Of derived ones, a large share of a whole model alone is worth
+            a sentence: many models have an embedding that only training uses.
+    """
+    is_part = source.component is not None or inputs.call is not None
+    if source.kind == "python" or (not is_chosen and (is_part or inputs.omitted)):
+        return ()
     unused = unused_parameters(program, module)
-    return (_sentence(unused),) if unused.modules else ()
+    least = 0.0 if is_chosen else _LEAST_SHARE * unused.total_elements
+    return (_sentence(unused),) if unused.modules and unused.elements >= least else ()
 
 
 def _sentence(unused: UnusedParameters) -> str:

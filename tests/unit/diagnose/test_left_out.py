@@ -3,8 +3,10 @@
 import torch
 from torch import nn
 
+import fakexport as fe
 from fakexport.diagnose.left_out import diagnose_left_out
 from fakexport.sources import ExampleInputs, Source
+from tests.architectures import ARCHITECTURES
 
 
 class TwoTowers(nn.Module):
@@ -31,3 +33,17 @@ def test_the_fix_names_no_option_for_an_input_that_is_numbers():
 
     assert found.code == "FE104"
     assert found.fix.message == "write a factory that returns the model and all of its inputs"
+
+
+def test_a_large_part_that_derived_inputs_leave_out_is_noted(tmp_path):
+    by_name = {str(architecture): architecture for architecture in ARCHITECTURES}
+    notes = {
+        name: [
+            note for note in fe.check(by_name[name].source(tmp_path)).verdicts[0].notes if "not use" in note
+        ]
+        for name in ("granite_docling", "whisper")
+    }
+
+    # The image of the example takes the coarse way through the connector.
+    assert "model.vision_model.connector.fine" in notes["granite_docling"][0]
+    assert notes["whisper"] == []
