@@ -46,9 +46,9 @@ DIFFERENT = {
     LITERALS: """
         autoformer big_bird bigbird_pegasus chameleon cpmant d_fine deberta deberta-v2
         deepseek_vl_hybrid flava gemma3n_text got_ocr2 granite_speech granite_speech_plus informer
-        kimi_k25 kosmos-2.5 lighton_ocr longt5 muse_glimmer musicgen_melody oneformer phimoe pixtral
-        pp_chart2table rt_detr rt_detr_v2 sam sam_hq seamless_m4t seggpt sew-d superpoint t5gemma
-        timesfm videomae vit_mae vits wavlm zoedepth""",
+        kimi_k25 kosmos-2.5 lighton_ocr longt5 mistral_large4 mllama muse_glimmer musicgen_melody oneformer
+        phimoe pixtral pp_chart2table rt_detr rt_detr_v2 sam sam_hq seamless_m4t seggpt sew-d superpoint
+        t5gemma timesfm videomae vit_mae vits wavlm zoedepth""",
 }
 
 CHECKED = [architecture for architecture in ARCHITECTURES if str(architecture) not in EXCLUDED]
