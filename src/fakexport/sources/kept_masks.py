@@ -15,6 +15,8 @@ __all__ = ["kept_masks_note", "kept_masks_watched"]
 
 _MASKS, _SKIP = "transformers.masking_utils", "allow_is_causal_skip"
 _ATTENTION = "transformers.modeling_utils"
+# Its place behind the module: query, key, value, mask.
+_MASK = 3
 
 # The attention modules that got such a mask in the last trace of a model, by the model.
 _FOUND: WeakKeyDictionary[nn.Module, dict[nn.Module, None]] = WeakKeyDictionary()
@@ -49,14 +51,13 @@ def kept_masks_watched(module: nn.Module) -> Iterator[None]:
             droppable.append(mask)
         return mask
 
-    def attended(
-        layer: nn.Module, query: Any, key: Any, value: Any, mask: Any, *args: Any, **options: Any
-    ) -> Any:
+    def attended(layer: nn.Module, *args: Any, **options: Any) -> Any:
+        mask = args[_MASK] if len(args) > _MASK else options.get("attention_mask")
         is_causal = options.get("is_causal")
         is_causal = getattr(layer, "is_causal", True) if is_causal is None else is_causal
         if is_causal is False and any(mask is each for each in droppable):
             found[layer] = None
-        return attend(layer, query, key, value, mask, *args, **options)
+        return attend(layer, *args, **options)
 
     masks["sdpa"], attention["sdpa"] = made, attended
     try:
