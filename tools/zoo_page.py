@@ -179,18 +179,17 @@ def _with_way(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
     sources = [(each["command"].split()[2], each) for each in other["checks"]]
     pairs = [(first[source], each) for source, each in sources if source in first]
     target, sizes = _way(other["checks"][0]["command"])
-    option = f"--target {target}" + (f" --dynamic {sizes}" if sizes != "static" else "")
+    columns = [_options_text(checks[0]["command"]) for checks in (zoo["checks"], other["checks"])]
     sample = (
         ""
         if len(pairs) == len(first)
         else ": the first ones in the order of a digest of their names, parts of another model last"
     )
     text = (
-        f"{len(pairs)} of the models were checked with `{option}` as well ([{name}]({name})), with torch "
+        f"{len(pairs)} of the models were checked with {columns[1]} as well ([{name}]({name})), with torch "
         f"{other['versions']['torch']} and the source of fakexport of commit {other['source']}{sample}."
     )
     head = "## Sizes that vary" if sizes != "static" else f"## On the target {target}"
-    columns = [_options_text(pairs[0][0]["command"]), f"`{option}`"]
     return _beside(head, text, columns, pairs)
 
 

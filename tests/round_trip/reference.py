@@ -144,7 +144,7 @@ def why(report: Report) -> str:
 def template_of(source: Source, module: nn.Module, program: ExportedProgram) -> dict[str, torch.Tensor]:
     """What the source derives for a real module, by the names of the program.
 
-    An image with which the model does not run is no input of the program (FE104), and left out here too.
+    An image with which the model does not run is not an input of the program (FE104), and left out here too.
     """
     inputs = source.example_inputs(module, "cpu", None)
     names = list(dynamic_dims(program))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
-from fakexport._torch.data_dependent_questions import answered_questions
+from fakexport._torch.data_dependent_questions import answered_questions, named_assertions
 
 
 class Asks(nn.Module):
@@ -67,3 +67,24 @@ def test_the_environment_is_stock_afterwards():
         assert ShapeEnv.evaluate_expr is not stock
 
     assert ShapeEnv.evaluate_expr is stock
+
+
+class Compares(nn.Module):
+    def forward(self, x):
+        return x if (x > 0).sum().item() > 3 else -x
+
+
+def test_the_assertions_of_an_answer_and_of_the_bounds_that_follow_can_be_named():
+    told = []
+    with answered_questions(
+        lambda question: True, lambda _, assertion, bounds: told.append((assertion, bounds))
+    ):
+        program = torch.export.export(Compares(), (torch.ones(8),))
+    ((assertion, bounds),) = told
+
+    found = named_assertions(program, dict.fromkeys((assertion, *bounds), "of its own"))
+
+    assert (assertion, list(bounds)) == ("3 < u0", ["u0 >= 4"])
+    assert found == {assertion, *bounds}
+    with pytest.raises(RuntimeError, match=r"^of its own$"):
+        program.module()(torch.zeros(8))

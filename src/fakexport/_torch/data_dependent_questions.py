@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import sympy
 import torch
@@ -109,16 +109,14 @@ def named_assertions(program: ExportedProgram, names: Mapping[str, str]) -> set[
     """
     found = set()
     for module in program.graph_module.modules():
-        for node in module.graph.find_nodes(op="call_function", target=_ASSERT) if _is_graph(module) else ():
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        for node in module.graph.find_nodes(op="call_function", target=_ASSERT):
             asserted = _ASSERTED.fullmatch(str(node.args[1]))
             if asserted is not None and asserted[1] in names:
                 node.args = (node.args[0], names[asserted[1]])
                 found.add(asserted[1])
     return found
-
-
-def _is_graph(module: Any) -> TypeGuard[torch.fx.GraphModule]:
-    return isinstance(module, torch.fx.GraphModule)
 
 
 def _question(environment: ShapeEnv, expression: Any, error: RuntimeError, asking: str | None) -> Question:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -97,7 +97,7 @@ def parse_assumed(texts: Iterable[str]) -> tuple[AssumedBranch, ...]:
             )
         column = None if written["column"] is None else int(written["column"])
         branch = AssumedBranch(
-            written["file"], int(written["line"]), column, written["answer"].title() == "True"
+            written["file"], int(written["line"]), column, written["answer"].lower() == "true"
         )
         if branch.place in found:
             raise BadAssumption(f"the condition at {branch.place} is assumed twice")
@@ -134,7 +134,7 @@ class AssumedBranches:
 
     branches: Sequence[AssumedBranch]
     until: CodeType
-    _asked: dict[AssumedBranch, dict[int | None, Span]] = field(default_factory=dict)
+    _asked: dict[AssumedBranch, dict[int | None, None]] = field(default_factory=dict)
     _assertions: dict[str, str] = field(default_factory=dict)
     _bounds: dict[str, str] = field(default_factory=dict)
     _loops: dict[AssumedBranch, None] = field(default_factory=dict)
@@ -147,13 +147,16 @@ class AssumedBranches:
 
     def answer(self, question: Question) -> Answer | None:
         """Return the answer of a condition; None for another question."""
+        if not self.branches or question.kind != "truth":
+            return None
         is_asked = question.asking is not None and is_user_code(question.asking)
-        if not self.branches or question.kind != "truth" or (question.is_of_size and not is_asked):
+        if question.is_of_size and not is_asked:  # What an operator asks of its operands in such a line.
             return None
         frames = running_user_frames(self.until)
-        span = frames[-1][1] if frames else None
-        branch = next((each for each in self.branches if span is not None and each.is_at(span)), None)
-        if branch is None or span is None or not is_test(span):
+        if not frames or not is_test(span := frames[-1][1]):
+            return None
+        branch = next((each for each in self.branches if each.is_at(span)), None)
+        if branch is None:
             return None
         if is_loop_test(span):
             self._loops[branch] = None
@@ -162,7 +165,7 @@ class AssumedBranches:
             self._environment = question.environment
             for kept in (self._asked, self._assertions, self._bounds):
                 kept.clear()
-        self._asked.setdefault(branch, {})[span.column] = span
+        self._asked.setdefault(branch, {})[span.column] = None
         shown = source_text(span) or question.expression
         self._said = (
             f"the program was exported for inputs with which `{shown}` is {branch.answer}, at {branch.place}"
@@ -183,13 +186,13 @@ class AssumedBranches:
     def check_asked(self) -> None:
         """Raise `BadAssumption` if one is of no condition on data that was asked, or of more than one."""
         for branch in self.branches:
-            asked: Mapping[int | None, Span] = self._asked.get(branch, {})
-            if not asked:
-                raise BadAssumption(f"there is no condition on data at {branch.place}: nothing to assume")
-            if len(asked) > 1:
-                columns = " and ".join(f"{branch.place}:{column}" for column in asked)
+            columns = self._asked.get(branch, {})
+            if not columns:
+                raise BadAssumption(f"the line at {branch.place} has no condition on data: nothing to assume")
+            if len(columns) > 1:
+                places = " and ".join(f"{branch.place}:{column}" for column in columns)
                 raise BadAssumption(
-                    f"there is more than one condition at {branch.place}: assume {columns} apart"
+                    f"there is more than one condition at {branch.place}: assume {places} apart"
                 )
 
     def check(self, program: ExportedProgram) -> None:

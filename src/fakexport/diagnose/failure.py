@@ -94,7 +94,7 @@ def diagnose_failure(
 def _with_inputs(found: Diagnostic, inputs: tuple[str, ...]) -> Diagnostic:
     """Return a finding whose fix is one more input with all the others, which `--input` asks for.
 
-    Where the model takes none, that is no fix.
+    A model that does not take it gets the general fix.
     """
     if found.fix is None or not PRECOMPUTED.match(found.fix.message):
         return found

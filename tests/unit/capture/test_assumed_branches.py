@@ -170,7 +170,9 @@ def test_a_loaded_program_says_the_same(written, tmp_path):
 def test_a_condition_that_is_known_is_no_assumption(condition, written):
     path = written(f"if {condition}:\n    return x\nreturn 2 * x")
 
-    with pytest.raises(InvalidValue, match=f"no condition on data at model.py:{FIRST}: nothing to assume"):
+    with pytest.raises(
+        InvalidValue, match=f"the line at model.py:{FIRST} has no condition on data: nothing to assume"
+    ):
         exported(path, f"model.py:{FIRST}=False")
 
 
