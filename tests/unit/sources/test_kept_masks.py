@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -41,3 +43,14 @@ def test_the_report_says_that_eager_mode_computes_another_thing(tmp_path):
 @pytest.mark.parametrize("name", ["bart", "llama", "bert"])
 def test_masks_of_causal_attention_and_of_encoders_are_not_mentioned(name, tmp_path):
     assert notes(BY_NAME[name].source(tmp_path)) == []
+
+
+def test_sizes_that_vary_get_no_condition(tmp_path):
+    """A window is compared with the length of the prompt, which then would have to be longer or shorter."""
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2}
+    small |= {"num_hidden_layers": 1, "vocab_size": 16, "sliding_window": 8}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral", **small}))
+
+    program = fe.export(f"hf:{tmp_path}", dynamic_shapes="auto")
+
+    assert all(found.lower <= 2 and found.upper > 1_000 for found in program.range_constraints.values())
