@@ -29,6 +29,9 @@ _OF_TORCH = frozenset(
     {"_parameters", "_buffers", "_modules", "training", "forward", "_flat_weights", "_flat_weight_refs"}
 )
 
+# Hooks themselves, and the flag of transformers' models that theirs are installed.
+_OF_HOOKS = ("_hooks", "_hooks_with_kwargs", "_always_called", "_hooks_installed")
+
 
 @dataclass(frozen=True)
 class PythonEffect:
@@ -166,16 +169,20 @@ def _without_arrays(state: Any) -> Any:
     return state.tolist() if hasattr(state, "tolist") else state
 
 
-def _attributes(root: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return the plain attributes of every module by its path; of containers, what they hold now."""
-    return {
-        path: {name: _held(value) for name, value in vars(module).items() if _is_plain(name)}
-        for path, module in root.named_modules()
-    }
+def _attributes(root: nn.Module) -> dict[str, tuple[nn.Module, dict[str, Any]]]:
+    """Return every module by its path, with its plain attributes and its modules.
+
+    Of containers, what they hold now.
+    """
+    found = {}
+    for path, module in root.named_modules():
+        plain = {name: _held(value) for name, value in vars(module).items() if _is_plain(name)}
+        found[path] = (module, plain | dict(module.named_children()))
+    return found
 
 
 def _is_plain(name: str) -> bool:
-    return name not in _OF_TORCH and not name.endswith(("_hooks", "_hooks_with_kwargs", "_always_called"))
+    return name not in _OF_TORCH and not name.endswith(_OF_HOOKS)
 
 
 def _held(value: Any) -> Any:
@@ -186,19 +193,32 @@ def _is_sequence(value: Any) -> bool:
     return type(value) in (list, tuple, set)
 
 
-def _changed(root: nn.Module, before: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, nn.Module]]:
-    """Return the path, name and module of each plain attribute that is not what it was."""
+def _changed(
+    root: nn.Module, before: dict[str, tuple[nn.Module, dict[str, Any]]]
+) -> Iterator[tuple[str, str, nn.Module]]:
+    """Return the path, name and module of each attribute that is not what it was.
+
+    A module in the place of another one is an attribute of the module that has it; its own are new with it.
+    """
     after = _attributes(root)
-    for path, module in root.named_modules():
+    for path, (module, new) in after.items():
         if type(module).__module__.startswith(("torch.nn.", "torch.ao.")) and type(module) is not nn.Module:
             continue  # What torch's own layers note down for themselves: `nn.LSTM` its flat weights.
-        old, new = before.get(path, {}), after[path]
+        known, old = before.get(path, (None, {}))
+        if module is not known:
+            continue
         for name in dict.fromkeys((*old, *new)):
-            if not _is_same(old.get(name, _ABSENT), new.get(name, _ABSENT)):
+            is_same = _is_same(old.get(name, _ABSENT), new.get(name, _ABSENT))
+            if not is_same and not _is_cached_property(module, name):
                 yield path, name, module
 
 
 _ABSENT = object()
+
+
+def _is_cached_property(module: nn.Module, name: str) -> bool:
+    """Return whether the class declares that the value is computed once and stays."""
+    return isinstance(inspect.getattr_static(type(module), name, None), functools.cached_property)
 
 
 def _is_same(old: Any, new: Any) -> bool:
@@ -216,7 +236,8 @@ def _assignment(module: nn.Module, name: str) -> Span | None:
     """Return where a method assigns `self.name`, or changes it in place; `forward` first."""
     found: list[tuple[bool, Span]] = []
     for owner in type(module).__mro__:
-        for method in vars(owner).values():
+        for member in vars(owner).values():
+            method = member.fget if isinstance(member, property) else member
             if inspect.isfunction(method) and method.__name__ != "__init__":
                 found += [(method.__name__ != "forward", span) for span in _assignments(method, name)]
     return min(found, key=lambda item: item[0])[1] if found else None

@@ -20,7 +20,7 @@ def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     node and module path stay. Then findings that are equal but for target, node and count merge into
     one with all targets and the greatest count, so that `count` always speaks of one program; of a fix
     under a condition that only one target has, what holds for all stays. Findings without a place merge
-    only if their notes are equal too. Folding twice changes nothing.
+    only if their notes are equal too, but for the module's path in them. Folding twice changes nothing.
 
     Args:
         diagnostics: Any number, of any targets.
@@ -55,7 +55,9 @@ def _cause(diagnostic: Diagnostic) -> Hashable:
     rule = (diagnostic.code, diagnostic.severity, diagnostic.fault, _numberless(diagnostic.module_path))
     primary = diagnostic.primary
     if primary is None:
-        return (*rule, diagnostic.notes)
+        path = diagnostic.module_path
+        notes = [note.replace(path, "#") if path else note for note in diagnostic.notes]
+        return (*rule, *notes)
     span = primary.span
     return (*rule, span.path, span.line, span.column, span.end_column, _numberless(primary.message))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import linecache
 import random
+from functools import cached_property
 from pathlib import Path
 from random import random as drawn_by_name
 
@@ -98,7 +99,7 @@ class Stateful(nn.Module):
         self.history.append(x)
         self.by_name["x"] = x
         self.fixed = [1, 2]
-        self.inner.last = x
+        self.inner.last = self.first
         self.count += 1
         return self.remember(x)
 
@@ -106,16 +107,45 @@ class Stateful(nn.Module):
         self.fresh = x
         return x
 
+    @property
+    def first(self):
+        self.kept = self.history[0]
+        return self.kept
+
 
 def test_changed_attributes_are_seen_and_buffers_are_none():
     found = {(effect.module_path, effect.what): effect for effect in effects_of(Stateful())}
 
-    assert found.keys() == {("", "steps"), ("", "history"), ("", "by_name"), ("inner", "last"), ("", "fresh")}
+    own = {("", name) for name in ("steps", "history", "by_name", "fresh", "kept")}
+    assert found.keys() == {*own, ("inner", "last")}
     assert line_of(found["", "steps"]) == "self.steps += 1"
     assert line_of(found["", "history"]) == "self.history.append(x)"
     assert line_of(found["", "by_name"]) == 'self.by_name["x"] = x'
     assert line_of(found["", "fresh"]) == "self.fresh = x"
+    assert line_of(found["", "kept"]) == "self.kept = self.history[0]"
     assert found["inner", "last"].span is None  # no method of its own class assigns it
+
+
+class Exchanging(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Counting()
+
+    @cached_property
+    def padding(self):
+        return 3
+
+    def forward(self, x):
+        self.inner = Counting()
+        self._own_hooks_installed = True
+        return self.inner(x) + self.padding
+
+
+def test_a_module_that_is_exchanged_is_one_effect_and_caches_are_none():
+    (effect,) = effects_of(Exchanging())
+
+    assert (effect.module_path, effect.what) == ("", "inner")
+    assert line_of(effect) == "self.inner = Counting()"
 
 
 class Counting(nn.Module):

@@ -55,6 +55,18 @@ def test_findings_without_a_place_merge_only_if_they_say_the_same() -> None:
     assert [(d.notes, d.count) for d in folded] == [(first.notes, 2), (second.notes, 1)]
 
 
+def test_findings_without_a_place_merge_where_only_the_path_of_the_module_differs() -> None:
+    layers = [
+        found(None, module_path=f"layers.{i}.conv", notes=(f"`layers.{i}.conv.{name}` was changed",))
+        for i in range(24)
+        for name in ("steps", "last")
+    ]
+
+    folded = fold(layers)
+
+    assert [(d.notes, d.count) for d in folded] == [(layers[0].notes, 24), (layers[1].notes, 24)]
+
+
 def test_targets_merge_and_the_count_speaks_of_one_program() -> None:
     on_cpu = [found(targets=("cpu",), node="mul_1"), found(targets=("cpu",), node="mul_2")]
     on_gpu = [found(targets=("H100",), node="mul_7"), found(targets=("H100",), node="mul_8")]
