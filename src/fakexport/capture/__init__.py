@@ -12,6 +12,7 @@ from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, OperatorCall, user_spans
 from fakexport.capture.flattening import flattened
 from fakexport.capture.given_inputs import given_inputs
+from fakexport.capture.kept_masks import KeptMask
 from fakexport.capture.lost_transforms import TransformLost
 from fakexport.capture.plain_forward import bound_inputs, plain, plain_forward
 from fakexport.capture.python_effects import PythonEffect
@@ -28,6 +29,7 @@ __all__ = [
     "DynamicDims",
     "Exploration",
     "GuardFact",
+    "KeptMask",
     "ModelNotBuilt",
     "OperatorCall",
     "PartialProgram",

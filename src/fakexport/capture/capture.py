@@ -52,6 +52,7 @@ from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
+from .kept_masks import KeptMask, kept_masks_of, watch_masks
 from .lost_transforms import TransformLost, refuse_lost_transforms
 from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
@@ -73,6 +74,7 @@ class Captured:
         recovered: What became of the program's constants, or None where there is no program.
         effects: What `forward` did besides computing; empty in strict mode, which does not run it.
         read_constants: The constants whose values the trace read, so that the program is specialized on them.
+        kept_masks: Causal masks that eager mode drops where nothing is padded.
         blocks: With `reuse`, for each class of blocks: its calls, those that were not traced, and what stood
             against it.
     """
@@ -82,6 +84,7 @@ class Captured:
     recovered: Recovered | None = None
     effects: tuple[PythonEffect, ...] = ()
     read_constants: tuple[str, ...] = ()
+    kept_masks: tuple[KeptMask, ...] = ()
     blocks: Mapping[str, tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)
 
 
@@ -129,7 +132,8 @@ def capture(
     blocks: dict[str, tuple[int, int, tuple[str, ...]]] = {}
     branches = AssumedBranches(assumed, traced.__code__)
     try:
-        with branches.answered(), nullcontext(()) if strict else watch_forward(module) as effects:
+        watched = nullcontext(()) if strict else watch_forward(module)
+        with branches.answered(), watched as effects, watch_masks() as layers:
             program = traced(
                 module,
                 args,
@@ -163,7 +167,8 @@ def capture(
     recovered = recover_constants(program)
     call = None if known.call is None else with_state(known.call, program)
     keep_facts(program, replace(known, unbound=recovered.unbound, model=module, call=call))
-    return Captured(program, None, recovered, tuple(effects), tuple(read), blocks)
+    kept_masks = kept_masks_of(module, layers)
+    return Captured(program, None, recovered, tuple(effects), tuple(read), kept_masks, blocks)
 
 
 def traced(

@@ -131,7 +131,7 @@ def _watched(
         if threading.get_ident() != own_thread:
             return function(*args, **kwargs)
         called.add(what)
-        span = _caller(sys._getframe(1))
+        span = calling_span(sys._getframe(1))
         if span is not None:  # None: torch itself, on its own account
             effects.add(PythonEffect(kind, what, span))
         return function(*args, **kwargs)
@@ -139,7 +139,7 @@ def _watched(
     return watched
 
 
-def _caller(frame: FrameType | None) -> Span | None:
+def calling_span(frame: FrameType | None) -> Span | None:
     """Return the call's place in user code.
 
     None where code of torch or of the standard library made the call.

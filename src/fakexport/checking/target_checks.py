@@ -58,7 +58,6 @@ from fakexport.sources import (
     Source,
     SourceError,
     inputs_from_specs,
-    kept_masks_note,
 )
 
 Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
@@ -269,7 +268,7 @@ class TargetChecks:
             transfers=transfers(program),
             recovered=trace.captured.recovered,
             memory_left=memory_left(summary, target.topology),
-            notes=built.notes + kept_masks_note(built.module) + unused + findings.notes,
+            notes=built.notes + unused + findings.notes,
             placement=built.placement.device_map,
             modules=inspect_module(built.module),
             ranks=trace.ranks,

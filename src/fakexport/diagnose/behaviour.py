@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from fakexport.capture import PythonEffect
+from fakexport.capture import KeptMask, PythonEffect
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
@@ -16,18 +16,22 @@ from fakexport.rules import rule
 _CODES = {"attribute": "FE903", "print": "FE906", "random": "FE907"}
 
 
-def diagnose_behaviour(program: ExportedProgram, effects: Iterable[PythonEffect]) -> Iterator[Diagnostic]:
+def diagnose_behaviour(
+    program: ExportedProgram, effects: Iterable[PythonEffect] = (), kept_masks: Iterable[KeptMask] = ()
+) -> Iterator[Diagnostic]:
     """Report what eager code does and the program does not, or does differently.
 
     Args:
         program: As captured, before decompositions.
         effects: What `forward` did in Python while it was captured.
+        kept_masks: Causal masks that eager mode drops.
     Reports:
         All of FE9.
     """
     yield from _training(program)
     yield from _written(program)
     yield from map(_python, effects)
+    yield from _masks(kept_masks)
     yield from _plain_attributes(program)
     yield from _shared(program)
 
@@ -73,6 +77,22 @@ def _python(effect: PythonEffect) -> Diagnostic:
         fix=Fix(fix),
         module_path=effect.module_path or None,
     )
+
+
+def _masks(masks: Iterable[KeptMask]) -> Iterator[Diagnostic]:
+    for mask in masks:
+        yield rule("FE908").diagnostic(
+            labels=labels_at(mask.span, "attention gets a causal mask, and is not causal without one"),
+            notes=(
+                "with sdpa, eager mode drops a causal mask where nothing is padded, and here tokens then see "
+                "those after them; the program keeps it, as eager mode does for padded inputs",
+            ),
+            fix=Fix(
+                'load the model with `attn_implementation="eager"`, or set it in the config: eager mode then '
+                "keeps the mask, as the program does"
+            ),
+            module_path=mask.module_path,
+        )
 
 
 def _plain_attributes(program: ExportedProgram) -> Iterator[Diagnostic]:

@@ -57,7 +57,7 @@ def diagnose_program(
         topology: The target.
         dynamic: The dimensions that were declared.
     Reports:
-        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE503, FE506, FE601, FE602, FE603, FE901 to FE907.
+        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE503, FE506, FE601, FE602, FE603, FE901 to FE908.
     """
     program, recovered = captured.program, captured.recovered
     assert program is not None
@@ -71,7 +71,7 @@ def diagnose_program(
         *operators.diagnostics,
         *((memory,) if memory else ()),
         *diagnose_constants(recovered),
-        *diagnose_behaviour(program, captured.effects),
+        *diagnose_behaviour(program, captured.effects, captured.kept_masks),
     )
     return ProgramFindings(diagnostics, (*operators.notes, *unproven_sizes(dynamic), *_read(captured)))
 
@@ -82,7 +82,7 @@ def diagnose_loaded(program: ExportedProgram) -> tuple[Diagnostic, ...]:
     Reports:
         FE209, FE901, FE902, FE904, FE905.
     """
-    return (*diagnose_dtypes(program), *diagnose_behaviour(program, ()))
+    return (*diagnose_dtypes(program), *diagnose_behaviour(program))
 
 
 def _read(captured: Captured) -> Iterator[str]:

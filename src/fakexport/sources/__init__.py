@@ -9,7 +9,6 @@ from fakexport.sources.construction import SEED, constructed
 from fakexport.sources.dtype_text import dtype_text, parse_dtype
 from fakexport.sources.input_spec import InputSpec, parse_input_spec
 from fakexport.sources.inputs import inputs_from_specs
-from fakexport.sources.kept_masks import kept_masks_note
 from fakexport.sources.known_masks import known_masks
 from fakexport.sources.operator_library import load_operator_library
 from fakexport.sources.resolve import resolve
@@ -40,7 +39,6 @@ __all__ = [
     "input_name",
     "inputs_from_specs",
     "is_of_default_config",
-    "kept_masks_note",
     "known_masks",
     "load_operator_library",
     "lora_layers",

@@ -30,7 +30,6 @@ from fakexport.sources.generation_calls import GenerationCall, use_own_operators
 from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_config_of
 from fakexport.sources.hub_model import HubModel, hub_model
 from fakexport.sources.kept_in_float32 import keep_in_float32
-from fakexport.sources.kept_masks import kept_masks_watched
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.shortened_sequences import shortened_sequences
 from fakexport.sources.source import ExampleInputs, Source
@@ -260,7 +259,6 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         reset_model_state(module),
         normalized_heads(module),
         shortened_sequences(module),
-        kept_masks_watched(module),
         empty_layers(),
         fp8_kernels(module),
         fbgemm_kernels(module),

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-__all__ = ["kept_masks_note", "kept_masks_watched"]
+from fakexport.capture.python_effects import calling_span
+from fakexport.diagnostics import Span
 
 _MASKS, _SKIP = "transformers.masking_utils", "allow_is_causal_skip"
 _ATTENTION = "transformers.modeling_utils"
 # Its place behind the module: query, key, value, mask.
 _MASK = 3
 
-# The attention modules that got such a mask in the last trace of a model, by the model.
-_FOUND: WeakKeyDictionary[nn.Module, dict[nn.Module, None]] = WeakKeyDictionary()
+
+@dataclass(frozen=True)
+class KeptMask:
+    """A causal mask that the program keeps and eager mode drops where nothing is padded.
+
+    Args:
+        module_path: Path of the attention module that gets it.
+        span: Where the model calls attention.
+    """
+
+    module_path: str
+    span: Span | None
 
 
 @contextmanager
-def kept_masks_watched(module: nn.Module) -> Iterator[None]:
+def watch_masks() -> Iterator[dict[nn.Module, Span | None]]:
     """Enter a context around a trace in which such masks are noted.
 
     With eager mode's `sdpa`, transformers passes no mask where nothing is padded, and relies on `is_causal`
@@ -31,16 +42,17 @@ def kept_masks_watched(module: nn.Module) -> Iterator[None]:
     they do not with a padded row, with `attn_implementation="eager"`, or in a program. A trace cannot know
     whether something is padded.
 
-    Args:
-        module: The model.
+    Yields:
+        The attention modules that got such a mask so far, and the lines that call attention. Of equal blocks
+        that are reused, only those that were traced.
     Source: transformers 5.23, `masking_utils.py:_ignore_causal_mask_sdpa`,
     `integrations/sdpa_attention.py:sdpa_attention_forward`.
     """
-    found = _FOUND[module] = {}
+    found: dict[nn.Module, Span | None] = {}
     masks = _functions(_MASKS, "ALL_MASK_ATTENTION_FUNCTIONS")
     attention = _functions(_ATTENTION, "ALL_ATTENTION_FUNCTIONS")
     if masks is None or attention is None:
-        yield
+        yield found
         return
     make, attend = masks["sdpa"], attention["sdpa"]
     droppable: list[Any] = []  # Kept, so that no other mask gets the identity of one that is gone.
@@ -56,27 +68,19 @@ def kept_masks_watched(module: nn.Module) -> Iterator[None]:
         is_causal = options.get("is_causal")
         is_causal = getattr(layer, "is_causal", True) if is_causal is None else is_causal
         if is_causal is False and any(mask is each for each in droppable):
-            found[layer] = None
+            found[layer] = calling_span(sys._getframe(1))
         return attend(layer, *args, **options)
 
     masks["sdpa"], attention["sdpa"] = made, attended
     try:
-        yield
+        yield found
     finally:
         masks["sdpa"], attention["sdpa"] = make, attend
 
 
-def kept_masks_note(module: nn.Module) -> tuple[str, ...]:
-    """Return a sentence about such masks in the last trace of a model; nothing where there are none."""
-    layers = _FOUND.get(module, {})
-    names = [name for name, part in module.named_modules() if part in layers]
-    if not names:  # Of equal blocks, only those that were traced are known.
-        return ()
-    return (
-        f"the program keeps the causal mask of attention such as {names[0]}, as for padded inputs; with "
-        "sdpa, eager mode drops it where nothing is padded, and tokens then see those after them: the "
-        "results differ",
-    )
+def kept_masks_of(module: nn.Module, found: Mapping[nn.Module, Span | None]) -> tuple[KeptMask, ...]:
+    """Return what was noted, in the order of the modules of a model."""
+    return tuple(KeptMask(path, found[part]) for path, part in module.named_modules() if part in found)
 
 
 def _functions(module: str, name: str) -> MutableMapping[str, Any] | None:
