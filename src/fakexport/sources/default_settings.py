@@ -2,12 +2,14 @@
 
 What leaves no choice is set: what transformers documents for a setting that is empty, what another setting of
 the same config determines, and which tokens of a vocabulary stand for what, where the model is the same with
-any. The horizon of a forecast is the one choice.
+any. Two are a choice: the horizon of a forecast, and images that are larger than by default, which are the
+smallest of which the model can make its tokens.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -141,6 +143,37 @@ def _merged_width(part: str = "") -> _Determined:
     return _Determined(f"{part}hidden_size", value, "intermediate_size * pixel_shuffle_ratio ** 2")
 
 
+def _larger_image(name: str, divisor: Callable[[Any], int], part: str = "") -> _Determined:
+    """Return the size of the smallest image, from the default on, that can be divided into tokens.
+
+    Args:
+        name: The setting that says into how many, for the reason.
+        divisor: Returns what the number of patches along a side must be a multiple of, given the config that
+            has the setting.
+        part: Path of that config, with a dot at its end.
+    """
+
+    def value(config: Any) -> int:
+        owner = _at(config, part.rstrip("."))
+        vision, step = owner.vision_config, divisor(owner)
+        size: int = vision.patch_size * step * math.ceil(vision.image_size / (vision.patch_size * step))
+        return size
+
+    reason = f"the smallest from there on of which {name} can be made"
+    return _Determined(f"{part}vision_config.image_size", value, reason)
+
+
+def _pooled(part: str = "") -> tuple[_Determined, ...]:
+    """Return the image of a model that pools squares of patches to a number of tokens (Gemma 3)."""
+    return (_larger_image("mm_tokens_per_image", lambda owner: math.isqrt(owner.mm_tokens_per_image), part),)
+
+
+def _shuffled(part: str = "") -> tuple[_Determined, ...]:
+    """Return the image of a model that makes one token of each square of patches (ModernVBERT)."""
+    squares = "squares of pixel_shuffle_factor patches"
+    return (_larger_image(squares, lambda owner: int(owner.pixel_shuffle_factor), part),)
+
+
 def _of_sections(section: tuple[int, ...], of: str) -> str:
     return f"since the model's mrope_section, {' + '.join(map(str, section))}, is half of {of}"
 
@@ -234,7 +267,18 @@ _GLM_ROPE = (_rotated_share(_GLM_SECTION, "text_config."),)
 _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
     {
         "chameleon": (_image_vocabulary(_chameleon_tokens),),
+        "colmodernvbert": _shuffled("vlm_config."),
         "cosmos3_omni": _TOWER,
+        "dbrx": (
+            _Determined(
+                "attn_config.clip_qkv", lambda config: math.inf, "which clips nothing, as documented"
+            ),
+            _Determined(
+                "attn_config.rope_theta",
+                lambda config: config.rope_parameters["rope_theta"],
+                "that of rope_parameters, which alone the model computes with",
+            ),
+        ),
         "deepseek_ocr2_vision": (
             _Determined(
                 "encoder_config.hidden_size",
@@ -251,6 +295,7 @@ _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
             _from_vocabulary("mask_token_id", lambda tokens: tokens.index("<mask>")),
         ),
         "exaone4_5": _TOWER,
+        "gemma3": _pooled(),
         "glm46v": _GLM_ROPE,
         "glm4v": _GLM_ROPE,
         "glm4v_moe": (_rotated_head(_GLM_SECTION, "text_config."),),
@@ -276,6 +321,7 @@ _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
         "llama4_vision_model": (_merged_width(),),
         "ministral": (_head_dim(),),
         "molmo2": (_as_wide_as("adapter_config.text_hidden_size", _TEXT, "the language model"),),
+        "modernvbert": _shuffled(),
         "moonshine_streaming": (_KEY_VALUE_HEADS,),
         "nemotron": (_KEY_VALUE_HEADS,),
         "pix2struct_text_model": (_in_whole("initializer_range", "pix2struct", "text_config"),),
@@ -287,9 +333,12 @@ _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
         "qwen3_omni_moe_text": (_rotated_head(_QWEN3_SECTION),),
         "qwen3_vl": _TOWER,
         "qwen3_vl_moe": _TOWER,
+        "shieldgemma2": _pooled(),
+        "t5gemma2": _pooled("encoder."),
         "t5gemma2_decoder": (_in_whole("dropout_rate", "t5gemma2", "decoder"),),
         "t5gemma2_encoder": (_in_whole("text_config.dropout_rate", "t5gemma2", "encoder.text_config"),),
         "t5gemma2_text": (_in_whole("dropout_rate", "t5gemma2", "encoder.text_config"),),
+        "ultravbert": _shuffled(),
         "uvdoc": (
             _Determined(
                 "backbone_config.out_features",

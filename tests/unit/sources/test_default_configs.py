@@ -1,6 +1,7 @@
 """Default configs of transformers that leave something open, or contradict themselves."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_config_that_contradicts_itself_is_named(model_type, role, clause):
 
 # Of each kind of rule one: what transformers documents; a width that another setting has; what it knows of a
 # vocabulary; what the whole type sets in its part; what a list is added to; what the model's own code says of
-# its positions; what is set under a misspelled name.
+# its positions; what is set under a misspelled name; images of which the model can make its tokens.
 DETERMINED = {
     "hunyuan_v1_dense": {"head_dim": (None, 128)},
     "nemotron": {"num_key_value_heads": (None, 48)},
@@ -68,6 +69,9 @@ DETERMINED = {
         "vision_config.hidden_size": (768, 1408),
         "vision_config.vision_output_dim": (7680, 4096),
     },
+    "gemma3": {"vision_config.image_size": (224, 256)},
+    "colmodernvbert": {"vlm_config.vision_config.image_size": (224, 256)},
+    "dbrx": {"attn_config.clip_qkv": (None, math.inf), "attn_config.rope_theta": (None, 10_000.0)},
     "edgetam": {"vision_config.backbone_config.architecture": ("resnet50", "repvit_m1")},
     "deepseek_ocr2_vision": {"encoder_config.hidden_size": (4096, 896)},
     "qwen2_vl": {"vision_config.hidden_size": (3584, 8192)},
