@@ -3,14 +3,16 @@
     python tools/zoo_page.py LIBRARY COMMIT sweep.json RUN.jsonl [AGAIN.jsonl] docs/zoo
     python tools/zoo_page.py LIBRARY COMMIT --rows sweep.json RUN.jsonl docs/zoo
     python tools/zoo_page.py LIBRARY COMMIT --other OTHER.jsonl docs/zoo
+    python tools/zoo_page.py LIBRARY COMMIT --options OPTIONS.jsonl docs/zoo
 
 LIBRARY is that of `model_zoo.py`, COMMIT the source of fakexport that ran, `sweep.json` is that of
 `fakexport sweep-report --zoo`, RUN.jsonl its run, and AGAIN.jsonl the run of checks that were done a second
 time. A check that a missing package stopped keeps what the page says of it. With `--rows`, these are of some
 of the checks of the page, which replace what it says of them. With `--other`, OTHER.jsonl is a run of some of
 them with another torch. It is kept next to the page, and compared with it each time that the page is written;
-so is a run for another target or with sizes that vary, in whose checks `--target` or `--dynamic` differs. The
-last argument is the folder.
+so is a run for another target or with sizes that vary, in whose checks `--target` or `--dynamic` differs.
+With `--options`, OPTIONS.jsonl is a run of models that do not export, with options that their checks print:
+the page names those that export so, and does not count them. The last argument is the folder.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from typing import Any
 from model_zoo import part_types
 
 _WIDTH = 110
+# The kind of the file that keeps a run with options.
+_OPTIONS = "options"
 _MOST_REASONS = 25
 _MOST_CHARACTERS = 160
 _LONGEST_NOTE = 300
@@ -96,9 +100,9 @@ model last, so those that ran are a sample."""
 def main() -> None:
     """Write the page and its JSON."""
     library, commit, *arguments = sys.argv[1:]
-    if arguments[0] == "--other":
+    if arguments[0] in ("--other", "--options"):
         run, folder = map(Path, arguments[1:])
-        _keep_other(_records(run), commit, folder, library)
+        _keep_other(_records(run), commit, folder, library, "" if arguments[0] == "--other" else _OPTIONS)
         _write(_page_as_it_is(folder / f"{library}.json"), folder, library)
         return
     is_rows = arguments[0] == "--rows"
@@ -118,12 +122,12 @@ def main() -> None:
 
 
 def _write(zoo: dict[str, Any], folder: Path, library: str) -> None:
-    others = [
-        (_with_torch if "-torch-" in path.name else _with_way)(
-            zoo, json.loads(path.read_text(encoding="utf-8")), path.name
-        )
-        for path in sorted(folder.glob(f"{library}-*.json"))
-    ]
+    others = []
+    for path in sorted(folder.glob(f"{library}-*.json")):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        kind = path.stem.removeprefix(f"{library}-")
+        section = _with_options if kind == _OPTIONS else _with_torch if "torch-" in kind else _with_way
+        others.append(section(zoo, kept, path.name))
     sections = [
         _head(zoo, library),
         zoo["again"],
@@ -144,8 +148,8 @@ def _page_as_it_is(path: Path) -> dict[str, Any]:
     return zoo
 
 
-def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: str) -> None:
-    """Write down what a run with another torch says of each check, as a line of JSON for each."""
+def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: str, kind: str) -> None:
+    """Write down what another run says of each check, as a line of JSON for each, in the file of its kind."""
     versions = run[0]["versions"]
     kept = {
         "source": commit,
@@ -156,7 +160,7 @@ def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: s
     page = json.loads((folder / f"{library}.json").read_text(encoding="utf-8"))
     torch = ".".join(versions["torch"].split(".")[:2])
     known = {check["command"] for check in page["checks"]}
-    way = f"torch-{torch}" if run[0]["command"] in known else "-".join(_way(run[0]["command"]))
+    way = kind or (f"torch-{torch}" if run[0]["command"] in known else "-".join(_way(run[0]["command"])))
     (folder / f"{library}-{way}.json").write_text(_with_a_line_per_check(kept), encoding="utf-8")
 
 
@@ -191,6 +195,39 @@ def _with_way(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
     )
     head = "## Sizes that vary" if sizes != "static" else f"## On the target {target}"
     return _beside(head, text, columns, pairs)
+
+
+def _with_options(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
+    """Return which of the models that do not export do so with an option."""
+    failing = {_type(check) for check in zoo["checks"] if _status(check) not in ("exports", None)}
+    found = [check for check in other["checks"] if _type(check) in failing and check["status"] == "exports"]
+    if not found:
+        return ""
+    usual = shlex.split(zoo["checks"][0]["options"])
+    rows = [
+        f"| {_type(check)} | `{_cell(shlex.join(_besides(check['command'], usual)))}` |"
+        for check in sorted(found, key=_type)
+    ]
+    text = (
+        f"{len(found)} of the models that do not export do so with the options that their checks print "
+        f"([{name}]({name})), with torch {other['versions']['torch']} and the source of fakexport of commit "
+        f"{other['source']}. They are not counted above. With `--assume`, the program refuses inputs for "
+        "which it is not so."
+    )
+    head = ["## Models that export with an option", "", *textwrap.wrap(text, _WIDTH, break_on_hyphens=False)]
+    return "\n".join([*head, "", "| model | options |", "|---|---|", *rows, ""])
+
+
+def _besides(command: str, usual: list[str]) -> list[str]:
+    """Return the options of a check that the others do not have."""
+    words = shlex.split(command)[3:]
+    pairs = [words[i : i + 2] for i in range(0, len(words), 2)]
+    return [
+        word
+        for pair in pairs
+        if pair not in (usual[i : i + 2] for i in range(0, len(usual), 2))
+        for word in pair
+    ]
 
 
 def _options_text(command: str) -> str:
