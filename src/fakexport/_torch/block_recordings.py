@@ -272,13 +272,18 @@ def is_forced(tracer: Any, number: Any) -> bool:
 
 
 def _environment_state(mode: Any) -> tuple[Any, ...]:
+    """Return what tells whether something new is known of the symbols.
+
+    A guard that is there already is added again where a question has its answer from the example and no
+    range or replacement (`Eq(s0 // 64, 1)`). `produce_guards` issues each expression once.
+    """
     environment = mode.shape_env
     if environment is None:
         return ()
     return (
         environment._version_counter,
         environment._replacements_version_counter,
-        len(environment.guards),
+        len({guard.expr for guard in environment.guards}),
         len(environment.replacements),
         len(environment.var_to_range),
         environment.num_deferred_runtime_asserts,

@@ -30,6 +30,24 @@ def test_equal_blocks_are_traced_once(reports, dynamic):
     assert reports[0].replayed >= DEPTH - 5, reports[0].report()
 
 
+class Asks(Block):
+    """Asks so much that torch forgets the first answers, and adds their guards again in the next block."""
+
+    def forward(self, x):
+        for at in range(2, 302):
+            if x.shape[0] // at == 1_000 + at:
+                x = x + 1
+        return super().forward(x)
+
+
+@pytest.mark.slow
+def test_a_guard_that_is_known_already_does_not_keep_a_block_from_reuse(reports):
+    program = check(blocks_of(Asks), dynamic=AUTO)
+
+    assert reports[0].replayed >= DEPTH - 5, reports[0].report()
+    assert len(set(program._guards_code)) == len(program._guards_code) > 256
+
+
 class PicksPositive(Block):
     def forward(self, x):
         return super().forward(x) + x[x > 0].sum()
