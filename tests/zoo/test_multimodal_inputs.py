@@ -26,21 +26,22 @@ pytestmark = [
 # docs/components.md has the same list. Every one has inputs whose values say where an image is or how long a
 # sound, or placeholder tokens.
 NAMES = """
-    aria audioflamingo3 aya_vision blip-2 chameleon colmodernvbert colpali colqwen2 cosmos3_edge deepseek_vl
-    deepseek_vl_hybrid dots3_note embedding_gemma2 exaone4_5 flava fuyu gemma3 gemma4 glm46v glm4v glm4v_moe
-    glm5_next glm_ocr glmasr got_ocr2 granite_docling granite_speech hyperclovax_vision_v2 idefics idefics2
-    idefics3 instructblip internvl janus kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl lighton_ocr llama4
-    llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7 mistral3 mllama
-    molmo2 moss_transcribe_diarize muse_glimmer musicflamingo nemotron_h_omni paddleocr_vl paligemma
-    qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_vl shieldgemma2 siglip2 smolvlm t5gemma2 ultravbert
-    video_llama_3 vipllava voxtral
+    aria audioflamingo3 aya_vision blip-2 chameleon colmodernvbert colpali colqwen2 cosmos3_edge csm
+    deepseek_vl deepseek_vl_hybrid dots3_note embedding_gemma2 exaone4_5 flava fuyu gemma3 gemma4 glm46v
+    glm4v glm4v_moe glm5_next glm_ocr glmasr got_ocr2 granite_docling granite_speech hyperclovax_vision_v2
+    idefics idefics2 idefics3 instructblip internvl janus kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl
+    lighton_ocr llama4 llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7
+    mistral3 mllama molmo2 moss_transcribe_diarize muse_glimmer musicflamingo nemotron_h_omni ovis2
+    paddleocr_vl paligemma qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_asr
+    qwen3_omni_moe_thinker qwen3_vl shieldgemma2 siglip2 smolvlm t5gemma2 ultravbert video_llama_3 vipllava
+    voxtral
 """
 IN_EVERY_RUN = ("idefics3", "llava_next", "mllama", "qwen2_audio")
 # Of these only the images and sounds are tested.
 OTHERS = [
     Architecture(model_type, "AutoModelForMultimodalLM", is_common=False)
     for model_type in ("cosmos3_edge", "dots3_note", "glm5_next", "molmo2", "nemotron_h_omni")
-]
+] + [Architecture("qwen2_5_omni_thinker", "Qwen2_5OmniThinkerForConditionalGeneration", is_common=False)]
 OF_TYPE = {architecture.model_type: architecture for architecture in (*ARCHITECTURES, *OTHERS)}
 
 
@@ -53,9 +54,14 @@ def towers(module: nn.Module) -> Iterator[tuple[str, set[str]]]:
 
 
 def loud(module: nn.Module) -> nn.Module:
-    """The module with weights that are drawn anew: gates that start at zero hide a whole tower."""
+    """The module with weights that are drawn anew: gates that start at zero hide a whole tower, and so do
+    codebooks, which are buffers.
+    """
     torch.manual_seed(0)
     with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            if name.endswith("codebook.embed_sum"):
+                buffer.copy_(torch.randn_like(buffer))
         for parameter in module.parameters():
             if parameter.is_floating_point():
                 parameter.copy_(0.2 * torch.randn_like(parameter) + (parameter.dim() < 2))

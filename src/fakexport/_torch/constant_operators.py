@@ -29,11 +29,12 @@ _ANY_DTYPE = frozenset({
     "index_select", "add", "sub", "rsub", "mul", "neg", "abs", "div", "eq", "ne", "lt", "le", "gt", "ge",
     "logical_and", "logical_or", "logical_not", "logical_xor", "isnan", "isinf", "where", "minimum",
     "maximum", "max", "min", "amax", "amin", "any", "all", "ceil", "floor", "trunc", "round", "clamp",
-    "zeros", "ones", "zeros_like", "ones_like", "pad", "constant_pad_nd",
+    "zeros", "ones", "zeros_like", "ones_like", "pad", "constant_pad_nd", "index", "nonzero",
+    "nonzero_numpy", "repeat_interleave",
 })  # fmt: skip
 _INTEGERS_ALONE = frozenset({
     "sum", "prod", "cumsum", "arange", "full", "full_like", "scalar_tensor", "pow", "square",
-    "floor_divide", "remainder", "fmod", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor",
+    "floor_divide", "remainder", "fmod", "diff", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor",
     "__and__", "__or__", "__xor__",
 })  # fmt: skip
 # The other overloads return the place of one of two equals, or round to tens.
@@ -73,6 +74,12 @@ def _check_before(node: Node, target: OpOverload, args: Any, kwargs: Any) -> Non
     name = target._schema.name.partition("::")[2]
     tensors = [leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     results = [leaf for leaf in tree_iter(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
+    if any(
+        isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
+        for r in results
+        for size in r.shape
+    ):
+        raise NotExact("its size is not known")
     has_floats = any(t.is_floating_point() for t in (*tensors, *results))
     if name not in _ANY_DTYPE and (name not in _INTEGERS_ALONE or has_floats):
         raise NotExact(f"{target} may return different bits on another device")

@@ -1,16 +1,19 @@
-"""What a traced `forward` asks about the values of constants: `bool(t)`, `int(t)`, `t.item()`, `t.tolist()`.
+"""What a traced `forward` asks about the values of constants: `bool(t)`, `int(t)`, `t.item()`, `t.tolist()`,
+`torch.tensor([t])`, and how many elements of a mask are set: `x[mask]`, `mask.nonzero()`.
 
 A trace sees fakes only, so it makes an unknown number of every such value, or fails. The graph so far says
 what the tensor was computed from. Where that is constants alone, and operators that produce the same bits on
 every device, the value can be computed on the CPU. Seen on torch 2.13.
 
-Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`.
+Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`,
+`torch/csrc/utils/tensor_new.cpp:internal_new_from_data`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, cast
 
 import torch
 from torch._ops import OpOverload
@@ -25,6 +28,11 @@ from .patching import Patches, in_force
 from .real_execution import real_execution
 
 _QUESTIONS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
+Reading = Literal["value", "count", "sum"]
+_READINGS: Mapping[Reading, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
+    {"value": lambda tensor: tensor, "count": torch.count_nonzero, "sum": torch.sum}
+)
+_NONZERO = frozenset({"aten::nonzero", "aten::nonzero_numpy"})
 _UNCHANGING_WRITES = frozenset({"aten::detach_"})
 _MOST_NODES = 1_000
 
@@ -66,12 +74,15 @@ class ConstantGraph:
         """Return the tensor that a `get_attr` node reads: a fake, or the real one of `torch.tensor(...)`."""
         return getattr(self._tracer.root, str(node.target), None) if node.op == "get_attr" else None
 
-    def number(self, tensor: torch.Tensor, leaf: Callable[[Node], torch.Tensor]) -> bool | int | float:
-        """Return the value of a tensor of one element.
+    def number(
+        self, tensor: torch.Tensor, leaf: Callable[[Node], torch.Tensor], *, reading: Reading = "value"
+    ) -> bool | int | float:
+        """Return the value of a tensor of one element, or a number that all elements of a tensor tell.
 
         Args:
             tensor: As the trace has it.
             leaf: Gives the value of an input of the graph; raises `NotExact` where it is not known.
+            reading: `count` counts the elements that are not zero, `sum` adds them.
         Raises:
             NotExact: it is not computed from constants alone, or not with the same bits on every device.
         """
@@ -85,35 +96,78 @@ class ConstantGraph:
         with real_execution():
             for step in order:
                 is_leaf = step.op in ("placeholder", "get_attr")
-                values[step] = leaf(step) if is_leaf else exact_result(step, values)
-            number: bool | int | float = values[node].item()
+                size = _fixed_size(step)
+                values[step] = (
+                    size if size is not None else leaf(step) if is_leaf else exact_result(step, values)
+                )
+            number: bool | int | float = _READINGS[reading](values[node]).item()
         return number
 
 
-def constant_questions(answer: Callable[[ConstantGraph, FakeTensor], Any]) -> Patches:
+def constant_questions(answer: Callable[[ConstantGraph, FakeTensor, Reading], Any]) -> Patches:
     """Return a context in which `answer` is asked for the value of a fake tensor before a trace makes one
     up.
 
     Args:
-        answer: Gets the graph so far and the tensor; returns a number, or None to let the trace go on as
-            stock.
+        answer: Gets the graph so far, the tensor, and what is read of it; returns a number, or None to let
+            the trace go on as stock.
     """
     stock = in_force(proxy_tensor, "proxy_call")
 
     def proxy_call(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
-        if (
-            isinstance(func, OpOverload)
-            and func._schema.name in _QUESTIONS
-            and type(args[0]) is FakeTensor
-            and args[0].numel() == 1
-            and not _is_nested()
-        ):
-            number = answer(ConstantGraph(mode.tracer), args[0])
+        if not isinstance(func, OpOverload) or _is_nested():
+            return stock(mode, func, pre_dispatch, args, kwargs)
+        name = func._schema.name
+        if name in _QUESTIONS and type(args[0]) is FakeTensor and args[0].numel() == 1:
+            number = answer(ConstantGraph(mode.tracer), args[0], "value")
             if number is not None:
-                return bool(number) if func._schema.name == "aten::is_nonzero" else number
-        return stock(mode, func, pre_dispatch, args, kwargs)
+                return bool(number) if name == "aten::is_nonzero" else number
+        told_by, reading = _told_by(func, args)
+        count = None if told_by is None else answer(ConstantGraph(mode.tracer), told_by, reading)
+        result = stock(mode, func, pre_dispatch, args, kwargs)
+        if count is not None and count >= 2:  # torch replaces no size by 0 or 1.
+            selected = result if isinstance(result, torch.Tensor) else result[0]
+            torch._check(selected.shape[0] == count)
+        return result
 
-    return Patches({(proxy_tensor, "proxy_call"): proxy_call})
+    def listed(name: str) -> Callable[..., Any]:
+        stock = in_force(torch, name)
+
+        def made(data: Any, *args: Any, **kwargs: Any) -> Any:
+            mode = proxy_tensor.get_proxy_mode() if isinstance(data, (list, tuple)) else None
+            if mode is not None and not _is_nested():
+                data = _with_numbers(data, lambda each: answer(ConstantGraph(mode.tracer), each, "value"))
+            return stock(data, *args, **kwargs)
+
+        return made
+
+    lists = {(torch, name): listed(name) for name in ("tensor", "as_tensor")}
+    return Patches({(proxy_tensor, "proxy_call"): proxy_call, **lists})
+
+
+def _told_by(func: OpOverload, args: Any) -> tuple[FakeTensor | None, Reading]:
+    """Return the tensor whose elements tell the first size of what an operator returns, and how."""
+    name, tensor, reading = func._schema.name, None, "count"
+    if name in _NONZERO or func is torch.ops.aten.repeat_interleave.Tensor:
+        tensor = args[0]
+        reading = "count" if name in _NONZERO else "sum"
+    elif name == "aten::index" and len(args[1]) == 1 and args[1][0].dtype is torch.bool:
+        tensor = args[1][0]
+    elif func is torch.ops.aten.repeat_interleave.self_Tensor and args[0].dim() == 1:
+        tensor, reading = args[1], "sum"
+    return (tensor if type(tensor) is FakeTensor else None), cast(Reading, reading)
+
+
+def _with_numbers(data: Any, answer: Callable[[FakeTensor], Any]) -> Any:
+    """Return data for `torch.tensor` with numbers in place of constants, which torch reads past every mode.
+    A tensor's dtype has a say in that of the result, so only those of the kinds of Python are replaced.
+    """
+    if isinstance(data, (list, tuple)):
+        return [_with_numbers(each, answer) for each in data]
+    if type(data) is not FakeTensor or data.dim() or data.dtype not in (torch.int64, torch.bool):
+        return data
+    number = answer(data)
+    return data if number is None else number
 
 
 def _is_nested() -> bool:
@@ -150,6 +204,12 @@ def _aliased(node: Node) -> Iterator[Node]:
         source = source.args[index] if index < len(source.args) else source.kwargs.get(name)
 
 
+def _fixed_size(node: Node) -> int | None:
+    """Return a size that may vary, and of which a condition of the model has left one value."""
+    size = node.meta.get("val")
+    return size.node.maybe_as_int() if isinstance(size, torch.SymInt) else None
+
+
 def _ancestors(node: Node) -> Iterator[Node]:
     """Yield all that a node was computed from, each before its users, itself last."""
     found: set[Node] = set()
@@ -158,7 +218,7 @@ def _ancestors(node: Node) -> Iterator[Node]:
         current = pending.pop()
         if current not in found:
             found.add(current)
-            pending.extend(current.all_input_nodes)
+            pending.extend(() if _fixed_size(current) is not None else current.all_input_nodes)
         if len(found) > _MOST_NODES:
             raise NotExact(f"it takes more than {_MOST_NODES:,} operators")
     yield from (n for n in node.graph.nodes if n in found)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.fx import Node
 
 from fakexport._torch.constant_operators import NotExact, check_kind
-from fakexport._torch.constant_questions import ConstantGraph, constant_questions
+from fakexport._torch.constant_questions import ConstantGraph, Reading, constant_questions
 from fakexport._torch.fake_tensors import FakeTensor, storage_identity
 from fakexport.history import Provenance
 
@@ -108,7 +108,7 @@ class ConstantAnswers:
         }
         return [held for held in self._held if storage_identity(held.original) in memories]
 
-    def _answer(self, graph: ConstantGraph, tensor: FakeTensor) -> Any:
+    def _answer(self, graph: ConstantGraph, tensor: FakeTensor, reading: Reading) -> Any:
         stale = self._stale(graph)
         used: dict[str, None] = {}
 
@@ -116,7 +116,7 @@ class ConstantAnswers:
             return self._leaf(graph, node, stale, used)
 
         try:
-            number = graph.number(tensor, leaf)
+            number = graph.number(tensor, leaf, reading=reading)
         except NotExact:
             return None
         if not used:

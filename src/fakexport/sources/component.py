@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,8 @@ from fakexport.sources.component_places import (
     places,
 )
 from fakexport.sources.component_results import ReadField, put_back, read_fields, taken
+from fakexport.sources.fixed_numbers import buffer_of, tensors_of
+from fakexport.sources.restored_attributes import restored_attributes
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError
 
@@ -44,12 +46,14 @@ class Part:
         fields: What the model reads of its result.
         others: The recorded calls whose results the rest takes, by role.
         unread: Inputs of the whole model that the rest does not use.
+        numbers: Inputs of the part that are numbers of the whole model, with the buffer that holds each.
     """
 
     call: Call | None
     fields: Mapping[str, ReadField]
     others: Mapping[str, tuple[Call, Mapping[str, ReadField]]]
     unread: tuple[str, ...] = ()
+    numbers: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
     def tracing(self, module: nn.Module) -> Iterator[None]:
@@ -65,6 +69,7 @@ class Part:
 
             def forward(**named: Any) -> Any:
                 assert self.call is not None
+                named |= {name: getattr(module, buffer) for name, buffer in self.numbers.items()}
                 args, kwargs = self.call.arguments(named)
                 return taken(call(*args, **kwargs), self.fields)
 
@@ -295,6 +300,13 @@ class Parts:
 
     def _of_call(self, name: str, call: Call, *, is_dynamic: bool) -> ExampleInputs:
         inputs, fields = call.inputs(), read_fields(call)
+        fixed = {
+            id(t): n
+            for n, t in tensors_of(self.module, self.whole.kwargs).items()
+            if isinstance(self.whole.kwargs[n], list)
+        }
+        of_whole = {name: fixed[id(value)] for name, value in inputs.items() if id(value) in fixed}
+        inputs |= {name: self.whole.kwargs[whole] for name, whole in of_whole.items()}
         what = f"{type(self.module).__name__} calls {call.place}"
         if not inputs:
             raise SourceError(f"{what} without tensors: it cannot be a program")
@@ -316,7 +328,7 @@ class Parts:
         return ExampleInputs(
             kwargs=inputs,
             assumptions=(*self.whole.assumptions, *notes, *self._missing()),
-            part=Part(call, fields, {}),
+            part=Part(call, fields, {}, numbers={name: buffer_of(whole) for name, whole in of_whole.items()}),
         )
 
     def _of_rest(self, encoders: Mapping[str, Call]) -> ExampleInputs:
@@ -330,7 +342,9 @@ class Parts:
                     f"{model} calls {call.place} ({role}) {call.times} times with different inputs: the rest "
                     f"of it cannot be a program of its own"
                 )
-        read = self.run.touched(self.whole.kwargs, [call.place for call in encoders.values()])
+        tensors = tensors_of(self.module, self.whole.kwargs)
+        touched = self.run.touched(tensors, [call.place for call in encoders.values()])
+        read = {name: self.whole.kwargs[name] for name in touched}
         given = {
             f"{role}_{name}": value
             for role, (call, fields) in others.items()
@@ -365,7 +379,7 @@ class Parts:
 
 def _run(source: Source, module: nn.Module, whole: ExampleInputs, known: Sequence[Place]) -> Run:
     try:
-        with source.tracing(module, whole):
+        with source.tracing(module, whole), restored_attributes(module):
             return recorded_run(module, whole.kwargs, known)
     except Exception as error:
         raise SourceError(

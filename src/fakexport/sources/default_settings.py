@@ -2,8 +2,8 @@
 
 What leaves no choice is set: what transformers documents for a setting that is empty, what another setting of
 the same config determines, and which tokens of a vocabulary stand for what, where the model is the same with
-any. Two are a choice: the horizon of a forecast, and images that are larger than by default, which are the
-smallest of which the model can make its tokens.
+any. Three are a choice: the horizon of a forecast, the axes of HunYuan-VL's positions, and images that are
+larger than by default, which are the smallest of which the model can make its tokens.
 """
 
 from __future__ import annotations
@@ -132,6 +132,19 @@ def _rotated_head(section: tuple[int, ...], part: str = "") -> _Determined:
     return _Determined(f"{part}head_dim", value, _of_sections(section, "what is rotated of it"))
 
 
+def _axes(part: str = "") -> _Determined:
+    """Return the parts of a rotary embedding with four axes, whose lengths no default tells."""
+
+    def value(config: Any) -> list[int]:
+        return [int(_at(config, f"{part}head_dim")) // 8] * 4
+
+    return _Determined(
+        f"{part}rope_parameters.mrope_section",
+        value,
+        "equal parts of half a head for each of the four axes, as tencent/HunyuanOCR has them",
+    )
+
+
 def _merged_width(part: str = "") -> _Determined:
     """Return the width of a tower that merges squares of patches, of what its last layers take (Llama 4)."""
 
@@ -249,6 +262,13 @@ def _misspelled(part: str) -> _Determined:
 
 _TEXT = "text_config.hidden_size"
 _TOWER = (_as_wide_as("vision_config.out_hidden_size", _TEXT, "the language model"),)
+_START_OF_IMAGES = (
+    _Determined(
+        "vision_start_token_id",
+        lambda config: _at(_default("qwen2_vl"), "vision_start_token_id"),
+        "the token of hf:qwen2_vl, with whose vocabulary it shares the token of an image",
+    ),
+)
 _SPEECH = (
     _as_wide_as("projector_config.encoder_hidden_size", "encoder_config.hidden_dim", "the speech encoder"),
 )
@@ -310,8 +330,8 @@ _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
         "granite_speech_plus": _SPEECH,
         "hunyuan_v1_dense": (_head_dim(),),
         "hunyuan_v1_moe": (_head_dim(),),
-        "hunyuan_vl": (_head_dim("text_config."),),
-        "hunyuan_vl_text": (_head_dim(),),
+        "hunyuan_vl": (_head_dim("text_config."), _axes("text_config.")),
+        "hunyuan_vl_text": (_head_dim(), _axes()),
         "llama4": (
             _merged_width("vision_config."),
             _as_wide_as(
@@ -324,12 +344,20 @@ _RULES: Mapping[str, tuple[_Determined, ...]] = MappingProxyType(
         "modernvbert": _shuffled(),
         "moonshine_streaming": (_KEY_VALUE_HEADS,),
         "nemotron": (_KEY_VALUE_HEADS,),
+        "ovis2": (_as_wide_as("hidden_size", _TEXT, "the language model"),),
         "pix2struct_text_model": (_in_whole("initializer_range", "pix2struct", "text_config"),),
+        "qwen2_5_omni_thinker": _START_OF_IMAGES,
         "qwen2_5_vl": _TOWER,
         "qwen2_vl": (_as_wide_as("vision_config.hidden_size", _TEXT, "the language model"),),
         "qwen3_5": _TOWER,
         "qwen3_5_moe": _TOWER,
         "qwen3_asr": (_as_wide_as("audio_config.output_dim", _TEXT, "the language model"),),
+        "qwen3_omni_moe_thinker": (
+            *_START_OF_IMAGES,
+            *_TOWER,
+            _as_wide_as("audio_config.output_dim", _TEXT, "the language model"),
+            _rotated_head(_QWEN3_SECTION, "text_config."),
+        ),
         "qwen3_omni_moe_text": (_rotated_head(_QWEN3_SECTION),),
         "qwen3_vl": _TOWER,
         "qwen3_vl_moe": _TOWER,

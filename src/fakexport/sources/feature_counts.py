@@ -14,9 +14,12 @@ from torch import nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
+from fakexport._torch.fake_tensors import unknown_values
 from fakexport.sources.component_places import FORWARD, Place, places
+from fakexport.sources.exporter_patches import exporter_patches
 from fakexport.sources.input_request import InputRequest, Underivable
 from fakexport.sources.listed_tensors import ListedTensors
+from fakexport.sources.restored_attributes import restored_attributes
 from fakexport.sources.source_error import first_line
 
 _OWN_STATE: Mapping[str, torch.Tensor] = MappingProxyType({})
@@ -71,6 +74,7 @@ def run_encoders(
     module, run = request.module, EncoderRun()
     found = places(module)
     with ExitStack() as stack:
+        stack.enter_context(restored_attributes(module))
         for place in found:
             if place.method != FORWARD:
                 stack.enter_context(_recorded(module, place, run.features, place.role))
@@ -94,6 +98,21 @@ def run_encoders(
         except Exception as error:  # whatever a model raises that needs another shape, or more inputs
             run.error = error
     return run
+
+
+def runs_without_values(request: InputRequest, inputs: Mapping[str, Any]) -> bool:
+    """Return whether the model gets to its language model where values are as unknown as in a trace.
+
+    Args:
+        request: Request of the model.
+        inputs: Keyword inputs; of its tensors, only what they look like is taken.
+    """
+    module = request.module
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with exporter_patches(), unknown_values({f".{n}": t for n, t in tensors.items()} | state) as unknown:
+        traced = {name: unknown.pop(f".{name}") for name in tensors}
+        return run_encoders(request, {**inputs, **traced}, state=unknown).is_complete
 
 
 def features_per_row(request: InputRequest, run: EncoderRun, role: str) -> int:
@@ -144,6 +163,11 @@ class _Written(TorchFunctionMode):
         if func in (torch.Tensor.masked_scatter, torch.masked_scatter) and not kwargs:
             over, _, source = args
             self.counts.append(source.numel() // (over.shape[-1] if over.dim() > 2 else 1))
+        if func is torch.Tensor.__setitem__:
+            _, place, rows = args
+            is_mask = isinstance(place, torch.Tensor) and place.dtype is torch.bool
+            if is_mask and isinstance(rows, torch.Tensor) and rows.dim() == 2 and rows.shape[0]:
+                self.counts.append(rows.shape[0])
         return func(*args, **(kwargs or {}))
 
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["as_numbers", "fixed_note"]
+__all__ = ["as_numbers", "buffer_of", "fixed_note", "tensors_of"]
 
 
-def as_numbers(module: nn.Module, name: str, tensor: torch.Tensor, numbers: list[Any]) -> list[Any]:
+def as_numbers(
+    module: nn.Module,
+    name: str,
+    tensor: torch.Tensor,
+    numbers: list[Any],
+    *,
+    fits: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    inside: tuple[nn.Module, Callable[..., dict[str, Any]]] | None = None,
+) -> list[Any]:
     """Return the numbers of an input, which the module takes in its place.
 
     The module holds the tensor in a buffer that is in no checkpoint, and passes it to its `forward` whenever
@@ -21,19 +31,61 @@ def as_numbers(module: nn.Module, name: str, tensor: torch.Tensor, numbers: list
         module: Gets the buffer, and a hook before its `forward`.
         name: Name of the input.
         tensor: The input, in the mode and on the device of the module.
-        numbers: Its value.
+        numbers: Its value, or whatever else stands for it.
+        fits: Shapes of other inputs, by name: the numbers are of no others.
+        inside: A part of the module, and what returns its keyword arguments, given those that it is called
+            with, while the module runs with these numbers.
     """
-    buffer = f"fixed_{name}"
+    buffer = buffer_of(name)
     is_new = buffer not in module._buffers
     module.register_buffer(buffer, tensor, persistent=False)
 
-    def passed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        is_numbers = kwargs.get(name) == numbers if isinstance(kwargs.get(name), list) else False
-        return args, {**kwargs, name: getattr(module, buffer)} if is_numbers else kwargs
+    running: list[bool] = []
 
-    if is_new:
-        module.register_forward_pre_hook(passed, with_kwargs=True)
+    def passed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        if not isinstance(kwargs.get(name), list) or kwargs[name] != numbers:
+            return args, kwargs
+        for other, shape in fits.items():
+            message = f"{name}={numbers} is of {other} of shape {list(shape)}"
+            for size, taken in zip(_shape(kwargs.get(other), shape), shape, strict=True):
+                torch._check(size == taken, partial(str, message))
+        running.append(True)
+        return args, {**kwargs, name: getattr(module, buffer)}
+
+    if not is_new:
+        return numbers
+    module.register_forward_pre_hook(passed, with_kwargs=True)
+    if inside is not None:
+        part, changed = inside
+        module.register_forward_hook(lambda *_: running.clear(), always_call=True)
+        part.register_forward_pre_hook(
+            lambda _, args, kwargs: (args, changed(*args, **kwargs)) if running else None, with_kwargs=True
+        )
     return numbers
+
+
+def buffer_of(name: str) -> str:
+    """Return the name of the buffer that holds the tensor of such an input."""
+    return f"fixed_{name}"
+
+
+def _shape(value: Any, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of an input, which is no use of it; the default for what is not here."""
+    with torch._C.DisableTorchFunction():
+        return tuple(value.shape) if isinstance(value, torch.Tensor) else default
+
+
+def tensors_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs with the tensors that the module takes in the place of numbers.
+
+    Args:
+        module: See `as_numbers`.
+        inputs: Inputs of it, by name.
+    """
+    return {
+        name: module._buffers.get(buffer_of(name), value) if isinstance(value, list) else value
+        for name, value in inputs.items()
+    }
 
 
 def fixed_note(names: Iterable[str]) -> str:

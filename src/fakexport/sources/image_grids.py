@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from fakexport._torch.fake_tensors import unknown_values
 from fakexport._torch.real_execution import real_execution
-from fakexport.sources.exporter_patches import exporter_patches
-from fakexport.sources.feature_counts import run_encoders
+from fakexport.sources.exporter_inputs import computed_inputs, computed_note
+from fakexport.sources.feature_counts import features_per_row, run_encoders, runs_without_values
 from fakexport.sources.fixed_numbers import as_numbers, fixed_note
 from fakexport.sources.image_inputs import height_and_width
 from fakexport.sources.input_request import InputRequest, Underivable
@@ -55,23 +55,29 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
     patch = _number(tower, request, "patch_size")
     merge = _merge(tower, request)
     rows, columns = _rows_and_columns(request, patch, merge)
-    tokens_per_row = rows * columns // merge**2
-    ids = torch.cat([request.ids(request.batch, tokens_per_row, value=token), text], dim=1)
     with real_execution():
         grid = torch.tensor([[1, rows, columns]] * request.batch)
-        is_image = (torch.arange(ids.shape[1]) < tokens_per_row).repeat(request.batch, 1)
         try:
-            prepared = _of_text(request.module, is_image, token, grid)
-            of_tower = {f"image_{n}": value for n, value in _of_tower(tower, {TOWER_GRID: grid}).items()}
+            computed = computed_inputs(tower, {TOWER_GRID: grid})
         except Exception as error:  # whatever a model raises that needs more than a grid
             raise Underivable(f"{GRID} is not enough: {first_line(error)}") from error
-    inputs: dict[str, Any] = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
+    of_tower = {f"image_{name}": value for name, value in computed.items()}
+    of_image = {
         "pixel_values": _patches(request, rows * columns, _patch_shape(tower, patch)),
         **_merge_sizes(request, merge),
-        **{name: request.values(value) for name, value in {GRID: grid, **prepared, **of_tower}.items()},
+        **{name: request.values(value) for name, value in {GRID: grid, **of_tower}.items()},
     }
+    count = rows * columns // merge**2
+    try:
+        inputs, prepared = _with_tokens(request, text, [token] * count, grid, of_image)
+    except Underivable as error:
+        other = _features_of(request, text, token, of_image)
+        if other in (None, count):
+            raise
+        try:
+            inputs, prepared = _with_tokens(request, text, [token] * other, grid, of_image)
+        except Underivable:
+            raise error from None
     if _is_complete(request, inputs):
         inputs = _as_traceable(request, inputs, of_tower)
     prepared |= {
@@ -79,8 +85,46 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
     }
     note = f"one image of {columns * patch} x {rows * patch} pixels per row"
     if prepared:
-        note += f"; {_computed(prepared, GRID)}"
+        note += f"; {computed_note(prepared, GRID)}"
     return inputs, note
+
+
+def _with_tokens(
+    request: InputRequest,
+    text: torch.Tensor,
+    tokens: list[int],
+    grid: torch.Tensor,
+    of_image: Mapping[str, torch.Tensor],
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the inputs of a text that begins with the tokens of an image, and the positions among them.
+
+    Raises:
+        Underivable: The model does not take that many of them.
+    """
+    before, after = around(request, "vision")
+    with real_execution():
+        image = torch.tensor([[*before, *tokens, *after]] * request.batch)
+        try:
+            prepared = _of_text(request.module, functional.pad(image, (0, text.shape[1])), tokens[0], grid)
+        except Exception as error:  # whatever a model raises that counts tokens
+            raise Underivable(f"{GRID} is not enough: {first_line(error)}") from error
+    ids = torch.cat([request.values(image), text], dim=1)
+    positions = {name: request.values(value) for name, value in prepared.items()}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **of_image, **positions}
+    _is_complete(request, inputs)
+    return inputs, prepared
+
+
+def _features_of(
+    request: InputRequest, text: torch.Tensor, token: int, of_image: Mapping[str, torch.Tensor]
+) -> int | None:
+    """Return how many features the model makes of an image, where it gets that far: HunYuan-VL adds some."""
+    ids = torch.cat([request.ids(request.batch, 1, value=token), text], dim=1)
+    run = run_encoders(request, {"input_ids": ids, "attention_mask": torch.ones_like(ids), **of_image})
+    try:
+        return features_per_row(request, run, "vision")
+    except Underivable:
+        return None
 
 
 def _is_complete(request: InputRequest, inputs: Mapping[str, Any]) -> bool:
@@ -108,12 +152,7 @@ def _as_traceable(
         inputs: With the grid and all that is computed of it.
         of_tower: Names of what is computed for the tower.
     """
-    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-    state = {**dict(request.module.named_parameters()), **dict(request.module.named_buffers())}
-    with exporter_patches(), unknown_values({f".{n}": t for n, t in tensors.items()} | state) as unknown:
-        traced = {name: unknown.pop(f".{name}") for name in tensors}
-        run = run_encoders(request, {**inputs, **traced}, state=unknown)
-    if run.is_complete:
+    if runs_without_values(request, inputs):
         return dict(inputs)
     fixed = [name for name in inputs if name.endswith(_FIXED)]
     numbers = {name: as_numbers(request.module, name, inputs[name], inputs[name].tolist()) for name in fixed}
@@ -167,7 +206,7 @@ def grid_tower_inputs(request: InputRequest) -> ExampleInputs:
             known = {TOWER_GRID: torch.tensor([[1, rows, columns]] * request.batch)}
             if "merge_sizes" in request.parameters:
                 known["merge_sizes"] = torch.tensor([merge] * request.batch)
-            prepared = _of_tower(tower, known)
+            prepared = computed_inputs(tower, known)
         patches = request.floats(request.batch * rows * columns, *_patch_shape(tower, patch))
         if request.config.model_type in _IN_ONE_BATCH:
             patches = patches.unsqueeze(0)
@@ -182,15 +221,8 @@ def grid_tower_inputs(request: InputRequest) -> ExampleInputs:
     note = f"{request.batch} images of {columns * patch} x {rows * patch} pixels"
     computed = [name for name in prepared if isinstance(inputs.get(name), torch.Tensor)]
     fixed = [name for name, value in inputs.items() if isinstance(value, list)]
-    more = fixed_note(fixed) if fixed else _computed(computed, TOWER_GRID)
+    more = fixed_note(fixed) if fixed else computed_note(computed, TOWER_GRID)
     return ExampleInputs(kwargs=inputs, assumptions=(f"{note}; {more}",))
-
-
-def _computed(prepared: Iterable[str], grid: str) -> str:
-    return (
-        f"{', '.join(prepared)} are inputs of the program: "
-        f"transformers.exporters.utils.precompute_export_inputs computes them from {grid}"
-    )
 
 
 def _rows_and_columns(request: InputRequest, patch: int, merge: int) -> tuple[int, int]:
@@ -221,28 +253,34 @@ def _merge(tower: nn.Module, request: InputRequest) -> int:
     return _number(tower, request, "spatial_merge_size", default=getattr(tower, "merge_size", 1))
 
 
-def _of_text(module: nn.Module, is_image: torch.Tensor, token: int, grid: torch.Tensor) -> dict[str, Any]:
+def around(request: InputRequest, role: str) -> tuple[list[int], list[int]]:
+    """Return the tokens before and after those of an image or a sound, of models that find it by them (Qwen
+    Omni).
+
+    Args:
+        request: Request of a model.
+        role: `vision` or `audio`.
+    """
+    rope_index = _rope_index(request.module)
+    if rope_index is None or "audio_seqlens" not in inspect.signature(rope_index).parameters:
+        return [], []
+    start, end = (getattr(request.config, f"{role}_{name}_token_id", 0) for name in ("start", "end"))
+    return [start], [end]
+
+
+def _of_text(module: nn.Module, ids: torch.Tensor, token: int, grid: torch.Tensor) -> dict[str, Any]:
     """Return the positions of the tokens, which are in one, two or three dimensions."""
     rope_index = _rope_index(module)
     if rope_index is None:
         return {}
     known = {
-        "input_ids": is_image * token,
-        "attention_mask": torch.ones_like(is_image, dtype=torch.long),
-        "mm_token_type_ids": is_image.long(),
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "mm_token_type_ids": (ids == token).long(),
         GRID: grid,
     }
     taken = inspect.signature(rope_index).parameters
     return {"position_ids": rope_index(**{name: known[name] for name in taken if name in known})[0]}
-
-
-def _of_tower(tower: nn.Module, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what `transformers.exporters` computes for a tower of a grid, without the grid."""
-    from transformers.exporters.utils import precompute_export_inputs
-
-    inputs: dict[str, Any] = dict(known)
-    precompute_export_inputs(tower, inputs)
-    return {n: value for n, value in inputs.items() if isinstance(value, torch.Tensor) and n not in known}
 
 
 def _patch_shape(tower: nn.Module, patch: int) -> tuple[int, ...]:

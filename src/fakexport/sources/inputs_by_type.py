@@ -94,6 +94,14 @@ def _documents(request: InputRequest) -> torch.Tensor:
     return request.ids(request.batch * request.setting("n_docs"), request.sequence, value=1)
 
 
+def _classes(request: InputRequest) -> torch.Tensor:
+    """Return ids or a mask of the names of what is to be found: of each image, one name after the other."""
+    return request.ids(_CLASSES * request.batch, request.sequence, value=1)
+
+
+# Names of what a model looks for in each image.
+_CLASSES = 2
+
 # Without a prompt, a model that segments what it is pointed at leaves out its prompt encoder.
 _PROMPT = MappingProxyType(
     {"input_points": _point, "input_labels": lambda request: request.ids(request.batch, 1, 1, value=1)}
@@ -144,6 +152,13 @@ INPUTS_BY_TYPE: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
         "phi4_multimodal_audio": {
             "hidden_states": of_width("input_size", steps=2 * FRAMES),
             "mask": _all_frames,
+        },
+        "omdet-turbo": {
+            "classes_input_ids": _classes,
+            "classes_attention_mask": _classes,
+            "classes_structure": lambda request: request.ids(request.batch, value=_CLASSES),
+            "tasks_input_ids": lambda request: request.ids(request.batch, request.sequence),
+            "tasks_attention_mask": _present,
         },
         "qwen2_5_omni_bigvgan": {"mel_spectrogram": _bins_first},
         "qwen2_5_omni_dit": {

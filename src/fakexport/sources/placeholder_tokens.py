@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from fakexport.sources.config_conflicts import conflict_of
-from fakexport.sources.feature_counts import features_per_row, run_encoders
+from fakexport.sources.feature_counts import features_per_row, run_encoders, runs_without_values
 from fakexport.sources.fixed_numbers import fixed_note
-from fakexport.sources.image_grids import GRID, image_grid_inputs, positions_of
+from fakexport.sources.image_grids import GRID, around, image_grid_inputs, positions_of
 from fakexport.sources.image_inputs import flattened_patches, video
 from fakexport.sources.image_layouts import image_layouts
 from fakexport.sources.input_request import InputRequest, Underivable
-from fakexport.sources.sound_layouts import sound_layouts
+from fakexport.sources.sound_layouts import fixed_masks, sound_layouts
 from fakexport.sources.source import ExampleInputs
+from fakexport.sources.source_error import first_line
 from fakexport.sources.token_companions import companions_of_tokens
 
 
@@ -167,10 +168,25 @@ def _in_layout(request: InputRequest, modality: _Modality, inputs: Mapping[str, 
     run = run_encoders(request, found)
     if not run.is_complete:
         raise Underivable(run.reason)
-    if modality.role != "vision" or not any(isinstance(value, list) for value in found.values()):
+    if modality.role == "audio":
+        found |= _later_positions(request, found)
+        return found if runs_without_values(request, found) else {**found, **fixed_masks(request, found)}
+    if not any(isinstance(value, list) for value in found.values()):
         return found
     positions = positions_of(request.module, found)
     return found | {name: request.values(value) for name, value in positions.items()}
+
+
+def _later_positions(request: InputRequest, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return positions of all tokens, where those of a text with an image alone are known."""
+    mask = inputs.get("feature_attention_mask")
+    if "position_ids" not in inputs or mask is None:
+        return {}
+    try:
+        found = positions_of(request.module, {**inputs, "audio_seqlens": mask.sum(-1)})
+    except Exception as error:  # whatever a model raises that counts tokens
+        raise Underivable(f"its positions cannot be told: {first_line(error)}") from error
+    return {name: request.values(value) for name, value in found.items()}
 
 
 def _fixed_count(request: InputRequest, modality: _Modality, inputs: Mapping[str, Any]) -> int | None:
@@ -189,10 +205,14 @@ def _with_tokens(
 ) -> dict[str, Any]:
     text = inputs["input_ids"]
     is_named = _has_placeholders(request, modality)
-    placeholders = request.ids(request.batch, count, value=_token(request, modality) if is_named else 0)
-    ids = torch.cat([placeholders, text], dim=1)
+    token = _token(request, modality) if is_named else 0
+    before, after = around(request, modality.role)
+    counted = [*((value, 1) for value in before), (token, count), *((value, 1) for value in after)]
+    placed = [request.ids(request.batch, number, value=value) for value, number in counted]
+    ids = torch.cat([*placed, text], dim=1)
     mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in request.parameters else {}
-    is_given = request.ids(request.batch, count, value=1), torch.zeros_like(text)
+    is_given = [torch.zeros_like(each) for each in (*placed, text)]
+    is_given[len(before)].fill_(1)
     return {
         **inputs,
         "input_ids": ids,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
+from fakexport._torch.real_execution import real_execution
 from fakexport.sources.audio_inputs import FRAMES, features, waveform
 from fakexport.sources.fixed_numbers import as_numbers
 from fakexport.sources.input_request import InputRequest
+from fakexport.sources.sound_towers import PADDED, is_packed, windows
 
+_SPECTROGRAM = "input_features"
 _MASKS = ("input_features_mask", "feature_attention_mask")
 
 # Samples of a sound that more strides divide than a second of it has (Muse Spark).
@@ -41,6 +45,9 @@ def sound_layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
         return
     if name == "input_values":
         sound = waveform(request)
+        if "input_values_cutoffs" in request.parameters:
+            yield {name: sound.reshape(request.batch, 1, -1), **_ends(request, sound.shape[-1])}
+            return
         yield {name: sound, **_mask(request, ("padding_mask",), sound.shape[-1])}
         yield {name: sound.unsqueeze(1), **_mask(request, ("padding_mask",), sound.shape[-1])}
         longer = request.floats(request.batch, *sound.shape[1:-1], _DIVISIBLE)
@@ -66,6 +73,65 @@ def _sample_lengths(request: InputRequest, frames: int) -> dict[str, Any]:
     name, samples = "chunk_sample_lengths", frames * request.setting("hop_length")
     lengths = request.ids(request.batch, value=samples)
     return {name: as_numbers(request.module, name, lengths, [samples] * request.batch)}
+
+
+def _ends(request: InputRequest, samples: int) -> dict[str, Any]:
+    """Return where the sounds of a row end, one in each row, as numbers: models cut them out (CSM)."""
+    name = "input_values_cutoffs"
+    ends = request.ids(request.batch, 1, value=samples)
+    sounds = {"input_values": (request.batch, 1, samples)}
+    return {name: as_numbers(request.module, name, ends, [[samples]] * request.batch, fits=sounds)}
+
+
+def fixed_masks(request: InputRequest, inputs: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the masks of sounds as numbers: how many frames each sound has, all of its row.
+
+    For a model that reads the values of its mask where a trace has none.
+
+    Args:
+        request: Request of a model that listens.
+        inputs: Its inputs, with masks of ones.
+    """
+    sounds = {_SPECTROGRAM: tuple(inputs[_SPECTROGRAM].shape)} if _SPECTROGRAM in inputs else {}
+    return {
+        name: as_numbers(
+            request.module,
+            name,
+            inputs[name],
+            [inputs[name].shape[1]] * request.batch,
+            fits=sounds,
+            inside=_windows(request, *sounds.values()),
+        )
+        for name in _MASKS
+        if isinstance(inputs.get(name), torch.Tensor)
+    }
+
+
+def _windows(
+    request: InputRequest, *sounds: tuple[int, ...]
+) -> tuple[nn.Module, Callable[..., dict[str, Any]]] | None:
+    """Return an encoder that cuts sounds into windows by their lengths, and its arguments with what tells it
+    the windows of sounds that are one each: numbers that depend on nothing but these (Qwen Omni).
+
+    Args:
+        request: Request of the model around the encoder.
+        sounds: The shape of the sounds, `[batch, bins, frames]`.
+    """
+    tower = next((part for part in request.module.modules() if is_packed(type(part))), None)
+    if tower is None or len(sounds) != 1 or sounds[0][2] != 2 * tower.n_window:
+        return None
+    batch, _, frames = sounds[0]
+    with real_execution():
+        found = windows(tower, *sounds[0])
+    assert found.pop(PADDED).shape == sounds[0]
+    for name, value in found.items():
+        tower.register_buffer(f"fixed_{name}", request.values(value), persistent=False)
+
+    def changed(packed: torch.Tensor, **others: Any) -> dict[str, Any]:
+        known = {name: getattr(tower, f"fixed_{name}") for name in found}
+        return {**others, PADDED: packed.unflatten(1, (batch, frames)).transpose(0, 1), **known}
+
+    return tower, changed
 
 
 def _mask(request: InputRequest, names: tuple[str, ...], length: int) -> dict[str, torch.Tensor]:

@@ -28,6 +28,7 @@ from fakexport.sources.input_request import InputRequest
 from fakexport.sources.inputs_by_type import INPUTS_BY_TYPE
 from fakexport.sources.placeholder_tokens import with_other_modalities
 from fakexport.sources.series_inputs import observed, past_time_features, past_values
+from fakexport.sources.sound_towers import is_sound_tower, sound_tower_inputs
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
 
@@ -61,6 +62,8 @@ def derive_inputs(
     with nullcontext() if mode is None else recording(mode):
         if is_grid_tower(request.parameters):
             return grid_tower_inputs(request)
+        if is_sound_tower(type(module)):
+            return sound_tower_inputs(request)
         # In the order of the signature: the first that cannot be derived is the same in every process.
         wanted = _wanted(request)
         names = [*request.parameters, *sorted(wanted - request.parameters.keys())]
@@ -97,7 +100,7 @@ def required_and_unknown(model_class: Any, *, is_inner: bool) -> str | None:
         parameters = inspect.signature(model_class.forward).parameters
     except ImportError:  # A stand-in for a class whose package is missing: to build it says which.
         return None
-    if is_grid_tower(parameters):
+    if is_grid_tower(parameters) or is_sound_tower(model_class):
         return None
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in starred]
@@ -200,7 +203,6 @@ _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
 # What a part is given by the model around it, though it is optional: the part then leaves something out.
 _GIVEN_TO_INNER = (
     "encoder_hidden_states",
-    "feature_lens",
     "last_hidden_state",
     "patch_embeds",
     "target_sizes",

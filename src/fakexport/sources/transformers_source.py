@@ -30,6 +30,7 @@ from fakexport.sources.generation_calls import GenerationCall, use_own_operators
 from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_config_of
 from fakexport.sources.hub_model import HubModel, hub_model
 from fakexport.sources.kept_in_float32 import keep_in_float32
+from fakexport.sources.masked_writes import masked_writes
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.shortened_sequences import shortened_sequences
 from fakexport.sources.source import ExampleInputs, Source
@@ -50,6 +51,7 @@ from fakexport.sources.transformers_config import (
     whole_type,
 )
 from fakexport.sources.transformers_inputs import derive_inputs, required_and_unknown
+from fakexport.sources.uncached_texts import uncached_texts
 from fakexport.sources.video_sessions import session_inputs, takes_session
 from fakexport.sources.vision_heads import normalized_heads
 from fakexport.sources.workload import FORWARD, Workload
@@ -259,6 +261,8 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         reset_model_state(module),
         normalized_heads(module),
         shortened_sequences(module),
+        masked_writes(module),
+        uncached_texts(module),
         empty_layers(),
         fp8_kernels(module),
         fbgemm_kernels(module),

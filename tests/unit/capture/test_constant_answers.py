@@ -58,6 +58,12 @@ ANSWERED = {
     "float": (lambda m, y: y * (2 if float(m.limits[1]) > 2 else 3), {"limits"}),
     "tolist": (lambda m, y: y * (2 if m.limits.tolist() == [1.0, 3.0] else 3), {"limits"}),
     "padding": (padding, {"size", "step"}),
+    "count": (lambda m, y: y * len(range(m.limits[m.limits > 0].shape[0])), {"limits"}),
+    "count of a selection": (
+        lambda m, y: y * len(range((m.limits[m.limits > 0] > 0.5).nonzero().shape[0])),
+        {"limits"},
+    ),
+    "list": (lambda m, y: y[:, torch.tensor([0, m.step])], {"step"}),
 }
 
 
@@ -108,6 +114,11 @@ def write_copy_of_input(m, y):
     return y if m.limits.max() > 3 else -y
 
 
+def counted_after_a_write(m, y):
+    m.limits.add_(2)
+    return y * len(range(m.limits[m.limits > 2].shape[0]))
+
+
 def inside_of_cond(m, y):
     m.size.add_(1)
     return torch.cond(y.sum() > 0, lambda y, s: y * 2 if s > 3 else y, lambda y, s: y + 1, (y, m.size))
@@ -131,6 +142,10 @@ REFUSED = {
     "assigned after": assign_after,
     "swapped before": swap_before,
     "inside of cond": inside_of_cond,
+    "count of an input": lambda m, y: y * len(range(y[y > 0].shape[0])),
+    "count of what is persistent": lambda m, y: y * len(range(m.kept.nonzero().shape[0])),
+    "counted after a write": counted_after_a_write,
+    "list with what is persistent": lambda m, y: y[:, torch.tensor([0, m.kept])],
 }
 
 

@@ -173,7 +173,7 @@ def test_parts_of_small_published_layouts_compute_what_the_whole_model_does(name
             pytest.param(name, marks=pytest.mark.exhaustive)
             for name in (
                 *("clip", "qwen2_vl", "siglip", "blip-2", "instructblip", "florence2", "internvl"),
-                *("idefics3", "llava_next", "gemma4"),
+                *("idefics3", "llava_next", "gemma4", "ovis2", "qwen3_asr"),
             )
         ),
     ],
@@ -193,6 +193,23 @@ def test_parts_of_a_family_compute_what_the_whole_model_does(name, tmp_path):
     found = checked(model, spec, tmp_path, given)
 
     torch.testing.assert_close(found[lead], expected[lead], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "part", "number"), [("kimi_k25", "vision", "image_grid_thw")])
+def test_a_part_takes_as_numbers_what_the_whole_model_reads_as_numbers(name, part, number, tmp_path):
+    spec = SAMPLES[name].source(tmp_path)
+    model = loud(resolve(spec).factory())
+    program = fe.bind(fe.export(spec, component=part), model.state_dict())
+    given = dict(program.example_inputs[1])
+    rows = given[number]
+
+    assert rows == given_to(model, spec)[number]
+    assert program.module()(**given)
+    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+        program.module()(**{**given, number: [[1, 2 * high, wide // 2] for _, high, wide in rows]})
+    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+        program.module()(**{**given, number: torch.tensor(rows)})
 
 
 @pytest.mark.slow
