@@ -16,6 +16,8 @@ import ast
 import json
 import multiprocessing
 import re
+import resource
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -27,6 +29,7 @@ from typing import Any
 from fakexport.diagnostics import source_text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+# Of processor time, so that what else runs on the machine does not matter.
 _TIMEOUT_S = 300
 _MOST_STEPS = 8
 # Settings that a fix names and a default config leaves empty, as published configs have them.
@@ -75,6 +78,8 @@ class _Asked:
         inputs: As `--input` takes them.
         assume: As `--assume` takes them.
         edits: Text of changed files of the library, by path from `site-packages` on.
+        refused: Of `--assume`, what is not so for the inputs that are tried: what is printed for that case is
+            followed in its place.
     """
 
     source: str
@@ -82,6 +87,7 @@ class _Asked:
     inputs: tuple[str, ...] = ()
     assume: tuple[str, ...] = ()
     edits: tuple[tuple[str, str], ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 def followed(source: str) -> dict[str, Any]:
@@ -107,34 +113,38 @@ def _followed(source: str, asked: _Asked) -> dict[str, Any]:
     row = {"source": source, "code": found.get("code"), "kind": "exports", "fix": found.get("fix", "")}
     if found.get("is_clean"):
         return {**row, "outcome": "nothing to fix"}
-    steps: list[str] = []
-    while True:
-        kind, change = _way(asked, found)
-        if not steps:
-            row["kind"] = kind
-        if change is None or len(steps) == _MOST_STEPS:
-            return {
-                **row,
-                "outcome": "another problem" if steps else "not followed",
-                "steps": steps,
-                "after": found,
-            }
-        before, asked = found, change
-        found = _apart(_check, asked)
-        steps.append(kind)
-        row["steps"] = steps
-        if found.get("code") in ("out of time", "killed"):
-            return {**row, "outcome": found["code"]}
-        if found.get("is_clean"):
-            row["outcome"] = "exports"
-            if asked.edits or asked.assume:
-                row["values"] = _values(source, asked)
-                is_refused = asked.assume and "exported for inputs" in row["values"]
-                if not (is_refused or row["values"].startswith(("equal", "not computed"))):
-                    row["outcome"] = "exports, computes another thing"
-            return row
-        if all(found.get(part) == before.get(part) for part in ("code", "place", "fix")):
-            return {**row, "outcome": "the same problem", "after": found}
+    row["kind"], _ = _way(asked, found)
+    return _follow(row, asked, found, ())
+
+
+def _follow(
+    row: dict[str, Any], asked: _Asked, found: dict[str, Any], steps: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return a row with what became of doing what a check printed, and what the next ones print."""
+    kind, change = _way(asked, found)
+    if change is None or len(steps) == _MOST_STEPS:
+        outcome = "another problem" if steps else "not followed"
+        return {**row, "outcome": outcome, "steps": [*steps], "after": found}
+    after = _apart(_check, change)
+    row = {**row, "steps": [*steps, kind]}
+    if after.get("code") in ("out of time", "killed"):
+        return {**row, "outcome": after["code"]}
+    if after.get("is_clean"):
+        row["outcome"] = "exports"
+        if change.edits or change.assume:
+            row["values"] = _values(row["source"], change)
+            is_refused = change.assume and "exported for inputs" in row["values"]
+            if is_refused and kind == "assume":
+                refused = replace(asked, refused=(*asked.refused, *change.assume))
+                otherwise = _follow(row, refused, found, steps)
+                if otherwise["outcome"] == "exports":
+                    return otherwise
+            if not (is_refused or row["values"].startswith(("equal", "not computed"))):
+                row["outcome"] = "exports, computes another thing"
+        return row
+    if all(after.get(part) == found.get(part) for part in ("code", "place", "fix")):
+        return {**row, "outcome": "the same problem", "after": after}
+    return _follow(row, change, after, (*steps, kind))
 
 
 def _way(asked: _Asked, found: dict[str, Any]) -> tuple[str, _Asked | None]:
@@ -150,13 +160,17 @@ def _way(asked: _Asked, found: dict[str, Any]) -> tuple[str, _Asked | None]:
         value = setting[2] or _VALUES.get(setting[1])
         kind = "config" if fix.startswith("pass the config") else "setting"
         if value is not None:
-            return kind, replace(asked, source=_with_setting(asked.source, setting[1], value))
+            edit = _edit(fix, found) if fix.startswith("decorate") else None
+            edits = asked.edits if edit is None else (*asked.edits, edit)
+            return kind, replace(asked, source=_with_setting(asked.source, setting[1], value), edits=edits)
     if specs := re.findall(r"--input '([^']+)'", fix):
         return "inputs", replace(asked, inputs=tuple(spec.replace("DIMS", _DIMS) for spec in specs))
     if "published model" in fix:
         return "config", None
     if assumed := re.findall(r"`--assume (\S+)`", fix):
-        return "assume", replace(asked, assume=(*asked.assume, *assumed))
+        if not set(assumed) & set(asked.refused):
+            return "assume", replace(asked, assume=(*asked.assume, *assumed))
+        fix = fix.rpartition("; if not, ")[2]
     if (text := _edit(fix, found)) is not None:
         return "code", replace(asked, edits=(*(e for e in asked.edits if e[0] != text[0]), text))
     return ("install" if "pip install" in fix or fix.startswith("install ") else "other"), None
@@ -283,6 +297,11 @@ def _edit(fix: str, found: dict[str, Any]) -> tuple[str, str] | None:
         lines[number] = line[:start] + marked.replace(old, new[1], 1) + line[end:]
     elif new := re.search(r"while exporting[^`]*: `(if .*:)`", fix):
         lines[number] = f"{indent}{new[1]}\n"
+    elif new := re.match(r"decorate `(\w+)` with `@(\w+)` of `([\w.]+)`", fix):
+        at = next(i for i, each in enumerate(lines) if each.startswith(f"class {new[1]}("))
+        lines[at] = f"from {new[3]} import {new[2]}\n@{new[2]}\n{lines[at]}"
+    elif new := re.search(r"in place of a list of it: `(.+)` in place of `(.+)`$", fix):
+        lines[number] = line.replace(new[2], new[1], 1)
     elif fix.startswith("remove the condition"):
         lines[number] = f"{indent}if True:\n"
     elif new := re.search(r"remove this line, and write `(.+)` in place of `(.+)`$", fix):
@@ -363,16 +382,22 @@ def _apart(function: Any, *args: Any) -> dict[str, Any]:
     """Return what a function returns in a forked process, or that it ended without a result."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: sender.send(function(*args)))
+
+    def run() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (_TIMEOUT_S, _TIMEOUT_S + 10))
+        sender.send(function(*args))
+
+    process = context.Process(target=run)
     process.start()
     sender.close()
     try:
-        return receiver.recv() if receiver.poll(_TIMEOUT_S) else {"code": "out of time"}
+        found: dict[str, Any] = receiver.recv()
     except EOFError:
-        return {"code": "killed"}
-    finally:
-        process.kill()
         process.join()
+        return {"code": "out of time" if process.exitcode == -signal.SIGXCPU else "killed"}
+    process.kill()
+    process.join()
+    return found
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
-from fakexport._torch.data_dependent_questions import answered_questions, named_assertions
+from fakexport._torch.data_dependent_questions import Asserted, answered_questions, named_assertions
 
 
 class Asks(nn.Module):
@@ -76,15 +76,67 @@ class Compares(nn.Module):
 
 def test_the_assertions_of_an_answer_and_of_the_bounds_that_follow_can_be_named():
     told = []
-    with answered_questions(
-        lambda question: True, lambda _, assertion, bounds: told.append((assertion, bounds))
-    ):
+    with answered_questions(lambda question: True, lambda _, assertion: told.append(assertion)):
         program = torch.export.export(Compares(), (torch.ones(8),))
-    ((assertion, bounds),) = told
+    (assertion,) = told
 
-    found = named_assertions(program, dict.fromkeys((assertion, *bounds), "of its own"))
+    found = named_assertions(program, dict.fromkeys((assertion.text, *assertion.bounds), "of its own"))
 
-    assert (assertion, list(bounds)) == ("3 < u0", ["u0 >= 4"])
-    assert found == {assertion, *bounds}
+    assert assertion == Asserted("3 < u0", frozenset({"u0 >= 4"}), frozenset({"u0 >= 4"}))
+    assert found == {"3 < u0", "u0 >= 4"}
+    with pytest.raises(RuntimeError, match=r"^of its own$"):
+        program.module()(torch.zeros(8))
+
+
+class Longest(nn.Module):
+    """Slices a tensor of as many rows as the longer of two lists has."""
+
+    def forward(self, x):
+        first, second = x[x > 0], x[x > 1]
+        count = max(first.shape[0], second.shape[0])
+        torch._check(count > 0)
+        return x.new_zeros(2, count, 32)[:, 0:1, :] + 1
+
+
+def test_what_torch_goes_on_without_is_not_asked():
+    questions = []
+    torch.export.export(Longest(), (torch.ones(8),))
+
+    with answered_questions(questions.append):
+        torch.export.export(Longest(), (torch.ones(8),))
+
+    assert questions == []
+
+
+def test_what_is_not_zero_is_more_than_zero():
+    class Selects(nn.Module):
+        def forward(self, x):
+            picked = x[x > 0]
+            return x if picked.numel() == 0 else picked - picked[:1]
+
+    told = []
+    with answered_questions(lambda question: False, lambda _, assertion: told.append(assertion)):
+        program = torch.export.export(Selects(), (torch.ones(8),))
+
+    assert told == [Asserted("0 < u0", frozenset({"u0 >= 1"}), frozenset({"u0 >= 1"}))]
+    assert program.module()(torch.arange(3.0).repeat(3)[:8]).tolist() == [0, 1, 0, 1, 0]
+
+
+class Fills(nn.Module):
+    def forward(self, x):
+        rows = x[x > 0]
+        return rows if 8 - rows.shape[0] > 0 else rows[:8]
+
+
+def test_an_assertion_is_left_out_where_bounds_say_the_same():
+    told = []
+    with answered_questions(lambda question: False, lambda _, assertion: told.append(assertion)):
+        program = torch.export.export(Fills(), (torch.ones(8),))
+    (assertion,) = told
+
+    found = named_assertions(program, dict.fromkeys((assertion.text, *assertion.same), "of its own"))
+
+    assert (assertion.text, found) == ("8 <= u0", {"u0 >= 8"})
+    assert program.module()(torch.ones(8)).shape == (8,)
     with pytest.raises(RuntimeError, match=r"^of its own$"):
         program.module()(torch.zeros(8))

@@ -27,7 +27,10 @@ pytestmark = [
         ("hf:qwen3_asr_encoder", "FE203", "inputs"),
         ("hf:switch_transformers", "FE208", "code"),
         ("hf:blt_patcher", "FE201", "code"),
-        ("hf:longformer", "FE201", "code"),
+        ("hf:longformer", "FE201", "assume"),
+        ("hf:superglue", "FE301", "assume"),
+        ("hf:step3p5", "FE202", "config"),
+        ("hf:udop", "FE203", "code"),
     ],
 )
 def test_a_fix_of_each_kind_works(source, code, kind):

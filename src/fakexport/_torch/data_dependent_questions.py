@@ -5,20 +5,23 @@ raises `GuardOnDataDependentSymNode`; in this context someone may answer instead
 assertion of the environment, as in torch's draft export, so that what follows from it is known from then on.
 Seen on torch 2.11 to 2.13.
 
-Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.evaluate_expr`, `_log_real_tensor_propagation`.
+Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.evaluate_expr`, `_log_real_tensor_propagation`,
+`torch/_subclasses/fake_tensor.py:FakeTensorMode._get_output_info_for_cache_entry`.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Literal
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
@@ -28,14 +31,15 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._sympy.functions import Mod, PythonMod
 
 from .decided_branches import asking_file
-from .patching import Patches, in_force
+from .patching import Patches, in_force, original_of
 
-__all__ = ["Answer", "Question", "answered_questions", "named_assertions"]
+__all__ = ["Answer", "Asserted", "Question", "answered_questions", "named_assertions"]
 
 Answer = bool | int | float
 Kind = Literal["truth", "integer", "float"]
 
 _MODULI = (Mod, PythonMod)
+_WRITES_ENTRY = original_of(FakeTensorMode, "_get_output_info_for_cache_entry").__code__
 _ASSERT = torch.ops.aten._assert_scalar.default
 _ASSERTED = re.compile(r"Runtime assertion failed for expression (.+) on node '[^']*'")
 
@@ -66,16 +70,30 @@ class Question:
     environment: ShapeEnv
 
 
+@dataclass(frozen=True)
+class Asserted:
+    """What a program asserts for an answer, as torch prints it.
+
+    Args:
+        text: The assertion. It may be left out of a program where bounds say the same.
+        same: Bounds that together say the same: `u0 >= 4` of `3 < u0`. Empty where none do.
+        bounds: Bounds of numbers that follow from it and from what was known, which are asserted before.
+    """
+
+    text: str
+    same: frozenset[str]
+    bounds: frozenset[str]
+
+
 def answered_questions(
     answer: Callable[[Question], Answer | None],
-    asserted: Callable[[Question, str, Sequence[str]], None] = lambda question, assertion, bounds: None,
+    asserted: Callable[[Question, Asserted], None] = lambda question, assertion: None,
 ) -> Patches:
     """Return a context in which `answer` is asked before a trace fails; None lets it fail.
 
     Args:
         answer: Answers a question.
-        asserted: Called with what the program asserts for an answer, as torch prints it, and with the bounds
-            of numbers that follow, which it asserts before.
+        asserted: Called with what the program asserts for an answer.
     """
     stock = in_force(ShapeEnv, "evaluate_expr")
 
@@ -83,18 +101,20 @@ def answered_questions(
         try:
             return stock(environment, orig_expr, *args, **kwargs)
         except GuardOnDataDependentSymNode as error:
+            if _is_caught(sys._getframe(1)):
+                raise
             question = _question(environment, orig_expr, error, asking_file(sys._getframe(1)))
             given = answer(question)
             if given is None:
                 raise
         value = sympy.sympify(given)
-        holds = orig_expr if value is sympy.true else sympy.Not(orig_expr)
-        if not isinstance(given, bool):
-            holds = sympy.Eq(orig_expr, value)
+        holds = _what_holds(environment, orig_expr, value)
         before = _ends(environment, orig_expr)
         with suppress(Exception):  # It may contradict a bound that the environment keeps for itself.
             environment.guard_or_defer_runtime_assert(holds, "assumed")
-        asserted(question, str(canonicalize_bool_expr(holds)), sorted(_ends(environment, orig_expr) - before))
+        canonical = canonicalize_bool_expr(holds)
+        follow = frozenset(_ends(environment, orig_expr) - before)
+        asserted(question, Asserted(str(canonical), _as_bounds(canonical), follow))
         return value
 
     return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
@@ -119,6 +139,13 @@ def named_assertions(program: ExportedProgram, names: Mapping[str, str]) -> set[
     return found
 
 
+def _is_caught(frame: FrameType | None) -> bool:
+    """Return whether torch tries something out and goes on without it: the entry of a cache."""
+    while frame is not None and frame.f_code is not _WRITES_ENTRY:
+        frame = frame.f_back
+    return frame is not None
+
+
 def _question(environment: ShapeEnv, expression: Any, error: RuntimeError, asking: str | None) -> Question:
     is_truth = expression.is_Boolean or expression.is_Relational
     kind: Kind = "truth" if is_truth else "integer" if expression.is_integer else "float"
@@ -134,6 +161,39 @@ def _question(environment: ShapeEnv, expression: Any, error: RuntimeError, askin
         asking=asking,
         environment=environment,
     )
+
+
+def _what_holds(environment: ShapeEnv, expression: Any, value: Any) -> Any:
+    """Return the condition under which an expression has a value.
+
+    Of what is 0 or more and not 0, it is that it is more than 0. It says the same, and torch draws a bound
+    from it.
+    """
+    if value is not sympy.true and value is not sympy.false:
+        return sympy.Eq(expression, value)
+    match expression if value is sympy.true else sympy.Not(expression):
+        case sympy.Ne(args=(size, sympy.Integer(p=0)) | (sympy.Integer(p=0), size)) if (
+            environment.bound_sympy(size).lower >= 0
+        ):
+            return sympy.Lt(0, size)
+        case holds:
+            return holds
+
+
+def _as_bounds(holds: Any) -> frozenset[str]:
+    """Return the bounds of an integer that together say the same as a condition."""
+    match holds:
+        case sympy.Eq(args=(sympy.Symbol() as symbol, sympy.Integer() as number)):
+            return frozenset({f"{symbol} >= {number}", f"{symbol} <= {number}"})
+        case sympy.Le(args=(sympy.Integer() as number, sympy.Symbol() as symbol)):
+            return frozenset({f"{symbol} >= {number}"})
+        case sympy.Lt(args=(sympy.Integer() as number, sympy.Symbol() as symbol)) if symbol.is_integer:
+            return frozenset({f"{symbol} >= {number + 1}"})
+        case sympy.Le(args=(sympy.Symbol() as symbol, sympy.Integer() as number)):
+            return frozenset({f"{symbol} <= {number}"})
+        case sympy.Lt(args=(sympy.Symbol() as symbol, sympy.Integer() as number)) if symbol.is_integer:
+            return frozenset({f"{symbol} <= {number - 1}"})
+    return frozenset()
 
 
 def _ends(environment: ShapeEnv, expression: Any) -> set[str]:

@@ -96,13 +96,19 @@ class DecidedBranches:
                 found[holds] = None
 
 
-def asking_file(frame: FrameType | None) -> str | None:
-    """Return the file of the code that asks, with nothing of torch between that asks for itself."""
+def asking_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of the code that asks, with nothing of torch between that asks for itself."""
     while frame is not None and (
         frame.f_code.co_filename in _ASKING or frame.f_code.co_filename.startswith("<")
     ):
         frame = frame.f_back
-    return None if frame is None else frame.f_code.co_filename
+    return frame
+
+
+def asking_file(frame: FrameType | None) -> str | None:
+    """Return the file of the code that asks, as `asking_frame` finds it."""
+    found = asking_frame(frame)
+    return None if found is None else found.f_code.co_filename
 
 
 def _short_query_lengths(program: ExportedProgram) -> set[Any]:

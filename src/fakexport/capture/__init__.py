@@ -1,13 +1,14 @@
 """From a module and its inputs to a program, or to a failure with all its facts."""
 
-from fakexport.capture.assumed_branches import AssumedBranch, with_assumed
+from fakexport.capture.assumed_answers import AssumedAnswer, with_assumed
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import Captured, capture, guard_span
 from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
 from fakexport.capture.components import components
 from fakexport.capture.constants import value_or_reason
 from fakexport.capture.dynamic_dims import DynamicDim, DynamicDims, as_torch_shapes, parse_dynamic
-from fakexport.capture.exploration import Exploration, Problem, capture_or_explore
+from fakexport.capture.exploration import capture_or_explore
+from fakexport.capture.explored import Exploration, Problem
 from fakexport.capture.export import export
 from fakexport.capture.failure import CaptureFailure, GuardFact, OperatorCall, user_spans
 from fakexport.capture.flattening import flattened
@@ -22,7 +23,7 @@ from fakexport.capture.reuse_verification import ReuseMismatch, refuse_strict, v
 from fakexport.capture.traced_blocks import TracedBlocks
 
 __all__ = [
-    "AssumedBranch",
+    "AssumedAnswer",
     "CaptureFailure",
     "Captured",
     "DynamicDim",

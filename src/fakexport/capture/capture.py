@@ -27,6 +27,7 @@ from fakexport._torch.remembered_metadata import remembered_metadata
 from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.trace_end import TraceFinished
 from fakexport._torch.tracing_lock import one_at_a_time
+from fakexport._torch.unknown_broadcasts import unknown_broadcasts_refused
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.conditions import absence_guards
@@ -45,7 +46,7 @@ from fakexport.program import (
 )
 
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
-from .assumed_branches import AssumedBranch, AssumedBranches
+from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .block_reuse import BlockReuse, TraceNeeded
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
@@ -99,7 +100,7 @@ def capture(
     tracing: AbstractContextManager[Any] | None = None,
     facts: ProgramFacts | None = None,
     reuse: bool = True,
-    assumed: Sequence[AssumedBranch] = (),
+    assumed: Sequence[AssumedAnswer] = (),
 ) -> Captured:
     """Capture `module` as it is, fake or real, on the devices where it is.
 
@@ -117,12 +118,12 @@ def capture(
         facts: What is known before the trace: source, target, placement, assumptions. The program has them,
             with the constants that have no value.
         reuse: Trace equal blocks once. The program is the same. Strict mode traces every block.
-        assumed: Answers of conditions on data, which the program checks. Strict mode takes none.
+        assumed: Conditions and integers that data decide; the program checks them. Strict mode takes none.
     Returns:
         A program or a failure. Whatever the model raises is a failure; nothing is raised for it.
     Raises:
         TypeError: `forward` does not take these inputs.
-        ValueError: `dynamic` names what the inputs do not have, or `assumed` no condition on data.
+        ValueError: `dynamic` names what the inputs do not have, or `assumed` nothing that data decide.
         UncheckedAssumption: the program would not check what was assumed.
     """
     kwargs = dict(kwargs or {})
@@ -130,10 +131,10 @@ def capture(
     shapes = torch_shapes(module, args, kwargs, dynamic, known)
     read: dict[str, None] = {}
     blocks: dict[str, tuple[int, int, tuple[str, ...]]] = {}
-    branches = AssumedBranches(assumed, traced.__code__)
+    answers = AssumedAnswers(assumed, traced.__code__)
     try:
         watched = nullcontext(()) if strict else watch_forward(module)
-        with branches.answered(), watched as effects, watch_masks() as layers:
+        with answers.answered(), watched as effects, watch_masks() as layers:
             program = traced(
                 module,
                 args,
@@ -158,9 +159,9 @@ def capture(
             check_sharded_weights(program, known.parallel)
             check_rank_layouts(program, known.parallel)
     except Exception as error:
-        branches.refuse_loops()
+        answers.check_answered()
         return Captured(None, failure_of(_of_subclass(module, error) or error))
-    branches.check(program)
+    answers.check(program)
     drop_refused_nodes(program)
     if (absent := failure_of_absent_device(program)) is not None:
         return Captured(None, absent)
@@ -266,6 +267,7 @@ def _traced_once(
         transform_levels_closed(),
         exact_bounds(),
         exact_modulo(),
+        unknown_broadcasts_refused(),
         quick_passes(),
         quick_stack_traces(),
         remembered_metadata(),

@@ -32,14 +32,15 @@ from fakexport.diagnostics import Span, is_in_for, is_loop_test, is_negated, sou
 from fakexport.fake import SubclassNotKept
 from fakexport.program import ProgramFacts
 
-from .assumed_branches import AssumedBranch, AssumedBranches
+from .assumed_answers import AssumedAnswer, AssumedAnswers, can_be_assumed
 from .call_site import running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced
 from .dynamic_dims import DynamicDims
 from .eager_fault import named_inputs, raises_in_eager_mode, runs_with_batch_of_one, takes_any_keyword
+from .explored import Assumption, Exploration, Problem
 from .failure import CaptureFailure, OperatorCall
 
-__all__ = ["Assumption", "Exploration", "Problem", "capture_or_explore", "explore"]
+__all__ = ["capture_or_explore", "explore"]
 
 # How many traces are made, and how much work another one, with a branch turned, may follow: operators that
 # were traced, in multiples of what the failed capture had traced, or this many.
@@ -59,62 +60,6 @@ _Place = tuple[str, int, int | None]
 _SYMBOL = re.compile(r"\b(?:u|zuf)[0-9]+\b")
 
 
-@dataclass(frozen=True)
-class Assumption:
-    """What was taken for granted to go on.
-
-    Args:
-        text: A clause: "`x.sum() > 0` is False".
-        span: The user's line.
-        is_branch: A branch was taken, as some input would take it. All else was made up: a number, a size, a
-            result, data.
-    """
-
-    text: str
-    span: Span
-    is_branch: bool = False
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One place where a capture fails.
-
-    Args:
-        failure: What torch says there.
-        assumptions: Those that had been made before it.
-        count: How often the trace met it.
-        is_last: The trace could not go on.
-    """
-
-    failure: CaptureFailure
-    assumptions: tuple[Assumption, ...]
-    count: int = 1
-    is_last: bool = False
-
-
-@dataclass(frozen=True)
-class Exploration:
-    """What a capture runs into.
-
-    Args:
-        problems: In the order in which the trace met them first.
-        assumptions: All that were made, in order.
-        is_complete: The trace came to its end, so that no later problem is hidden.
-        limit: What ended the trace before that: "2,000 assumptions"; None where nothing did.
-        is_eager_fault: The error that ended the capture is raised without a trace too.
-        batch_of_one: All inputs, as `NAME=DTYPE[DIMS]`, with which it is not, where one sample is the cure.
-        inputs: All inputs in that form, where `forward` takes one of any name in addition to them.
-    """
-
-    problems: tuple[Problem, ...] = ()
-    assumptions: tuple[Assumption, ...] = ()
-    is_complete: bool = False
-    limit: str | None = None
-    is_eager_fault: bool = False
-    batch_of_one: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-
-
 @one_at_a_time
 def explore(
     module: nn.Module,
@@ -125,7 +70,7 @@ def explore(
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
     work: int = 0,
     facts: ProgramFacts | None = None,
-    assumed: Sequence[AssumedBranch] = (),
+    assumed: Sequence[AssumedAnswer] = (),
 ) -> Exploration:
     """Find everything that blocks a capture by tracing past each failure under an assumption.
 
@@ -145,7 +90,7 @@ def explore(
     turned: frozenset[_Place] = frozenset()
     tried: list[Exploration] = []
     while len(tried) < MOST_TRACES:
-        known = AssumedBranches(assumed, traced.__code__)
+        known = AssumedAnswers(assumed, traced.__code__)
         trace = _Trace(turned, known, ends_at_s=time.thread_time() + MOST_SECONDS)
         with (
             answered_questions(trace.answer),
@@ -179,7 +124,7 @@ def capture_or_explore(
     on_failure: Callable[[CaptureFailure], None] | None = None,
     facts: ProgramFacts | None = None,
     reuse: bool = True,
-    assumed: Sequence[AssumedBranch] = (),
+    assumed: Sequence[AssumedAnswer] = (),
 ) -> tuple[Captured, Exploration | None]:
     """Return the result of `capture` and, if that is a failure, what `explore` finds.
 
@@ -234,7 +179,7 @@ class _Trace:
     """
 
     turned: frozenset[_Place]
-    known: AssumedBranches
+    known: AssumedAnswers
     ends_at_s: float
     last_branch: _Place | None = None
     operators: int = 0
@@ -244,6 +189,7 @@ class _Trace:
     _met: dict[tuple[Any, int, int], FrameType] = field(default_factory=dict)
     _in_frame: dict[tuple[int, int], int] = field(default_factory=dict)
     _visits: dict[_Place, int] = field(default_factory=dict)
+    _numbers: dict[tuple[FrameType, _Place], str] = field(default_factory=dict)
     _answers: int = 0
 
     def run(
@@ -302,8 +248,24 @@ class _Trace:
             is_opposite = question.kind == "truth" and is_negated(span)
             clause = f"`{source_text(span) or question.expression}` is {not given if is_opposite else given}"
         is_branch = question.kind == "truth" and not question.is_of_size
-        self._note(question.error, _place(span), frames, clause, is_branch=is_branch)
+        answer = self._assumable(question, given, frame, span)
+        self._note(question.error, _place(span), frames, clause, is_branch=is_branch, answer=answer)
         return given
+
+    def _assumable(
+        self, question: Question, given: Answer, frame: FrameType, span: Span
+    ) -> bool | int | None:
+        """Return what a caller can assume for an answer.
+
+        A number stands for one that is read, and not for a size: as many rows as a loop happens to run over.
+        A loop over parts, of which one may be empty, is not one condition on a size.
+        """
+        if not can_be_assumed(question, span) or isinstance(given, float):
+            return None
+        if isinstance(given, bool):
+            return None if question.is_of_size and is_in_for(span) else given ^ is_negated(span)
+        known = self._numbers.setdefault((frame, _place(span)), question.expression)
+        return None if question.is_of_size or known != question.expression else given
 
     def may_go_on(self, fault: OperatorFault) -> bool:
         """Return whether a stand-in may be used for an operator."""
@@ -368,6 +330,7 @@ class _Trace:
         assumed: str,
         *,
         is_branch: bool = False,
+        answer: bool | int | None = None,
         call: OperatorCall | None = None,
     ) -> None:
         """Keep a problem; one that a frame has again, in a loop or of one line, is the same."""
@@ -381,7 +344,10 @@ class _Trace:
             self._problems[key] = replace(known, count=known.count + 1)
         self._met[key, id(frame), span.line] = frame
         # Of equal layers once: they differ in the numbers of their symbols.
-        self._assumptions.setdefault((_SYMBOL.sub("u", assumed), span), Assumption(assumed, span, is_branch))
+        made = Assumption(assumed, span, is_branch, answer)
+        kept = self._assumptions.setdefault((_SYMBOL.sub("u", assumed), span), made)
+        if kept.answer != answer:
+            self._assumptions[_SYMBOL.sub("u", assumed), span] = replace(kept, answer=None)
 
 
 def _place(span: Span) -> _Place:

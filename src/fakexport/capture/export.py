@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture import reuse_verification
-from fakexport.capture.assumed_branches import with_assumed
+from fakexport.capture.assumed_answers import with_assumed
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import capture
 from fakexport.capture.capture_facts import facts_at_capture
@@ -96,7 +96,7 @@ def export(
             `hf:` model, and is the plan of another one, which a factory returns.
         rank: With `parallel`: whose program; default: of rank 0. Its weights are the rank's parts, on
             the first device.
-        assume: Answers of conditions on data, as for `check`.
+        assume: Conditions and integers that data decide, as for `check`.
         reuse_blocks: Trace a few of equal blocks, not each, which is faster for deep models and produces the
             same program (docs/performance.md).
         verify_reuse: Reuse blocks, trace a second time with every block, and compare the programs.

@@ -10,7 +10,7 @@ from fakexport.fake import Built, install_transfers
 from fakexport.program import facts_of, first_difference
 from fakexport.sources import ExampleInputs, Source
 
-from .assumed_branches import AssumedBranch
+from .assumed_answers import AssumedAnswer
 from .capture import Captured, capture
 
 
@@ -30,7 +30,7 @@ def verify_reuse(
     made: Callable[[], tuple[Built, ExampleInputs]],
     *,
     dynamic: Any,
-    assumed: Sequence[AssumedBranch] = (),
+    assumed: Sequence[AssumedAnswer] = (),
 ) -> None:
     """Raise unless a capture is what it is with every block traced.
 

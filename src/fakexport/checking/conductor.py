@@ -98,8 +98,9 @@ def check(
         parallel_plan: With `parallel`: pattern to style of torch, as for `export`.
         rank: With `parallel`: check the program of this rank alone, or trace `"all"`: the verdict has the
             program of each. Default: compare rank 0 with those that tell what all of them run.
-        assume: Answers of conditions on data, `"modeling_led.py:812=False"`: the trace goes that way, and the
-            program raises a RuntimeError for an input with which it is not so.
+        assume: Answers of conditions that data decide, `"modeling_led.py:812=False"`, and integers that
+            Python reads from data, `"model.py:9=7"`: the trace goes that way, and the program raises a
+            RuntimeError for an input with which it is not so.
         reuse_blocks: Trace a few of equal blocks, not each; the program is the same.
         verify_reuse: Capture a second time with every block traced, and compare; FE001 if they differ.
         on_progress: Called at the start of each step.

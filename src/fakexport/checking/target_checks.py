@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.capture import (
-    AssumedBranch,
+    AssumedAnswer,
     Captured,
     DynamicDims,
     ModelNotBuilt,
@@ -80,7 +80,7 @@ class Request:
     kwargs: Mapping[str, Any] | None
     dynamic: DynamicDims
     dynamic_shapes: str | Sequence[str] | None
-    assumed: Sequence[AssumedBranch]
+    assumed: Sequence[AssumedAnswer]
     is_strict: bool
     is_reusing: bool
     is_reuse_verified: bool

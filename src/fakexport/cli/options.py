@@ -94,9 +94,10 @@ Assume = Annotated[
     list[str] | None,
     typer.Option(
         "--assume",
-        metavar="FILE:LINE=True|False",
-        help="Answer of the condition on data at a line, as FE201 names it: the program goes that way, and "
-        "raises an error for other inputs. Repeatable.",
+        metavar="FILE:LINE=ANSWER",
+        help="Answer of the condition on data at a line, True or False, or the integer that the line reads, "
+        "as FE201, FE203 and FE301 name them: the program goes that way, and raises an error for other "
+        "inputs. Repeatable.",
     ),
 ]
 Workload = Annotated[

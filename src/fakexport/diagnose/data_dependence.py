@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from fakexport._torch.unknown_broadcasts import UNKNOWN_BROADCAST
 from fakexport.capture import CaptureFailure
 from fakexport.diagnose.labels import labels_of, torch_says
 from fakexport.diagnose.repairs import branch_repair, index_repair, number_repair
@@ -97,6 +98,15 @@ def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
 
 def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE301: the capture must know a size."""
+    if any(text.startswith(UNKNOWN_BROADCAST) for text in failure.messages):
+        return rule("FE301").diagnostic(
+            labels=labels_of(failure, "this size has to be known to be 1"),
+            notes=torch_says(failure),
+            fix=Fix(
+                "state before the slice that there is a row, with the size of what is sliced: "
+                "`torch._check(rows.shape[0] > 0)`. `!= 0` is not enough for torch"
+            ),
+        )
     guard = _found(_GUARD, failure) or _found(_NUMBER, failure)  # Torch 2.11 asks for the number of parts.
     if guard is None and "DynamicOutputShapeException" not in failure.error_types:
         return None

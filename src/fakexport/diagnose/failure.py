@@ -42,7 +42,8 @@ from fakexport.diagnose.operators import (
     unsupported_python,
 )
 from fakexport.diagnose.repairs import GENERAL, KNOWN_NUMBER, PRECOMPUTED, general_repair
-from fakexport.diagnostics import Diagnostic, Fix, is_test, source_text
+from fakexport.diagnose.size_repairs import EVERY_INDEX, is_of_index
+from fakexport.diagnostics import Diagnostic, Fix, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import is_library_code
 from fakexport.rules import rule
@@ -88,7 +89,22 @@ def diagnose_failure(
                 fix = diagnostic.fix if problem.failure.call is not None else known.fix
                 found[same] = replace(known, count=max(known.count, diagnostic.count), fix=fix)
     inputs = exploration.inputs if exploration is not None else ()
-    return tuple(_with_inputs(_with_answer(each, exploration), inputs) for each in found)
+    return tuple(_with_answer(_with_inputs(_after_loop(each, found), inputs), exploration) for each in found)
+
+
+def _after_loop(found: Diagnostic, others: Iterable[Diagnostic]) -> Diagnostic:
+    """Return FE201 without a fix of its own where that of the loop around it, FE301, decides it too."""
+    if found.code != "FE201" or found.fix is None or GENERAL not in found.fix.message or not found.primary:
+        return found
+    asked = found.primary.span
+    for other in others:
+        if other.code == "FE301" and other.fix and EVERY_INDEX in other.fix.message and other.primary:
+            rows = other.primary.span
+            if is_of_index(asked, rows):
+                return replace(
+                    found, fix=Fix(f"repair line {rows.line}: the condition is then known while tracing")
+                )
+    return found
 
 
 def _with_inputs(found: Diagnostic, inputs: tuple[str, ...]) -> Diagnostic:
@@ -106,33 +122,45 @@ def _with_inputs(found: Diagnostic, inputs: tuple[str, ...]) -> Diagnostic:
 
 
 def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
-    """Return FE201 with the answer with which the model exports, where a trace with it came to its end.
+    """Return FE201, FE203 or FE301 with the answer with which the model exports, where a trace with it came
+    to its end.
 
-    That is known where nothing was made up, and every condition had one answer. A repair of one's own code
+    That is known where nothing else was made up, and every line had one answer. A repair of one's own code
     that fits the line is better.
     """
-    if found.code != "FE201" or exploration is None or not exploration.is_complete or found.primary is None:
+    if found.code not in _ANSWERED or exploration is None or not exploration.is_complete:
         return found
     assumed = exploration.assumptions
-    if not all(each.is_branch for each in assumed) or len({each.span for each in assumed}) < len(assumed):
+    is_known = all(each.answer is not None for each in assumed)
+    if found.primary is None or not is_known or len({each.span for each in assumed}) < len(assumed):
         return found
     span = found.primary.span
-    answer = next((each.text for each in assumed if each.span == span), None)
-    if answer is None or found.fix is None or not is_test(span):
+    answer = next((each.answer for each in assumed if each.span == span), None)
+    if answer is None or found.fix is None:
         return found
-    if not (GENERAL in found.fix.message or is_library_code(span.path)):
+    is_general = any(text in found.fix.message for text in (GENERAL, KNOWN_NUMBER))
+    if not (is_general or is_library_code(span.path)) or PRECOMPUTED.match(found.fix.message):
         return found
     is_alone = sum((each.span.path, each.span.line) == (span.path, span.line) for each in assumed) == 1
     place = f"{PurePath(span.path).name}:{span.line}" + ("" if is_alone else f":{span.column}")
-    option = f"--assume {place}={answer.rpartition(' ')[2]}"
-    return replace(
-        found,
-        fix=Fix.under(
-            f"{answer} for every input",
-            f"pass `{option}`: the program then checks it",
+    option = f"pass `--assume {place}={answer}`"
+    shown = f"`{source_text(span) or 'it'}`"
+    if isinstance(answer, bool):
+        fix = Fix.under(
+            f"{shown} is {answer} for every input",
+            f"{option}: the program then refuses other inputs",
             otherwise=found.fix.message,
-        ),
-    )
+        )
+    else:
+        fix = Fix.under(
+            f"{shown} is the same number for every input",
+            f"{option} with that number in place of {answer}: the program then refuses other inputs",
+            otherwise=found.fix.message,
+        )
+    return replace(found, fix=fix)
+
+
+_ANSWERED = ("FE201", "FE203", "FE301")
 
 
 def diagnose_assumptions(exploration: Exploration) -> Iterator[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from linecache import getline
 from typing import Any
 
 from fakexport.diagnose.marked_code import expression_at, text_of, value_of
-from fakexport.diagnostics import Span, condition_at, function_at, is_formatted
+from fakexport.diagnostics import Span, condition_at, function_at, is_formatted, source_text
 
 _ITEM = (
     "read it with `.item()` and not with `int()`, and state its bounds: `n = {0}.item()`, "
@@ -114,11 +115,24 @@ def number_repair(span: Span | None) -> str:
             return f"compute it on the tensor, without `.item()`: `torch.{name}`"
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]):
             return f"use `{text_of(value)}.{name}().item()` in place of Python's `{name}`"
+    if (repeated := repeated_repair(span)) is not None:
+        return repeated
     if (given := _taken_as_it_is(span)) is not None:
         return given
     if span is not None and is_formatted(span):
         return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
     return general_repair(KNOWN_NUMBER, span)
+
+
+def repeated_repair(span: Span | None) -> str | None:
+    """Return what to do about `torch.stack([x] * n)`; None where the line has none."""
+    match expression_at(span):
+        case ast.BinOp(ast.List(elts=[ast.Name(id=tensor)]), ast.Mult(), number) if span is not None:
+            listed = f"torch.stack({source_text(span)})"
+            if listed in getline(span.path, span.line):
+                repeated = f"`{tensor}.expand({text_of(number)}, *{tensor}.shape)`"
+                return f"repeat the tensor in place of a list of it: {repeated} in place of `{listed}`"
+    return None
 
 
 KNOWN_NUMBER = "use a number that is known without the data: a configuration value or a shape"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Mapping
 from linecache import getlines
 from typing import Any
 
 from fakexport.diagnose.marked_code import expression_at, text_of
-from fakexport.diagnose.repairs import general_repair
+from fakexport.diagnose.repairs import general_repair, repeated_repair
 from fakexport.diagnostics import Span, condition_at, function_at
 
-__all__ = ["size_repair"]
+__all__ = ["EVERY_INDEX", "is_of_index", "size_repair"]
 
 _EXPERTS = 'set `"experts_implementation": "batched_mm"` in the config'
 
@@ -50,17 +51,53 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> str:
             if isinstance(expression, ast.Name) and span is not None
             else None
         )
-        loop = f"loop over every possible index, {loop or '`for i in range(number):`'}, {_ADDS_NOTHING}"
+        loop = f"{EVERY_INDEX}, {loop or '`for i in range(number):`'}, {_ADDS_NOTHING}"
         # Only these have another implementation; the setting changes nothing for others (LongCat-Flash).
         has_others = span is not None and "@use_experts_implementation" in "".join(getlines(span.path))
+        if not has_others and (name := _could_have_others(variables.get("self"))) is not None:
+            return (
+                f"decorate `{name}` with `@use_experts_implementation` of `transformers.integrations` and "
+                f"{_EXPERTS}; or {loop}"
+            )
         return f"{_EXPERTS}, or {loop}" if has_others else loop
     if isinstance(expression, ast.Compare):
         return _one_way(expression)
+    if (repeated := repeated_repair(span)) is not None:
+        return repeated
     return general_repair(
         "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`", span
     )
 
 
+_CALL = ["self", "hidden_states", "top_k_index", "top_k_weights"]
+
+
+def _could_have_others(experts: Any) -> str | None:
+    """Return the class of experts that transformers' other implementations could compute as they are.
+
+    They read the parameters that such a class has by convention, and call its own `_apply_gate`. A class with
+    biases, or with other experts beside, does not have these alone.
+    """
+    if not type(experts).__module__.startswith("transformers."):
+        return None
+    shapes = {
+        name: tuple(each.shape)
+        for name, each in getattr(experts, "_parameters", {}).items()
+        if each is not None
+    }
+    number = getattr(experts, "num_experts", None)
+    match shapes:
+        case {"gate_up_proj": (first, wide, hidden), "down_proj": (second, out, narrow), **others} if (
+            not others
+            and (first, second, wide, out) == (number, number, 2 * narrow, hidden)
+            and "_apply_gate" in vars(type(experts))
+            and list(inspect.signature(type(experts).forward).parameters) == _CALL
+        ):
+            return type(experts).__name__
+    return None
+
+
+EVERY_INDEX = "loop over every possible index"
 _ADDS_NOTHING = "where an index without rows adds nothing"
 
 
@@ -98,6 +135,39 @@ def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> st
         changed = "".join(f" and `{each}` in place of `{text}`" for text in sorted(read))
         return f"with `{number}` in place of `{rows.id}`{changed}"
     return None
+
+
+def is_of_index(asked: Span, rows: Span) -> bool:
+    """Return whether a condition in a loop over rows asks for nothing but their index.
+
+    It is a number of Python once the loop is over every possible index.
+
+    Args:
+        asked: The condition, or a part of it.
+        rows: What the loop is over, in the same file or in another one.
+    """
+    function, expression = function_at(asked), expression_at(asked)
+    for loop in ast.walk(function) if function is not None and asked.path == rows.path else ():
+        match loop:
+            case ast.For(target=ast.Name(id=each)) if (
+                loop.iter.lineno == rows.line < asked.line <= (loop.end_lineno or 0)
+                and expression is not None
+            ):
+                names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+                written = [
+                    text_of(node.value)
+                    for node in ast.walk(loop)
+                    if isinstance(node, ast.Assign) and each in map(text_of, node.targets)
+                ]
+                read = {
+                    f"{each}[0]",
+                    f"{each}.item()",
+                    f"{each}[0].item()",
+                    f"int({each})",
+                    f"int({each}[0])",
+                }
+                return each in names <= {each, "self"} and set(written) <= read
+    return False
 
 
 def _reads(loop: ast.For, name: str) -> tuple[set[str], bool]:
@@ -147,14 +217,28 @@ def _one_way(expression: ast.expr) -> str:
     match expression:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return _one_way(operand)
+        case ast.Compare(left=size, ops=[ast.Eq() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
+            ways = [_has_rows(size), f"{text_of(size)} == 0"]
         case ast.Compare(ops=[ast.Eq()]):
             ways = [_opposite(expression), text_of(expression)]
         case ast.Compare() | ast.BoolOp():
             ways = [text_of(expression), _opposite(expression)]
         case _:  # A number; `torch._check` takes truth values alone.
-            ways = [f"{text_of(expression)} != 0", f"{text_of(expression)} == 0"]
+            ways = [_has_rows(expression), f"{text_of(expression)} == 0"]
     first, second = (f"`torch._check({way})`" for way in ways)
     return f"state before this line what always holds: {first}, or {second}"
+
+
+def _has_rows(size: ast.expr) -> str:
+    """Return the condition that a number is not 0; of a size the one from which torch draws a bound."""
+    match size:
+        case (
+            ast.Call(func=ast.Attribute(attr="numel" | "size" | "__len__"))
+            | ast.Call(func=ast.Name(id="len"))
+            | ast.Subscript(value=ast.Attribute(attr="shape"))
+        ):
+            return f"{text_of(size)} > 0"
+    return f"{text_of(size)} != 0"
 
 
 def _opposite(expression: ast.expr) -> str:

@@ -18,7 +18,9 @@ that is missing, so computing both sides does not help.
 Give the loop a bound that is known, from the configuration or a shape, and mask the extra iterations with
 `torch.where`. Or pass the number as an argument of `forward`: it is then fixed in the program, and each
 value needs its own export. Or replace the loop by an operator over the whole tensor (`cumsum`, `scatter`,
-`torch.while_loop`).
+`torch.while_loop`). If every input has the same integer there, say so without a change of the code:
+`fakexport check ... --assume model.py:7=3`. The program is then for 3, and raises a RuntimeError for an input
+that has another one.
 """,
     failing_model="""
 import torch

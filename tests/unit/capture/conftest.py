@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import linecache
 import logging
+import textwrap
 
 import pytest
 
 from fakexport.capture.block_reuse import BlockReuse
+from tests.unit.capture.answered_models import HEAD, TAIL
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a model whose `forward` begins at the line `FIRST`, and return its path."""
+
+    def write(body):
+        path = tmp_path / "model.py"
+        path.write_text(HEAD + textwrap.indent(textwrap.dedent(body).strip(), " " * 8) + TAIL)
+        linecache.checkcache()
+        return path
+
+    return write
 
 
 @pytest.fixture

@@ -312,19 +312,28 @@ CORPUS = {
     ),
     "empty selection": Failing(
         "FE301",
-        "`torch._check(picked.numel() != 0)`",
+        "`torch._check(picked.numel() > 0)`",
         "picked = x[x > 0]\nif picked.numel() == 0:\n    return x.sum()\nreturn picked.mean()",
-        "picked = x[x > 0]\ntorch._check(picked.numel() != 0)\nif picked.numel() == 0:\n    return x.sum()\n"
+        "picked = x[x > 0]\ntorch._check(picked.numel() > 0)\nif picked.numel() == 0:\n    return x.sum()\n"
         "return picked.mean()",
         "torch.arange(4.0)",
     ),
     "selection as a condition": Failing(
         "FE301",
-        "state before this line what always holds: `torch._check(picked.numel() != 0)`",
+        "state before this line what always holds: `torch._check(picked.numel() > 0)`",
         "picked = x[x > 0]\nif not picked.numel():\n    return x.sum()\nreturn picked.mean()",
-        "picked = x[x > 0]\ntorch._check(picked.numel() != 0)\nif not picked.numel():\n    return x.sum()\n"
+        "picked = x[x > 0]\ntorch._check(picked.numel() > 0)\nif not picked.numel():\n    return x.sum()\n"
         "return picked.mean()",
         "torch.arange(4.0)",
+    ),
+    "first row of a selection": Failing(
+        "FE301",
+        "state before the slice that there is a row, with the size of what is sliced: "
+        "`torch._check(rows.shape[0] > 0)`",
+        "rows = mask.nonzero()\nreturn rows - rows[:1]",
+        "rows = mask.nonzero()\ntorch._check(rows.shape[0] > 0)\nreturn rows - rows[:1]",
+        "torch.randn(8), torch.ones(8, dtype=torch.bool)",
+        "x, mask",
     ),
     "len of a selection": Failing(
         "FE301",
@@ -495,9 +504,34 @@ CORPUS = {
         "return torch.distributions.Categorical(logits=x, validate_args=False).entropy()",
         until="2.15",
     ),
+    "number that is the same for every input": Failing(
+        "FE203",
+        "if `[x] * n` is the same number for every input, pass `--assume {file}:16=1` with that number in "
+        "place of 1: the program then refuses other inputs",
+        "n = lengths.max().item()\nreturn sum([x] * n)",
+        "n = lengths.max().item()\nreturn sum([x] * n)",
+        "torch.randn(2, 6), torch.tensor([1, 1])",
+        "x, lengths",
+    ),
+    "list of as many tensors as data say": Failing(
+        "FE203",
+        "`x.expand(n, *x.shape)` in place of `torch.stack([x] * n)`",
+        "n = lengths.max().item()\nreturn torch.stack([x] * n)",
+        "n = lengths.max().item()\nreturn x.expand(n, *x.shape)",
+        "torch.randn(2, 6), torch.tensor([1, 3])",
+        "x, lengths",
+    ),
+    "list of as many tensors as rows are missing": Failing(
+        "FE301",
+        "`last.expand(8 - rows.shape[0], *last.shape)` in place of `torch.stack([last] * (8 - rows.shape[0]))`",
+        "rows, last = x[mask], x[-1]\nreturn torch.cat([rows, torch.stack([last] * (8 - rows.shape[0]))])",
+        "rows, last = x[mask], x[-1]\nreturn torch.cat([rows, last.expand(8 - rows.shape[0], *last.shape)])",
+        "torch.randn(8, 2), torch.arange(8) > 2",
+        "x, mask",
+    ),
     "branch that no input takes": Failing(
         "FE201",
-        "if `mask.any()` is False for every input, pass `--assume {file}:15=False`: the program then checks",
+        "if `mask.any()` is False for every input, pass `--assume {file}:15=False`: the program then refuses",
         "if mask.any():\n    return x.masked_select(mask).sum()\nreturn x + 1",
         "if mask.any():\n    return x.masked_select(mask).sum()\nreturn x + 1",
         "torch.randn(4), torch.zeros(4, dtype=torch.bool)",

@@ -104,6 +104,45 @@ def test_an_answer_is_named_only_where_a_trace_with_it_ended(tmp_path):
     assert "for every input" not in found[0].fix.message
 
 
+PADDED = """out = torch.zeros_like(x)
+hit = F.one_hot(choice, 4).sum(0).nonzero()
+for expert in hit:
+    expert = expert[0]
+    if {condition}:
+        continue
+    rows = torch.where(choice == expert)[0]
+    out.index_add_(0, rows, x[rows] * expert)
+return out"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_known"), [("expert == self.padding", True), ("expert == choice[0]", False)]
+)
+def test_a_condition_on_the_index_of_a_loop_is_decided_by_the_fix_of_the_loop(condition, is_known, tmp_path):
+    before = PADDED.format(condition=condition)
+    after = before.replace("in hit:", "in [[i] for i in range(F.one_hot(choice, 4).sum(0).shape[0])]:")
+    model = Failing(
+        "FE301",
+        "",
+        before,
+        after,
+        "torch.randn(3, 8), torch.tensor([0, 1, 1])",
+        "x, choice",
+        "self.padding = 4",
+    )
+    path = tmp_path / "model.py"
+    path.write_text(model.source(repaired=False))
+    repaired = tmp_path / "repaired.py"
+    repaired.write_text(model.source(repaired=True))
+
+    loop, branch = fe.check(f"{path}:factory").diagnostics
+
+    assert (loop.code, branch.code) == ("FE301", "FE201")
+    said = f"repair line {loop.primary.span.line}: the condition is then known while tracing"
+    assert (branch.fix.message == said) is is_known
+    assert fe.check(f"{repaired}:factory").is_clean is is_known
+
+
 PRECOMPUTED = """import torch
 from torch import nn
 

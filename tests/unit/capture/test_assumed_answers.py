@@ -2,68 +2,19 @@
 
 from __future__ import annotations
 
-import linecache
-import runpy
-import textwrap
+import threading
 
 import pytest
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import fakexport as fe
-from fakexport.capture.assumed_branches import AssumedBranch, UncheckedAssumption, parse_assumed
+from fakexport.capture.assumed_answers import AssumedAnswer, UncheckedAssumption, parse_assumed
 from fakexport.cli import main
 from fakexport.error import InvalidValue
+from tests.unit.capture.answered_models import FIRST, HEAD, TAIL, eager, exported
 
-HEAD = """import torch
-from torch import nn
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.linear(x)
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(6))
-
-    def forward(self, x):
-"""
-TAIL = """
-
-def factory():
-    return Model(), (torch.ones(2, 4),)
-"""
-FIRST = HEAD.count("\n") + 1
 ONES, NEGATIVE, ZEROS = torch.ones(2, 4), -torch.ones(2, 4), torch.zeros(2, 4)
-
-
-@pytest.fixture
-def written(tmp_path):
-    """Write a model whose `forward` begins at the line `FIRST`, and return its path."""
-
-    def write(body):
-        path = tmp_path / "model.py"
-        path.write_text(HEAD + textwrap.indent(textwrap.dedent(body).strip(), " " * 8) + TAIL)
-        linecache.checkcache()
-        return path
-
-    return write
-
-
-def exported(path, *assumed, **options):
-    return fe.export(f"{path}:factory", assume=assumed, **options)
-
-
-def eager(path):
-    torch.manual_seed(0)
-    return runpy.run_path(str(path))["factory"]()[0]
 
 
 # What `forward` does, the answer with which it is exported, and inputs for which it is so, and for which not.
@@ -80,6 +31,30 @@ CASES = {
     "a float": ("if x.mean().item() > 0.5:\n    return x\nreturn 2 * x", "True", ONES, ZEROS),
     "an integer": ("if (x > 0).sum().item() > 3:\n    return x\nreturn 2 * x", "False", ZEROS, ONES),
     "a size": ("if x.nonzero().shape[0] > 3:\n    return x\nreturn 2 * x", "True", ONES, ZEROS),
+    "an empty selection": (
+        "x = x[x > 0]\nif x.numel() == 0:\n    return x\nreturn x - x[:1]",
+        "False",
+        torch.arange(8.0).view(2, 4),
+        ZEROS,
+    ),
+    "what is not an empty selection": (
+        "x = x[x > 0]\nif not x.numel():\n    return x\nreturn x - x[:1]",
+        "False",
+        torch.arange(8.0).view(2, 4),
+        ZEROS,
+    ),
+    "an empty selection, the other way": (
+        "rows = x.nonzero()\nif rows.shape[0] == 0:\n    return x + 1\nreturn rows",
+        "True",
+        ZEROS,
+        ONES,
+    ),
+    "all that can be": (
+        "x = x[x > 0]\nif 8 - x.shape[0] > 0:\n    return x + 1\nreturn x[:8]",
+        "False",
+        ONES,
+        ZEROS,
+    ),
     "a bounded integer": (
         "n = (x > 0).sum().item()\ntorch._check(n >= 0)\ntorch._check(n <= 8)\n"
         "if n > 3:\n    return x\nreturn 2 * x",
@@ -95,7 +70,7 @@ CASES = {
 @pytest.mark.parametrize(("body", "answer", "taken", "refused"), CASES.values(), ids=list(CASES))
 def test_the_program_computes_what_eager_mode_does_or_refuses(body, answer, taken, refused, written):
     path = written(body)
-    line = FIRST + 3 * body.startswith("n = ")
+    line = FIRST + body.split("if ")[0].count("\n") if "\nif " in body else FIRST
 
     program = exported(path, f"model.py:{line}={answer}").module()
 
@@ -209,7 +184,7 @@ def test_the_report_says_what_is_assumed(written, capsys):
 
     assert found.fix.message.startswith(
         f"if `x.min() > 0` is False for every input, pass `--assume model.py:{FIRST + 2}=False`: the program "
-        "then checks it; if not, "
+        "then refuses other inputs; if not, "
     )
     assert code == 0
     assert (
@@ -219,18 +194,21 @@ def test_the_report_says_what_is_assumed(written, capsys):
 
 
 @pytest.mark.parametrize(
-    "text", ["model.py=True", "model.py:0=True", "model.py:3=1", ":3=True", "model.py:3"]
+    "text", ["model.py=True", "model.py:0=True", "model.py:3=1.0", "model.py:3=yes", ":3=True", "model.py:3"]
 )
 def test_other_texts_are_refused(text, capsys):
-    with pytest.raises(InvalidValue, match="is not FILE:LINE=True or FILE:LINE=False"):
+    with pytest.raises(InvalidValue, match="is not FILE:LINE=True, FILE:LINE=False or FILE:LINE=INTEGER"):
         parse_assumed([text])
 
 
 def test_texts_are_read():
-    assert parse_assumed([r"C:\models\a.py:3:5=true", "b.py:4=False"]) == (
-        AssumedBranch(r"C:\models\a.py", 3, 5, True),
-        AssumedBranch("b.py", 4, None, False),
+    assert parse_assumed([r"C:\models\a.py:3:5=true", "b.py:4=False", "b.py:5=-7"]) == (
+        AssumedAnswer(r"C:\models\a.py", 3, 5, True),
+        AssumedAnswer("b.py", 4, None, False),
+        AssumedAnswer("b.py", 5, None, -7),
     )
+    (one,) = parse_assumed(["b.py:5=1"])
+    assert (one.kind, one.answer) == ("number", 1)
     with pytest.raises(InvalidValue, match=r"the condition at b\.py:4 is assumed twice"):
         parse_assumed(["b.py:4=True", "b.py:4=False"])
     with pytest.raises(InvalidValue, match="strict mode"):
@@ -252,3 +230,75 @@ def test_a_trace_that_is_made_again_counts_alone(written):
     assert torch.equal(program(ONES), 3 * ONES)
     with pytest.raises(RuntimeError, match="exported for inputs"):
         program(NEGATIVE)
+
+
+def test_two_threads_have_answers_of_their_own(written):
+    path = written("if x.sum() > 0:\n    return x\nreturn 2 * x")
+    programs = {}
+
+    def export(answer):
+        programs[answer] = exported(path, f"model.py:{FIRST}={answer}").module()
+
+    threads = [threading.Thread(target=export, args=(answer,)) for answer in ("True", "False")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert torch.equal(programs["True"](ONES), ONES)
+    assert torch.equal(programs["False"](NEGATIVE), 2 * NEGATIVE)
+    for answer, refused in (("True", NEGATIVE), ("False", ONES)):
+        with pytest.raises(RuntimeError, match=f"is {answer}, at model.py"):
+            programs[answer](refused)
+
+
+BRANCH = """def yes(x):
+    {question}
+    return 3 * x
+
+def no(x):
+    return x + 1
+
+return torch.cond(x.sum() > 0, yes, no, (x,))
+"""
+
+
+def test_a_condition_in_a_branch_of_cond_stays_a_finding(written):
+    """TorchDynamo traces a branch, which takes no answers."""
+    path = written(BRANCH.format(question="if x.max() > 1:\n        return 2 * x"))
+
+    for assume in ((), (f"model.py:{FIRST + 1}=False",)):
+        report = fe.check(f"{path}:factory", assume=assume)
+
+        assert [found.severity for found in report.diagnostics] == ["error"]
+        assert not any(verdict.is_exportable for verdict in report.verdicts)
+
+
+def test_a_number_in_a_branch_of_cond_is_refused(written):
+    path = written(BRANCH.format(question="for _ in range(x.long().max().item()):\n        x = x + 1"))
+
+    with pytest.raises(InvalidValue, match="nothing to assume"):
+        fe.check(f"{path}:factory", assume=[f"model.py:{FIRST + 1}=1"])
+
+
+def test_a_retargeted_program_refuses_the_same(written):
+    path = written("if x.sum() > 0:\n    return x + torch.ones(4, device=x.device)\nreturn 2 * x")
+    program = exported(path, f"model.py:{FIRST}=True", target="H100")
+
+    moved = fe.retarget(program, {"cuda:0": "cpu"}).module()
+
+    assert torch.equal(moved(ONES), ONES + 1)
+    with pytest.raises(RuntimeError, match=rf"`x.sum\(\) > 0` is True, at model.py:{FIRST}$"):
+        moved(NEGATIVE)
+
+
+def test_a_lock_is_of_the_answer(written, monkeypatch, tmp_path, capsys):
+    written("if x.sum() > 0:\n    return x\nreturn 2 * x")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("")
+    same, other = (f"--assume=model.py:{FIRST}={answer}" for answer in ("True", "False"))
+
+    locked = main(["lock", "model.py:factory", same])
+    codes = [main(["check", "model.py:factory", "--locked", option]) for option in (same, other)]
+
+    assert (locked, codes) == (0, [0, 1])
