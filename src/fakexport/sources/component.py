@@ -397,5 +397,4 @@ def _without(value: Any, passed: set[int]) -> Any:
 
 
 def _is_passed(value: Any, passed: set[int]) -> bool:
-    leaves = [leaf for leaf in tree_leaves(value) if leaf is not None]
-    return all(isinstance(leaf, Unread) or id(leaf) in passed for leaf in leaves)
+    return all(isinstance(leaf, (Unread, type(None))) or id(leaf) in passed for leaf in tree_leaves(value))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
+
+from fakexport._torch.checked_sizes import check_shape
 
 __all__ = ["as_numbers", "buffer_of", "fixed_note", "tensors_of"]
 
@@ -47,8 +48,7 @@ def as_numbers(
             return args, kwargs
         for other, shape in fits.items():
             message = f"{name}={numbers} is of {other} of shape {list(shape)}"
-            for size, taken in zip(_shape(kwargs.get(other), shape), shape, strict=True):
-                torch._check(size == taken, partial(str, message))
+            check_shape(kwargs.get(other), shape, message)
         running.append(True)
         return args, {**kwargs, name: getattr(module, buffer)}
 
@@ -67,12 +67,6 @@ def as_numbers(
 def buffer_of(name: str) -> str:
     """Return the name of the buffer that holds the tensor of such an input."""
     return f"fixed_{name}"
-
-
-def _shape(value: Any, default: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of an input, which is no use of it; the default for what is not here."""
-    with torch._C.DisableTorchFunction():
-        return tuple(value.shape) if isinstance(value, torch.Tensor) else default
 
 
 def tensors_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:

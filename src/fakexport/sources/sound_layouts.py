@@ -117,7 +117,7 @@ def _windows(
         request: Request of the model around the encoder.
         sounds: The shape of the sounds, `[batch, bins, frames]`.
     """
-    tower = next((part for part in request.module.modules() if is_packed(type(part))), None)
+    tower: Any = next((part for part in request.module.modules() if is_packed(type(part))), None)
     if tower is None or len(sounds) != 1 or sounds[0][2] != 2 * tower.n_window:
         return None
     batch, _, frames = sounds[0]

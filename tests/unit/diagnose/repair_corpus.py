@@ -523,7 +523,8 @@ CORPUS = {
     ),
     "list of as many tensors as rows are missing": Failing(
         "FE301",
-        "`last.expand(8 - rows.shape[0], *last.shape)` in place of `torch.stack([last] * (8 - rows.shape[0]))`",
+        "`last.expand(8 - rows.shape[0], *last.shape)` in place of "
+        "`torch.stack([last] * (8 - rows.shape[0]))`",
         "rows, last = x[mask], x[-1]\nreturn torch.cat([rows, torch.stack([last] * (8 - rows.shape[0]))])",
         "rows, last = x[mask], x[-1]\nreturn torch.cat([rows, last.expand(8 - rows.shape[0], *last.shape)])",
         "torch.randn(8, 2), torch.arange(8) > 2",
