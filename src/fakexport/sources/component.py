@@ -31,7 +31,7 @@ from fakexport.sources.component_places import (
     places,
 )
 from fakexport.sources.component_results import ReadField, put_back, read_fields, taken
-from fakexport.sources.fixed_numbers import buffer_of, tensors_of
+from fakexport.sources.fixed_numbers import buffer_of, numbers_among, tensors_of
 from fakexport.sources.restored_attributes import restored_attributes
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError
@@ -300,12 +300,7 @@ class Parts:
 
     def _of_call(self, name: str, call: Call, *, is_dynamic: bool) -> ExampleInputs:
         inputs, fields = call.inputs(), read_fields(call)
-        fixed = {
-            id(t): n
-            for n, t in tensors_of(self.module, self.whole.kwargs).items()
-            if isinstance(self.whole.kwargs[n], list)
-        }
-        of_whole = {name: fixed[id(value)] for name, value in inputs.items() if id(value) in fixed}
+        of_whole = numbers_among(self.module, self.whole.kwargs, inputs)
         inputs |= {name: self.whole.kwargs[whole] for name, whole in of_whole.items()}
         what = f"{type(self.module).__name__} calls {call.place}"
         if not inputs:
@@ -397,4 +392,5 @@ def _without(value: Any, passed: set[int]) -> Any:
 
 
 def _is_passed(value: Any, passed: set[int]) -> bool:
-    return all(isinstance(leaf, (Unread, type(None))) or id(leaf) in passed for leaf in tree_leaves(value))
+    leaves = [leaf for leaf in tree_leaves(value) if leaf is not None]
+    return all(isinstance(leaf, Unread) or id(leaf) in passed for leaf in leaves)

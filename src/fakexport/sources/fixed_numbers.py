@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport._torch.checked_sizes import check_shape
+from fakexport._torch.fixed_shapes import check_shape
 
-__all__ = ["as_numbers", "buffer_of", "fixed_note", "tensors_of"]
+__all__ = ["as_numbers", "buffer_of", "fixed_note", "numbers_among", "tensors_of"]
 
 
 def as_numbers(
@@ -47,8 +47,8 @@ def as_numbers(
         if not isinstance(kwargs.get(name), list) or kwargs[name] != numbers:
             return args, kwargs
         for other, shape in fits.items():
-            message = f"{name}={numbers} is of {other} of shape {list(shape)}"
-            check_shape(kwargs.get(other), shape, message)
+            if isinstance(kwargs.get(other), torch.Tensor):
+                check_shape(kwargs[other], shape, f"{name}={numbers} is of {other} of shape {list(shape)}")
         running.append(True)
         return args, {**kwargs, name: getattr(module, buffer)}
 
@@ -80,6 +80,21 @@ def tensors_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
         name: module._buffers.get(buffer_of(name), value) if isinstance(value, list) else value
         for name, value in inputs.items()
     }
+
+
+def numbers_among(
+    module: nn.Module, inputs: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return which arguments of a part are numbers of the module, and the names that these have there.
+
+    Args:
+        module: See `as_numbers`.
+        inputs: Inputs of it, by name.
+        arguments: What a part of it is called with, by name.
+    """
+    tensors = tensors_of(module, inputs)
+    fixed = {id(tensors[name]): name for name, value in inputs.items() if isinstance(value, list)}
+    return {name: fixed[id(value)] for name, value in arguments.items() if id(value) in fixed}
 
 
 def fixed_note(names: Iterable[str]) -> str:

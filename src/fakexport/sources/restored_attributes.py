@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 __all__ = ["restored_attributes"]
@@ -12,10 +13,12 @@ __all__ = ["restored_attributes"]
 
 @contextmanager
 def restored_attributes(module: nn.Module) -> Iterator[None]:
-    """Restore the attributes and buffers of a module and its parts after the block.
+    """Restore buffers and attributes of a module and its parts after the block, where these became tensors.
 
     Mimi keeps the codebook that it computes of its weights, for the next call: a program would have the
     codebook of the untrained weights.
+
+    Other attributes stay as they are: transformers replaces methods in the first run, and notes that it did.
 
     Args:
         module: The model. What its attributes refer to is not copied.
@@ -25,8 +28,11 @@ def restored_attributes(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for part, attributes, buffers in before:
-            for name in vars(part).keys() - attributes.keys():
-                del vars(part)[name]
-            vars(part).update(attributes)
+            own = vars(part)
+            for name in [name for name, value in own.items() if isinstance(value, torch.Tensor)]:
+                if name not in attributes:
+                    del own[name]
+                elif own[name] is not attributes[name]:
+                    own[name] = attributes[name]
             part._buffers.clear()
             part._buffers.update(buffers)

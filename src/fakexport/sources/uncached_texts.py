@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from fakexport._torch.patching import Patches
-from fakexport.sources.restored_attributes import restored_attributes
 
 __all__ = ["uncached_texts"]
 
@@ -33,8 +32,12 @@ def uncached_texts(module: nn.Module) -> Iterator[None]:
         yield
         return
     never_seen = staticmethod(lambda input_ids, attention_mask, index: object())
-    with Patches({(owner, "_get_cache_key_at_index"): never_seen}), restored_attributes(module):
-        for part in found:
-            for name in _CACHES:
-                setattr(part, name, models.OmDetTurboLRUCache(getattr(part, name).capacity))
-        yield
+    kept = [(part, name, getattr(part, name)) for part in found for name in _CACHES]
+    with Patches({(owner, "_get_cache_key_at_index"): never_seen}):
+        try:
+            for part, name, cache in kept:
+                setattr(part, name, models.OmDetTurboLRUCache(cache.capacity))
+            yield
+        finally:
+            for part, name, cache in kept:
+                setattr(part, name, cache)

@@ -33,6 +33,16 @@ def test_attributes_and_buffers_are_those_of_before_and_weights_stay_the_same_ob
     assert module[1].weight is weight
 
 
+def test_a_method_that_a_run_replaces_stays_replaced():
+    module = Keeps()
+    replaced = module.forward
+
+    with restored_attributes(module):
+        module.forward = replaced
+
+    assert vars(module)["forward"] is replaced
+
+
 def test_what_a_run_that_fails_kept_is_gone_too():
     module = Keeps()
 
