@@ -26,14 +26,14 @@ def fold_names(names: Iterable[str]) -> list[str]:
         >>> fold_names(["h.0.w", "h.1.w", "h.2.w", "h.5.w", "b"])
         ['h.{0..2,5}.w', 'b']
     """
-    groups: dict[str, list[Numbers]] = {}
+    groups: dict[tuple[bool, str], list[Numbers]] = {}  # A name may be the template of others.
     for name in dict.fromkeys(names):
         is_plain = not _SIGNS & set(name)
         numbers = tuple(int(part) for part in name.split(".") if is_plain and _is_number(part))
-        groups.setdefault(template_of(name) if is_plain else name, []).append(numbers)
+        groups.setdefault((is_plain, template_of(name) if is_plain else name), []).append(numbers)
     return [
         _filled(template, sets) if numbers[0] else template
-        for template, numbers in groups.items()
+        for (_, template), numbers in groups.items()
         for sets in _products(numbers)
     ]
 

@@ -60,6 +60,10 @@ def test_no_name_is_lost_and_none_is_added(names):
     assert sorted(covered) == sorted(set(names))
 
 
+def test_a_name_that_is_the_template_of_others_stays_a_name():
+    assert fold_names(["0", "#", "1", "2"]) == ["{0..2}", "#"]
+
+
 @given(st.lists(st.text(max_size=8), max_size=10))
 def test_any_text_is_a_name(names):
     assert len(fold_names(names)) <= len(set(names))
