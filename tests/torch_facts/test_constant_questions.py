@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport._torch.constant_questions import constant_questions
+from fakexport._torch.constant_questions import ListedConstants, constant_questions
 
 
 class Asks(nn.Module):
@@ -122,7 +122,39 @@ def test_torch_reads_tensors_in_a_list_past_every_mode_unless_they_are_numbers()
 
     with pytest.raises(Exception, match=r"local_scalar_dense|data-dependent|data"):
         torch.export.export(Lists(), (torch.ones(2),))
-    with constant_questions(lambda graph, tensor, reading: 3):
+    with ListedConstants(lambda graph, tensor, reading: 3):
         program = torch.export.export(Lists(), (torch.ones(2),))
 
     assert program.module()(torch.ones(2)).tolist() == [1.0, 3.0]
+
+
+def test_the_memory_of_a_tensor_under_vmap_is_that_of_what_it_looks_at():
+    class Maps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.tensor([True, False, True]), persistent=False)
+
+        def forward(self, x):
+            return torch.vmap(lambda row: row & self.mask)(x > 0), self.mask.nonzero()
+
+    memories = []
+
+    def answer(graph, tensor, reading):
+        memories.extend(graph.memory(node) for node in graph._tracer.graph.nodes)
+        return None
+
+    with constant_questions(answer):
+        torch.export.export(Maps(), (torch.ones(2, 3),))
+
+    assert memories
+
+
+def test_a_list_with_a_number_that_is_not_known_is_left_to_torch():
+    class Lists(nn.Module):
+        def forward(self, x):
+            return torch.tensor([0, x.sum().item()])
+
+    with ListedConstants(lambda graph, tensor, reading: None):
+        program = torch.export.export(Lists(), (torch.tensor([2, 3]),))
+
+    assert program.module()(torch.tensor([4, 3])).tolist() == [0, 7]

@@ -19,6 +19,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 from torch.fx.experimental import proxy_tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter
 
 from .constant_operators import NotExact, exact_result
@@ -63,7 +64,11 @@ class ConstantGraph:
         value = (
             getattr(self._tracer.root, str(node.target)) if node.op == "get_attr" else node.meta.get("val")
         )
-        return storage_identity(value) if isinstance(value, torch.Tensor) else None
+        if not isinstance(value, torch.Tensor):
+            return None
+        while torch._C._functorch.is_functorch_wrapped_tensor(value):  # Of `vmap`: it looks at another one.
+            value = torch._C._functorch.get_unwrapped(value)
+        return storage_identity(value)
 
     def node_of(self, tensor: torch.Tensor) -> Node | None:
         """Return the node that stands for a tensor."""
@@ -130,19 +135,30 @@ def constant_questions(answer: Callable[[ConstantGraph, FakeTensor, Reading], An
             torch._check(selected.shape[0] == count)
         return result
 
-    def listed(name: str) -> Callable[..., Any]:
-        stock = in_force(torch, name)
+    return Patches({(proxy_tensor, "proxy_call"): proxy_call})
 
-        def made(data: Any, *args: Any, **kwargs: Any) -> Any:
-            mode = proxy_tensor.get_proxy_mode() if isinstance(data, (list, tuple)) else None
+
+class ListedConstants(TorchFunctionMode):
+    """Puts numbers in the place of constants in a list for `torch.tensor` and `torch.as_tensor` in a trace.
+
+    torch reads them past every other mode. torch.export looks at these functions by identity, so they are not
+    replaced.
+
+    Args:
+        answer: As for `constant_questions`.
+    """
+
+    def __init__(self, answer: Callable[[ConstantGraph, FakeTensor, Reading], Any]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.tensor, torch.as_tensor) and args and isinstance(args[0], (list, tuple)):
+            mode = proxy_tensor.get_proxy_mode()
             if mode is not None and not _is_nested():
-                data = _with_numbers(data, lambda each: answer(ConstantGraph(mode.tracer), each, "value"))
-            return stock(data, *args, **kwargs)
-
-        return made
-
-    lists = {(torch, name): listed(name) for name in ("tensor", "as_tensor")}
-    return Patches({(proxy_tensor, "proxy_call"): proxy_call, **lists})
+                graph = ConstantGraph(mode.tracer)
+                args = (_with_numbers(args[0], lambda each: self._answer(graph, each, "value")), *args[1:])
+        return func(*args, **(kwargs or {}))
 
 
 def _told_by(func: OpOverload, args: Any) -> tuple[FakeTensor | None, Reading]:
@@ -171,9 +187,12 @@ def _with_numbers(data: Any, answer: Callable[[FakeTensor], Any]) -> Any:
 
 
 def _is_nested() -> bool:
-    """Return whether a body of `torch.cond` or the like is traced: its graph does not show earlier writes."""
+    """Return whether the graph does not tell all: in a body of `torch.cond` or the like, which does not show
+    earlier writes, and under `vmap`, whose tensors are parts of others.
+    """
     current = proxy_tensor._CURRENT_MAKE_FX_TRACER
-    return current is None or current.is_hop_subgraph_tracer()
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return is_transformed or current is None or current.is_hop_subgraph_tracer()
 
 
 def _written(node: Node) -> Iterator[Node]:

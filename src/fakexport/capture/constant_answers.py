@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,12 @@ from torch import nn
 from torch.fx import Node
 
 from fakexport._torch.constant_operators import NotExact, check_kind
-from fakexport._torch.constant_questions import ConstantGraph, Reading, constant_questions
+from fakexport._torch.constant_questions import (
+    ConstantGraph,
+    ListedConstants,
+    Reading,
+    constant_questions,
+)
 from fakexport._torch.fake_tensors import FakeTensor, storage_identity
 from fakexport.history import Provenance
 
@@ -77,7 +82,8 @@ class ConstantAnswers:
         forward.__wrapped__ = original  # type: ignore[attr-defined]
         self._module.forward = forward
         try:
-            with constant_questions(self._answer):
+            lists = ListedConstants(self._answer) if self._is_answering else nullcontext()
+            with constant_questions(self._answer), lists:
                 yield
         finally:
             if is_own:

@@ -63,7 +63,7 @@ ANSWERED = {
         lambda m, y: y * len(range((m.limits[m.limits > 0] > 0.5).nonzero().shape[0])),
         {"limits"},
     ),
-    "list": (lambda m, y: y[:, torch.tensor([0, m.step])], {"step"}),
+    "list": (lambda m, y: y[:, torch.tensor([0, m.step])] if m.size == 3 else y, {"step", "size"}),
 }
 
 
