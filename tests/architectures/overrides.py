@@ -133,6 +133,7 @@ OVERRIDES: Mapping[str, Settings] = {
         },
     },
     "colmodernvbert": {"vlm_config": PATCHES},
+    "colpali": {"vlm_config": {"projection_dim": 32, "vision_config": {"projection_dim": 32}}},
     "colqwen2": {"vlm_config": {"text_config": MROPE}},
     "conditional_detr": {"backbone_config": RESNET},
     "cosmos3_edge": {
