@@ -54,7 +54,7 @@ def towers(module: nn.Module) -> Iterator[tuple[str, set[str]]]:
 
 
 def loud(module: nn.Module) -> nn.Module:
-    """The module with weights that are drawn anew: gates that start at zero hide a whole tower, and so do
+    """The module with weights that are drawn again: gates that start at zero hide a whole tower, and so do
     codebooks, which are buffers.
     """
     torch.manual_seed(0)

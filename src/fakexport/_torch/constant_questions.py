@@ -34,6 +34,7 @@ _READINGS: Mapping[Reading, Callable[[torch.Tensor], torch.Tensor]] = MappingPro
     {"value": lambda tensor: tensor, "count": torch.count_nonzero, "sum": torch.sum}
 )
 _NONZERO = frozenset({"aten::nonzero", "aten::nonzero_numpy"})
+_ASKED = _QUESTIONS | _NONZERO | {"aten::index", "aten::repeat_interleave"}
 _UNCHANGING_WRITES = frozenset({"aten::detach_"})
 _MOST_NODES = 1_000
 
@@ -120,9 +121,9 @@ def constant_questions(answer: Callable[[ConstantGraph, FakeTensor, Reading], An
     stock = in_force(proxy_tensor, "proxy_call")
 
     def proxy_call(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
-        if not isinstance(func, OpOverload) or _is_nested():
+        name = func._schema.name if isinstance(func, OpOverload) else ""
+        if name not in _ASKED or _is_nested():
             return stock(mode, func, pre_dispatch, args, kwargs)
-        name = func._schema.name
         if name in _QUESTIONS and type(args[0]) is FakeTensor and args[0].numel() == 1:
             number = answer(ConstantGraph(mode.tracer), args[0], "value")
             if number is not None:
