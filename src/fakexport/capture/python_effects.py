@@ -172,13 +172,19 @@ def _without_arrays(state: Any) -> Any:
 def _attributes(root: nn.Module) -> dict[str, tuple[nn.Module, dict[str, Any]]]:
     """Return every module by its path, with its plain attributes and its modules.
 
-    Of containers, what they hold now.
+    Of containers, what they hold now; of torch's own layers, not what these note down for themselves, as
+    `nn.LSTM` does with its flat weights.
     """
     found = {}
     for path, module in root.named_modules():
-        plain = {name: _held(value) for name, value in vars(module).items() if _is_plain(name)}
-        found[path] = (module, plain | dict(module.named_children()))
+        kept = {} if _is_layer_of_torch(module) else vars(module)
+        plain = {name: _held(value) for name, value in kept.items() if _is_plain(name)}
+        found[path] = (module, plain | module._modules)
     return found
+
+
+def _is_layer_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith(("torch.nn.", "torch.ao.")) and type(module) is not nn.Module
 
 
 def _is_plain(name: str) -> bool:
@@ -202,23 +208,22 @@ def _changed(
     """
     after = _attributes(root)
     for path, (module, new) in after.items():
-        if type(module).__module__.startswith(("torch.nn.", "torch.ao.")) and type(module) is not nn.Module:
-            continue  # What torch's own layers note down for themselves: `nn.LSTM` its flat weights.
         known, old = before.get(path, (None, {}))
         if module is not known:
             continue
         for name in dict.fromkeys((*old, *new)):
             is_same = _is_same(old.get(name, _ABSENT), new.get(name, _ABSENT))
-            if not is_same and not _is_cached_property(module, name):
+            if not is_same and (name in old or not _is_only_cached(module, name)):
                 yield path, name, module
 
 
 _ABSENT = object()
 
 
-def _is_cached_property(module: nn.Module, name: str) -> bool:
-    """Return whether the class declares that the value is computed once and stays."""
-    return isinstance(inspect.getattr_static(type(module), name, None), functools.cached_property)
+def _is_only_cached(module: nn.Module, name: str) -> bool:
+    """Return whether the class declares that a value is computed once and stays, and never assigns it."""
+    declared = inspect.getattr_static(type(module), name, None)
+    return isinstance(declared, functools.cached_property) and _assignment(module, name) is None
 
 
 def _is_same(old: Any, new: Any) -> bool:

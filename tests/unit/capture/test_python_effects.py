@@ -148,6 +148,29 @@ def test_a_module_that_is_exchanged_is_one_effect_and_caches_are_none():
     assert line_of(effect) == "self.inner = Counting()"
 
 
+class ExchangingInList(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Counting(), Counting()])
+
+    @cached_property
+    def count(self):
+        return 1
+
+    def forward(self, x):
+        self.blocks[1] = Counting()
+        self.count += 1
+        return x * self.count
+
+
+@pytest.mark.parametrize("is_read_before", [False, True])
+def test_a_module_of_a_list_and_a_cached_property_that_is_assigned_are_effects(is_read_before):
+    module = ExchangingInList()
+    assert not is_read_before or module.count == 1
+
+    assert {(one.module_path, one.what) for one in effects_of(module)} == {("blocks", "1"), ("", "count")}
+
+
 class Counting(nn.Module):
     def __init__(self):
         super().__init__()
